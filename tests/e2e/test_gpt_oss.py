@@ -20,6 +20,8 @@ from stentor.tests.support.harmony import harmony_tokenizer
 from stentor.tests.wire.chat import check_stream
 from stentor.tests.wire.validate import assert_same_answer
 
+pytestmark = pytest.mark.proof  # its parts: server/{rendering,parsing}/test_harmony*.py, parity/test_mixtures.py
+
 NAME: Final = "gpt-oss"
 TOKENIZER: Final = harmony_tokenizer()
 QUESTION: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Oslo?"}]

@@ -11,6 +11,8 @@ import pytest
 
 from stentor.loadtest.server_process import ServerProcess
 
+pytestmark = pytest.mark.proof  # their messages: engine/scheduler/test_plan_size.py, engine/test_large_masks.py
+
 NAME: Final = "made-up"
 VOCABULARY: Final = 70_000
 """The highest ids take 5 bytes of a message."""

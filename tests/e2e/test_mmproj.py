@@ -37,6 +37,7 @@ def client(made: Made) -> Iterator[openai.OpenAI]:
         yield client
 
 
+@pytest.mark.proof(each="made")
 @pytest.mark.parametrize(
     "turns",
     [

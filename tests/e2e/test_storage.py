@@ -13,6 +13,8 @@ from stentor.tests.engine.loading.wheels import make_wheel
 
 __all__ = ["hub"]
 
+pytestmark = pytest.mark.proof  # within one process: engine/loading/test_pypi.py, server/storage/test_full_disk.py
+
 SIZE = 300_000
 """Bytes of the model, which do not compress."""
 MOUNT = 'mount -t tmpfs -o "$0" none "$1" && shift && exec "$@"'

@@ -15,6 +15,8 @@ from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.conftest import NAME
 from stentor.tests.e2e.made_up import EXACT, describe_talker
 
+pytestmark = pytest.mark.proof  # within one process: tests/server/test_thinking.py
+
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
     "{{ '<think>\n\n</think>\n\n' if enable_thinking is false else '<think>\n' }}"

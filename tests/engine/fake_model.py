@@ -3,6 +3,7 @@
 So a row that was given a wrong token, block, place or position yields other tokens than it does alone.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -19,7 +20,9 @@ from stentor.tests.engine.scripted_grammar import VOCAB, ScriptedGrammar, permit
 
 
 def hashed(*parts: object) -> int:
-    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+    """Of all parts; tokens are lists."""
+    parts_of_bytes = [array("q", part).tobytes() if isinstance(part, list) else repr(part).encode() for part in parts]
+    return int.from_bytes(blake2b(b"\0".join(parts_of_bytes), digest_size=8).digest(), "little")
 
 
 def next_token(

@@ -447,8 +447,9 @@ class FakeWorker:
         holders: dict[int, set[tuple[int, int]]] = {}
         for slot, row in self.rows.items():
             for group, (window, table) in enumerate(zip(self.windows, row.tables, strict=True)):
-                # who is not in the step sees no less than from where it has computed
-                start = starts.get(slot, row.computed or 0)
+                # who is not in the step sees no less than from where it has computed, or begins behind what it holds
+                known = len(table) * self.block_size if row.computed is None else row.computed
+                start = starts.get(slot, known)
                 seen = table[max(0, start - window + 1) // self.block_size if window else 0 :]
                 assert len(set(seen)) == len(seen), f"slot {slot} has a block twice"
                 for block in seen:

@@ -90,6 +90,7 @@ def test_no_one_and_several_pictures_are_answered_as_by_transformers(model: Seei
     check_prompts(model)
 
 
+@pytest.mark.proof(each="other")
 def test_other_families_answer_as_by_transformers(other: Seeing) -> None:
     check_prompts(other)
 

@@ -29,5 +29,6 @@ def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
     return SeeingByFile(request.param, tmp_path_factory.mktemp(request.param))
 
 
+@pytest.mark.proof(each="model")
 def test_pictures_in_prompts_of_gguf_files_are_answered_as_by_transformers(model: Seeing) -> None:
     check_prompts(model)

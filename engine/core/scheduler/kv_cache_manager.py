@@ -391,8 +391,9 @@ class KVCacheManager:
             held = sequence.spans
             assert unread == held[len(held) - len(unread) :], f"sequence {sequence.name} lacks media that it will read"
             holders.update(span.digest for span in held)
+            began = sequence.num_blocks * self.block_size  # a row that has computed nothing yet, maybe within a span
             for span in held:
-                read = max(0, span.start) < sequence.num_scheduled_tokens
+                read = max(0, span.start) < sequence.num_scheduled_tokens != began
                 assert not read or self.encoder_cache.is_encoded(span.digest), (
                     f"sequence {sequence.name} has read media that were not encoded"
                 )

@@ -144,14 +144,14 @@ def test_64_pictures_at_once_give_each_step_of_8_streams_one_slice_and_few_token
     engine = seeing(
         sliced=True,
         max_num_seqs=80,
-        num_blocks=2048,
+        num_blocks=1024,
         encoder_capacity=512,
         max_num_batched_tokens=512,
         max_mixed_prefill_tokens=6,
-        max_model_len=600,
+        max_model_len=320,
     )
     for number in range(8):
-        engine.submit([number, 2], max_tokens=500)
+        engine.submit([number, 2], max_tokens=300)
     engine.step()
     for number in range(64):
         length = LENGTHS[number % len(LENGTHS)]

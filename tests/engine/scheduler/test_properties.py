@@ -82,7 +82,7 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(
         hits += engine.scheduler.stats().prefix_hits
         accepted += engine.worker.accepted_tokens
     assert (accepted > 0) == (max_drafts > 0)
-    assert preemptions > 20, "the pools were not too small"
+    assert preemptions > 10, "the pools were not too small"
     assert (hits > 0) == prefix_cache
 
 

@@ -80,19 +80,21 @@ def test_preemptions_prefix_hits_and_slots_that_change_hands_change_nothing(
     assert sum(bool(plan.freed) for plan in pair.plans) > 3
 
 
-def test_layers_with_windows_find_their_blocks_by_their_own_tables(tmp_path: Path) -> None:
+@pytest.mark.proof(each="sizes")
+@pytest.mark.parametrize(("sizes", "blocks"), [(SIZES, 15), ((), 100)])
+def test_layers_with_windows_find_their_blocks_by_their_own_tables(
+    tmp_path: Path, sizes: tuple[int, ...], blocks: int
+) -> None:
     """Three groups, of which two leave blocks behind; as graphs in a pool too small, and without in a large one."""
     tiny.make("olmo3", tmp_path)
-    model = load(tmp_path)
-    for sizes, blocks in ((SIZES, 15), ((), 100)):
-        pair = Pair(model, sizes=sizes, blocks=blocks, budget=24)
-        pair.capture_all()
-        assert pair.scheduler._memory.windows == (24, 24, 0)
-        _submit_all(pair, seed=4, tokens=18, requests=len(RULES))
-        pair.run()
-        stats = pair.scheduler.stats()
-        assert (stats.preemptions > 0, stats.prefix_hits > 0) == (bool(sizes), not sizes)
-        assert any(graph.replays for graph in pair.device.graphs) == bool(sizes)
+    pair = Pair(load(tmp_path), sizes=sizes, blocks=blocks, budget=24)
+    pair.capture_all()
+    assert pair.scheduler._memory.windows == (24, 24, 0)
+    _submit_all(pair, seed=4, tokens=18, requests=len(RULES))
+    pair.run()
+    stats = pair.scheduler.stats()
+    assert (stats.preemptions > 0, stats.prefix_hits > 0) == (bool(sizes), not sizes)
+    assert any(graph.replays for graph in pair.device.graphs) == bool(sizes)
 
 
 @pytest.mark.parametrize(

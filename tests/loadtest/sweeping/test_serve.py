@@ -40,6 +40,7 @@ def test_a_server_that_is_not_there_ends_the_sweep(tmp_path: Path, capsys: pytes
     assert "goes on from here" in said
 
 
+@pytest.mark.proof  # a program that is started anew
 def test_an_interrupt_ends_the_sweep_and_keeps_what_was_measured(url: str, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "stentor.loadtest.bench", "sweep", "--axis", "duration", "0.1,60"]
     more = ["--url", url, "--output", "5", "--repeats", "1", "--cooldown", "0", "--out", str(tmp_path)]

@@ -225,6 +225,7 @@ print(left, sorted(usage_by_role(os.getpid())))
 """
 
 
+@pytest.mark.proof  # two engines in a new process
 def test_an_interrupt_ends_what_runs_and_what_is_closed_says_so_and_leaves_nothing(talker: list[str]) -> None:
     """In a thread with an event loop of its own, as in a notebook."""
     code = INTERRUPTED.format(made_up=made_up(talker))

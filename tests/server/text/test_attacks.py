@@ -81,6 +81,7 @@ def _check_message(text: str) -> None:
         assert word not in text
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_template_that_costs_too_much_is_refused_while_others_are_rendered(name: str, server: Server) -> None:
     text = server.attack(COSTLY[name])
