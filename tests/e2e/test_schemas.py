@@ -13,6 +13,7 @@ from stentor.tests.e2e.schema_proof import ENDED_SHARE, prove
 from stentor.tests.server.grammar.schemas import all_schemas, faults_of
 
 
+@pytest.mark.proof  # random walks through grammars: server/grammar/test_schemas.py
 def test_what_ends_by_itself_validates(server: ServerProcess) -> None:
     schemas = all_schemas()[3::22]
     proof = asyncio.run(prove(f"http://127.0.0.1:{server.port}/v1", NAME, schemas, seed=7))

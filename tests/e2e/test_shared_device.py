@@ -89,6 +89,7 @@ def _is_stopped(pid: int) -> bool:
     return set(states) == {"T"}
 
 
+@pytest.mark.proof  # its parts: engine/worker/test_device_lease.py
 async def test_models_on_one_device_go_on_side_by_side_and_one_that_hangs_with_it_is_replaced_alone(
     tmp_path: Path,
 ) -> None:

@@ -19,6 +19,7 @@ def test_prefill_ends_with_the_last_first_token_and_gaps_count_from_there() -> N
     assert found.total_s == pytest.approx(3.6)
 
 
+@pytest.mark.proof  # an engine in a new process
 def test_a_batch_is_measured_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "deep" / "latency.json"
     shape = ["--batch-size", "3", "--input-tokens", "20", "--output-tokens", "40", "--warmup", "1", "--iterations", "2"]

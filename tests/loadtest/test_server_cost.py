@@ -33,6 +33,7 @@ def test_what_streams_of_two_lengths_cost_is_shared_out_between_tokens_and_reque
     assert astuple(cost) == pytest.approx((1.2, 750 - 32 * 50, 50, 1e3 / 96, 10, 0))
 
 
+@pytest.mark.proof  # servers of its own
 def test_a_run_reports_every_round_of_both_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_cost, "SHORT", 4)  # each token is a step of 20 ms
     report = tmp_path / "cost.json"

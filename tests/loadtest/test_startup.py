@@ -58,6 +58,7 @@ def test_pages_that_were_dropped_are_seen_to_be_gone(tmp_path: Path) -> None:
     assert resident_bytes(files) == 0
 
 
+@pytest.mark.proof  # a server of its own
 def test_a_real_start_reaches_its_milestones_in_order(tmp_path: Path) -> None:
     _, _, *options = made_up(tmp_path)
     found = start_once(tmp_path, options, cold=False, environment={}, timeout=60)

@@ -24,6 +24,7 @@ def test_a_round_lasts_from_the_first_that_was_sent_to_the_last_that_ended() -> 
     assert seconds_of(answers) == 4.0
 
 
+@pytest.mark.proof  # an engine in a new process
 def test_every_token_of_every_round_is_counted(tmp_path: Path) -> None:
     saved = tmp_path / "throughput.json"
     lengths = ["--input-tokens", "uniform:5:9", "--output-tokens", "4"]

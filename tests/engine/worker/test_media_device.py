@@ -35,6 +35,7 @@ def _answers(engine: LocalEngine, prompts: list[Prompt]) -> list[list[int]]:
     return [engine.outcomes[rid, 0].tokens for rid in rids]
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", ["qwen3_vl", "gemma3", "qwen3_5"])
 def test_a_device_answers_as_the_host_and_decodes_in_graphs(name: str, tmp_path: Path) -> None:
     {**FAMILIES, **MAKERS}[name](tmp_path)

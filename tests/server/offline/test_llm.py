@@ -113,6 +113,7 @@ def test_options_are_those_of_the_server() -> None:
         stentor.LLM(MODEL, max_modellen=5)
 
 
+@pytest.mark.proof  # an engine in a new process
 def test_a_program_that_forgets_to_close_ends_and_leaves_nobody_behind(talker: list[str]) -> None:
     code = (
         "import os, stentor\n"
