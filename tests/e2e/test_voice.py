@@ -107,6 +107,7 @@ def test_callers_at_once_are_transcribed_while_they_speak(server: ServerProcess)
     assert metric(server.port, "realtime_transcription_lag_seconds_count") >= found["commits"]
 
 
+@pytest.mark.proof(each="detection")
 @pytest.mark.parametrize("detection", [{"type": "server_vad", "silence_duration_ms": 300}, {"type": "semantic_vad"}])
 def test_turns_are_found_where_they_are_spoken(
     server: ServerProcess, sentences: list[Speech], detection: dict[str, Any]

@@ -150,6 +150,7 @@ def written(template: ChatTemplate, content: str | None, calls: list[dict[str, A
     return None
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_published_template_round_trips(name: str) -> None:
     template = ChatTemplate(source(name), {"bos_token": "", "eos_token": ""})
