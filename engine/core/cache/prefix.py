@@ -27,14 +27,17 @@ def chain_digest(parent: bytes, tokens: Sequence[int], media: bytes = b"") -> by
 
     A cryptographic hash: whoever could make two prefixes collide would read another's context.
     """
-    held = parent + array("i", tokens).tobytes() + media
-    return blake2b(held, digest_size=DIGEST_BYTES, person=b"stentor block").digest()
+    return _chained(parent, tokens, media, b"stentor block")
 
 
 def tail_digest(parent: bytes, tokens: Sequence[int], media: bytes = b"") -> bytes:
     """The name of a block of which only the first positions are filled; never that of a full one."""
+    return _chained(parent, tokens, media, b"stentor tail")
+
+
+def _chained(parent: bytes, tokens: Sequence[int], media: bytes, person: bytes) -> bytes:
     held = parent + array("i", tokens).tobytes() + media
-    return blake2b(held, digest_size=DIGEST_BYTES, person=b"stentor tail").digest()
+    return blake2b(held, digest_size=DIGEST_BYTES, person=person).digest()
 
 
 Tables = list[list[int]]
