@@ -282,11 +282,20 @@ class Request:
         """Media that positions from this one on read."""
         return [span for span in self.inputs if span.start < 0 or span.end > position]
 
+    def media_at(self, start: int, end: int) -> list[tuple[int, bytes]]:
+        """What stands at positions [start, end) in place of tokens, and from which of them on: which media, and which
+        part of them."""
+        return [
+            (
+                max(start, span.start),
+                span.digest
+                + (span.start - start).to_bytes(8, "little", signed=True)
+                + span.length.to_bytes(8, "little"),
+            )
+            for span in self.inputs
+            if 0 <= span.start < end and span.end > start
+        ]
+
     def media_between(self, start: int, end: int) -> bytes:
-        """What stands at positions [start, end) in place of tokens, to be hashed with them: which media, and which part
-        of them."""
-        found = [span for span in self.inputs if 0 <= span.start < end and span.end > start]
-        return b"".join(
-            span.digest + (span.start - start).to_bytes(8, "little", signed=True) + span.length.to_bytes(8, "little")
-            for span in found
-        )
+        """The same, to be hashed with the tokens."""
+        return b"".join(what for _, what in self.media_at(start, end))

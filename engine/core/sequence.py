@@ -1,6 +1,7 @@
 """A sequence of a request, as the scheduler keeps it: plain data and its legal moves."""
 
 import enum
+from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -8,6 +9,7 @@ from stentor.protocols.ipc.actors import SequenceExperts
 from stentor.protocols.ipc.inputs import InputSpan
 from stentor.protocols.ipc.steps import RowExperts, RowInput
 
+from .cache.followers import Contents
 from .cache.prefix import Tables, chain_digest
 from .grammar.constraint import TokenConstraint
 from .input import NO_LIMIT
@@ -188,6 +190,16 @@ class Sequence:
             return self.outputs[start - prompt_len : end - prompt_len]
         return self.request.prompt[start:] + self.outputs[: end - prompt_len]
 
+    def contents(self, start: int, end: int) -> Contents:
+        """What stands at positions [start, end) of one block, all of it known: tokens, and media where they begin."""
+        tokens = array("i", self.tokens(start, end))
+        if not (media := self.request.media_at(start, end)):
+            return tokens
+        found: list[int | bytes] = [*tokens]
+        for position, what in media:
+            found[position - start] = what
+        return found
+
     @property
     def cacheable_len(self) -> int:
         """Positions before this one may come from the prefix cache: what is asked of later ones is known only where
@@ -231,6 +243,10 @@ class Sequence:
             start, end = block * block_size, (block + 1) * block_size
             digests.append(chain_digest(parent, self.tokens(start, end), request.media_between(start, end)))
         return digests
+
+    def parent_digest(self, block: int, block_size: int) -> bytes:
+        """The digest of what stands before a block, all of it known."""
+        return self.block_digests(block, block_size)[block - 1] if block else self.request.root_digest()
 
     def drop_row(self) -> None:
         """Forget slot, blocks, media and positions; mutates. The caller has given them back."""

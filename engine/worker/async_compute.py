@@ -19,6 +19,7 @@ from stentor.protocols.ipc.steps import Masks, RowFault, StepPlan, StepResult
 
 from ..layers.forward_batch import LayerCache, MediaBatch
 from ..models.decoder import Decoder
+from .caches import BlockCopier
 from .device import Device, Mark
 from .device_sampler import DeviceSampler, NewSamplingParams
 from .device_step import DeviceStep, RowBuffers
@@ -143,6 +144,7 @@ class AsyncCompute:
         self._slots = slots
         self._states = states
         self._media = media
+        self._copier = BlockCopier(caches)
         self._groups = groups = 1 + max(cache.group for cache in caches)
         self.rows = RowTable(slots, max_model_len, block_size, groups)
         self._null_block = caches[0].k.shape[0] - 1
@@ -181,6 +183,7 @@ class AsyncCompute:
         """Raises RuntimeError where two steps are on their way already."""
         if not self._spare_outputs:
             raise RuntimeError(f"step {plan.step} came with {MAX_PENDING} steps on their way, the most there may be")
+        self._copier.copy_(plan.copies)
         at: list[int] = []
         to: list[int] = []
         for new in plan.new:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from stentor.kernels import kv_cache_shape, latent_cache_shape
@@ -133,6 +135,35 @@ def allocate_caches(
 def cache_tensors(caches: Sequence[LayerCache]) -> list[torch.Tensor]:
     """Each once, in the order of layers."""
     return [*{id(tensor): tensor for cache in caches for tensor in cache.tensors}.values()]
+
+
+class BlockCopier:
+    """Copies blocks of a KV cache, in all layers at once."""
+
+    def __init__(self, caches: Sequence[LayerCache]) -> None:
+        tensors = cache_tensors(caches)
+        # for numpy such a copy takes a fifth of the time: it counts where a row has but one token to compute
+        self._on_host = [_as_bytes(tensor) for tensor in tensors if _is_plain(tensor)]
+        self._elsewhere = [tensor for tensor in tensors if not _is_plain(tensor)]
+
+    def copy_(self, copies: Sequence[tuple[int, int]]) -> None:
+        """In order, from the first of each pair to the second; mutates the caches, on a device behind what is queued
+        there."""
+        for source, target in copies:
+            for array in self._on_host:
+                array[target] = array[source]
+            for tensor in self._elsewhere:
+                tensor[target].copy_(tensor[source])
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.is_contiguous()
+
+
+def _as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """The same memory, [blocks, bytes]."""
+    found: npt.NDArray[np.uint8] = tensor.view(len(tensor), -1).view(torch.uint8).numpy()
+    return found
 
 
 def _allocate(

@@ -16,6 +16,7 @@ from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
 from .batch import build_batch
+from .caches import BlockCopier
 from .row_sampler import RowSampler
 from .rows import RowTable
 from .runner import Findings, ModelRunner, RowExtras
@@ -57,6 +58,7 @@ class SyncCompute:
     ) -> None:
         self.model = model
         self._caches = caches
+        self._copier = BlockCopier(caches)
         self._device = device
         self.rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in caches), default=0))
         ranks = model.context.ranks if isinstance(model, Decoder) else None
@@ -73,6 +75,7 @@ class SyncCompute:
         return [] if self._programs is None else self._programs.calls
 
     def enter(self, plan: StepPlan) -> None:
+        self._copier.copy_(plan.copies)
         self._sampler.enter(plan)
 
     def release(self, slots: Sequence[int]) -> None:

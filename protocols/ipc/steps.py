@@ -119,8 +119,8 @@ class RowInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
-    """One step. ``freed`` is applied first, then ``new`` and ``forks``; then the media of ``encode`` are encoded and
-    ``inputs`` handed out, and ``rows`` run as one batch.
+    """One step. ``freed`` is applied first, then ``new`` and ``forks``; then blocks are copied, the media of ``encode``
+    are encoded and ``inputs`` handed out, and ``rows`` run as one batch.
 
     The prompt and the parameters of a request travel once a plan, however many of its sequences enter.
     """
@@ -139,6 +139,9 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     forks: list[ForkedRow] = []
     forgotten: list[int] = []
     """Encoder slots whose content nobody finds any more, before ``encode`` fills any."""
+    copies: list[tuple[int, int]] = []
+    """Blocks that are copied in order, from and to: a row that enters goes on within a block that others know. No block
+    is written here that is still to be read."""
 
 
 class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):

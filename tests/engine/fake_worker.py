@@ -183,6 +183,7 @@ class FakeWorker:
                 state=new.state,
             )
         plan = msgspec.structs.replace(plan, rows=[self._from_its_end(step) for step in plan.rows])
+        self._copy(plan)
         self._encode(plan)
         self._feed(plan)
         assert plan.rows or plan.encode, "an empty step"
@@ -234,6 +235,19 @@ class FakeWorker:
             assert not masked or (step.sample and row.masked), f"slot {step.slot} is masked and should not be"
             assert not step.sample or end == len(row.tokens), f"slot {step.slot} draws a token before its last position"
         return pieces
+
+    def _copy(self, plan: StepPlan) -> None:
+        """Rows that enter, and nobody else, go on within copies of blocks."""
+        targets = [target for _, target in plan.copies]
+        assert len(set(targets)) == len(targets), "two blocks are copied to one place"
+        entering = {block for new in plan.new for table in self.rows[new.slot].tables for block in table}
+        assert set(targets) <= entering, "a copy goes to no row that enters"
+        for source, target in plan.copies:
+            assert 0 <= source < self.num_blocks
+            for offset in range(self.block_size):
+                self.kv.pop((target, offset), None)
+                if (entry := self.kv.get((source, offset))) is not None:
+                    self.kv[target, offset] = entry
 
     def _advance_states(self, plan: StepPlan) -> None:
         """Each row's state has seen exactly what is before its tokens, and nobody writes what another reads."""

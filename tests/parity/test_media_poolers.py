@@ -113,12 +113,14 @@ def test_prompts_that_are_cut_and_that_lose_their_worker_give_the_same(model: Po
 def test_a_picture_that_comes_again_is_found_with_what_stands_before_it(model: Pooler) -> None:
     model.engine.restart(model.engine.ready.num_blocks)
     same, other = model.picture(5), model.picture(6)
-    cached = []
+    cached, starts = [], []
     for prompt in (model.prompt(text(12), picture, text(40)) for picture in (same, same, other)):
+        starts.append(prompt.media[0].start)
         rid = model.ask(prompt)
         model.engine.run(check=True)
         cached.append(model.engine.prompts[rid].cached_tokens)
         last = model.expected(prompt)[-1:]
         close(model.found(rid), last / last.norm())
-    assert cached[0] == cached[2] == 0
-    assert cached[1] == (12 + len(same.tokens) + 40 - 1) // 16 * 16
+    assert cached[0] == 0
+    assert cached[1] == 12 + len(same.tokens) + 40 - 1
+    assert cached[2] == starts[2], "what stands before the other picture"

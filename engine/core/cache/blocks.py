@@ -1,7 +1,9 @@
 """The pool of KV blocks: reference counts, a free list in LRU order, and a hash of what a block holds."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from .followers import Contents, Followers
 
 
 class OutOfBlocks(RuntimeError):
@@ -15,14 +17,18 @@ class BlockPool:
     of the tokens whose KV it holds; it can then be taken back by :meth:`find` and :meth:`ref` until
     :meth:`allocate` gives it away. Free blocks without a hash go first, then those with one,
     least recently used first. Every operation on one block is O(1).
+
+    A block with a hash may also say what it holds behind which other hash: :meth:`following` finds it for who shares
+    only its first tokens.
     """
 
-    __slots__ = ("_by_hash", "_free", "_hashes", "_refs", "num_blocks")
+    __slots__ = ("_by_hash", "_followers", "_free", "_hashes", "_refs", "num_blocks")
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
             raise ValueError(f"the KV pool has {num_blocks} blocks; at least 1 is needed: give it more memory")
         self.num_blocks = num_blocks
+        self._followers = Followers()
         self.reset()
 
     def reset(self, num_blocks: int | None = None) -> None:
@@ -31,12 +37,14 @@ class BlockPool:
         self._refs = [0] * self.num_blocks
         self._hashes: list[bytes | None] = [None] * self.num_blocks
         self._by_hash: dict[bytes, int] = {}
+        self._followers.clear()
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.num_blocks))
 
     def forget_hashes(self) -> None:
         """No block is found any more; who holds one keeps it."""
         self._hashes = [None] * self.num_blocks
         self._by_hash = {}
+        self._followers.clear()
 
     @property
     def free_count(self) -> int:
@@ -51,10 +59,7 @@ class BlockPool:
         if not self._free:
             raise OutOfBlocks(f"all {self.num_blocks} KV blocks are in use")
         block, _ = self._free.popitem(last=False)
-        block_hash = self._hashes[block]
-        if block_hash is not None:
-            del self._by_hash[block_hash]
-            self._hashes[block] = None
+        self._drop_hash(block)
         self._refs[block] = 1
         return block
 
@@ -86,8 +91,9 @@ class BlockPool:
         for block in reversed(blocks):
             self.free(block)
 
-    def set_block_hash(self, block: int, digest: bytes) -> bool:
-        """Say what a held block contains. False, and nothing changed, if another block already has that hash."""
+    def set_block_hash(self, block: int, digest: bytes, parent: bytes = b"", contents: Contents = ()) -> bool:
+        """Say what a held block contains: with ``contents``, also what :meth:`following` ``parent`` finds it by. False,
+        and nothing changed, if another block already has that hash."""
         if self._refs[block] == 0:
             raise ValueError(f"block {block} was given a hash, but nobody holds it")
         if digest in self._by_hash:
@@ -97,11 +103,33 @@ class BlockPool:
             raise ValueError(f"block {block} already has a hash; it must be freed and allocated before it gets another")
         self._hashes[block] = digest
         self._by_hash[digest] = block
+        if contents:
+            self._followers.add(block, parent, contents)
         return True
+
+    def drop_block_hash(self, block: int) -> None:
+        """A held block is not found any more, so that it may be given the hash of more than it held."""
+        if self._refs[block] == 0:
+            raise ValueError(f"block {block} was to lose its hash, but nobody holds it")
+        self._drop_hash(block)
+
+    def _drop_hash(self, block: int) -> None:
+        block_hash = self._hashes[block]
+        if block_hash is not None:
+            del self._by_hash[block_hash]
+            self._hashes[block] = None
+            self._followers.remove(block)
 
     def find(self, digest: bytes) -> int | None:
         """The block with this hash, held or free; the caller takes it with :meth:`ref`."""
         return self._by_hash.get(digest)
+
+    def following(self, parent: bytes) -> Iterator[tuple[bytes, Contents]]:
+        """Hashes of blocks that follow ``parent``, the newest first, and what these hold."""
+        for block, contents in self._followers.of(parent):
+            block_hash = self._hashes[block]
+            assert block_hash is not None
+            yield block_hash, contents
 
     def check_integrity(self) -> None:
         """Raise AssertionError with what is wrong, if anything is."""
@@ -114,3 +142,4 @@ class BlockPool:
         hashed = {block_hash: block for block, block_hash in enumerate(self._hashes) if block_hash is not None}
         assert hashed == self._by_hash, "hashes and their index differ"
         assert len(hashed) == sum(block_hash is not None for block_hash in self._hashes), "two blocks have one hash"
+        self._followers.check_integrity(set(hashed.values()))

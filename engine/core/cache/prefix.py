@@ -3,8 +3,10 @@
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 from .blocks import BlockPool
+from .followers import Contents, common_length
 from .needs import BlockNeeds
 
 DIGEST_BYTES = 32
@@ -25,19 +27,44 @@ def chain_digest(parent: bytes, tokens: Sequence[int], media: bytes = b"") -> by
 
     A cryptographic hash: whoever could make two prefixes collide would read another's context.
     """
+    return _chained(parent, tokens, media, b"stentor block")
+
+
+def tail_digest(parent: bytes, tokens: Sequence[int], media: bytes = b"") -> bytes:
+    """The name of a block of which only the first positions are filled; never that of a full one."""
+    return _chained(parent, tokens, media, b"stentor tail")
+
+
+def _chained(parent: bytes, tokens: Sequence[int], media: bytes, person: bytes) -> bytes:
     held = parent + array("i", tokens).tobytes() + media
-    return blake2b(held, digest_size=DIGEST_BYTES, person=b"stentor block").digest()
+    return blake2b(held, digest_size=DIGEST_BYTES, person=person).digest()
 
 
 Tables = list[list[int]]
 """Of each group of layers the blocks of a prefix, in order; what a window has left behind is 0 and leads nowhere."""
 
 
+class Prefix(NamedTuple):
+    """What a row can begin with, because it has been computed."""
+
+    tables: Tables
+    length: int
+    """Tokens: those of the whole blocks, and some more of ``tail``."""
+    tail: Sequence[int] = ()
+    """Of each group, a block whose first positions are the last of the prefix. The row writes behind them, so it gets a
+    copy. Empty where the prefix ends with a whole block."""
+
+    def whole_blocks(self, block_size: int) -> "Prefix":
+        """The same without what needs a copy."""
+        return Prefix(self.tables, len(self.tables[0]) * block_size)
+
+
 class PrefixCache:
     """Hashes blocks once their KV has been written and finds them for later prompts.
 
-    Each group of layers has blocks of its own for the same tokens, and names of its own for them. Counters are in
-    tokens, of first admissions alone. With ``enabled`` false nothing is hashed or found.
+    Each group of layers has blocks of its own for the same tokens, and names of its own for them. A prompt that parts
+    from what is known within a block, or ends there, finds that block too: by its parent, and by comparing what they
+    hold. Counters are in tokens, of first admissions alone. With ``enabled`` false nothing is hashed or found.
     """
 
     __slots__ = ("enabled", "hits", "needs", "pool", "queries", "states")
@@ -55,9 +82,25 @@ class PrefixCache:
         """The first block that a token behind so many still sees."""
         return self.needs.first_seen(group, blocks * self.needs.block_size)
 
-    def name(self, group: int, block: int, digest: bytes, table: Sequence[int]) -> None:
-        """Say what ``block`` of a row's table of this group holds."""
-        self.pool.set_block_hash(table[block], _of_group(digest, group))
+    @property
+    def finds_tails(self) -> bool:
+        """Whether a row may begin within a block: a recurrent state stands behind whole blocks alone."""
+        return self.enabled and self.states is None
+
+    def name(
+        self,
+        group: int,
+        block: int,
+        digest: bytes,
+        table: Sequence[int],
+        parent: bytes = b"",
+        contents: Contents = (),
+    ) -> None:
+        """Say what ``block`` of a row's table of this group holds, which may have had the name of a part of it."""
+        self.pool.drop_block_hash(table[block])
+        if group:  # who looks for a part of it finds that of the first group
+            parent, contents = b"", ()
+        self.pool.set_block_hash(table[block], _of_group(digest, group), parent, contents)
 
     def match(self, digests: Sequence[bytes]) -> tuple[Tables, int]:
         """The blocks of the longest prefix that all groups know, not referenced yet: all of it where all is seen, and
@@ -93,6 +136,21 @@ class PrefixCache:
             [0 if block is None or number < first else block for number, block in enumerate(blocks[:longest])]
             for first, blocks in zip(firsts, found, strict=True)
         ], known
+
+    def match_tail(self, parent: bytes, wanted: Contents) -> tuple[list[int], int]:
+        """Of each group the block that begins with most of ``wanted`` behind what ``parent`` names, and how many
+        positions that is; none and 0 where no group, or not every group, knows any."""
+        found: list[int] = []
+        longest = 0
+        if not self.finds_tails:
+            return found, longest
+        for digest, contents in self.pool.following(parent):
+            if (length := common_length(contents, wanted)) > longest:
+                blocks = [self.pool.find(_of_group(digest, group)) for group in range(len(self.needs.windows))]
+                known = [block for block in blocks if block is not None]
+                if len(known) == len(blocks):
+                    found, longest = known, length
+        return found, longest
 
     def count(self, asked: int, found: int) -> None:
         """Count one first admission: ``asked`` tokens looked up, ``found`` of them reused."""

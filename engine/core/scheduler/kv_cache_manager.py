@@ -8,7 +8,7 @@ from stentor.protocols.ipc.cache_groups import FULL, CacheGroup, group_of, windo
 from ..cache.blocks import BlockPool
 from ..cache.encoder_cache import EncoderCache
 from ..cache.needs import BlockNeeds
-from ..cache.prefix import PrefixCache, Tables
+from ..cache.prefix import Prefix, PrefixCache, Tables, tail_digest
 from ..request import Request
 from ..sequence import NEVER_HASHED, Sequence, SequenceState
 from .queue import WaitingQueue
@@ -99,9 +99,23 @@ class KVCacheManager:
     def revived(self, prefix: Tables) -> int:
         """Blocks of a prefix that nobody holds, and that count as free until somebody does."""
         kept = self._kept_of(prefix)
-        return sum(
-            not self.pool.refs(block) for table, first in zip(prefix, kept, strict=True) for block in table[first:]
-        )
+        return sum(self.unheld(table[first:]) for table, first in zip(prefix, kept, strict=True))
+
+    def unheld(self, blocks: SequenceOf[int]) -> int:
+        """How many of these nobody holds."""
+        return sum(not self.pool.refs(block) for block in blocks)
+
+    def with_tail(self, sequence: Sequence, tables: Tables) -> Prefix:
+        """The prefix that a sequence begins with: these whole blocks, and what is known of the next one, up to its last
+        token."""
+        blocks = len(tables[0])
+        start = blocks * self.block_size
+        end = min(sequence.length - 1, sequence.cacheable_len, start + self.block_size)
+        if end <= start or not self.prefix.finds_tails or sequence.request.input is not None:
+            return Prefix(tables, start)
+        parent = sequence.parent_digest(blocks, self.block_size)
+        tail, found = self.prefix.match_tail(parent, sequence.contents(start, end))
+        return Prefix(tables, start + found, tail)
 
     # ---- the tables of a row
 
@@ -117,11 +131,12 @@ class KVCacheManager:
             found += min(missing, max(0, most - (len(table) - kept))) if most else missing
         return found
 
-    def enter(self, sequence: Sequence, tables: Tables) -> None:
-        """A sequence is about to run from the prefix that ``tables`` hold, of which it holds what leads somewhere;
-        what else it needs for the tokens it has is promised to it."""
-        sequence.tables = [list(table) for table in tables]
-        sequence.num_blocks = len(tables[0])
+    def enter(self, sequence: Sequence, prefix: Prefix) -> list[tuple[int, int]]:
+        """A sequence is about to run from a prefix, of whose whole blocks it holds what leads somewhere; what else it
+        needs for the tokens it has is promised to it. Returns the blocks that are to be copied before its first step,
+        and where."""
+        sequence.tables = [list(table) for table in prefix.tables]
+        sequence.num_blocks = len(prefix.tables[0])
         sequence.kept = [self.prefix.first_needed(group, sequence.num_blocks) for group in range(self.groups)]
         for table, kept in zip(sequence.tables, sequence.kept, strict=True):
             for block in table[kept:]:
@@ -130,6 +145,28 @@ class KVCacheManager:
         self._promise(sequence, self.pool.num_blocks)
         if self.states is not None:
             self.states.enter(sequence, sequence.num_blocks * self.block_size)
+        return self._copies_of_tail(sequence, prefix)
+
+    def _copies_of_tail(self, sequence: Sequence, prefix: Prefix) -> list[tuple[int, int]]:
+        """Of each group of the tail, the block to be copied and the one that the row takes for it; mutates."""
+        for block in prefix.tail:
+            self.pool.ref(block)  # else the row might be given a block that it is to copy
+        copies = list(zip(prefix.tail, self.cover(sequence, prefix.length), strict=True))
+        for block in prefix.tail:
+            self.pool.free(block)
+        return copies
+
+    def name_tail(self, sequence: Sequence) -> None:
+        """What completed steps have written of a row's last block is found by prompts from now on, while the row runs
+        and when it has ended."""
+        start, end = sequence.num_hashed_blocks * self.block_size, sequence.num_computed_tokens
+        if end <= start or not self.prefix.finds_tails or sequence.request.input is not None:
+            return
+        parent = sequence.parent_digest(sequence.num_hashed_blocks, self.block_size)
+        digest = tail_digest(parent, sequence.tokens(start, end), sequence.request.media_between(start, end))
+        contents = sequence.contents(start, end)
+        for group, table in enumerate(sequence.tables):
+            self.prefix.name(group, sequence.num_hashed_blocks, digest, table, parent, contents)
 
     def cover(self, sequence: Sequence, end: int) -> list[int]:
         """Blocks for positions before ``end`` of a row: those that its tables gain, group by group. There must be room
@@ -251,6 +288,7 @@ class KVCacheManager:
     def release(self, sequence: Sequence) -> None:
         """Take slot, blocks and media from a running sequence; the caller decides its next state."""
         self.rows.leave(sequence)
+        self.name_tail(sequence)
         self._give_back(sequence.tables, sequence.kept)
         self._promised -= sequence.promised
         for span in sequence.spans:

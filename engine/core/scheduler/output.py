@@ -258,6 +258,8 @@ class Output:
             )
         )
         leader = request.leader
+        if leader.state is SequenceState.RUNNING:
+            self.memory.name_tail(leader)
         forks = [sequence for sequence in request.sequences if sequence.state is SequenceState.HELD]
         if not forks:
             return
@@ -273,11 +275,16 @@ class Output:
         prefix = self.memory.prefix
         if not prefix.enabled or sequence.request.input is not None:
             return
-        full = sequence.num_computed_tokens // self.memory.block_size
-        digests = sequence.block_digests(full, self.memory.block_size)
+        size = self.memory.block_size
+        full = sequence.num_computed_tokens // size
+        digests = sequence.block_digests(full, size)
         for group, (table, kept) in enumerate(zip(sequence.tables, sequence.kept, strict=True)):
             for block in range(max(kept, sequence.num_hashed_blocks), full):
-                prefix.name(group, block, digests[block], table)
+                if group or not prefix.finds_tails:
+                    prefix.name(group, block, digests[block], table)
+                    continue
+                contents = sequence.contents(block * size, (block + 1) * size)
+                prefix.name(group, block, digests[block], table, sequence.parent_digest(block, size), contents)
         sequence.num_hashed_blocks = full
 
     def _pass_on_prompt_logprobs(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:

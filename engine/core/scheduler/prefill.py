@@ -4,7 +4,7 @@ from stentor.protocols.ipc.actors import Resource
 from stentor.protocols.ipc.inputs import InputSpan
 from stentor.protocols.ipc.steps import EncodeJob
 
-from ..cache.prefix import Tables
+from ..cache.prefix import Prefix
 from ..request import Request
 from ..sequence import Sequence
 from .kv_cache_manager import KVCacheManager
@@ -60,7 +60,7 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> lis
     return [*lacked, "step" if memory.rows.has_free_slot else "row"]
 
 
-def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Resource | Tables:
+def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Resource | Prefix:
     """The first thing that the sequence lacks where all others can be admitted; the prefix that it starts from if it
     lacks nothing."""
     request = sequence.request
@@ -74,7 +74,7 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
     if prefix is None:
         return "pages"
     if request.inputs:
-        start = len(prefix[0]) * memory.block_size
+        start = prefix.length
         spans = request.spans_behind(start)
         if draft.whole_spans and not _within_spans(draft, spans, start, 1):
             return "step"
@@ -89,19 +89,21 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
     return prefix
 
 
-def _find_room(sequence: Sequence, memory: KVCacheManager) -> Tables | None:
+def _find_room(sequence: Sequence, memory: KVCacheManager) -> Prefix | None:
     """The prefix that the sequence can start from, if the rest it needs is free now; otherwise None.
 
-    Prompts held for less important requests give way. With nothing running and no such hold left,
+    What it has to copy must be free beside the copy, or it computes that. Prompts held for less important requests give
+    way. With nothing running and no such hold left,
     an accepted request always fits: its own hold, if any, is what it starts from.
     """
     prefix = _find_prefix(sequence, memory)
-    needed = memory.needed_behind(prefix, sequence.length)
+    needed = memory.needed_behind(prefix.tables, sequence.length)
     # Blocks for every other running row: those admitted should not be the next to be preempted.
     reserve = (len(memory.rows.running) + 1) // 2 * memory.groups
     while True:
-        if memory.free >= needed + memory.revived(prefix) + reserve:
-            return prefix
+        spare = memory.free - needed - memory.revived(prefix.tables) - reserve
+        if spare >= 0:
+            return prefix if spare >= memory.unheld(prefix.tail) else prefix.whole_blocks(memory.block_size)
         if not memory.reclaim_hold(keep=sequence.request):
             return None
 
@@ -200,17 +202,17 @@ def _encode_slices(draft: StepBuilder, memory: KVCacheManager, sequence: Sequenc
         draft.readers.add(sequence.request.rid)
 
 
-def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> Tables:
-    """The longest prefix to start from, not referenced yet, at most up to the block of the last known token."""
+def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> Prefix:
+    """The longest prefix to start from, not referenced yet, at most up to the last known token."""
     request = sequence.request
     if request.held_tables:
-        return request.held_tables
+        return memory.with_tail(sequence, request.held_tables)
     if not _reads_cache(request, memory):
-        return [[] for _ in range(memory.groups)]
+        return Prefix([[] for _ in range(memory.groups)], 0)
     usable = min(sequence.length - 1, sequence.cacheable_len) // memory.block_size
     tables, known = memory.prefix.match(sequence.block_digests(usable, memory.block_size)[:usable])
     sequence.branch = known * memory.block_size
-    return tables
+    return memory.with_tail(sequence, tables)
 
 
 def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
@@ -223,26 +225,24 @@ def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
     return memory.prefix.enabled and (request.prompt_done or request.params.prompt_logprobs is None)
 
 
-def _admit(sequence: Sequence, prefix: Tables, draft: StepBuilder, memory: KVCacheManager, now: float) -> None:
+def _admit(sequence: Sequence, prefix: Prefix, draft: StepBuilder, memory: KVCacheManager, now: float) -> None:
     """A sequence that lacks nothing gets its row and begins with this step."""
     request = sequence.request
     memory.queue.take_out(sequence)
-    blocks = len(prefix[0])
-    prefix_len = blocks * memory.block_size
     # what returns finds what it wrote itself: counted, that would make a cache look good that preempts
     returns = sequence.row_generation > 0 or bool(sequence.outputs)
-    if not returns and prefix is not request.held_tables and _reads_cache(request, memory):
-        memory.prefix.count(sequence.length, prefix_len)
+    if not returns and prefix.tables is not request.held_tables and _reads_cache(request, memory):
+        memory.prefix.count(sequence.length, prefix.length)
     if request.cached_len is None:
-        request.cached_len = prefix_len
+        request.cached_len = prefix.length
         request.first_scheduled = now
-    memory.enter(sequence, prefix)
+    draft.copies += memory.enter(sequence, prefix)
     if request.inputs:
-        sequence.spans = request.spans_behind(prefix_len)
+        sequence.spans = request.spans_behind(prefix.length)
         for span in sequence.spans:
             memory.encoder_cache.hold(span)
-    sequence.num_scheduled_tokens = sequence.num_computed_tokens = prefix_len
-    sequence.num_hashed_blocks = blocks
+    sequence.num_scheduled_tokens = sequence.num_computed_tokens = prefix.length
+    sequence.num_hashed_blocks = len(prefix.tables[0])
     memory.rows.enter(sequence)
     memory.settle_fork(sequence)
     count = sequence.length if request.no_chunking else min(sequence.plannable, draft.budget, draft.chunk)

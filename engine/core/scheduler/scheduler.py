@@ -332,6 +332,7 @@ class Scheduler:
             draft.inputs,
             draft.forks,
             memory.encoder_cache.take_forgotten(),
+            draft.copies,
         )
         entered = draft.entered() if draft.new else _NOBODY
         readers = frozenset(draft.readers) if draft.readers else _NOBODY

@@ -16,6 +16,8 @@ _ROW_BYTES: Final = 64
 """Of a row that enters, at most, besides its lists and what is its request's."""
 _INT_BYTES: Final = 5
 """Of a token or a block, at most."""
+_COPY_INTS: Final = 3
+"""Of each group, for the block that a row begins with a copy of."""
 _INT_COST: Final = 10
 """Bytes that one counts as: it takes longer to read than as many bytes of text."""
 
@@ -134,6 +136,7 @@ class StepBuilder:
         "_room",
         "budget",
         "chunk",
+        "copies",
         "encode",
         "forks",
         "inputs",
@@ -177,6 +180,8 @@ class StepBuilder:
         self.inputs: list[RowInput] = []
         self.new: list[NewRow] = []
         self.forks: list[ForkedRow] = []
+        self.copies: list[tuple[int, int]] = []
+        """Blocks, and where their copies go that rows begin with."""
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []
         self.sampled = self.waiting = 0
@@ -251,7 +256,7 @@ class StepBuilder:
     def _size(self, sequence: Sequence, block_size: int) -> int:
         """What the plan carries for a row that enters; no less than the bytes that it takes there."""
         length, request = sequence.length, sequence.request
-        size = _ROW_BYTES + _INT_COST * self._groups * -(-length // block_size)
+        size = _ROW_BYTES + _INT_COST * self._groups * (-(-length // block_size) + _COPY_INTS)
         if self._origin_of(sequence) >= 0:
             return size + _INT_COST * (length - request.prompt_len)
         return size + request.row_bytes + _INT_COST * length
@@ -326,4 +331,4 @@ def whole_row_bytes(sequence: Sequence, block_size: int, groups: int = 1) -> int
     """The most that a plan may have to carry for a row, whatever is drawn before it enters."""
     request = sequence.request
     length = request.limit_len
-    return _ROW_BYTES + request.row_bytes + _INT_BYTES * (length + groups * -(-length // block_size))
+    return _ROW_BYTES + request.row_bytes + _INT_BYTES * (length + groups * (-(-length // block_size) + _COPY_INTS))

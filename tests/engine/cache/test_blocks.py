@@ -18,6 +18,12 @@ class PoolMachine(RuleBasedStateMachine):
         self.refs = dict.fromkeys(range(NUM_BLOCKS), 0)
         self.labels: dict[int, bytes] = {}
         self.order = list(range(NUM_BLOCKS))
+        self.followers: list[tuple[int, bytes, tuple[int, ...]]] = []
+        """Block, parent and contents, the newest last."""
+
+    def unlabel(self, block: int) -> None:
+        self.labels.pop(block, None)
+        self.followers = [each for each in self.followers if each[0] != block]
 
     @rule()
     def allocate(self) -> None:
@@ -28,7 +34,7 @@ class PoolMachine(RuleBasedStateMachine):
         expected = self.order.pop(0)
         assert self.pool.allocate() == expected
         self.refs[expected] = 1
-        self.labels.pop(expected, None)
+        self.unlabel(expected)
 
     @rule(count=st.integers(0, NUM_BLOCKS + 1))
     def allocate_many(self, count: int) -> None:
@@ -40,7 +46,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.allocate_many(count) == expected
         for block in expected:
             self.refs[block] = 1
-            self.labels.pop(block, None)
+            self.unlabel(block)
 
     @rule(block=st.integers(0, NUM_BLOCKS - 1))
     def ref(self, block: int) -> None:
@@ -60,8 +66,13 @@ class PoolMachine(RuleBasedStateMachine):
         if not self.refs[block]:
             self.order.insert(len(self.order) if block in self.labels else 0, block)
 
-    @rule(block=st.integers(0, NUM_BLOCKS - 1), digest=st.sampled_from([b"a", b"b", b"c"]))
-    def label(self, block: int, digest: bytes) -> None:
+    @rule(
+        block=st.integers(0, NUM_BLOCKS - 1),
+        digest=st.sampled_from([b"a", b"b", b"c"]),
+        parent=st.sampled_from([b"p", b"q"]),
+        contents=st.sampled_from([(), (1,), (1, 2)]),
+    )
+    def label(self, block: int, digest: bytes, parent: bytes, contents: tuple[int, ...]) -> None:
         if not self.refs[block]:
             with pytest.raises(ValueError, match="nobody holds it"):
                 self.pool.set_block_hash(block, digest)
@@ -71,8 +82,28 @@ class PoolMachine(RuleBasedStateMachine):
             with pytest.raises(ValueError, match="already has a hash"):
                 self.pool.set_block_hash(block, digest)
         else:
-            assert self.pool.set_block_hash(block, digest)
+            assert self.pool.set_block_hash(block, digest, parent, contents)
             self.labels[block] = digest
+            self.followers += [(block, parent, contents)] if contents else []
+
+    @rule(block=st.integers(0, NUM_BLOCKS - 1))
+    def drop_label(self, block: int) -> None:
+        if not self.refs[block]:
+            with pytest.raises(ValueError, match="nobody holds it"):
+                self.pool.drop_block_hash(block)
+            return
+        self.pool.drop_block_hash(block)
+        self.unlabel(block)
+
+    @rule(parent=st.sampled_from([b"p", b"q", b"r"]))
+    def following(self, parent: bytes) -> None:
+        expected = [(self.labels[block], held) for block, before, held in reversed(self.followers) if before == parent]
+        assert list(self.pool.following(parent)) == expected
+
+    @rule()
+    def forget(self) -> None:
+        self.pool.forget_hashes()
+        self.labels, self.followers = {}, []
 
     @rule(digest=st.sampled_from([b"a", b"b", b"c"]))
     def find(self, digest: bytes) -> None:
@@ -83,7 +114,9 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def reset(self) -> None:
         self.pool.reset()
-        self.__dict__.update(refs=dict.fromkeys(range(NUM_BLOCKS), 0), labels={}, order=list(range(NUM_BLOCKS)))
+        self.__dict__.update(
+            refs=dict.fromkeys(range(NUM_BLOCKS), 0), labels={}, order=list(range(NUM_BLOCKS)), followers=[]
+        )
 
     @invariant()
     def agrees(self) -> None:
@@ -129,6 +162,14 @@ def test_a_table_is_freed_from_its_end_so_that_its_prefix_stays_longest() -> Non
         pool.set_block_hash(block, b"%d" % block)
     pool.free_table(table)
     assert pool.allocate_many(3) == table[::-1]
+
+
+def test_of_many_that_follow_one_prefix_the_newest_are_compared() -> None:
+    pool = BlockPool(20)
+    for block in pool.allocate_many(20):
+        pool.set_block_hash(block, b"%d" % block, b"parent", [block])
+    assert [contents for _, contents in pool.following(b"parent")] == [[block] for block in range(19, 11, -1)]
+    pool.check_integrity()
 
 
 def test_a_pool_without_blocks_is_refused() -> None:

@@ -88,7 +88,7 @@ def test_media_are_encoded_in_slices_whether_rows_decode_beside_them_or_not() ->
     engine.step()
     engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)], max_tokens=3)
     engine.drain()
-    engine.submit([1, *[9] * 3, 3], media=[picture(1, 1)], max_tokens=3)
+    engine.submit([4, *[9] * 3, 3], media=[picture(1, 1)], max_tokens=3)
     engine.drain()
     engine.check_clients()
     beside, alone = (

@@ -109,7 +109,7 @@ def test_a_known_prefix_is_not_computed_again_where_the_last_token_is_all_that_c
     engine = Engine(
         num_blocks=64, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=64, attention_scope="before"
     )
-    for pooling, cached in ((Pooling("embed", last=True), [0, 28]), (Pooling("token_embed"), [0, 0])):
+    for pooling, cached in ((Pooling("embed", last=True), [0, 29]), (Pooling("token_embed"), [0, 0])):
         rids = []
         for _ in range(2):
             rids.append(engine.submit([5] * 30, pooling=pooling, salt=pooling.task))

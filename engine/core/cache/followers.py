@@ -1,0 +1,63 @@
+"""Blocks by what stands before them, so that a prompt which shares only a part of one finds it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+Contents = Sequence[int | bytes]
+"""What stands at the positions of a block, of as many as are known: a token, or what begins there in place of some."""
+
+MOST_FOLLOWERS: Final = 8
+"""Blocks of one parent that are compared with a prompt, the newest: as many as a scheduler has time for."""
+
+
+class Followers:
+    """For the digest of a prefix, the blocks that follow it and what they hold."""
+
+    __slots__ = ("_blocks", "_held")
+
+    def __init__(self) -> None:
+        self._blocks: dict[bytes, list[int]] = {}
+        """By parent, the oldest first."""
+        self._held: dict[int, tuple[bytes, Contents]] = {}
+
+    def clear(self) -> None:
+        self._blocks.clear()
+        self._held.clear()
+
+    def add(self, block: int, parent: bytes, contents: Contents) -> None:
+        """A block follows ``parent``; the oldest of its followers is forgotten where there are too many."""
+        blocks = self._blocks.setdefault(parent, [])
+        if len(blocks) == MOST_FOLLOWERS:
+            del self._held[blocks.pop(0)]
+        blocks.append(block)
+        self._held[block] = parent, contents
+
+    def remove(self, block: int) -> None:
+        """The block will hold something else; nothing happens where it followed nothing."""
+        if (held := self._held.pop(block, None)) is None:
+            return
+        blocks = self._blocks[held[0]]
+        blocks.remove(block)
+        if not blocks:
+            del self._blocks[held[0]]
+
+    def of(self, parent: bytes) -> Iterator[tuple[int, Contents]]:
+        """The blocks that follow it, the newest first, and what they hold."""
+        return ((block, self._held[block][1]) for block in reversed(self._blocks.get(parent, ())))
+
+    def check_integrity(self, named: set[int]) -> None:
+        """Raise AssertionError unless all blocks that follow something are among ``named``, and are found."""
+        assert self._held.keys() <= named, f"blocks {self._held.keys() - named} follow something and have no hash"
+        listed = [(block, parent) for parent, blocks in self._blocks.items() for block in blocks]
+        assert len(listed) == len(self._held), "a block follows two prefixes, or none that is known"
+        for block, parent in listed:
+            assert self._held[block][0] == parent, f"block {block} follows another prefix than is said"
+        assert all(0 < len(blocks) <= MOST_FOLLOWERS for blocks in self._blocks.values()), "a prefix has no followers"
+
+
+def common_length(a: Contents, b: Contents) -> int:
+    """How many positions from the first on are alike."""
+    for position, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one != other:
+            return position
+    return min(len(a), len(b))
