@@ -1,4 +1,4 @@
-"""Products and attention on tiles, by an emulator of the instructions: the reference's, and a row's bits in any batch."""
+"""Products and attention on tiles, by an emulator of the instructions: the reference's results, each row by itself."""
 
 import ctypes
 import shutil
