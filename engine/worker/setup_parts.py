@@ -12,6 +12,7 @@ import torch
 
 from stentor.kernels import native
 from stentor.kernels.native.memory import keep_freed_memory
+from stentor.kernels.native.tiles import describe_tiles
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.config import DType, WorkerConfig
 
@@ -181,7 +182,10 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: 
         torch.set_num_threads(1)
     else:
         share_threads(config)
-    return [] if reason is None else [f"CPU kernels run in plain torch, several times slower: {reason}"]
+    if reason is not None:
+        return [f"CPU kernels run in plain torch, several times slower: {reason}"]
+    tiles = describe_tiles()
+    return [] if tiles is None else [tiles]
 
 
 def share_threads(config: WorkerConfig) -> None:

@@ -13,6 +13,7 @@
 #include "pairs.h"
 #include "parallel.h"
 #include "softmax.h"
+#include "tiled.h"
 
 #include <vector>
 
@@ -140,7 +141,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
                  const float* queries, Scratch& scratch, const Running& state) {
     using Weight = typename Kernel::Weight;
     const int64_t rows = item.count * each, dim = c.dim, query = Kernel::query_floats(dim);
-    float* const scores = scratch.scores.of<float>(DEEP * KEYS);
+    float* const scores = scratch.scores.of<float>(Kernel::SCORED * KEYS);
     Weight* const weights = scratch.weights.of<Weight>(rows * KEYS);
     const int64_t paired = Kernel::paired(rows, dim);
     T* const pairs = scratch.pairs.of<T>(paired);
@@ -161,22 +162,26 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
         if (paired > 0) Kernel::pair(tile, pairs);
         const int64_t from_all = first_visible(c, item.position + item.count - 1), to_all = end_visible(c, item, 0);
         const bool all = from_all <= key && to_all >= key + KEYS;  // every row sees every key
-        by_rows<DEEP>(rows, [&](int64_t first, auto deep) {
-            constexpr int R = decltype(deep)::value;
-            const float* const starts = c.softcap > 0 ? ZEROS : state.starts + first;
-            Kernel::template score<R>(queries + first * query, tile, starts, scores);
-            if (all && c.softcap <= 0) return weigh<KEYS, R>(scores, weights + first * KEYS, KEYS, state, first);
-            for (int64_t row = first; row < first + R; ++row) {
-                Weight* const to = weights + row * KEYS;
-                const int64_t token = row / each;
-                const int64_t begin = std::max<int64_t>(0, first_visible(c, item.position + token) - key);
-                const int64_t end = std::min(KEYS, end_visible(c, item, token) - key);
-                if (begin >= end)
-                    std::fill_n(to, KEYS, Weight{});
-                else
-                    weigh_runs<Kernel>(scores + (row - first) * KEYS, tile, begin, end, c.softcap, state, row, to);
-            }
-        });
+        const auto weigh_row = [&](int64_t row, float* from) {
+            Weight* const to = weights + row * KEYS;
+            const int64_t token = row / each;
+            const int64_t begin = std::max<int64_t>(0, first_visible(c, item.position + token) - key);
+            const int64_t end = std::min(KEYS, end_visible(c, item, token) - key);
+            if (begin >= end)
+                std::fill_n(to, KEYS, Weight{});
+            else
+                weigh_runs<Kernel>(from, tile, begin, end, c.softcap, state, row, to);
+        };
+        if constexpr (Kernel::ON_TILES)
+            Kernel::score(rows, queries, tile, c.softcap > 0 ? nullptr : state.starts, scores, weigh_row);
+        else
+            by_rows<DEEP>(rows, [&](int64_t first, auto deep) {
+                constexpr int R = decltype(deep)::value;
+                const float* const starts = c.softcap > 0 ? ZEROS : state.starts + first;
+                Kernel::template score<R>(queries + first * query, tile, starts, scores);
+                if (all && c.softcap <= 0) return weigh<KEYS, R>(scores, weights + first * KEYS, KEYS, state, first);
+                for (int64_t row = first; row < first + R; ++row) weigh_row(row, scores + (row - first) * KEYS);
+            });
         Kernel::accumulate(rows, weights, tile, state.sums, state.width);
     }
 }
@@ -196,7 +201,7 @@ void finish(const Call<Q, T>& c, int64_t token, int64_t head, const Running& sta
     const float sum = hsum(load(state.totals + row * LANES)) + sink_weight(c, head, state, row);
     const vf total = set1(sum > 0 ? sum : 1.0f);
     for (int64_t d = 0; d < c.dim; d += LANES) {
-        const vf mean = load(state.sums + row * state.width + d) / total;
+        const vf mean = load(state.sums + row * state.width + d) / total + 0.0f;  // no zero has a sign
         if (d + LANES <= c.dim)
             store(to + d, mean);
         else
@@ -238,19 +243,30 @@ void attend_one_part_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, 
     attend_part<Kernel>(c, item, kv_head, last - first, part, queries, scratch, state);
 }
 
+// Calls body(Kernel()) with what takes the products: tiles where there are any, for all rows alike, else vectors.
+template <class T, class Body>
+void by_kernel(int64_t dim, const Body& body) {
+#if defined(STENTOR_TILES)
+    if constexpr (std::is_same<T, bf16>::value)
+        if (dim % SUMMED == 0 && tiles::with_tiles([&](auto of) { return body(Tiled<decltype(of)>()), true; }, false)) return;
+#endif
+    if (Pairs<T>::takes(dim)) return body(Pairs<T>());
+    body(Singles<T>());
+}
+
 // An item whole, for the query heads [first, last) of a kv head's.
 template <class Q, class T>
 void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
-    if (Pairs<T>::takes(c.dim)) return attend_by<Pairs<T>>(c, item, kv_head, first, last);
-    attend_by<Singles<T>>(c, item, kv_head, first, last);
+    by_kernel<T>(c.dim, [&](auto kernel) { attend_by<decltype(kernel)>(c, item, kv_head, first, last); });
 }
 
 // One part of a single token's row, for the query heads [first, last) of a kv head's, into `state`.
 template <class Q, class T>
 void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, int64_t part,
                      const Running& state) {
-    if (Pairs<T>::takes(c.dim)) return attend_one_part_by<Pairs<T>>(c, item, kv_head, first, last, part, state);
-    attend_one_part_by<Singles<T>>(c, item, kv_head, first, last, part, state);
+    by_kernel<T>(c.dim, [&](auto kernel) {
+        attend_one_part_by<decltype(kernel)>(c, item, kv_head, first, last, part, state);
+    });
 }
 
 // Both take long to compile: native.cpp does it, once for all who call them.

@@ -12,6 +12,8 @@ namespace attention {
 template <class T>
 struct Pairs {
     using Weight = bf16;
+    static constexpr bool ON_TILES = false;
+    static constexpr int64_t SCORED = DEEP;
 
     static bool takes(int64_t dim) { return std::is_same<T, bf16>::value && dim % (2 * LANES) == 0; }
 

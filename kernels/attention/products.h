@@ -87,6 +87,8 @@ struct Tile {
 template <class T>
 struct Singles {
     using Weight = float;
+    static constexpr bool ON_TILES = false;
+    static constexpr int64_t SCORED = DEEP;  // rows whose scores are made at once, at most
 
     static int64_t query_floats(int64_t dim) { return dim; }
 

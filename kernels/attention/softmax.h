@@ -99,6 +99,12 @@ static inline void put_weights(const vf* weights, bf16* to) {
         std::memcpy(to + (VECTORS - 1) * LANES, &one, sizeof one);
     }
 }
+#else
+template <int VECTORS>
+static inline void put_weights(const vf* weights, bf16* to) {
+    #pragma GCC unroll 16
+    for (int v = 0; v < VECTORS; ++v) store(to + v * LANES, weights[v]);
+}
 #endif
 
 // Caps the scores of one row, which come from zero and without the factor log2 e: they get it, and their start.

@@ -73,14 +73,61 @@ struct Scaling {
     }
 };
 
+// The scales of a group of T tiles, and their second ones, mins, or what zeros add.
+template <int64_t KIND, class Scale, int T>
+static inline void read_scales(const Scaling<KIND, Scale>& scaling, int64_t group, vf* first, vf* second) {
+    for (int t = 0; t < T; ++t) {
+        const Scale* const scale = scaling.of(t, group);
+        fetch((const uint8_t*)scale);
+        for (int i = 0; i < REGISTERS; ++i) {
+            const int j = t * REGISTERS + i;
+            first[j] = load_scales(scale + i * LANES);
+            if (scale_parts(KIND) == 2) second[j] = load_scales(scale + TILE + i * LANES);
+            if constexpr (has_zeros(KIND)) second[j] = first[j] * scaling.shift(t, group, i);
+            if constexpr (Scaling<KIND, Scale>::IS_WHOLE) {
+                first[j] *= scaling.factor(t, group, 0, i);
+                second[j] *= scaling.factor(t, group, span_parts(KIND) - 1, i);
+            }
+        }
+    }
+}
+
+// The sum of a register's outputs with what a block adds to it: the integer dot products of its codes, or of its halves
+// (`late` is the second's), and the codes that meet its peak.
+template <int64_t KIND>
+static inline vf with_block(vf sum, vi dots, vi late, vf code, const ByteBlock& b, const vf& first, const vf& second) {
+    const vf dot = to_float(dots);
+    if constexpr (has_halves(KIND)) {
+        const bool early = b.peak_at < 16;
+        vf left = fma(dot, set1(b.scale), set1(b.half128[0]));
+        vf right = fma(to_float(late), set1(b.scale), set1(b.half128[1]));
+        left = fma(code, set1(early ? b.peak : 0.0f), left);
+        right = fma(code, set1(early ? 0.0f : b.peak), right);
+        return fma(right, second, fma(left, first, sum));
+    } else if constexpr (KIND == Q4M || KIND == Q4Z) {
+        sum = fma(fma(code, set1(b.peak), dot * b.scale), first, sum);
+        return fma(set1(b.sum), second, sum);
+    } else {
+        const float offset = KIND == Q4 ? b.minus8 : b.minus128;
+        const vf others = fma(dot, set1(b.scale), set1(offset));
+        sum = fma(fma(code, set1(b.peak), others), first, sum);
+        if constexpr (KIND == Q8M || KIND == Q8Z) sum = fma(set1(b.sum), second, sum);
+        return sum;
+    }
+}
+
+// Codes of a kind as products take them: bytes, of which those of eight bits count from 128.
+constexpr bool eight_bits(int64_t kind) { return !four_bits(kind) || has_table(kind); }
+constexpr int64_t bytes_of_block(int64_t kind) { return four_bits(kind) ? 256 : 512; }
+
 // R rows meet T tiles of blocks.
 template <int64_t KIND, class Scale, int R, int T>
 static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scaling<KIND, Scale>& scaling,
                                 const Prepared& x, int64_t row, int64_t begin, int64_t end,
                                 vf (*acc)[T * REGISTERS]) {
     constexpr int WIDTH = T * REGISTERS;
-    constexpr bool EIGHT = !four_bits(KIND) || has_table(KIND), HALVES = has_halves(KIND);
-    constexpr int64_t BYTES_OF_BLOCK = four_bits(KIND) ? 256 : 512, PARTS = scale_parts(KIND);
+    constexpr bool EIGHT = eight_bits(KIND), HALVES = has_halves(KIND);
+    constexpr int64_t BYTES_OF_BLOCK = bytes_of_block(KIND);
     const ByteBlock* from[R];
     for (int r = 0; r < R; ++r) from[r] = (const ByteBlock*)x.at(row + r);
     int64_t group = begin / scaling.shared, next = (group + 1) * scaling.shared;
@@ -93,45 +140,17 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scali
         for (int t = 0; t < T; ++t) {
             const uint8_t* const tile = codes + t * apart + block * BYTES_OF_BLOCK;
             for (int64_t line = 0; line < BYTES_OF_BLOCK; line += 64) fetch(tile + line, ahead);
-            const Scale* const scale = scaling.of(t, group);
-            fetch((const uint8_t*)scale);
-            for (int i = 0; i < REGISTERS; ++i) {
-                const int j = t * REGISTERS + i;
-                at[j] = tile + i * sizeof(vb);
-                first[j] = load_scales(scale + i * LANES);
-                if (PARTS == 2) second[j] = load_scales(scale + TILE + i * LANES);
-                if constexpr (has_zeros(KIND)) second[j] = first[j] * scaling.shift(t, group, i);
-                if constexpr (Scaling<KIND, Scale>::IS_WHOLE) {
-                    first[j] *= scaling.factor(t, group, 0, i);
-                    second[j] *= scaling.factor(t, group, span_parts(KIND) - 1, i);
-                }
-            }
+            for (int i = 0; i < REGISTERS; ++i) at[t * REGISTERS + i] = tile + i * sizeof(vb);
         }
+        read_scales<KIND, Scale, T>(scaling, group, first, second);
         DotSum<EIGHT> low[R][WIDTH] = {}, high[R][WIDTH] = {};
         add_half<KIND, 0, EIGHT, R, WIDTH>(at, from, block, low);
         add_half<KIND, 1, EIGHT, R, WIDTH>(at, from, block, HALVES ? high : low);
         for (int r = 0; r < R; ++r) {
             const ByteBlock& b = from[r][block];
-            for (int j = 0; j < WIDTH; ++j) {
-                const vf code = codes_at_peak<KIND>(at[j], b), dot = to_float(total(low[r][j]));
-                vf& sum = acc[r][j];
-                if constexpr (HALVES) {
-                    const bool early = b.peak_at < 16;
-                    vf left = fma(dot, set1(b.scale), set1(b.half128[0]));
-                    vf right = fma(to_float(total(high[r][j])), set1(b.scale), set1(b.half128[1]));
-                    left = fma(code, set1(early ? b.peak : 0.0f), left);
-                    right = fma(code, set1(early ? 0.0f : b.peak), right);
-                    sum = fma(right, second[j], fma(left, first[j], sum));
-                } else if constexpr (KIND == Q4M || KIND == Q4Z) {
-                    sum = fma(fma(code, set1(b.peak), dot * b.scale), first[j], sum);
-                    sum = fma(set1(b.sum), second[j], sum);
-                } else {
-                    const float offset = KIND == Q4 ? b.minus8 : b.minus128;
-                    const vf others = fma(dot, set1(b.scale), set1(offset));
-                    sum = fma(fma(code, set1(b.peak), others), first[j], sum);
-                    if constexpr (KIND == Q8M || KIND == Q8Z) sum = fma(set1(b.sum), second[j], sum);
-                }
-            }
+            for (int j = 0; j < WIDTH; ++j)
+                acc[r][j] = with_block<KIND>(acc[r][j], total(low[r][j]), total(high[r][j]), codes_at_peak<KIND>(at[j], b),
+                                             b, first[j], second[j]);
         }
     }
 }

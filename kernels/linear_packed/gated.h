@@ -62,7 +62,7 @@ static inline void weigh_row(float* row, float factor, const float* bias, int64_
 // written, and nothing else.
 static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared& x, int64_t first, int64_t end,
                                  uint8_t* out, int64_t stride) {
-    constexpr int64_t APART = 2 * BLOCK, FEW = 4 * DEEPEST;
+    constexpr int64_t APART = 2 * BLOCK, FEW = FEW_ROWS;
     const int64_t columns = std::min(BLOCK, of.width - block * BLOCK), tiles = ceil_div(columns, TILE);
     alignas(64) float both[FEW * APART];
     for (; first < end; first += FEW) {

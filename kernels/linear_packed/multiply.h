@@ -1,6 +1,7 @@
 // Products of prepared rows with tiles of packed weights, and how they are cut. native_products.cpp has the kernels.
 #pragma once
 
+#include "amx.h"
 #include "stream.h"
 
 namespace stentor {
@@ -14,6 +15,21 @@ constexpr int DEEPEST = 6, WIDEST = 1;
 constexpr int DEEPEST = 2, WIDEST = 1;
 #endif
 
+// Rows whose sums a caller keeps in the first-level cache.
+#if defined(STENTOR_AMX)
+constexpr int64_t FEW_ROWS = 64;
+#else
+constexpr int64_t FEW_ROWS = 4 * DEEPEST;
+#endif
+
+// The rows that meet weights together: blocks of rows are made of so many.
+static inline int64_t rows_together() { return tiles::form() == tiles::Form::NONE ? DEEPEST : 2 * tiles::ROWS; }
+
+// As multiply_tiles, where the processor's tiles are taken for it, or for others of the kind, whose bits it must have;
+// otherwise false, and nothing is done. native_tiles.cpp
+bool multiply_on_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
+                       const Destination& to);
+
 // Rows [row, end) of x times tiles [tile, last) of w. native_products.cpp
 void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
                     const Destination& to);
@@ -24,7 +40,8 @@ static inline int64_t rows_of_block(int64_t rows, int64_t most, int64_t threads)
     constexpr int64_t MANY = 96;  // rows of a thread for which it pays to read all weights
     int64_t blocks = ceil_div(rows, most);
     if (rows >= MANY * threads) blocks = ceil_div(blocks, threads) * threads;
-    return std::max<int64_t>(1, std::min(ceil_div(ceil_div(rows, blocks), DEEPEST) * DEEPEST, rows));
+    const int64_t unit = rows_together();
+    return std::max<int64_t>(1, std::min(ceil_div(ceil_div(rows, blocks), unit) * unit, rows));
 }
 
 // How a product is cut: blocks of rows that stay in the second-level cache, and of tiles a few kilobytes long.

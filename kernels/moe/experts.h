@@ -50,7 +50,7 @@ struct DownPhase {
     float* out;
     int64_t stride, tokens, threads;
 
-    static constexpr int64_t WIDE = 8, FEW = 4 * DEEPEST;  // tiles and rows whose sums stay in the cache
+    static constexpr int64_t WIDE = 8, FEW = FEW_ROWS;  // tiles and rows whose sums stay in the cache
 
     int64_t tiles() const {
         int64_t tiles = WIDE;

@@ -79,6 +79,7 @@ def build(
     cache_dir: Path | None = None,
     progress: ProgressCallback | None = None,
     march: str = THIS_CPU,
+    options: Sequence[str] = (),
 ) -> Path:
     """Returns the path of the library, compiling it only where the cache does not hold it.
 
@@ -89,6 +90,7 @@ def build(
         cache_dir: where libraries are kept; None takes :func:`default_cache_dir`.
         progress: told how many units are done; not called when the library is cached.
         march: the processors to compile for, as the compiler names them; this one unless others are asked for.
+        options: what else compiler and linker are told; it takes part in the key.
 
     Raises:
         BuildError: no compiler, a unit that does not compile, or a cache that cannot be written.
@@ -102,14 +104,15 @@ def build(
         raise BuildError(
             f"no folder for the native kernels: {error} set XDG_CACHE_HOME to a writable folder"
         ) from error
-    target = folder / f"kernels-{_key(sources, headers, compiler, march)}.so"
+    options = (f"-march={march}", *options)
+    target = folder / f"kernels-{_key(sources, headers, compiler, options)}.so"
     if target.exists():
         return target
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
-            built = _compile(sources, compiler, march, Path(scratch), progress)
+            built = _compile(sources, compiler, options, Path(scratch), progress)
             os.replace(built, target)
     except OSError as error:
         raise BuildError(
@@ -126,13 +129,13 @@ def _sweep(folder: Path) -> None:
 
 
 def _compile(
-    sources: Sequence[Path], compiler: str, march: str, scratch: Path, progress: ProgressCallback | None
+    sources: Sequence[Path], compiler: str, options: Sequence[str], scratch: Path, progress: ProgressCallback | None
 ) -> Path:
     """Compiles the units side by side and links them; returns the library inside ``scratch``."""
     total = len(sources) + 1
     done = 0
     objects = [scratch / f"{index}.o" for index in range(len(sources))]
-    command = [compiler, *FLAGS, f"-march={march}", f"-I{Path(__file__).resolve().parent}"]
+    command = [compiler, *FLAGS, *options, f"-I{Path(__file__).resolve().parent}"]
     if progress:
         progress(done, total)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
@@ -150,7 +153,7 @@ def _compile(
             pool.shutdown(cancel_futures=True)
             raise
     library = scratch / "kernels.so"
-    _run([compiler, "-shared", *map(str, objects), "-pthread", "-o", str(library)], "the link step")
+    _run([compiler, *options, "-shared", *map(str, objects), "-pthread", "-o", str(library)], "the link step")
     if progress:
         progress(total, total)
     return library
@@ -173,9 +176,9 @@ def _compiler_version(compiler: str) -> str:
     return done.stdout
 
 
-def _key(sources: Sequence[Path], headers: Sequence[Path], compiler: str, march: str) -> str:
+def _key(sources: Sequence[Path], headers: Sequence[Path], compiler: str, options: Sequence[str]) -> str:
     digest = hashlib.sha256()
-    parts = [*FLAGS, march, compiler, _compiler_version(compiler), platform.machine(), _cpu_flags()]
+    parts = [*FLAGS, *options, compiler, _compiler_version(compiler), platform.machine(), _cpu_flags()]
     for part in parts:
         digest.update(f"{part}\0".encode())
     for file in (*sources, *headers):

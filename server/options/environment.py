@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ CPU_FEATURES: Final = (
     *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx_vnni"),
     *("amx_tile", "amx_bf16", "amx_int8", "asimd", "asimddp", "bf16", "i8mm", "sve"),
 )
+AMX_FEATURES: Final = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
 COMPILERS: Final = ("g++", "c++", "clang++")
 NAME_BYTES: Final = 256
 """Longest device name that the CUDA driver writes."""
@@ -64,10 +65,24 @@ def _hardware() -> Iterator[tuple[str, str]]:
     name, flags = _cpu()
     yield "cpu", f"{name}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"
     yield "cpu features", " ".join(feature for feature in CPU_FEATURES if feature in flags) or "none of those known"
+    yield "cpu products", describe_products(flags, tiles_granted)
     yield "memory", f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB"
     yield "c++ compiler", _compiler()
     devices = "; ".join(f"{n}: {name}, {size / 2**30:.1f} GiB" for n, (name, size) in enumerate(gpus()))
     yield "gpu", devices or "none that a CUDA driver knows"
+
+
+def describe_products(flags: frozenset[str], granted: Callable[[], bool]) -> str:
+    """In which form CPU kernels multiply here, where the compiler knows the processor."""
+    if not flags >= AMX_FEATURES:
+        return "vectors (the processor has no AMX tiles for bfloat16 and int8)"
+    return "AMX tiles" if granted() else "vectors (the system refuses AMX tiles; Linux grants them from 5.16 on)"
+
+
+def tiles_granted() -> bool:
+    """Asks the system for tiles, as the kernels do when they are loaded."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 def _cpu() -> tuple[str, frozenset[str]]:

@@ -16,10 +16,10 @@ from stentor.kernels.native import BuildError
 from stentor.kernels.native.build import FLAGS, build, find_compiler, find_sources
 
 ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
-PER_PROCESSOR = ("attention", "forward", "linear", "linear_packed")
+PER_PROCESSOR = ("attention", "forward", "linear", "linear_packed", "native")
 """Folders with code that some processors have and others do not."""
 UNITS = [f"{path.parent.name}/{path.name}" for path in find_sources() if path.parent.name in PER_PROCESSOR]
-PROCESSORS = ("x86-64", "x86-64-v3", "skylake-avx512")
+PROCESSORS = ("x86-64", "x86-64-v3", "skylake-avx512", "sapphirerapids")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 import stentor
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
 from stentor.server.main import cli
+from stentor.server.options.environment import describe_products
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -181,11 +182,19 @@ def test_env_tells_what_a_bug_report_needs_and_no_secret(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in done.stdout.splitlines()}
     assert rows["stentor"].startswith(stentor.__version__)
-    assert {"python", "torch", "cpu", "cpu features", "c++ compiler", "gpu", "hugging face cache"} <= set(rows)
+    assert {"python", "torch", "cpu", "cpu features", "cpu products", "c++ compiler", "gpu"} <= set(rows)
+    assert "hugging face cache" in rows
     assert rows["model cache"] == str(tmp_path / "stentor" / "models")
     assert rows["STENTOR_PORT"] == "9000"
     assert rows["STENTOR_API_KEY"] == "***"
     assert "hunter" not in done.stdout
+
+
+def test_env_tells_whether_products_run_on_tiles() -> None:
+    all_of_amx = frozenset({"avx2", "amx_tile", "amx_bf16", "amx_int8"})
+    assert describe_products(all_of_amx, lambda: True) == "AMX tiles"
+    assert describe_products(all_of_amx, lambda: False).startswith("vectors (the system refuses AMX tiles")
+    assert describe_products(all_of_amx - {"amx_int8"}, lambda: True).startswith("vectors (the processor has no AMX")
 
 
 def test_output_that_nobody_reads_is_no_traceback() -> None:

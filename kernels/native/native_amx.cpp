@@ -1,0 +1,62 @@
+// Which body of tiles runs: asks the system for them as the library is loaded.
+#include "amx.h"
+#include "parallel.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+namespace stentor {
+namespace tiles {
+namespace {
+
+constexpr int64_t NOT_COMPILED = -1;  // the compiler's target has no tiles
+
+// Linux gives a process the 8 KiB of a thread's tiles where it asks: 0, or what is wrong, as in errno.
+int64_t ask_for_tiles() {
+#if defined(STENTOR_AMX)
+    constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 ? 0 : errno;
+#else
+    return NOT_COMPILED;
+#endif
+}
+
+const int64_t refusal = ask_for_tiles();
+std::atomic<Form> current{refusal == 0 ? Form::HARDWARE : Form::NONE};
+
+}  // namespace
+
+Form form() { return current.load(std::memory_order_relaxed); }
+
+#if defined(STENTOR_EMULATED_TILES)
+void refuse(const char* what) {
+    std::fprintf(stderr, "tiles: %s\n", what);
+    std::abort();
+}
+#endif
+
+}  // namespace tiles
+}  // namespace stentor
+
+using namespace stentor;
+
+STENTOR_EXPORT int64_t stentor_tile_form() { return (int64_t)tiles::form(); }
+
+// Why tiles are not the processor's: 0 where they are, -1 where the compiler's target has none, or an errno of the system.
+STENTOR_EXPORT int64_t stentor_tile_refusal() { return tiles::refusal; }
+
+// Takes another form from now on; between calls of kernels. Returns 0, or 1 where this library cannot.
+STENTOR_EXPORT int64_t stentor_use_tiles(int64_t wanted) {
+    const tiles::Form form = (tiles::Form)wanted;
+    bool can = form == tiles::Form::NONE || (form == tiles::Form::HARDWARE && tiles::refusal == 0);
+#if defined(STENTOR_EMULATED_TILES)
+    can = can || form == tiles::Form::EMULATED;
+#endif
+    if (can) tiles::current.store(form, std::memory_order_relaxed);
+    return can ? 0 : 1;
+}

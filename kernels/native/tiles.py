@@ -1,0 +1,51 @@
+"""Which form of products runs on this CPU: tiles of Intel's AMX, or vectors (amx.h)."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from .load import NativeFunction
+
+TileForm = Literal["none", "hardware", "emulated"]
+"""``emulated``: C++ that gives the bits of the instructions, in a library that is built for it alone."""
+FORMS: tuple[TileForm, ...] = ("none", "hardware", "emulated")
+_NOT_COMPILED = -1
+
+_FORM = NativeFunction("stentor_tile_form", restype=ctypes.c_int64)
+_REFUSAL = NativeFunction("stentor_tile_refusal", restype=ctypes.c_int64)
+_USE = NativeFunction("stentor_use_tiles", ctypes.c_int64, restype=ctypes.c_int64)
+
+
+def tile_form() -> TileForm:
+    """The form that kernels take; ``none`` without a library."""
+    return FORMS[_FORM()] if _FORM.bind() is not None else "none"
+
+
+def describe_tiles() -> str | None:
+    """Whether products run on AMX tiles, in one line; None where the processor or the compiler has none."""
+    form = tile_form()
+    if form != "none":
+        return "products and attention run on AMX tiles" + (", emulated" if form == "emulated" else "")
+    refusal = _REFUSAL() if _REFUSAL.bind() is not None else _NOT_COMPILED
+    if refusal == _NOT_COMPILED:
+        return None
+    reason = "" if refusal == 0 else f": the system refuses them ({os.strerror(refusal)})"
+    return f"products and attention run on vectors, without the processor's AMX tiles{reason}"
+
+
+@contextmanager
+def force_tiles(form: TileForm) -> Iterator[None]:
+    """Within the block, all kernels of this process take ``form``; none may be running as it begins or ends.
+
+    Raises:
+        ValueError: the library, the processor or the system has no such form.
+    """
+    before = _FORM() if _FORM.bind() is not None else 0
+    if _USE.bind() is None or _USE(FORMS.index(form)):
+        raise ValueError(f"tiles cannot be {form} here")
+    try:
+        yield
+    finally:
+        _USE(before)
