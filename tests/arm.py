@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def emulated_python(home: Path) -> Path:
-    """Writes into ``home`` what starts its Python under the emulator, children of it too, and the compiler that it finds."""
+    """Writes into ``home`` what starts its Python under the emulator, and children of it; and their compiler."""
     folder = home / "bin"
     folder.mkdir(exist_ok=True)
     python = _script(
