@@ -54,7 +54,7 @@ class X86Atomics:
 
 
 class LibraryAtomics:
-    """C11's atomics, out of ``libatomic``: right on every processor, and ten times as slow as a plain move."""
+    """C11's atomics, out of ``libatomic``: right on every processor, and a call of a C library each time."""
 
     def __init__(self, name: str = "libatomic.so.1") -> None:
         """Raises :class:`ChannelError` where there is no such library."""

@@ -56,7 +56,11 @@ struct Brain {
     using Element = bf16;
     using Step = bfloat16x8_t;
     static constexpr int STEP = 8;
-    static Step take(const bf16* p) { return vld1q_bf16((const bfloat16_t*)p); }
+    static Step take(const bf16* p) {
+        Step out;
+        std::memcpy(&out, p, sizeof out);
+        return out;
+    }
     static Step take_part(const bf16* p, int64_t n) {
         bf16 part[STEP] = {};
         std::memcpy(part, p, (size_t)n * sizeof(bf16));

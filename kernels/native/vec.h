@@ -108,7 +108,8 @@ static inline void store(bf16* p, vf x) {
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     // the instruction leaves a NaN its bits
     if (__builtin_expect(vminvq_u32(vceqq_f32((float32x4_t)x, (float32x4_t)x)) != 0, 1)) {
-        vst1_bf16((bfloat16_t*)p, vcvt_bf16_f32((float32x4_t)x));
+        const bfloat16x4_t half = vcvt_bf16_f32((float32x4_t)x);
+        std::memcpy(p, &half, sizeof half);
         return;
     }
 #endif
