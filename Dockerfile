@@ -3,6 +3,7 @@
 #   docker build -t stentor .
 #   docker run --gpus all -p 8000:8000 -v stentor-cache:/cache stentor serve OWNER/NAME
 #
+# It builds for amd64 and arm64 (docker buildx build --platform linux/amd64,linux/arm64 .): nothing in it is of one of them.
 # For a node without GPUs: --build-arg BASE=ubuntu:24.04
 #                          --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
@@ -11,9 +12,9 @@ ARG BASE=nvidia/cuda:13.0.2-base-ubuntu24.04
 
 FROM ${BASE} AS base
 # The compiler and Python's headers stay in the image: the CPU kernels are built for the CPU they run
-# on, and Triton builds its launchers.
+# on, and Triton builds its launchers. libatomic1 has the loads and stores of channels on arm64.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates g++ python3.12 python3.12-dev python3.12-venv \
+    && apt-get install -y --no-install-recommends ca-certificates g++ libatomic1 python3.12 python3.12-dev python3.12-venv \
     && rm -rf /var/lib/apt/lists/*
 ENV PATH=/opt/stentor/bin:$PATH \
     PIP_NO_CACHE_DIR=1 \

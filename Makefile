@@ -33,7 +33,7 @@ NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/te
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 COMPILE = TRITON_INTERPRET=0 $(PYTEST) --turn $(TURN) tests/compile
 
-.PHONY: help venv serve pull test quick lint format chromium try-chromium pytest proof faults compile kernels chaos soak mix properties schemas reference gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull test quick lint format chromium try-chromium pytest proof faults compile kernels arm chaos soak mix properties schemas reference gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need 
 kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is no GPU, and compiled for one
 	$(PYTEST) -m triton --all-kernels tests
 	TRITON_INTERPRET=0 $(PYTEST) --all-kernels tests/compile
+
+arm: $(STAMP) ## AArch64 under an emulator: native code compiled for it and its vector code run; tests in an emulated Python where there is one (ARGS="tests/...")
+	$(BIN)/python -P -m stentor.tests.arm $(ARGS)
 
 chaos: $(STAMP) ## kill processes under live streams, send random requests, poison and bombs; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.chaos.full chaos --output $(RESULTS)/2026-11-chaos-cpu.json $(ARGS)

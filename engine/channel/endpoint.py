@@ -265,7 +265,7 @@ class ChannelPair:
 
     @classmethod
     def create(cls, capacity: int = DEFAULT_CAPACITY, *, atomics: Atomics | None = None) -> Self:
-        """Two rings of ``capacity`` bytes (a power of two). Raises :class:`ChannelError` off Linux x86-64."""
+        """Two rings of ``capacity`` bytes (a power of two). Raises :class:`ChannelError` off Linux."""
         atomics = machine_atomics() if atomics is None else atomics
         region = Region.create(capacity)
         bells: list[int] = []

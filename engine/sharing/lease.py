@@ -30,7 +30,9 @@ The state is a memory file without a name, passed by descriptor. Its words are u
 All locks are the kernel's record locks (``fcntl``), which end with the process that has them, whatever ended it: the
 lease of a holder that was killed is taken over by the first that notices, and a member that died while it waited is
 passed over. They belong to a process: two members in one process would not keep each other out, and each process must
-hold one descriptor of the file only, for closing another would end its locks.
+hold one descriptor of the file only, for closing another would end its locks. The kernel's locks also order the words,
+on every processor: who gets GUARD sees what was written under it before. Words that are read without it are hints
+(:meth:`Member.is_wanted`, :func:`peek`), and the futex is compared by the kernel.
 """
 
 import ctypes

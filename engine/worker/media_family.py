@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 import torch
 
+from stentor.kernels.native.processor import multiplies_bfloat16
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.protocols.ipc.config import StepLimits, WorkerConfig
@@ -234,6 +235,6 @@ class TextWithMedia(Text):
 def tower_dtype(context: LayerContext) -> torch.dtype:
     """Of a tower beside a decoder of this context: torch multiplies bfloat16 on a CPU only where that has instructions
     for it."""
-    if context.device.type == "cpu" and not torch.cpu._is_avx512_bf16_supported():
+    if context.device.type == "cpu" and not multiplies_bfloat16():
         return torch.float32
     return context.dtype

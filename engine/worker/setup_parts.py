@@ -13,6 +13,7 @@ import torch
 from stentor.kernels import native
 from stentor.kernels.native.memory import keep_freed_memory
 from stentor.kernels.native.tiles import describe_tiles
+from stentor.kernels.native.processor import multiplies_bfloat16
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.config import DType, WorkerConfig
 
@@ -69,7 +70,7 @@ def choose_dtype(
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[wanted]
     if device.type == "cuda":
         return torch.float16 if stored == "float16" else torch.bfloat16
-    return torch.bfloat16 if from_codes or torch.cpu._is_avx512_bf16_supported() else torch.float32
+    return torch.bfloat16 if from_codes or multiplies_bfloat16() else torch.float32
 
 
 def multiplied_from_codes(quantized: QuantizedCheckpoint | None) -> bool:

@@ -14,7 +14,7 @@ constexpr int64_t RUN = 16;   // keys that lie side by side in every block, what
 constexpr int64_t KEYS = 64;  // keys of one online-softmax update
 constexpr int64_t RUNS = KEYS / RUN;
 // Vectors across and rows down in the register tiles.
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int WIDE = 4, DEEP = 4;  // 16 sums keep two units busy, and the next rows' begin before these are done
 #elif defined(__AVX2__)
 constexpr int WIDE = 2, DEEP = 6;  // 12 of 16 registers are sums, which meet three loads for every four products

@@ -41,7 +41,7 @@ STENTOR_EXPORT int64_t stentor_linear_rows_f32() {
 }
 
 STENTOR_EXPORT int64_t stentor_linear_rows_bf16() {
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     return 24;
 #else
     return 4;

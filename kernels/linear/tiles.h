@@ -13,7 +13,7 @@ namespace products {
 
 // Register tiles: up to 3 rows meet 8 columns, 4 to 6 rows meet 4 (24 accumulators of 32 registers);
 // with 16 registers, up to 2 rows meet 4.
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int GROUP = 8, SHALLOW = 3, DEEP = 6;
 #else
 constexpr int GROUP = 4, SHALLOW = 2, DEEP = 2;
@@ -49,6 +49,24 @@ struct Brain {
         return take(part);
     }
     static vf dot(vf acc, Step x, Step w) { return (vf)_mm512_dpbf16_ps((__m512)acc, x, w); }
+};
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+// As above, eight at a time.
+struct Brain {
+    using Element = bf16;
+    using Step = bfloat16x8_t;
+    static constexpr int STEP = 8;
+    static Step take(const bf16* p) {
+        Step out;
+        std::memcpy(&out, p, sizeof out);
+        return out;
+    }
+    static Step take_part(const bf16* p, int64_t n) {
+        bf16 part[STEP] = {};
+        std::memcpy(part, p, (size_t)n * sizeof(bf16));
+        return take(part);
+    }
+    static vf dot(vf acc, Step x, Step w) { return (vf)vbfdotq_f32((float32x4_t)acc, x, w); }
 };
 #else
 struct Brain {
@@ -141,7 +159,7 @@ template <class Kind, class P>
 void groups(const P& p, int64_t row, int64_t end, int64_t column) {
     bool ahead = true;
     for (; row + DEEP <= end; row += DEEP, ahead = false) group<Kind, DEEP>(p, row, column, ahead);
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
     switch (end - row) {
         case 5: return group<Kind, 5>(p, row, column, ahead);
         case 4: return group<Kind, 4>(p, row, column, ahead);

@@ -125,6 +125,10 @@ static inline vi dot4(vi acc, vb codes, const int8_t* x) {
 #elif defined(__ARM_FEATURE_DOTPROD)
     const int8x16_t values = vreinterpretq_s8_s32(vdupq_n_s32(four));
     return (vi)vdotq_s32((int32x4_t)acc, (int8x16_t)(WIDE ? codes ^ 0x80 : codes), values);
+#elif defined(__aarch64__)
+    const int8x16_t values = vreinterpretq_s8_s32(vdupq_n_s32(four)), factors = (int8x16_t)(WIDE ? codes ^ 0x80 : codes);
+    const int16x8_t early = vmull_s8(vget_low_s8(factors), vget_low_s8(values)), late = vmull_high_s8(factors, values);
+    return acc + (vi)vpaddq_s32(vpaddlq_s16(early), vpaddlq_s16(late));
 #else
     for (int lane = 0; lane < LANES; ++lane)
         for (int i = 0; i < 4; ++i) {
@@ -184,6 +188,13 @@ static inline void dots2(vf (*acc)[N], const vu* w, const bf16* const* x, int64_
         std::memcpy(&two, x[r] + k, 4);
         const __m512bh values = (__m512bh)_mm512_set1_epi32(two);
         for (int j = 0; j < N; ++j) acc[r][j] = (vf)_mm512_dpbf16_ps((__m512)acc[r][j], (__m512bh)w[j], values);
+    }
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    for (int r = 0; r < R; ++r) {
+        uint32_t two;
+        std::memcpy(&two, x[r] + k, 4);
+        const bfloat16x8_t values = vreinterpretq_bf16_u32(vdupq_n_u32(two));
+        for (int j = 0; j < N; ++j) acc[r][j] = (vf)vbfdotq_f32((float32x4_t)acc[r][j], (bfloat16x8_t)w[j], values);
     }
 #else
     // All first halves, then all second ones: both at a time would need more registers than there are.

@@ -176,6 +176,18 @@ static inline int32_t peak_of(const float* x, float most) {
     }
     const uint32_t found = none ? none : equal;
     return found ? __builtin_ctz(found) : 0;
+#elif defined(__aarch64__)
+    // The least number among those that are it; with no number they come first.
+    const float32x4_t to = vdupq_n_f32(most);
+    int32x4_t at = {0, 1, 2, 3}, first_equal = vdupq_n_s32(32), first_none = vdupq_n_s32(32);
+    for (int i = 0; i < 32; i += 4, at = vaddq_s32(at, vdupq_n_s32(4))) {
+        const float32x4_t part = vld1q_f32(x + i);
+        const int32x4_t far = vdupq_n_s32(32);
+        first_none = vminq_s32(first_none, vbslq_s32(vceqq_f32(part, part), far, at));
+        first_equal = vminq_s32(first_equal, vbslq_s32(vceqq_f32(vabsq_f32(part), to), at, far));
+    }
+    const int32_t none = vminvq_s32(first_none), equal = vminvq_s32(first_equal);
+    return none < 32 ? none : equal < 32 ? equal : 0;
 #else
     int32_t found = -1;
     for (int32_t i = 0; i < 32; ++i) {
@@ -229,6 +241,13 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     const __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
     low = _mm_extract_epi32(sums, 0);
     high = _mm_extract_epi32(sums, 1);
+#elif defined(__aarch64__)
+    for (int i = 0; i < 8; i += 4) {
+        const int16x8_t early = vcombine_s16(vmovn_s32((int32x4_t)q[i]), vmovn_s32((int32x4_t)q[i + 1]));
+        const int16x8_t late = vcombine_s16(vmovn_s32((int32x4_t)q[i + 2]), vmovn_s32((int32x4_t)q[i + 3]));
+        vst1q_s8(out->q + 4 * i, vcombine_s8(vmovn_s16(early), vmovn_s16(late)));
+        (i ? high : low) = vaddvq_s16(vaddq_s16(early, late));
+    }
 #else
     vi of_half[2] = {};
     for (int i = 0; i < BLOCK_REGISTERS; ++i) {

@@ -87,6 +87,8 @@ static inline vf load(const bf16* p) {
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
 #elif defined(__AVX2__)
     return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+#elif defined(__aarch64__)
+    return (vf)vshll_n_u16(vld1_u16(&p->bits), 16);
 #else
     vh half;
     std::memcpy(&half, p, sizeof half);
@@ -101,6 +103,13 @@ static inline void store(bf16* p, vf x) {
     constexpr int SMALL_OR_NAN = 0x20 | 0x01 | 0x80;
     if (__builtin_expect(_mm512_fpclass_ps_mask((__m512)x, SMALL_OR_NAN) == 0, 1)) {
         _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh((__m512)x));
+        return;
+    }
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    // the instruction leaves a NaN its bits
+    if (__builtin_expect(vminvq_u32(vceqq_f32((float32x4_t)x, (float32x4_t)x)) != 0, 1)) {
+        const bfloat16x4_t half = vcvt_bf16_f32((float32x4_t)x);
+        std::memcpy(p, &half, sizeof half);
         return;
     }
 #endif
@@ -137,6 +146,8 @@ static inline float hsum(vf x) {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     four = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_shuffle_ps(four, four, 1)));
+#elif defined(__aarch64__)
+    return vaddv_f32(vadd_f32(vget_low_f32((float32x4_t)x), vget_high_f32((float32x4_t)x)));
 #else
     float part[LANES];
     std::memcpy(part, &x, sizeof x);
@@ -156,6 +167,8 @@ static inline float hmax(vf x) {
     __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     four = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
+#elif defined(__aarch64__)
+    return vmaxnmvq_f32((float32x4_t)x);
 #else
     float part[LANES];
     std::memcpy(part, &x, sizeof x);

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.channel import MAX_FRAME, CorruptChannel, FrameTooLarge
-from stentor.engine.channel.atomics import X86Atomics
+from stentor.engine.channel.atomics import machine_atomics
 from stentor.engine.channel.region import Region
 from stentor.engine.channel.ring import RingReader, RingWriter, record_bytes
 from stentor.tests.examples import examples
@@ -28,7 +28,7 @@ def no_bell() -> None:
 def a_ring(capacity: int) -> Iterator[tuple[RingWriter, RingReader]]:
     region = Region.create(capacity)
     try:
-        yield RingWriter(region, 0, X86Atomics(), no_bell), RingReader(region, 0, X86Atomics(), no_bell)
+        yield RingWriter(region, 0, machine_atomics(), no_bell), RingReader(region, 0, machine_atomics(), no_bell)
     finally:
         region.unmap()
         os.close(region.memfd)
@@ -148,8 +148,8 @@ HEAD_WORD = TAIL_WORD + 128 // 8
 )
 def test_a_corrupt_word_is_an_error_now_and_ever_after(word: int, value: int) -> None:
     region = Region.create(64)
-    writer = RingWriter(region, 0, X86Atomics(), no_bell)
-    reader = RingReader(region, 0, X86Atomics(), no_bell)
+    writer = RingWriter(region, 0, machine_atomics(), no_bell)
+    reader = RingReader(region, 0, machine_atomics(), no_bell)
     assert writer.try_write(b"hello")
     region.words[word] = value
     for _ in range(2):
@@ -162,7 +162,7 @@ def test_a_corrupt_word_is_an_error_now_and_ever_after(word: int, value: int) ->
 @pytest.mark.parametrize("head", [8, 4, 1 << 62])
 def test_a_writer_that_needs_room_notices_a_corrupt_reader_position(head: int) -> None:
     region = Region.create(64)
-    writer = RingWriter(region, 0, X86Atomics(), no_bell)
+    writer = RingWriter(region, 0, machine_atomics(), no_bell)
     region.words[HEAD_WORD] = head
     if head == 8:  # ahead of the writer, who has written nothing
         with pytest.raises(CorruptChannel):
@@ -181,8 +181,8 @@ def test_scribbled_memory_gives_frames_or_an_error_but_never_anything_else(
     lengths: list[int], scribble: bytes, at: int
 ) -> None:
     region = Region.create(128)
-    writer = RingWriter(region, 0, X86Atomics(), no_bell)
-    reader = RingReader(region, 0, X86Atomics(), no_bell)
+    writer = RingWriter(region, 0, machine_atomics(), no_bell)
+    reader = RingReader(region, 0, machine_atomics(), no_bell)
     for length in lengths:
         writer.try_write(bytes(length))
     start = 4096 + at
@@ -196,21 +196,21 @@ def test_scribbled_memory_gives_frames_or_an_error_but_never_anything_else(
     os.close(region.memfd)
 
 
-class Interrupting(X86Atomics):
+class Interrupting:
     """Atomics that run ``other`` just before the ``at``-th access: the peer, at its most inconvenient."""
 
     def __init__(self, at: int, other: Callable[[], object]) -> None:
-        super().__init__()
+        self._inner = machine_atomics()
         self.countdown = at
         self.other = other
 
     def load(self, words: memoryview, index: int, /) -> int:
         self._tick()
-        return super().load(words, index)
+        return self._inner.load(words, index)
 
     def store(self, words: memoryview, index: int, value: int, /) -> None:
         self._tick()
-        super().store(words, index, value)
+        self._inner.store(words, index, value)
 
     def finish(self) -> None:
         """Run ``other`` now if the accesses were too few for it."""
@@ -241,7 +241,7 @@ def test_a_reader_never_sleeps_through_a_frame(at: int, earlier_sleeps: int, who
         seen.extend(reader.read())
 
     interrupting = Interrupting(0, publish if who_is_interrupted == "reader" else go_to_sleep)
-    plain = X86Atomics()
+    plain = machine_atomics()
     writer = RingWriter(region, 0, interrupting if who_is_interrupted == "writer" else plain, lambda: bell.append(1))
     reader = RingReader(region, 0, interrupting if who_is_interrupted == "reader" else plain, no_bell)
     for _ in range(earlier_sleeps):
@@ -275,7 +275,7 @@ def test_a_writer_never_sleeps_through_freed_space(at: int, who_is_interrupted: 
         sent.append(writer.try_write(b"more"))
 
     interrupting = Interrupting(0, free_space if who_is_interrupted == "writer" else go_to_sleep)
-    plain = X86Atomics()
+    plain = machine_atomics()
     writer = RingWriter(region, 0, interrupting if who_is_interrupted == "writer" else plain, no_bell)
     reader = RingReader(region, 0, interrupting if who_is_interrupted == "reader" else plain, lambda: bell.append(1))
     assert writer.try_write(b"x" * 24)

@@ -22,7 +22,7 @@ from stentor.engine.quantization.formats import (
     QuantizationRule,
     QuantizedCheckpoint,
 )
-from stentor.engine.worker import memory
+from stentor.engine.worker import memory, setup_parts
 from stentor.engine.worker.caches import allocate_caches, choose_cache_dtype, kv_block_bytes
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.families import size_cache
@@ -163,7 +163,7 @@ def test_a_named_dtype_is_taken(name: Any) -> None:
 
 @pytest.mark.parametrize("multiplies", [True, False])
 def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(monkeypatch: pytest.MonkeyPatch, multiplies: bool) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: multiplies)
+    monkeypatch.setattr(setup_parts, "multiplies_bfloat16", lambda: multiplies)
     expected = torch.bfloat16 if multiplies else F32
     assert choose_dtype("auto", CPU, "float32", batch_invariant=False) == expected
 
@@ -182,7 +182,7 @@ def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(monkeypatch: pytest.M
 def test_auto_is_bfloat16_where_the_cpu_multiplies_from_codes(
     monkeypatch: pytest.MonkeyPatch, format: Format, expected: bool
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(setup_parts, "multiplies_bfloat16", lambda: False)
     by_rule = QuantizedCheckpoint("any", rules=(QuantizationRule(("Linear",), format),))
     by_part = QuantizedCheckpoint("gguf", parts={"a": format, "b": format, "c": GGUFFormat("Q5_K")})
     for stored in (by_rule, by_part):
