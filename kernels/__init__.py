@@ -7,7 +7,7 @@ from .attention.whole_spans import WholeSpan, attend_whole_spans_
 from .causal_conv import causal_conv
 from .embedding import embedding
 from .gated_delta import gated_delta
-from .kv_cache import kv_cache_shape, make_kv_cache, write_kv_
+from .kv_cache import kv_cache_shape, kv_scale_shape, make_kv_cache, write_kv_
 from .latent_attention import latent_attention, latent_cache_shape, latents_of, write_latents_
 from .linear import linear
 from .linear_coded import CodedMatrices, CodeKind, empty_coded, linear_coded
@@ -68,6 +68,7 @@ __all__ = [
     "gated_activation_quantized",
     "gated_delta",
     "kv_cache_shape",
+    "kv_scale_shape",
     "latent_attention",
     "latent_cache_shape",
     "latents_of",

@@ -102,7 +102,7 @@ GIVEN_UP = {
     "_until_told": "_wait_for_status",
     "_untold": "_undelivered",
     "around": "forward_bidirectional",
-    "brain_cache": "bf16_cache",
+    "brain_cache": "cache_type",
     "breathe": "yield_device",
     "catalogue": "registry",
     "computed_len": "num_scheduled_tokens",

@@ -12,7 +12,7 @@ from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import Backbone
 from .elementwise import elementwise
-from .forward_batch import ForwardBatch, LayerCache, Texts
+from .forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm
@@ -100,7 +100,7 @@ class Attention:
         self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
         self._before = context.before_part
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
-        self._k_scale, self._v_scale = (cache_scale(weights, prefix, each, spec.kv_heads, context) for each in "kv")
+        self._scales = cache_scales(weights, prefix, spec.kv_heads, context)
         # scales of quantised queries and probabilities, neither of which is quantised here
         unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
         weights.pass_over(*(f"{prefix}.{name}" for name in unused))
@@ -217,7 +217,7 @@ class Attention:
         cache, spec = batch.caches[self._cache], self._spec
         paged = batch.paged[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
-        k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
+        k_scale, v_scale = scales = cache.scales(self._scales)
         if spec.turned_first:
             q, k = self._turned(q, k, batch)
             kernels.write_kv_(k, v, cache.k, cache.v, paged.slots, k_scale=k_scale, v_scale=v_scale)
@@ -241,7 +241,6 @@ class Attention:
                 v_scale=v_scale,
             )
         q = self._scaled(q, batch.positions)
-        scales = k_scale, v_scale
         return attend_cached(q, batch, cache, spec, scales, window=self._window, chunk=self._chunk, sinks=self._sinks)
 
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch) -> Traced:
@@ -250,7 +249,7 @@ class Attention:
         assert isinstance(q, Traced)
         assert isinstance(k, Traced)
         assert isinstance(v, Traced)
-        if batch.caches[self._cache].k.dtype != self._dtype:
+        if batch.caches[self._cache].k.dtype not in (self._dtype, torch.int8):
             return q.beside(k, v).call("attention to a cache of another dtype", self._attend_rows, spec.q_size)
         if spec.gated or self._layer_norms:
             what = "attention with a gate" if spec.gated else "attention with layer norms of heads"
@@ -289,7 +288,7 @@ def attend_cached(
     batch: ForwardBatch,
     cache: LayerCache,
     spec: AttentionSpec,
-    scales: tuple[torch.Tensor | None, torch.Tensor | None],
+    scales: CacheScales,
     *,
     window: int,
     chunk: int = 0,
@@ -306,8 +305,14 @@ def attend_cached(
     return out
 
 
-def cache_scale(weights: WeightMap, prefix: str, which: str, kv_heads: int, context: LayerContext) -> torch.Tensor:
-    """What float8 keys (``k``) or values (``v``) of a layer are multiplied by, float32 [kv_heads]: 1 unless stored."""
+def cache_scales(
+    weights: WeightMap, prefix: str, kv_heads: int, context: LayerContext
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What float8 keys and values of a layer are multiplied by, float32 [kv_heads] each: 1 unless stored."""
+    return _cache_scale(weights, prefix, "k", kv_heads, context), _cache_scale(weights, prefix, "v", kv_heads, context)
+
+
+def _cache_scale(weights: WeightMap, prefix: str, which: str, kv_heads: int, context: LayerContext) -> torch.Tensor:
     scale = context.ones(kv_heads)
     for name in (f"{which}_scale", f"{which}_proj.{which}_scale", f"{which}_proj.output_scale", "kv_scale"):
         weights.offer(f"{prefix}.{name}", scale)

@@ -11,13 +11,17 @@ from stentor.kernels.forward import TracedTokens
 from .task_adapters import TaskRows
 from .varlen_batch import Padded, VarlenBatch
 
+CacheScales = tuple[torch.Tensor | None, torch.Tensor | None]
+"""Of keys and of values, as the kernels take them; None for caches without any."""
+
 
 @dataclass(frozen=True)
 class LayerCache:
     """Blocks of one layer, in the layout that ``kernels`` owns."""
 
     tensors: tuple[torch.Tensor, ...]
-    """Keys and values; or latents, and behind them the keys of an index, if there is one."""
+    """Keys and values, and behind int8 ones their scales; or latents, and behind them the keys of an index, if there is
+    one."""
     group: int = 0
     """Of layers that share block tables: which of a batch's are this layer's."""
 
@@ -37,10 +41,11 @@ class LayerCache:
     def index(self) -> torch.Tensor:
         return self.tensors[1]
 
-    @property
-    def scaled(self) -> bool:
-        """Whether keys and values are stored as float8, and the layer's scales go with them."""
-        return self.k.dtype == torch.float8_e4m3fn
+    def scales(self, stored: tuple[torch.Tensor, torch.Tensor]) -> CacheScales:
+        """Of keys and of values: those that the layer has ``stored`` for float8, those of each token of int8."""
+        if self.k.dtype == torch.int8:
+            return self.tensors[2], self.tensors[3]
+        return stored if self.k.dtype == torch.float8_e4m3fn else (None, None)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ..model_config.model_spec import Backbone
-from .attention import attend_cached, cache_scale
+from .attention import attend_cached, cache_scales
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear
@@ -35,7 +35,7 @@ class SharedAttention:
         self._norm = RMSNorm(weights, f"{prefix}.{spec.qk_norm_names[0]}", spec.head_dim, model.norm_eps, context)
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
         shared = f"{model.prefix}.{spec.shares}.{spec.name}"
-        self._k_scale, self._v_scale = (cache_scale(weights, shared, each, spec.kv_heads, context) for each in "kv")
+        self._scales = cache_scales(weights, shared, spec.kv_heads, context)
         # published files hold what the layer has no use for
         weights.pass_over(*(f"{prefix}.{name}.weight" for name in ("k_proj", "v_proj", spec.qk_norm_names[1])))
 
@@ -53,8 +53,7 @@ class SharedAttention:
         if spec.rope is not None:
             unused = q.new_zeros(len(q), 1, spec.head_dim)
             kernels.rotary_(q, unused, self._cos, self._sin, batch.positions, interleaved=spec.rope.interleaved)
-        k_scale, v_scale = (self._k_scale, self._v_scale) if cache.scaled else (None, None)
-        out = attend_cached(q, batch, cache, spec, (k_scale, v_scale), window=spec.window)
+        out = attend_cached(q, batch, cache, spec, cache.scales(self._scales), window=spec.window)
         return out.view(-1, spec.q_size)
 
     def _attend_rows(self, q: torch.Tensor, batch: Any) -> torch.Tensor:

@@ -58,8 +58,9 @@ class AttendsPaged:
         spec, store = self.specs[number], self.batch.caches[number]
         paged = self.batch.paged[store.group]
         queries, keys, values = (each[0].transpose(0, 1).contiguous() for each in (q, k, v))
-        scale = torch.ones(spec.kv_heads, dtype=torch.float32, device=k.device) if store.scaled else None
-        kernels.write_kv_(keys, values, store.k, store.v, paged.slots, k_scale=scale, v_scale=scale)
+        ones = torch.ones(spec.kv_heads, dtype=torch.float32, device=k.device)
+        k_scale, v_scale = store.scales((ones, ones))
+        kernels.write_kv_(keys, values, store.k, store.v, paged.slots, k_scale=k_scale, v_scale=v_scale)
         sinks = asked.get("s_aux")
         found = kernels.paged_attention(
             queries,
@@ -70,8 +71,8 @@ class AttendsPaged:
             window=spec.window,
             softcap=spec.softcap,
             sinks=None if sinks is None else sinks.detach().float().contiguous(),
-            k_scale=scale,
-            v_scale=scale,
+            k_scale=k_scale,
+            v_scale=v_scale,
         )
         return found[None]
 

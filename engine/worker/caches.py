@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stentor.kernels import kv_cache_shape, latent_cache_shape
+from stentor.kernels import kv_cache_shape, kv_scale_shape, latent_cache_shape
 from stentor.kernels.kv_cache import make_kv_cache
 from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.cache_groups import CacheGroup, CacheKind
@@ -20,6 +20,8 @@ from .errors import SetupError
 
 FP8 = torch.float8_e4m3fn
 _FP8_CAPABILITY = (8, 9)
+_SCALES = torch.float32
+"""Of int8 keys and values."""
 _MOST_GROUPS = 8
 """Of layers with block tables of their own: each costs a step a little."""
 _WINDOWS_LONG = 8
@@ -28,10 +30,16 @@ _WINDOWS_LONG = 8
 def choose_cache_dtype(
     wanted: CacheDType, dtype: torch.dtype, device: torch.device, groups: Sequence[CacheSpec] = ()
 ) -> torch.dtype:
-    """That of the activations, or float8 where it was asked for, the device converts it and ``groups`` have scales."""
+    """That of the activations, or of 8 bits where that was asked for, the device has it and ``groups`` have scales."""
+    if wanted in ("fp8", "int8") and any(group.kind == "latent" for group in groups):
+        raise SetupError(
+            f"--kv-cache-dtype {wanted}: the model keeps latents, which have no scales for it; leave it out"
+        )
+    if wanted == "int8":
+        if device.type != "cpu":
+            raise SetupError("--kv-cache-dtype int8 is for CPUs: use --kv-cache-dtype fp8, which takes as many bytes")
+        return torch.int8
     if wanted == "fp8":
-        if any(group.kind == "latent" for group in groups):
-            raise SetupError("--kv-cache-dtype fp8: the model keeps latents, which have no scales for it; leave it out")
         if device.type == "cuda" and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
             raise SetupError(
                 "--kv-cache-dtype fp8 needs a GPU of compute capability 8.9 (Ada, Hopper) or later, this one has "
@@ -40,7 +48,7 @@ def choose_cache_dtype(
         return FP8
     own = str(dtype).removeprefix("torch.")
     if wanted not in ("auto", own):
-        raise SetupError(f"--kv-cache-dtype {wanted}: the model computes in {own}; use auto, {own} or fp8")
+        raise SetupError(f"--kv-cache-dtype {wanted}: the model computes in {own}; use auto, {own}, int8 or fp8")
     return dtype
 
 
@@ -107,8 +115,14 @@ def kv_block_bytes(
     """Bytes of one block, all that is kept of its tokens: over all layers, or of one of the groups ``pages``."""
     if len(pages) > 1:
         share = max(len(page.layers) for page in pages)
-        return groups[0].token_bytes(dtype.itemsize) // len(groups[0].layers) * share * block_size
-    return sum(group.token_bytes(dtype.itemsize) for group in groups) * block_size
+        return _token_bytes(groups[0], dtype) // len(groups[0].layers) * share * block_size
+    return sum(_token_bytes(group, dtype) for group in groups) * block_size
+
+
+def _token_bytes(group: CacheSpec, dtype: torch.dtype) -> int:
+    """Of one token over all layers, with the scales of int8 keys and values."""
+    scales = 2 * group.kv_heads * len(group.layers) * _SCALES.itemsize if dtype == torch.int8 else 0
+    return group.token_bytes(dtype.itemsize) + scales
 
 
 def allocate_caches(
@@ -175,12 +189,12 @@ def _allocate(
             return tuple(_untouched_zeros(latents, dtype) for latents in shapes)
         return tuple(torch.zeros(latents, dtype=dtype, device=device) for latents in shapes)
     shape = (num_blocks, group.kv_heads, group.head_dim, block_size)
-    if device.type == "cpu":
-        k_shape, v_shape = kv_cache_shape(*shape)
-        k, v = _untouched_zeros(k_shape, dtype), _untouched_zeros(v_shape, dtype)
-    else:
-        k, v = make_kv_cache(*shape, dtype, device)
-    return k, v
+    if device.type != "cpu":
+        return make_kv_cache(*shape, dtype, device)
+    made = [_untouched_zeros(each, dtype) for each in kv_cache_shape(*shape)]
+    if dtype == torch.int8:
+        made += [_untouched_zeros(kv_scale_shape(num_blocks, group.kv_heads, block_size), _SCALES) for _ in made]
+    return tuple(made)
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -43,7 +43,7 @@ TextModel = Decoder | TransformersDecoder
 _FIRST_TOKENS: Final = 16
 _SILENCE: Final = ArenaRef(0, 0)
 """A window without samples is transcribed as one of silence."""
-_NO_FP8: Final = "--kv-cache-dtype fp8: transcription models have no scales for it; leave it out"
+_NO_SCALES: Final = "--kv-cache-dtype %s: transcription models have no scales for it; leave it out"
 
 
 @dataclass(frozen=True)
@@ -323,8 +323,8 @@ class Transcription:
         spec = self.spec
         if spec.samples * 2 < MAX_WINDOW_BYTES:
             raise SetupError(f"the model takes windows of {spec.samples / 16_000:.1f} s, expected 30 s")
-        if config.kv_cache_dtype == "fp8":
-            raise SetupError(_NO_FP8)
+        if config.kv_cache_dtype in ("fp8", "int8"):
+            raise SetupError(_NO_SCALES % config.kv_cache_dtype)
         if config.max_num_batched_tokens < spec.max_position:
             raise SetupError(
                 f"--max-num-batched-tokens {config.max_num_batched_tokens}: an alignment is computed in one step, of "
@@ -424,8 +424,8 @@ class StreamedTranscription:
         self.limits = msgspec.structs.replace(TRANSCRIPTION[device], max_encodings=0, max_mixed_encodings=0)
 
     def longest(self, config: WorkerConfig) -> int:
-        if config.kv_cache_dtype == "fp8":
-            raise SetupError(_NO_FP8)
+        if config.kv_cache_dtype in ("fp8", "int8"):
+            raise SetupError(_NO_SCALES % config.kv_cache_dtype)
         return longest_of(config, self.spec)
 
     def make(self, context: LayerContext, longest: int) -> VoxtralRealtime:

@@ -23,8 +23,9 @@ class Prefault:
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], ahead_bytes: int = AHEAD_BYTES) -> None:
-        """``tensors`` are contiguous and alike, [num_blocks, ...]."""
-        self._tensors = tensors
+        """``tensors`` are contiguous, [num_blocks, ...]; pages of those that are smaller than the first, as scales are,
+        are not taken ahead."""
+        self._tensors = tensors = [tensor for tensor in tensors if tensor.nbytes >= tensors[0].nbytes]
         self._block_bytes = tensors[0][0].nbytes
         self._bytes = tensors[0].nbytes
         ahead = min(ahead_bytes, self._bytes * len(tensors) // _SHARE)

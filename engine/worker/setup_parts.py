@@ -150,7 +150,7 @@ def cut_note(max_model_len: int, wanted: int) -> list[str]:
 def cache_note(checkpoint: Checkpoint, cache_dtype: torch.dtype) -> list[str]:
     """That scales for a float8 cache lie unused, where they do."""
     stored = checkpoint.quantized is not None and checkpoint.quantized.kv_cache_fp8
-    if not stored or cache_dtype == torch.float8_e4m3fn:
+    if not stored or cache_dtype.itemsize == 1:
         return []
     return ["the checkpoint has scales for an fp8 KV cache: --kv-cache-dtype fp8 uses them, and holds twice the tokens"]
 

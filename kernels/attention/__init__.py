@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
-from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason
+from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason, triton_cache_unsupported_reason
 from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -15,8 +15,10 @@ from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
 __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"]
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _I, _F, _I, _F, _P, _I, ctypes.c_bool, _I)
+_SIZES = (_I, _I, _I, _I, _I, _I, _I, _I, _I)
+_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _I, ctypes.c_bool, _I)
 _NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
+_NATIVE_INT8 = by_dtype("stentor_paged_attention_int8", *_ARGUMENTS, restype=_I)
 MAX_TRITON_DIM = 256
 """Dims of a head that the Triton kernels' tiles hold."""
 
@@ -24,7 +26,7 @@ MAX_TRITON_DIM = 256
 def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`paged_attention` runs. Raises ValueError where one is asked for that cannot run."""
     native = native_attention_unsupported_reason(q) or native_cache_unsupported_reason(k_cache, q.dtype)
-    triton = triton_unsupported_reason(q, variant)
+    triton = triton_unsupported_reason(q, variant) or triton_cache_unsupported_reason(k_cache)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
     return select_variant(variant, triton=triton, native=native)
@@ -56,8 +58,8 @@ def paged_attention(
     Args:
         q: [T, Hq, D]; heads and dims contiguous, rows may be strided. Hq is a multiple of the cache's
             heads; query head h reads kv head ``h // (Hq / Hkv)``.
-        k_cache, v_cache: the layer's caches (:func:`stentor.kernels.make_kv_cache`), the dtype of ``q`` or
-            float8_e4m3fn.
+        k_cache, v_cache: the layer's caches (:func:`stentor.kernels.make_kv_cache`), the dtype of ``q``,
+            float8_e4m3fn or int8.
         batch: the sequences; T tokens in all.
         scale: multiplies q·k; positive.
         window: tokens that a query sees, itself included; 0 means all.
@@ -67,7 +69,8 @@ def paged_attention(
             sinks, arXiv:2309.17453; learned in gpt-oss, arXiv:2508.10925); the soft cap does not touch it.
         causal: False shows every query all ``seq_lens`` keys of its sequence, which then may be fewer than
             its queries (cross-attention over a cache of the encoder's keys); it takes no window and no chunk.
-        k_scale, v_scale: [Hkv] float32, what the contents of float8 caches are multiplied by; none for others.
+        k_scale, v_scale: what the contents of caches are multiplied by, float32: of float8 ones [Hkv], of int8 ones
+            [blocks, Hkv, size] (:func:`stentor.kernels.write_kv_` writes them); none for others.
         variant: forces an implementation.
 
     Returns:
@@ -112,9 +115,8 @@ def paged_attention(
         from .triton import paged_attention as run  # late: Triton takes long to import
 
         return run(q, k_cache, v_cache, batch, scale, window, softcap, sinks, causal, k_scale, v_scale)
-    return attend_native(
-        q, k_cache, v_cache, batch, scale, window, softcap, sinks, after=0 if causal else -1, fewer=not causal
-    )
+    given = q, k_cache, v_cache, batch, scale, window, softcap, sinks, k_scale, v_scale
+    return attend_native(*given, after=0 if causal else -1, fewer=not causal)
 
 
 def attend_native(
@@ -126,6 +128,8 @@ def attend_native(
     window: int,
     softcap: float,
     sinks: Tensor | None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
     *,
     after: int,
     fewer: bool,
@@ -135,12 +139,12 @@ def attend_native(
     tokens, heads, dim = q.shape
     blocks, kv_heads, _, size = k_cache.shape
     out = torch.empty((tokens, heads, dim), dtype=q.dtype)
-    fault = _NATIVE[q.dtype](
+    fault = (_NATIVE if k_scale is None else _NATIVE_INT8)[q.dtype](
         *pointers(q, k_cache, v_cache, out),
         *batch.addresses,
         *(tokens, heads, kv_heads, dim, size, blocks, batch.block_tables.shape[1], q.stride(0)),
         *(scale, window, softcap),
-        *pointers(sinks),
+        *pointers(sinks, k_scale, v_scale),
         *(after, fewer),
         threads(),
     )

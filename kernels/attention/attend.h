@@ -10,6 +10,7 @@
 // on the rows beside it, nor on who computed which part.
 #pragma once
 
+#include "coded.h"
 #include "pairs.h"
 #include "parallel.h"
 #include "softmax.h"
@@ -41,6 +42,7 @@ struct Call {
     const float* sinks;  // [heads], scores without a value that take part in the softmax; null: none
     int64_t after = 0;  // keys after its own that it sees; -1: all
     bool fewer = false;  // a sequence may have fewer keys than queries
+    const float *k_scales = nullptr, *v_scales = nullptr;  // [blocks, kv_heads, size], of codes
 };
 
 struct Item {
@@ -109,6 +111,9 @@ void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int6
             const int64_t wanted = std::min(bytes, KEYS * c.dim * (int64_t)sizeof(T));
             for (int64_t line = 0; line < wanted; line += 64) __builtin_prefetch(from + line, 0, 2);
         }
+        if constexpr (std::is_same<T, i8>::value)
+            for (const float* scales : {c.k_scales, c.v_scales})
+                for (int64_t at = 0; at < step; at += RUN) __builtin_prefetch(scales + head * c.size + at, 0, 2);
     }
 }
 
@@ -157,6 +162,10 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
             const int64_t head = (int64_t)table[at / c.size] * c.kv_heads + kv_head, offset = at % c.size;
             tile.keys[run] = c.k_cache + head * dim * c.size + offset;
             tile.values[run] = c.v_cache + (head * c.size + offset) * dim;
+            if constexpr (std::is_same<T, i8>::value) {
+                tile.key_scales[run] = c.k_scales + head * c.size + offset;
+                tile.value_scales[run] = c.v_scales + head * c.size + offset;
+            }
         }
         if (key + KEYS < stop) fetch_tile(c, table, kv_head, key + KEYS, stop);
         if (paired > 0) Kernel::pair(tile, pairs);
@@ -243,6 +252,18 @@ void attend_one_part_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, 
     attend_part<Kernel>(c, item, kv_head, last - first, part, queries, scratch, state);
 }
 
+// Who multiplies by a cache of a type: the first that takes the dim.
+template <class T>
+struct Products {
+    using First = Pairs<T>;
+    using Second = Singles<T>;
+};
+template <>
+struct Products<i8> {
+    using First = Codes;
+    using Second = SingleCodes;
+};
+
 // Calls body(Kernel()) with what takes the products: tiles where there are any, for all rows alike, else vectors.
 template <class T, class Body>
 void by_kernel(int64_t dim, const Body& body) {
@@ -250,8 +271,9 @@ void by_kernel(int64_t dim, const Body& body) {
     if constexpr (std::is_same<T, bf16>::value)
         if (dim % SUMMED == 0 && tiles::with_tiles([&](auto of) { return body(Tiled<decltype(of)>()), true; }, false)) return;
 #endif
-    if (Pairs<T>::takes(dim)) return body(Pairs<T>());
-    body(Singles<T>());
+    using P = Products<T>;
+    if (P::First::takes(dim)) return body(typename P::First());
+    body(typename P::Second());
 }
 
 // An item whole, for the query heads [first, last) of a kv head's.
@@ -278,6 +300,8 @@ void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int
 STENTOR_ATTEND(extern, float, float)
 STENTOR_ATTEND(extern, float, bf16)
 STENTOR_ATTEND(extern, bf16, bf16)
+STENTOR_ATTEND(extern, float, i8)
+STENTOR_ATTEND(extern, bf16, i8)
 
 // The first sequence whose lengths or blocks lead outside what the tensors hold, or -1.
 template <class C>

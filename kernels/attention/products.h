@@ -78,6 +78,7 @@ struct Tile {
     int64_t size, dim;    // of a block; of a head
     int64_t begin, end;   // keys that some row sees
     const T *paired_keys = nullptr, *paired_values = nullptr;  // what Pairs makes of them for many rows
+    const float *key_scales[RUNS] = {}, *value_scales[RUNS] = {};  // of each run's codes
 
     // The runs that some row sees.
     int64_t first_run() const { return begin / RUN; }

@@ -6,6 +6,7 @@ With sinks the softmax has one more column, of the head's own logit, and no valu
 import torch
 from torch import Tensor
 
+from ..kv_cache import read_scaled
 from .batch import AttentionBatch
 
 
@@ -23,7 +24,7 @@ def paged_attention(
     v_scale: Tensor | None,
 ) -> Tensor:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _, kv_heads, dim, size = k_cache.shape
+    size = k_cache.shape[3]
     starts, lengths = batch.query_start.tolist(), batch.seq_lens.tolist()
     for s, length in enumerate(lengths):
         begin, end = starts[s], starts[s + 1]
@@ -41,10 +42,7 @@ def paged_attention(
             raise IndexError(
                 f"paged_attention: the lengths or the block table of sequence {s} lead outside the batch or the cache"
             )
-        k = k_cache[blocks].permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)[:, :length].float()
-        v = v_cache[blocks].permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)[:, :length].float()
-        if k_scale is not None and v_scale is not None:
-            k, v = k * k_scale.view(-1, 1, 1), v * v_scale.view(-1, 1, 1)
+        k, v = gather(k_cache, v_cache, blocks, length, k_scale, v_scale)
         position = torch.arange(length - count, length, device=q.device).unsqueeze(1)
         key = torch.arange(length, device=q.device).unsqueeze(0)
         hidden = torch.zeros(count, length, dtype=torch.bool, device=q.device)
@@ -54,6 +52,22 @@ def paged_attention(
             hidden |= key < first_seen(position, window)
         out[begin:end] = attend(q[begin:end], k, v, hidden, scale, softcap, sinks)
     return out
+
+
+def gather(
+    k_cache: Tensor, v_cache: Tensor, blocks: Tensor, length: int, k_scale: Tensor | None, v_scale: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The first ``length`` keys and values of ``blocks`` int64 [n], float32 [kv_heads, length, dim] each."""
+    _, kv_heads, dim, _ = k_cache.shape
+    k = k_cache[blocks].permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)[:, :length]
+    v = v_cache[blocks].permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)[:, :length]
+    if k_scale is None or v_scale is None:
+        return k.float(), v.float()
+    if k_scale.dim() > 1:  # of each token, in the blocks' order
+        k_scale, v_scale = (
+            each[blocks].permute(1, 0, 2).reshape(kv_heads, -1)[:, :length] for each in (k_scale, v_scale)
+        )
+    return read_scaled(k, k_scale), read_scaled(v, v_scale)
 
 
 def first_seen(position: Tensor | int, window: int) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .batch import AttentionBatch
-from .reference import attend, first_seen
+from .reference import attend, first_seen, gather
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,13 @@ def attend_whole_spans_(
     The arguments are those of :func:`.paged_attention`, which has computed all other rows; keys and values of the spans
     are in the caches already. A span alone decides its numbers, whatever shares the pass.
     """
-    _, kv_heads, dim, size = k_cache.shape
+    size = k_cache.shape[3]
     for span in spans:
         end = span.start + span.count
         oldest = int(first_seen(span.start, window)) // size
         blocks = batch.block_tables[span.sequence, oldest : -(-end // size)].long()
         first = oldest * size
-        k = k_cache[blocks].permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)[:, : end - first].float()
-        v = v_cache[blocks].permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)[:, : end - first].float()
-        if k_scale is not None and v_scale is not None:
-            k, v = k * k_scale.view(-1, 1, 1), v * v_scale.view(-1, 1, 1)
+        k, v = gather(k_cache, v_cache, blocks, end - first, k_scale, v_scale)
         position = torch.arange(span.start, end, device=q.device).unsqueeze(1)
         key = torch.arange(first, end, device=q.device).unsqueeze(0)
         hidden = key < first_seen(position, window)

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from ..attention import AttentionBatch
 from ..guards import describe
-from ..kv_cache import check_caches, native_cache_unsupported_reason
+from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason
 from ..linear_packed import ActivationFormat, activation_format_of
 from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
 from ..variants import Choice, Variant, select_variant
 from . import reference
-from .instruction import NONE, Instruction, InstructionStruct
+from .instruction import CACHE_TYPES, NONE, Instruction, InstructionStruct
 from .program import Program
 from .trace import Traced, TracedTokens
 
@@ -109,8 +109,8 @@ class Forward:
     def __init__(
         self, program: Program, caches: Sequence[tuple[Tensor, ...]] = (), *, variant: Choice = "auto"
     ) -> None:
-        """``caches``: K and V of each layer, float32 or bfloat16 on the CPU (:func:`stentor.kernels.make_kv_cache`);
-        whatever a layer keeps that no instruction is about.
+        """``caches``: K and V of each layer, float32, bfloat16 or int8 (:func:`stentor.kernels.make_kv_cache`) and with
+        scales behind them where they are int8, on the CPU; whatever a layer keeps that no instruction is about.
 
         Raises:
             ValueError: caches that the variant cannot take, or a variant that cannot run.
@@ -123,12 +123,14 @@ class Forward:
         for layer, cache in enumerate(self._caches):
             if layer not in written:
                 continue
-            k_cache, v_cache = cache
+            k_cache, v_cache, *scales = cache
+            k_scale, v_scale = scales or (None, None)
             shapes[layer] = check_caches(k_cache, v_cache, "forward")
+            check_scales(k_cache, k_scale, v_scale, "forward")
             if (unsupported_reason := native_cache_unsupported_reason(k_cache, k_cache.dtype)) is not None:
                 raise ValueError(f"forward: {unsupported_reason}")
-            if k_cache.dtype not in (torch.float32, torch.bfloat16):
-                raise ValueError(f"forward: caches are float32 or bfloat16, not {describe(k_cache)}")
+            if k_cache.dtype not in CACHE_TYPES:
+                raise ValueError(f"forward: caches are float32, bfloat16 or int8, not {describe(k_cache)}")
         for i in program.instructions:
             if i.layer == NONE:
                 continue

@@ -40,6 +40,9 @@ NONE = -1
 MAX_PHASES = 4
 """Of one instruction: loops over its rows that all threads end together. The same in program.h."""
 
+CACHE_TYPES = (torch.float32, torch.bfloat16, torch.int8)
+"""What caches may be of: the order of program.h's CacheType."""
+
 _P, _I, _D = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
@@ -54,13 +57,13 @@ class InstructionStruct(ctypes.Structure):
         ("scratch_slot", _I),
         ("phases", _I),
         *((name, _I) for name in ("heads", "kv_heads", "dim", "half", "window", "blocks", "block_size")),
-        ("bf16_cache", _I),
+        ("cache_type", _I),
         ("table_rows", _I),
         ("group", _I),
         *((name, _I) for name in ("centred", "gated", "interleaved", "turned_first")),
         *((name, _D) for name in ("scale", "eps", "softcap")),
         *((name, _P) for name in ("norm", "second_norm", "bias", "second_bias", "cos", "sin")),
-        *((name, _P) for name in ("sinks", "query_scales", "k_cache", "v_cache")),
+        *((name, _P) for name in ("sinks", "query_scales", "k_cache", "v_cache", "k_scales", "v_scales")),
         ("weight", PackedStruct),
         ("second_weight", PackedStruct),
         ("router", RouterStruct),
@@ -177,9 +180,11 @@ class Instruction:
 
 
 def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> InstructionStruct:
-    """What the interpreter is given, over these caches (one of K and V a layer); it does not keep the tensors alive."""
+    """What the interpreter is given, over these caches (of each layer K and V, and behind int8 ones their scales); it
+    does not keep the tensors alive."""
     cos, sin = i.rotary or (None, None)
-    k_cache, v_cache = caches[i.layer] if i.layer != NONE else (None, None)
+    k_cache, v_cache, *scales = caches[i.layer] if i.layer != NONE else (None, None)
+    k_scales, v_scales = scales or (None, None)
     return InstructionStruct(
         kind=OPS.index(i.op) if i.op != "call" else NONE,  # between what runs natively
         src=i.src,
@@ -199,7 +204,7 @@ def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> Instructi
         window=i.window,
         blocks=0 if k_cache is None else len(k_cache),
         block_size=0 if k_cache is None else k_cache.shape[3],
-        bf16_cache=k_cache is not None and k_cache.dtype == torch.bfloat16,
+        cache_type=0 if k_cache is None else CACHE_TYPES.index(k_cache.dtype),
         table_rows=0 if cos is None else len(cos),
         group=i.group,
         centred=i.centred,
@@ -219,6 +224,8 @@ def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> Instructi
         query_scales=_pointer(i.query_scales),
         k_cache=_pointer(k_cache),
         v_cache=_pointer(v_cache),
+        k_scales=_pointer(k_scales),
+        v_scales=_pointer(v_scales),
         weight=i.weight.struct if i.weight is not None else PackedStruct(),
         second_weight=i.second_weight.struct if i.second_weight is not None else PackedStruct(),
         router=_router_struct(i),

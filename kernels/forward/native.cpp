@@ -39,7 +39,7 @@ attention::Call<float, T> call_of(const Run& run, const Instruction& op) {
     return {from.rows,   (const T*)op.k_cache, (const T*)op.v_cache, to.rows,     b.query_start, b.seq_lens,
             b.tables_of(op.group), b.sequences,          b.tokens,             op.heads,    op.kv_heads,   op.dim,
             op.block_size, op.blocks,          b.table_width,        from.stride, (float)op.scale, op.window,
-            (float)op.softcap, op.sinks};
+            (float)op.softcap, op.sinks,       0,                    false,       op.k_scales, op.v_scales};
 }
 
 // Rows of one token that see more than one part are cut where there are not items enough for all threads.
@@ -203,18 +203,19 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
         case ROTATE:
             by_rows(run, walk, [&](int64_t t) {
                 const int64_t slot = run.batch.slots_of(op.group)[t];
-                if (op.bf16_cache)
-                    rotate_token<bf16>(op, row(op.src, t), run.batch.positions[t], slot);
-                else
-                    rotate_token<float>(op, row(op.src, t), run.batch.positions[t], slot);
+                switch (op.cache_type) {
+                    case BF16_CACHE: return rotate_token<bf16>(op, row(op.src, t), run.batch.positions[t], slot);
+                    case INT8_CACHE: return rotate_token<i8>(op, row(op.src, t), run.batch.positions[t], slot);
+                    default: return rotate_token<float>(op, row(op.src, t), run.batch.positions[t], slot);
+                }
             });
             break;
         case ATTEND:
-            if (op.bf16_cache)
-                attend<bf16>(run, op, run.queries_of[index], walk);
-            else
-                attend<float>(run, op, run.queries_of[index], walk);
-            break;
+            switch (op.cache_type) {
+                case BF16_CACHE: return attend<bf16>(run, op, run.queries_of[index], walk);
+                case INT8_CACHE: return attend<i8>(run, op, run.queries_of[index], walk);
+                default: return attend<float>(run, op, run.queries_of[index], walk);
+            }
         case GATE_UP_ACTIVATE:
             gate_up_activate(run, op, walk);
             break;

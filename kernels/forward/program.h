@@ -22,6 +22,8 @@ enum Kind : int64_t {
     MOE = 9,  // src has logits from `column`: dst = weighted sum of the chosen experts of prepared[0]
 };
 
+enum CacheType : int64_t { F32_CACHE = 0, BF16_CACHE = 1, INT8_CACHE = 2 };
+
 constexpr int64_t MAX_PHASES = 4;  // of one instruction
 
 // Phases that an instruction of a kind may run; 0: there is no such kind.
@@ -33,11 +35,12 @@ struct Instruction {
     int64_t kind, src, dst, add, activation_format;
     int64_t column, width, groups, activation, scratch_slot;
     int64_t phases;  // that it declares; a program is refused where one declares fewer than its kind may run
-    int64_t heads, kv_heads, dim, half, window, blocks, block_size, bf16_cache, table_rows, group;
+    int64_t heads, kv_heads, dim, half, window, blocks, block_size, cache_type, table_rows, group;
     int64_t centred, gated, interleaved, turned_first;
     double scale, eps, softcap;
     const float *norm, *second_norm, *bias, *second_bias, *cos, *sin, *sinks, *query_scales;
     void *k_cache, *v_cache;
+    float *k_scales, *v_scales;  // of codes
     Packed weight, second_weight;
     Router router;
     int64_t weight_input;

@@ -406,7 +406,7 @@ class Program:
         return max(sizes[0], default=0), max(sizes[1], default=0)
 
     def structs(self, caches: Sequence[tuple[Tensor, ...]]) -> "ctypes.Array[InstructionStruct]":
-        """The instructions as the native interpreter reads them, over these caches (one of K and V a layer)."""
+        """The instructions as the native interpreter reads them, over these caches: :func:`.instruction.struct_of`."""
         return (InstructionStruct * len(self.instructions))(*(struct_of(i, caches) for i in self.instructions))
 
     def _append(self, instruction: Instruction) -> None:

@@ -48,13 +48,13 @@ def run_program(
                 buffers[i.dst][:, i.column : i.column + i.weight.shape[0]] = linear_packed(prepared, i.weight, i.bias)
             case "rotate":
                 assert positions is not None
-                k_cache, v_cache = caches[i.layer]
-                _rotate(i, buffers[i.src], k_cache, v_cache, positions, batches[i.group].slots)
+                _rotate(i, buffers[i.src], caches[i.layer], positions, batches[i.group].slots)
             case "attend":
-                k_cache, v_cache = (cache.float() for cache in caches[i.layer])
+                k_cache, v_cache, *scales = (cache.float() for cache in caches[i.layer])
+                k_scale, v_scale = scales or (None, None)
                 q = buffers[i.src][:, : i.heads * i.dim].reshape(-1, i.heads, i.dim)
                 given = q, k_cache, v_cache, batches[i.group], i.scale, i.window, i.softcap
-                out = paged_attention(*given, i.sinks, True, None, None)
+                out = paged_attention(*given, i.sinks, True, k_scale, v_scale)
                 buffers[i.dst].copy_(out.flatten(1))
             case "activate":
                 activated = gated_activation if i.gated else activation
@@ -99,7 +99,7 @@ def _mixed(i: Instruction, src: Tensor, x: Tensor) -> Tensor:
     return packed_experts_mlp(x, routing, i.experts, *weights, i.activation, i.bias, i.second_bias, i.weight_input)
 
 
-def _rotate(i: Instruction, row: Tensor, k_cache: Tensor, v_cache: Tensor, positions: Tensor, slots: Tensor) -> None:
+def _rotate(i: Instruction, row: Tensor, cache: tuple[Tensor, ...], positions: Tensor, slots: Tensor) -> None:
     assert i.rotary is not None
     heads = row.view(len(row), -1, i.dim)
     q, k, v = heads.split([i.heads, i.kv_heads, i.kv_heads], dim=1)
@@ -112,4 +112,8 @@ def _rotate(i: Instruction, row: Tensor, k_cache: Tensor, v_cache: Tensor, posit
         rotary_(q, k, *i.rotary, positions, i.interleaved, None)
     if i.query_scales is not None:
         q.mul_(i.query_scales[positions, None, None])
-    write_kv_(k.to(k_cache.dtype), v.to(v_cache.dtype), k_cache, v_cache, slots, None, None)
+    k_cache, v_cache, *scales = cache
+    if scales:
+        write_kv_(k, v, k_cache, v_cache, slots, *scales)
+    else:
+        write_kv_(k.to(k_cache.dtype), v.to(v_cache.dtype), k_cache, v_cache, slots, None, None)

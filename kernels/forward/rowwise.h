@@ -2,10 +2,12 @@
 #pragma once
 
 #include "../norm/rms.h"
+#include "codes.h"
 #include "program.h"
 #include "vec.h"
 
 #include <cmath>
+#include <type_traits>
 
 namespace stentor {
 
@@ -81,12 +83,18 @@ static void rotate_token(const Instruction& op, float* row, int64_t position, in
             for (int64_t d = 0; d < dim; ++d) head[d] *= op.query_scales[position];
     }
     for (int64_t h = 0; h < op.kv_heads; ++h) {
-        T* keys = (T*)op.k_cache + (block * op.kv_heads + h) * dim * size + offset;
-        T* values = (T*)op.v_cache + ((block * op.kv_heads + h) * size + offset) * dim;
-        for (int64_t d = 0; d < dim; ++d) narrow(k[h * dim + d], keys + d * size);
-        int64_t d = 0;
-        for (; d + LANES <= dim; d += LANES) store(values + d, load(v + h * dim + d));
-        for (; d < dim; ++d) narrow(v[h * dim + d], values + d);
+        const int64_t place = block * op.kv_heads + h, at = place * size + offset;
+        T* keys = (T*)op.k_cache + place * dim * size + offset;
+        T* values = (T*)op.v_cache + at * dim;
+        if constexpr (std::is_same<T, i8>::value) {
+            op.k_scales[at] = put_codes(k + h * dim, dim, keys, size);
+            op.v_scales[at] = put_codes(v + h * dim, dim, values, 1);
+        } else {
+            for (int64_t d = 0; d < dim; ++d) narrow(k[h * dim + d], keys + d * size);
+            int64_t d = 0;
+            for (; d + LANES <= dim; d += LANES) store(values + d, load(v + h * dim + d));
+            for (; d < dim; ++d) narrow(v[h * dim + d], values + d);
+        }
     }
 }
 

@@ -6,16 +6,20 @@ import torch
 from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
-from ..native import NativeFunction, pointers, threads
+from ..native import NativeFunction, by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .layout import (
     FP8,
+    INT8,
     check_caches,
     check_scales,
     kv_cache_shape,
+    kv_scale_shape,
     make_kv_cache,
     native_cache_unsupported_reason,
+    read_scaled,
+    triton_cache_unsupported_reason,
 )
 
 __all__ = [
@@ -24,8 +28,11 @@ __all__ = [
     "check_write",
     "choose",
     "kv_cache_shape",
+    "kv_scale_shape",
     "make_kv_cache",
     "native_cache_unsupported_reason",
+    "read_scaled",
+    "triton_cache_unsupported_reason",
     "write_kv_",
 ]
 
@@ -37,12 +44,15 @@ _NATIVE = {
     torch.bfloat16: _NATIVE_16,
     torch.float16: _NATIVE_16,
 }
+_NATIVE_INT8 = by_dtype("stentor_write_kv_int8", _P, _P, *_ARGUMENTS, restype=_I)
 
 
 def choose(k: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`write_kv_` runs. Raises ValueError where one is asked for that cannot run."""
-    native = native_unsupported_reason(_NATIVE.get(k.dtype), k) or native_cache_unsupported_reason(k_cache, k.dtype)
-    return select_variant(variant, triton=triton_unsupported_reason(k, variant), native=native)
+    functions = _NATIVE_INT8 if k_cache.dtype == INT8 else _NATIVE
+    native = native_unsupported_reason(functions.get(k.dtype), k) or native_cache_unsupported_reason(k_cache, k.dtype)
+    triton = triton_unsupported_reason(k, variant) or triton_cache_unsupported_reason(k_cache)
+    return select_variant(variant, triton=triton, native=native)
 
 
 def write_kv_(
@@ -56,14 +66,15 @@ def write_kv_(
     v_scale: Tensor | None = None,
     variant: Choice = "auto",
 ) -> None:
-    """Writes the keys and values of T tokens to their slots; mutates both caches.
+    """Writes the keys and values of T tokens to their slots; mutates both caches, and the scales of int8 ones.
 
     Args:
-        k, v: [T, Hkv, D] of the caches' dtype, or of any float dtype where the caches are float8_e4m3fn; heads
-            and dims contiguous, rows may be strided.
+        k, v: [T, Hkv, D] of the caches' dtype, or of any float dtype where the caches are float8_e4m3fn or int8;
+            heads and dims contiguous, rows may be strided.
         k_cache, v_cache: as :func:`make_kv_cache` makes them, in either layout.
         slots: [T] int64, distinct, each below blocks * block_size; a token whose slot is negative is not written.
-        k_scale, v_scale: [Hkv] float32, with float8 caches only: clamp(row / scale, ±448) is stored.
+        k_scale, v_scale: with float8 caches [Hkv] float32: clamp(row / scale, ±448) is stored; with int8 ones float32
+            of :func:`kv_scale_shape`, which get max|row| / 127 of each token and head: round(row / scale) is stored.
         variant: forces an implementation.
 
     Raises:
@@ -81,8 +92,9 @@ def write_kv_(
     if chosen == "reference":
         reference.write_kv_(k, v, k_cache, v_cache, slots, k_scale, v_scale)
         return
-    bad = _NATIVE[k.dtype](
-        *pointers(k, v, k_cache, v_cache, slots),
+    functions, scales = (_NATIVE_INT8, (k_scale, v_scale)) if k_cache.dtype == INT8 else (_NATIVE, ())
+    bad = functions[k.dtype](
+        *pointers(k, v, k_cache, v_cache, *scales, slots),
         *(slots.shape[0], heads, dim, size, blocks, k.stride(0), v.stride(0)),
         threads(),
     )
@@ -106,7 +118,7 @@ def check_write(
     if slots.dim() != 1 or slots.dtype != torch.int64 or not slots.is_contiguous():
         raise ValueError(f"{operation}: slots {describe(slots)} must be contiguous int64 [T]")
     tokens = slots.shape[0]
-    expected = k.dtype if k_cache.dtype == FP8 else k_cache.dtype
+    expected = k.dtype if k_cache.dtype in (FP8, INT8) else k_cache.dtype
     for name, rows in (("k", k), ("v", v)):
         if rows.shape != (tokens, heads, dim) or rows.dtype != expected or rows.dtype not in FLOATS:
             raise ValueError(f"{operation}: {name} {describe(rows)} does not fit {tokens} slots of {describe(k_cache)}")

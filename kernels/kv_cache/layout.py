@@ -6,6 +6,9 @@ Seen as tensors, keys are ``[blocks, kv_heads, head_dim, block_size]`` and value
 Values are contiguous. Keys are contiguous for the CPU, whose scores vectorise over the keys of a block; for
 CUDA they lie as values do and are viewed through a transpose, so that a token's key is written, and a tile of
 keys read, in whole lines. Strides say which, so one reference and one Triton kernel take both.
+
+Caches of 8 bits have scales beside them. float8's are those of the heads, ``[kv_heads]``, and stay as they are. int8
+has one of each token and head, ``[blocks, kv_heads, block_size]``, which is written with its codes.
 """
 
 import torch
@@ -15,6 +18,8 @@ from ..guards import FLOATS, describe
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
+INT8 = torch.int8
+INT8_MAX = 127.0
 
 BLOCK_MULTIPLE = 16
 """A block holds a multiple of this many tokens: the keys that one vector of scores spans."""
@@ -35,6 +40,11 @@ def kv_cache_shape(
     return (num_blocks, num_kv_heads, head_dim, block_size), (num_blocks, num_kv_heads, block_size, head_dim)
 
 
+def kv_scale_shape(num_blocks: int, num_kv_heads: int, block_size: int) -> tuple[int, int, int]:
+    """Shape of the scales of int8 keys, and of int8 values: float32."""
+    return num_blocks, num_kv_heads, block_size
+
+
 def make_kv_cache(
     num_blocks: int,
     num_kv_heads: int,
@@ -48,7 +58,7 @@ def make_kv_cache(
     """The key and the value cache of one layer, zeroed, of the shapes of :func:`kv_cache_shape`.
 
     Args:
-        dtype: that of the model, or float8_e4m3fn (then every operation on the caches takes scales).
+        dtype: that of the model, or float8_e4m3fn or int8 (then every operation on the caches takes scales).
         device: decides the layout of the keys.
         keys_transposed: whether keys lie in memory as ``[blocks, kv_heads, head_dim, block_size]``;
             None takes the device's own: True on the CPU, False elsewhere.
@@ -56,8 +66,8 @@ def make_kv_cache(
     Raises:
         ValueError: a dtype that caches do not have, or ``block_size`` is not a positive multiple of 16.
     """
-    if dtype not in FLOATS and dtype != FP8:
-        raise ValueError(f"make_kv_cache: expected float32, bfloat16, float16 or float8_e4m3fn, not {dtype}")
+    if dtype not in (*FLOATS, FP8, INT8):
+        raise ValueError(f"make_kv_cache: expected float32, bfloat16, float16, float8_e4m3fn or int8, not {dtype}")
     k_shape, v_shape = kv_cache_shape(num_blocks, num_kv_heads, head_dim, block_size)
     if keys_transposed is None:
         keys_transposed = torch.device(device).type == "cpu"
@@ -69,37 +79,50 @@ def make_kv_cache(
 def check_caches(k_cache: Tensor, v_cache: Tensor, operation: str) -> tuple[int, int, int, int]:
     """Returns (blocks, kv heads, head dim, block size) of caches in either layout.
 
-    Raises ValueError where the pair is not laid out as above, or not of a float dtype or float8_e4m3fn.
+    Raises ValueError where the pair is not laid out as above, or not of a float dtype, float8_e4m3fn or int8.
     """
-    fits = k_cache.dim() == 4 and k_cache.dtype == v_cache.dtype and (k_cache.dtype in FLOATS or k_cache.dtype == FP8)
+    fits = k_cache.dim() == 4 and k_cache.dtype == v_cache.dtype and k_cache.dtype in (*FLOATS, FP8, INT8)
     if fits and v_cache.is_contiguous() and (k_cache.is_contiguous() or k_cache.transpose(2, 3).is_contiguous()):
         blocks, heads, dim, size = k_cache.shape
         if v_cache.shape == (blocks, heads, size, dim) and size % BLOCK_MULTIPLE == 0:
             return blocks, heads, dim, size
     raise ValueError(
-        f"{operation}: caches {describe(k_cache)} and {describe(v_cache)} must be of one dtype, a float or "
-        "float8_e4m3fn, [blocks, heads, dim, size] and [blocks, heads, size, dim] with size a multiple of 16, "
+        f"{operation}: caches {describe(k_cache)} and {describe(v_cache)} must be of one dtype, a float, "
+        "float8_e4m3fn or int8, [blocks, heads, dim, size] and [blocks, heads, size, dim] with size a multiple of 16, "
         "contiguous (keys either as shaped or as their transpose)"
     )
 
 
 def check_scales(k_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None, operation: str) -> None:
-    """Raises ValueError unless float8 caches come with a float32 scale for each kv head, and others with none."""
-    heads = k_cache.shape[1]
+    """Raises ValueError unless float8 caches come with a float32 scale for each kv head, int8 ones with one for each
+    token and kv head, and others with none."""
+    blocks, heads, _, size = k_cache.shape
+    expected = {FP8: (heads,), INT8: kv_scale_shape(blocks, heads, size)}.get(k_cache.dtype, ())
     for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
-        if (scale is not None) != (k_cache.dtype == FP8):
+        if (scale is None) == bool(expected):
             raise ValueError(
-                f"{operation}: float8 caches need k_scale and v_scale, others take none: "
+                f"{operation}: float8 and int8 caches need k_scale and v_scale, others take none: "
                 f"the caches are {describe(k_cache)}, {name} is {'None' if scale is None else describe(scale)}"
             )
-        if scale is not None and (scale.shape != (heads,) or scale.dtype != torch.float32 or not scale.is_contiguous()):
-            raise ValueError(f"{operation}: {name} {describe(scale)} must be contiguous float32 [{heads}]")
+        if scale is not None and (scale.shape != expected or scale.dtype != torch.float32 or not scale.is_contiguous()):
+            raise ValueError(f"{operation}: {name} {describe(scale)} must be contiguous float32 {[*expected]}")
+
+
+def read_scaled(codes: Tensor, scale: Tensor) -> Tensor:
+    """float32 numbers of ``codes`` [kv_heads, tokens, dim], by a scale of each head [kv_heads], or of each token and
+    head [kv_heads, tokens]."""
+    return codes.float() * (scale.unsqueeze(-1) if scale.dim() == 2 else scale.view(-1, 1, 1))
 
 
 def native_cache_unsupported_reason(k_cache: Tensor, dtype: torch.dtype) -> str | None:
     """Why native operations on rows of ``dtype`` cannot take the caches; None when they can."""
-    if k_cache.dtype != dtype:
-        return f"it takes caches of the rows' dtype, not {describe(k_cache)}"
+    if k_cache.dtype not in (dtype, INT8):
+        return f"it takes caches of the rows' dtype or int8, not {describe(k_cache)}"
     if not k_cache.is_contiguous():
         return "it takes keys that are contiguous as [blocks, heads, dim, size]; these are transposed"
     return None
+
+
+def triton_cache_unsupported_reason(k_cache: Tensor) -> str | None:
+    """Why Triton operations cannot take the caches; None when they can."""
+    return "it takes no int8 caches; float8 ones have as many bytes" if k_cache.dtype == INT8 else None

@@ -2,6 +2,7 @@
 // compiler finds none of them by itself.
 #pragma once
 
+#include "codes.h"
 #include "half.h"
 
 #include <type_traits>
@@ -14,7 +15,6 @@ constexpr int VECTOR = 64;               // bytes of what a tile holds for one s
 
 typedef uint8_t vb __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vs __attribute__((vector_size(LANES * 4)));
-typedef int8_t vq __attribute__((vector_size(LANES)));
 typedef uint8_t vy __attribute__((vector_size(LANES)));
 typedef int16_t vw __attribute__((vector_size(LANES * 2)));
 

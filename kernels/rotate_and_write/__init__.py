@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ..guards import describe, triton_unsupported_reason
-from ..kv_cache import check_write, native_cache_unsupported_reason, write_kv_
+from ..kv_cache import check_write, native_cache_unsupported_reason, triton_cache_unsupported_reason, write_kv_
 from ..norm import rms_norm
 from ..rotary import Sections, check_rotary, native_rotary_unsupported_reason, rotary_
 from ..variants import Choice, Variant, select_variant
@@ -16,7 +16,8 @@ def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sections: Se
     """The variant that :func:`rotate_and_write_kv_` runs. Raises ValueError where one is asked for that cannot run."""
     native = native_rotary_unsupported_reason(q, sections)
     native = native or native_cache_unsupported_reason(k_cache, q.dtype)
-    return select_variant(variant, triton=triton_unsupported_reason(q, variant), native=native)
+    triton = triton_unsupported_reason(q, variant) or triton_cache_unsupported_reason(k_cache)
+    return select_variant(variant, triton=triton, native=native)
 
 
 def rotate_and_write_kv_(
@@ -77,7 +78,7 @@ def rotate_and_write_kv_(
         if k_norm is not None:
             k = rms_norm(k, k_norm, eps, plus_one=plus_one, variant="native")
         rotary_(q, k, cos, sin, positions, interleaved=interleaved, variant="native")
-        write_kv_(k, v, k_cache, v_cache, slots, variant="native")
+        write_kv_(k, v, k_cache, v_cache, slots, k_scale=k_scale, v_scale=v_scale, variant="native")
         return q
     check_rotary(q, k, cos, sin, positions, sections, "rotate_and_write_kv_")
     check_write(k, v, k_cache, v_cache, slots, k_scale, v_scale, "rotate_and_write_kv_")

@@ -19,6 +19,7 @@ from stentor.kernels.variants import Choice
 from .spec import BatchSpec
 
 FP8 = torch.float8_e4m3fn
+INT8 = torch.int8
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,12 @@ def _cache(spec: BatchSpec, on: Setting) -> tuple[tuple[torch.Tensor, torch.Tens
     size, mixer = on.block_size, on.mixer
     counts = [-(-keys // size) for _, keys in spec.sequences]
     total = sum(counts)
+    spread = 30.0 if on.kv_dtype == INT8 else 1.0
     k, v = kernels.make_kv_cache(total, mixer.kv_heads, mixer.head_dim, size, on.kv_dtype, on.device)
     for blocks in (k, v):
         for block in range(0, total, 256):
             piece = blocks[block : block + 256]
-            piece.copy_(torch.randn(piece.shape, device=on.device, dtype=torch.float32).to(on.kv_dtype))
+            piece.copy_(torch.randn(piece.shape, device=on.device, dtype=torch.float32).mul_(spread).to(on.kv_dtype))
     order = torch.randperm(total).to(torch.int32)
     tables = torch.zeros(len(counts), max(counts), dtype=torch.int32)
     query_start, slots, taken = [0], [], 0
@@ -112,21 +114,29 @@ def _cache(spec: BatchSpec, on: Setting) -> tuple[tuple[torch.Tensor, torch.Tens
     return (k, v), batch
 
 
-def _cache_options(on: Setting) -> dict[str, Any]:
+def _cache_options(on: Setting, k_cache: torch.Tensor) -> dict[str, Any]:
     """What an operation on the cache is told besides its tensors."""
-    ones = torch.ones(on.mixer.kv_heads, device=on.device) if on.kv_dtype == FP8 else None
-    return {"k_scale": ones, "v_scale": ones, "variant": on.variant}
+    blocks, heads, _, size = k_cache.shape
+    shapes = {FP8: (heads,), INT8: kernels.kv_scale_shape(blocks, heads, size)}
+    shape = shapes.get(on.kv_dtype)
+    scales = [None if shape is None else torch.full(shape, 1 / 30, device=on.device) for _ in "kv"]
+    return {"k_scale": scales[0], "v_scale": scales[1], "variant": on.variant}
+
+
+def _cached_bytes(on: Setting) -> int:
+    """Of a key or a value of one head, with its scale where it has its own."""
+    return on.mixer.head_dim * on.kv_dtype.itemsize + (4 if on.kv_dtype == INT8 else 0)
 
 
 def _attention(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     (k, v), batch = _cache(spec, on)
     mixer = on.mixer
     q = on.random(spec.tokens, mixer.heads, mixer.head_dim)
-    per_key = 2 * mixer.kv_heads * mixer.head_dim * on.kv_dtype.itemsize
+    per_key = 2 * mixer.kv_heads * _cached_bytes(on)
     yield Case(
         _heads(mixer),
         f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
-        partial(kernels.paged_attention, q, k, v, batch, scale=mixer.scale, **_cache_options(on)),
+        partial(kernels.paged_attention, q, k, v, batch, scale=mixer.scale, **_cache_options(on, k)),
         2 * q.nbytes + spec.keys * per_key,
         4 * spec.pairs * mixer.heads * mixer.head_dim,
         kernels.attention.choose(q, k, on.variant),
@@ -142,11 +152,11 @@ def _rotate_and_write(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     cos, sin = (torch.rand(batch.max_seq_len, dim // 2, device=on.device) for _ in range(2))
     positions = torch.cat([torch.arange(keys - new, keys) for new, keys in spec.sequences]).to(on.device)
     tensors = (q, k, v, cos, sin, positions, k_cache, v_cache, batch.slots)
-    written = 2 * tokens * kv_heads * dim * on.kv_dtype.itemsize
+    written = 2 * tokens * kv_heads * _cached_bytes(on)
     yield Case(
         f"{tokens}x{_heads(mixer)}",
         f"blocks of {on.block_size}, {_name(on.kv_dtype)} cache",
-        partial(kernels.rotate_and_write_kv_, *tensors, **_cache_options(on)),
+        partial(kernels.rotate_and_write_kv_, *tensors, **_cache_options(on, k_cache)),
         qkv.nbytes + q.numel() * q.itemsize + written,
         0,
         on.variant,
@@ -269,8 +279,8 @@ def _quantised_rows(spec: BatchSpec, on: Setting) -> Iterator[Case]:
 def _write_kv(spec: BatchSpec, on: Setting) -> Iterator[Case]:
     caches, batch = _cache(spec, on)
     k = on.random(spec.tokens, on.mixer.kv_heads, on.mixer.head_dim)
-    run = partial(kernels.write_kv_, k, k, *caches, batch.slots, **_cache_options(on))
-    moved = 2 * (k.nbytes + k.numel() * on.kv_dtype.itemsize)
+    run = partial(kernels.write_kv_, k, k, *caches, batch.slots, **_cache_options(on, caches[0]))
+    moved = 2 * (k.nbytes + spec.tokens * on.mixer.kv_heads * _cached_bytes(on))
     yield Case(f"{spec.tokens}x{on.mixer.kv_heads}x{on.mixer.head_dim}", f"{_name(on.kv_dtype)} cache", run, moved, 0)
 
 

@@ -23,7 +23,7 @@ from stentor.engine.model_config.hf_config import model_spec_from_hf
 from ..record import Record
 from ..series import CONFIGS
 from ..tool import UsageError, make_parser, run_tool, table
-from .cases import FP8, OPERATIONS, Setting
+from .cases import FP8, INT8, OPERATIONS, Setting
 from .spec import BatchSpec, parse_spec
 from .timing import Ceilings, machine, measure_ceilings, time_call
 
@@ -69,9 +69,8 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Kernels:
     except (ConfigError, CheckpointError) as error:
         raise UsageError(str(error)) from None
     dtype = DTYPES[arguments.dtype]
-    on = Setting(
-        model, device, dtype, FP8 if arguments.kv_dtype == "fp8" else dtype, arguments.block_size, arguments.variant
-    )
+    kv_dtype = {"fp8": FP8, "int8": INT8}.get(arguments.kv_dtype, dtype)
+    on = Setting(model, device, dtype, kv_dtype, arguments.block_size, arguments.variant)
     ceilings = measure_ceilings(device)
     results = list(run(specs, arguments.operation or list(OPERATIONS), on, ceilings, arguments.seconds))
     about["machine"] = machine(device)
@@ -147,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--operation", action="append", choices=OPERATIONS, help="may be repeated; otherwise all")
     parser.add_argument("--model", type=Path, default=CONFIGS / "llama-3.1-8b", help="a folder with config.json")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
-    parser.add_argument("--kv-dtype", choices=("auto", "fp8"), default="auto")
+    parser.add_argument("--kv-dtype", choices=("auto", "fp8", "int8"), default="auto")
     parser.add_argument("--block-size", type=int, default=64)
     parser.add_argument("--variant", choices=("auto", "triton", "native", "reference"), default="auto")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -13,8 +13,9 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 Device = Literal["auto", "cpu", "cuda"]
-CacheDType = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
-"""``auto`` is the dtype of the activations; ``fp8`` is float8_e4m3 with a scale a head."""
+CacheDType = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"]
+"""``auto`` is the dtype of the activations; ``fp8`` is float8_e4m3 with a scale a head, ``int8`` has one a token and
+head."""
 StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
 MoEBackend = Literal["auto", "triton", "torch"]
@@ -94,7 +95,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Flag("tokens in a block of the KV cache; 0 takes what suits the device: 16 on a CPU, 64 on a GPU", 0, 1024)
     ] = 0
     kv_cache_dtype: Annotated[
-        CacheDType, Flag("dtype of the KV cache; auto is that of the activations, fp8 halves it")
+        CacheDType,
+        Flag("dtype of the KV cache; auto is that of the activations, fp8 (on a GPU) and int8 (on a CPU) take a byte"),
     ] = "auto"
     mamba_cache_dtype: Annotated[
         StateDType,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.protocols.ipc.config import StateDType
+from stentor.protocols.ipc.config import CacheDType, StateDType
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.examples import examples
@@ -28,12 +28,14 @@ class Served:
     folder: Path
     states: StateDType
     """What recurrent states are kept in."""
+    cache: CacheDType
 
     def decoder(self) -> PagedDecoder:
-        return PagedDecoder(self.folder, invariant=True, states=self.states)
+        cache = torch.int8 if self.cache == "int8" else None
+        return PagedDecoder(self.folder, invariant=True, states=self.states, cache_dtype=cache)
 
     def engine(self, **changes: object) -> LocalEngine:
-        kept = {"mamba_cache_dtype": self.states}
+        kept = {"mamba_cache_dtype": self.states, "kv_cache_dtype": self.cache}
         return LocalEngine(model_config(self.folder, batch_invariant=True, **kept, **changes))
 
 
@@ -43,13 +45,15 @@ class Served:
         *("llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3-dense"),
         *("granite4-hybrid", "qwen3-next", "granite4-hybrid, states in float16"),
         *("qwen3-next, states in bfloat16", "lfm2, states in bfloat16"),
+        *("llama, cache in int8", "gemma2, cache in int8", "gpt-oss, cache in int8", "qwen3-next, cache in int8"),
     ],
 )
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
-    name, _, states = request.param.partition(", states in ")
+    name, _, kept = request.param.partition(", ")
+    what, _, dtype = kept.partition(" in ")
     folder = tmp_path_factory.mktemp(name)
     tiny.make(name, folder)
-    return Served(folder, states or "auto")
+    return Served(folder, dtype if what == "states" else "auto", dtype if what == "cache" else "auto")
 
 
 def _tokens(seed: int, length: int = LENGTH) -> list[int]:

@@ -27,6 +27,8 @@ SHAPES = {
     "granite": Shape(residual_scale=0.3, hidden=33, inner=31),
     "partial": Shape(turned=6, dim=12, heads=6, kv_heads=3),
     "brain": Shape(kinds=(("bf16", USUAL),), cache=torch.bfloat16),
+    "coded cache": Shape(cache=torch.int8, windows=(8, 0), softcap=5.0, sunk=True),
+    "coded cache of odd heads": Shape(cache=torch.int8, turned=6, dim=12, heads=6, kv_heads=3, qk_norm="head"),
     "gated": Shape(inner=64, biased=True),
     "brain gated": Shape(kinds=(("bf16", USUAL),), cache=torch.bfloat16, inner=32, activation="gelu_tanh"),
     "starcoder": Shape(centred=True, biased=True, gated=False, activation="gelu_tanh", hidden=41),

@@ -11,7 +11,7 @@ from torch import Tensor
 from stentor.kernels.activation import ActivationKind
 from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.forward import NONE, ActivationFormat, Forward, Program, activation_format_of
-from stentor.kernels.kv_cache import make_kv_cache
+from stentor.kernels.kv_cache import kv_scale_shape, make_kv_cache
 from stentor.kernels.linear_packed import PackedKind, PackedWeight, Scaling
 from stentor.kernels.moe import Router
 from stentor.kernels.variants import Choice
@@ -196,7 +196,8 @@ Span = tuple[int, int, int]
 
 
 class Sequences:
-    """A program over sequences of known tokens. What nobody wrote into the cache is NaN for the native variant."""
+    """A program over sequences of known tokens. What nobody wrote into the cache is NaN for the native variant, or has
+    scales that are."""
 
     def __init__(self, shape: Shape, lengths: Sequence[int], variant: Choice = "native") -> None:
         size, generator = shape.block_size, torch.Generator().manual_seed(7)
@@ -208,13 +209,15 @@ class Sequences:
         for s, count in enumerate(counts):
             self.tables[s, :count] = torch.tensor([free.pop() for _ in range(count)])
         self.ids = [torch.randint(0, VOCAB, (length,), generator=generator) for length in lengths]
-        self.caches = [
+        self.caches: list[tuple[Tensor, ...]] = [
             make_kv_cache(blocks, shape.kv_heads, shape.dim, size, shape.cache, "cpu") for _ in shape.windows
         ]
+        if shape.cache == torch.int8:
+            scales = kv_scale_shape(blocks, shape.kv_heads, size)
+            self.caches = [(*cache, torch.zeros(scales), torch.zeros(scales)) for cache in self.caches]
         if variant == "native":
-            for k, v in self.caches:
-                k.fill_(torch.nan)
-                v.fill_(torch.nan)
+            for tensor in (tensor for cache in self.caches for tensor in cache if tensor.is_floating_point()):
+                tensor.fill_(torch.nan)
         program, self.hidden = make_program(shape)
         self.forward = Forward(program, self.caches, variant=variant)
         self.shape = shape

@@ -16,7 +16,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True)
 class World:
-    """Sequences whose keys lie in a shuffled cache; slots that nobody wrote hold NaN."""
+    """Sequences whose keys lie in a shuffled cache; slots that nobody wrote hold NaN, or have scales that are NaN."""
 
     queries: list[Tensor]
     """One per sequence, a query for every position: [length, heads, dim]."""
@@ -28,13 +28,17 @@ class World:
     softcap: float = 0.0
     sinks: Tensor | None = None
     chunk: int = 0
+    scales: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+    """Of int8 keys and values."""
 
     def run(self, parts: list[tuple[int, int, int]], variant: str = "native") -> list[Tensor]:
         """Attends positions [begin, end) of sequences, given as (sequence, begin, end), in one batch."""
         q, batch = self.batch(parts)
         k_cache, v_cache = self.k_cache, self.v_cache
+        k_scale, v_scale = self.scales
         if variant == "reference":  # it multiplies hidden keys by zero
             k_cache, v_cache = k_cache.nan_to_num(), v_cache.nan_to_num()
+            k_scale, v_scale = (each if each is None else each.nan_to_num() for each in (k_scale, v_scale))
         out = paged_attention(
             q,
             k_cache,
@@ -45,6 +49,8 @@ class World:
             chunk=self.chunk,
             softcap=self.softcap,
             sinks=self.sinks,
+            k_scale=k_scale,
+            v_scale=v_scale,
             variant=variant,  # type: ignore[arg-type]
         )
         return list(out.split([end - begin for _, begin, end in parts]))
@@ -74,6 +80,7 @@ def make_world(
     dim: int = 32,
     size: int = 16,
     dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
     window: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
@@ -81,16 +88,22 @@ def make_world(
 ) -> World:
     blocks = sum(-(-length // size) for length in lengths) + 2
     free = torch.randperm(blocks, generator=torch.Generator().manual_seed(seed)).tolist()
-    k_cache, v_cache = (torch.full(s, float("nan"), dtype=dtype) for s in kv_cache_shape(blocks, kv_heads, dim, size))
+    shapes = kv_cache_shape(blocks, kv_heads, dim, size)
+    scales: tuple[Tensor, Tensor] | tuple[None, None] = None, None
+    if cache_dtype == torch.int8:
+        k_cache, v_cache = (torch.full(shape, 99, dtype=cache_dtype) for shape in shapes)
+        scales = torch.full((blocks, kv_heads, size), torch.nan), torch.full((blocks, kv_heads, size), torch.nan)
+    else:
+        k_cache, v_cache = (torch.full(shape, torch.nan, dtype=dtype) for shape in shapes)
     queries, tables = [], []
     for s, length in enumerate(lengths):
         table = [free.pop() for _ in range(-(-length // size))]
         slots = torch.tensor([table[p // size] * size + p % size for p in range(length)])
         k, v = (normal(length, kv_heads, dim, seed=seed + 10 * s + part, dtype=dtype) for part in (1, 2))
-        write_kv_(k, v, k_cache, v_cache, slots)
+        write_kv_(k, v, k_cache, v_cache, slots, k_scale=scales[0], v_scale=scales[1])
         queries.append(normal(length, heads, dim, seed=seed + 10 * s + 3, dtype=dtype))
         tables.append(table)
-    return World(queries, k_cache, v_cache, tables, dim**-0.5, window, softcap, sinks)
+    return World(queries, k_cache, v_cache, tables, dim**-0.5, window, softcap, sinks, scales=scales)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,7 +1,17 @@
 import pytest
 import torch
 
-from stentor.kernels.kv_cache import check_caches, choose, kv_cache_shape, make_kv_cache, write_kv_
+from stentor.kernels.kv_cache import (
+    check_caches,
+    choose,
+    kv_cache_shape,
+    kv_scale_shape,
+    make_kv_cache,
+    read_scaled,
+    triton_cache_unsupported_reason,
+    write_kv_,
+)
+from stentor.kernels.kv_cache.layout import INT8
 from stentor.kernels.variants import Choice
 from stentor.tests.kernels.heads import FP8, draw, filled_caches, projection
 from stentor.tests.kernels.helpers import normal, thread_count
@@ -83,7 +93,7 @@ def test_the_native_variant_leaves_transposed_keys_and_float8_to_the_reference()
     assert choose(rows, cuda_layout) == choose(rows, float8) == "reference"
     with pytest.raises(ValueError, match="these are transposed"):
         choose(rows, cuda_layout, "native")
-    with pytest.raises(ValueError, match="caches of the rows' dtype"):
+    with pytest.raises(ValueError, match="caches of the rows' dtype or int8"):
         choose(rows, float8, "native")
 
 
@@ -106,6 +116,45 @@ def test_float8_caches_hold_rows_divided_by_their_heads_scale(dtype: torch.dtype
     assert int((v_cache.float() != 7.0).sum()) <= 5 * 2 * 6
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("tokens", "heads", "dim", "size"), [(5, 1, 7, 16), (300, 3, 64, 48)])
+def test_int8_caches_hold_codes_and_a_scale_of_each_token_and_head(
+    dtype: torch.dtype, threads: int, tokens: int, heads: int, dim: int, size: int
+) -> None:
+    _, k, v = projection(tokens, 1, heads, dim, seed=1, dtype=dtype)
+    k[0, 0], v[1, 0] = 0, v[1, 0] * 1e-30
+    slots = draw(12 * size, tokens, 2)
+    found = []
+    for variant in (None, "reference"):
+        k_cache, v_cache = filled_caches(12, heads, dim, size, INT8, transposed=True)
+        k_scale, v_scale = torch.full((2, *kv_scale_shape(12, heads, size)), 7.0)
+        assert variant or choose(k, k_cache) == "native"
+        with thread_count(threads):
+            scales = {"k_scale": k_scale, "v_scale": v_scale}
+            write_kv_(k, v, k_cache, v_cache, slots, **scales, variant=variant or "auto")  # type: ignore[arg-type]
+        found.append((k_cache, v_cache, k_scale, v_scale))
+    for mine, theirs in zip(*found, strict=True):
+        assert torch.equal(mine, theirs)
+    block, offset = slots // size, slots % size
+    for rows, codes, scale in (
+        (k, k_cache[block, :, :, offset], k_scale[block, :, offset]),
+        (v, v_cache[block, :, offset], v_scale[block, :, offset]),
+    ):
+        assert torch.equal(scale, rows.float().abs().amax(2) / 127)
+        error = (read_scaled(codes, scale) - rows.float()).abs()
+        assert (error <= 0.50001 * scale.unsqueeze(2)).all()
+    assert int((k_scale != 7.0).sum()) == int((v_scale != 7.0).sum()) == tokens * heads
+    assert int((v_cache != 7).sum()) <= tokens * heads * dim
+
+
+def test_int8_caches_are_not_for_triton() -> None:
+    k_cache, _ = make_kv_cache(2, 2, 8, 16, INT8, "cpu")
+    assert choose(torch.ones(1, 2, 8), k_cache) == "native"
+    assert choose(torch.ones(1, 2, 8, dtype=torch.float16), k_cache) == "reference"
+    assert triton_cache_unsupported_reason(k_cache) == "it takes no int8 caches; float8 ones have as many bytes"
+
+
 @pytest.mark.parametrize("size", [0, -16, 8, 24])
 def test_a_block_holds_a_multiple_of_sixteen(size: int) -> None:
     with pytest.raises(ValueError, match="positive multiple of 16"):
@@ -114,7 +163,7 @@ def test_a_block_holds_a_multiple_of_sixteen(size: int) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     k_cache, v_cache = (torch.zeros(shape) for shape in kv_cache_shape(2, 1, 4, 32))
-    rows, slots = torch.ones(2, 1, 4), torch.tensor([0, 1])
+    rows, slots, scales = torch.ones(2, 1, 4), torch.tensor([0, 1]), torch.ones(2, 1, 32)
     with pytest.raises(ValueError, match=r"k .* does not fit 3 slots"):
         write_kv_(rows, rows, k_cache, v_cache, torch.tensor([0, 1, 2]))
     with pytest.raises(ValueError, match=r"v .* does not fit"):
@@ -127,7 +176,7 @@ def test_what_does_not_fit_is_refused() -> None:
         write_kv_(rows, rows, k_cache, v_cache.bfloat16(), slots)
     with pytest.raises(ValueError, match="heads and dims of k must be contiguous"):
         write_kv_(torch.ones(2, 1, 8)[..., ::2], rows, k_cache, v_cache, slots)
-    with pytest.raises(ValueError, match="float8 caches need k_scale and v_scale"):
+    with pytest.raises(ValueError, match="float8 and int8 caches need k_scale and v_scale"):
         write_kv_(rows, rows, *make_kv_cache(2, 1, 4, 32, FP8, "cpu"), slots, v_scale=torch.ones(1))
     with pytest.raises(ValueError, match="others take none"):
         write_kv_(rows, rows, k_cache, v_cache, slots, k_scale=torch.ones(1), v_scale=torch.ones(1))
@@ -135,5 +184,7 @@ def test_what_does_not_fit_is_refused() -> None:
         write_kv_(
             rows, rows, *make_kv_cache(2, 1, 4, 32, FP8, "cpu"), slots, k_scale=torch.ones(2), v_scale=torch.ones(1)
         )
-    with pytest.raises(ValueError, match="expected float32, bfloat16, float16 or float8_e4m3fn"):
-        make_kv_cache(2, 1, 4, 32, torch.int8, "cpu")
+    with pytest.raises(ValueError, match=r"v_scale .* must be contiguous float32 \[2, 1, 32\]"):
+        write_kv_(rows, rows, *make_kv_cache(2, 1, 4, 32, INT8, "cpu"), slots, k_scale=scales, v_scale=torch.ones(1))
+    with pytest.raises(ValueError, match="expected float32, bfloat16, float16, float8_e4m3fn or int8"):
+        make_kv_cache(2, 1, 4, 32, torch.uint8, "cpu")

@@ -121,9 +121,10 @@ def test_what_makes_keys_and_values_stays_plain_where_other_weights_are_quantise
     assert ((found - expected).abs() / expected.std()).mean() < 0.05
 
 
-def test_a_cache_of_float8_is_refused(folder: Path) -> None:
-    with pytest.raises(SetupError, match="--kv-cache-dtype fp8: the model keeps latents"):
-        set_up(model_config(folder, kv_cache_dtype="fp8"), lambda *_: None)
+@pytest.mark.parametrize("dtype", ["fp8", "int8"])
+def test_a_cache_of_8_bits_is_refused(folder: Path, dtype: str) -> None:
+    with pytest.raises(SetupError, match=f"--kv-cache-dtype {dtype}: the model keeps latents"):
+        set_up(model_config(folder, kv_cache_dtype=dtype), lambda *_: None)
 
 
 def test_start_up_says_that_the_program_is_left_for_it(folder: Path) -> None:

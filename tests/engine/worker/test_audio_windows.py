@@ -240,7 +240,8 @@ def test_little_memory_holds_fewer_windows_and_says_so(folder: Path, engine: Loc
     ("changes", "message"),
     [
         ({"max_num_batched_tokens": 63}, "an alignment is computed in one step, of up to 64 tokens"),
-        ({"kv_cache_dtype": "fp8", "max_num_batched_tokens": 0}, "have no scales for it"),
+        ({"kv_cache_dtype": "fp8", "max_num_batched_tokens": 0}, "fp8: transcription models have no scales for it"),
+        ({"kv_cache_dtype": "int8", "max_num_batched_tokens": 0}, "int8: transcription models have no scales for it"),
         ({"max_model_len": 65, "max_num_batched_tokens": 0}, "was made for at most 64"),
     ],
 )

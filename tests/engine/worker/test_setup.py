@@ -23,7 +23,7 @@ from stentor.engine.quantization.formats import (
     QuantizedCheckpoint,
 )
 from stentor.engine.worker import memory, setup_parts
-from stentor.engine.worker.caches import allocate_caches, choose_cache_dtype, kv_block_bytes
+from stentor.engine.worker.caches import allocate_caches, cache_tensors, choose_cache_dtype, kv_block_bytes
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.families import size_cache
 from stentor.engine.worker.memory import available_memory
@@ -203,6 +203,9 @@ def test_a_cache_is_of_the_models_dtype_or_of_float8() -> None:
     assert choose_cache_dtype("auto", torch.bfloat16, CPU) == torch.bfloat16
     assert choose_cache_dtype("float16", torch.float16, CPU) == torch.float16
     assert choose_cache_dtype("fp8", F32, CPU) == torch.float8_e4m3fn
+    assert choose_cache_dtype("int8", torch.bfloat16, CPU) == torch.int8
+    with pytest.raises(SetupError, match="int8 is for CPUs: use --kv-cache-dtype fp8, which takes as many bytes"):
+        choose_cache_dtype("int8", torch.bfloat16, torch.device("cuda"))
     with pytest.raises(SetupError, match=r"--kv-cache-dtype bfloat16: the model computes in float32; use auto, "):
         choose_cache_dtype("bfloat16", F32, CPU)
 
@@ -210,8 +213,23 @@ def test_a_cache_is_of_the_models_dtype_or_of_float8() -> None:
 def test_a_cache_of_float8_takes_a_quarter_of_one_of_float32(model: ModelSpec) -> None:
     (cache, *_) = allocate_caches(model.cache_groups, 3, 16, CPU, torch.float8_e4m3fn)
     assert cache.k.dtype == cache.v.dtype == torch.float8_e4m3fn
-    assert cache.scaled
+    ones = torch.ones(2), torch.ones(2)
+    assert cache.scales(ones) is ones
     assert kv_block_bytes(model.cache_groups, 16, cache.k.dtype) * 4 == kv_block_bytes(model.cache_groups, 16, F32)
+
+
+def test_a_cache_of_int8_has_a_scale_of_each_token_and_head(model: ModelSpec) -> None:
+    caches = allocate_caches(model.cache_groups, 3, 16, CPU, torch.int8)
+    ones = torch.ones(2), torch.ones(2)
+    k_scale, v_scale = caches[0].scales(ones)
+    assert k_scale is not None
+    assert v_scale is not None
+    assert k_scale.shape == v_scale.shape == (3, 2, 16)
+    assert k_scale.dtype == v_scale.dtype == F32
+    nbytes = sum(tensor.nbytes for tensor in cache_tensors(caches))
+    assert nbytes == 3 * kv_block_bytes(model.cache_groups, 16, torch.int8)
+    (plain, *_) = allocate_caches(model.cache_groups, 3, 16, CPU, F32)
+    assert plain.scales(ones) == (None, None)
 
 
 def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
