@@ -156,6 +156,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
     "InternVLForConditionalGeneration": Seeing("internvl", "qwen2", "images, video"),
     "KimiK25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
+    "KimiVLForConditionalGeneration": Seeing("kimi_vl", "deepseek_v3"),
     "Kimi_K25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
     "Lfm2VlForConditionalGeneration": Seeing("lfm2_vl", "lfm2"),
     "LightOnOcrForConditionalGeneration": Seeing("lighton_ocr", "qwen3"),

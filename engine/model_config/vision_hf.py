@@ -9,6 +9,7 @@ from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, NormKind, Norms
 from .vision_fields import SeeingModel, activation_of, attention_of, side_of, two_products
 from .vision_gemma4 import gemma4
+from .vision_moonvit import kimi_k25, kimi_vl
 from .vision_qwen import glm4v, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
 from .vision_siglip import (
     aya_vision,
@@ -107,6 +108,8 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "glm4v": glm4v,
     "glm4v_moe": glm4v,
     "glm46v": glm4v,
+    "kimi_k25": kimi_k25,
+    "kimi_vl": kimi_vl,
     "mistral3": mistral3,
     "internvl": _internvl,
     "qwen2_vl": qwen2_vl,

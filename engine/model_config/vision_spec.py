@@ -13,15 +13,15 @@ from typing import Literal, get_args
 from .config_fields import ConfigError
 from .model_spec import Backbone, NormKind, dense_mlp
 
-PatchSource = Literal["pixels", "sized", "patches", "shaped"]
+PatchSource = Literal["pixels", "sized", "patches", "rows", "shaped"]
 """``pixels``: pictures as rectangles of pixels; ``sized``: the same, beside how much of each is picture (Pixtral);
-``patches``: as patches already, beside a grid (Qwen2-VL); ``shaped``: as patches row by row, filled up to one number
+``patches``: as patches already, beside a grid (Qwen2-VL); ``rows``: the same, row by row (Kimi-VL); ``shaped``: as patches row by row, filled up to one number
 for all pictures, beside rows and columns (SigLIP 2), or the column and row of each (Gemma 4)."""
 PositionKind = Literal["none", "exact", "buckets", "bilinear", "antialiased", "sampled", "axial"]
 """How a patch finds its row in a learned square of positions. ``exact``: the picture has the square's own size.
 ``buckets``: by the part of the picture's height and width that lies before the patch (Idefics3). ``bilinear``: the
 square is stretched to the picture, corner on corner (Qwen3-VL). ``antialiased``: it is resized as a picture is, by a
-bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V).
+bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V, Kimi-VL).
 ``axial``: it adds a row for its column and one for its row, of a table that has those of columns first (Gemma 4)."""
 ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu"]
 JoinKind = Literal["beside", "mean"]
@@ -39,6 +39,8 @@ class AxialRope:
     """The first half turns by the column."""
     columns_between: bool = False
     """Columns turn by the frequencies that lie between those of rows (Pixtral), not by the same."""
+    alternating: bool = False
+    """In place of halves every second pair turns by the column, the first among them (Kimi-VL)."""
 
 
 @dataclass(frozen=True)

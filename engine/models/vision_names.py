@@ -12,7 +12,7 @@ from ..model_config.vision_spec import VisionSpec
 from .vision_projector import stored_as_multiplied
 
 _TOWER: Final = re.compile(r"\A(?:model\.)?(?:vision_tower|vision_model|visual|vision_encoder)\.(?:vision_model\.)?")
-_PROJECTOR: Final = re.compile(r"\A(?:model\.)?(?:connector|multi_modal_projector)\.")
+_PROJECTOR: Final = re.compile(r"\A(?:model\.)?(?:connector|multi_modal_projector|mm_projector)\.")
 _IN_PROJ: Final = re.compile(r"(.+)\.in_proj_(weight|bias)")
 """Queries, keys and values as torch's own attention has them."""
 _BARE: Final = ("weight", "bias")
@@ -24,6 +24,12 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\A(?:model\.)?embed_vision\.", "projector."),
     ),
     "internvl": (),
+    "moonvit": (
+        (r"\.wqkv\.", ".attn.qkv_proj."),
+        (r"\.wo\.", ".attn.proj."),
+        (r"\Aprojector\.proj\.0\.", "projector.linear_1."),
+        (r"\Aprojector\.proj\.2\.", "projector.linear_2."),
+    ),
     "glm": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\A(merger|downsample)\.", r"projector.\1."),

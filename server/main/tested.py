@@ -188,6 +188,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "GraniteSpeechForConditionalGeneration": ("granite_speech",),
     "Idefics3ForConditionalGeneration": ("idefics3",),
     "InternVLForConditionalGeneration": ("internvl",),
+    "KimiVLForConditionalGeneration": ("kimi_vl",),
     "Kimi_K25ForConditionalGeneration": ("kimi_k25",),
     "Lfm2VlForConditionalGeneration": ("lfm2_vl",),
     "LightOnOcrForConditionalGeneration": ("lighton_ocr",),

@@ -33,9 +33,10 @@ from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
 from .frame_processor import FrameProcessor
 from .images.cohere2 import Cohere2VisionImages
-from .images.kimi import KimiImages
+from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
+from .kimi_vl_processor import KimiVLProcessor
 from .lone_pictures import LonePictures
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
@@ -51,17 +52,20 @@ transformers: Any = untyped_transformers
 _OWN: Final[Mapping[str, Any]] = {
     each.__name__: each
     for each in (
-        *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor, Lfm2VlProcessor),
+        *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor, KimiVLProcessor, Lfm2VlProcessor),
         *(PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor, VoxtralProcessor),
     )
 } | dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures)
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Cohere2VisionProcessor": Cohere2VisionImages,
+    "KimiVLProcessor": KimiVLImages,
     "Kimi_K25Processor": KimiImages,
     "Lfm2VlProcessor": Lfm2VlImages,
     "Llama4Processor": Llama4Images,
 }
-"""Image processors by the name of the processor, where transformers' own exists for torchvision alone."""
+"""Image processors by the name of the processor, where transformers' own exists for torchvision alone, or not at all."""
+_UNNAMED: Final[Mapping[str, str]] = {"kimi_vl": "KimiVLProcessor"}
+"""By model type, of which transformers has none and published files name none."""
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
 """What processors return besides tensors of the model: figures for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
@@ -298,7 +302,7 @@ def _payload(tensors: Mapping[str, Any], modality: Modality) -> bytes:
 def _class_name(files: ModelFiles) -> str:
     if (said := processor_name(files.source)) is not None:
         return said
-    known = transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES
+    known = {**transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES, **_UNNAMED}
     model_type = files.read("config.json").get("model_type")
     found = known.get(model_type)
     if not isinstance(found, str):
