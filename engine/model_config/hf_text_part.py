@@ -178,6 +178,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text", "images, video"),
     "Qwen3_5MoeForConditionalGeneration": Seeing("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
     "SmolVLMForConditionalGeneration": Seeing("smolvlm", "llama", "images, video"),
+    "UltravoxModel": Seeing("ultravox", "llama", "audio"),
     "VoxtralForConditionalGeneration": Seeing("voxtral", "llama", "audio"),
 }
 """By the name of their architecture."""

@@ -39,7 +39,15 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     for modality, keys in _KEYS.items():
         token = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
         if isinstance(token, int):
-            found[modality] = token
+            found[modality] = _within(token, config)
     vision = config.get("vision_config")
     taps = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
     return MediaSpec(found, len(taps) if isinstance(taps, Sequence) else 0, speaks) if found else None
+
+
+def _within(token: int, config: Mapping[str, object]) -> int:
+    """The token, or where Ultravox has put its own behind the vocabulary of its text model, the last of that: what
+    transformers' tokenizers hold in reserve there."""
+    most = config.get("vocab_size")
+    outside = config.get("model_type") == "ultravox" and isinstance(most, int) and token >= most
+    return most - 1 if outside and isinstance(most, int) else token

@@ -1,5 +1,5 @@
-"""MoonViT, the tower of Kimi-VL (arXiv:2504.07491) and Kimi K2.5: pictures in their own size, whose patches have learned positions and
-turn besides. Torch-free."""
+"""MoonViT, the tower of Kimi-VL (arXiv:2504.07491) and Kimi K2.5: pictures in their own size, whose patches have
+learned positions and turn besides. Torch-free."""
 
 from dataclasses import replace
 from typing import Final

@@ -15,13 +15,15 @@ from .model_spec import Backbone, NormKind, dense_mlp
 
 PatchSource = Literal["pixels", "sized", "patches", "rows", "shaped"]
 """``pixels``: pictures as rectangles of pixels; ``sized``: the same, beside how much of each is picture (Pixtral);
-``patches``: as patches already, beside a grid (Qwen2-VL); ``rows``: the same, row by row (Kimi-VL); ``shaped``: as patches row by row, filled up to one number
-for all pictures, beside rows and columns (SigLIP 2), or the column and row of each (Gemma 4)."""
+``patches``: as patches already, beside a grid (Qwen2-VL); ``rows``: the same, row by row (Kimi-VL); ``shaped``: as
+patches row by row, filled up to one number for all pictures, beside rows and columns (SigLIP 2), or the column and row
+of each (Gemma 4)."""
 PositionKind = Literal["none", "exact", "buckets", "bilinear", "antialiased", "sampled", "axial"]
 """How a patch finds its row in a learned square of positions. ``exact``: the picture has the square's own size.
 ``buckets``: by the part of the picture's height and width that lies before the patch (Idefics3). ``bilinear``: the
 square is stretched to the picture, corner on corner (Qwen3-VL). ``antialiased``: it is resized as a picture is, by a
-bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V, Kimi-VL).
+bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V,
+Kimi-VL).
 ``axial``: it adds a row for its column and one for its row, of a table that has those of columns first (Gemma 4)."""
 ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu"]
 JoinKind = Literal["beside", "mean"]
@@ -77,6 +79,8 @@ class ProjectorProduct:
     """Stored as [inputs, outputs] under its bare name (Gemma 3)."""
     norm: ProjectorNorm | None = None
     """Of its output, before the activation."""
+    norm_last: bool = False
+    """It is taken behind the activation."""
     gate: str = ""
     """The name of another product of the same inputs, whose output is activated in place of its own and multiplies
     it."""

@@ -74,18 +74,19 @@ class _Product:
             context,
             bias=spec.bias,
             activation=None if apart else spec.activation,
-            dtype=context.dtype if spec.activation and spec.norm is None else context.stream,
+            dtype=context.dtype if spec.activation and (spec.norm is None or spec.norm_last) else context.stream,
         )
         self._norm = None if spec.norm is None else _norm(weights, prefix, spec.norm, spec.outputs, context)
-        self._activation = spec.activation if apart else None
+        self._activation, self._norm_last = spec.activation if apart else None, spec.norm_last
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         x = self._linear(x)
-        if self._norm is not None:
+        if self._norm is not None and not self._norm_last:
             x = self._norm.plain(x)
-        if self._activation is None:
-            return x
-        return kernels.gated_activation(x, self._activation) if self._gated else kernels.activate_(x, self._activation)
+        if self._activation is not None:
+            gate = kernels.gated_activation if self._gated else kernels.activate_
+            x = gate(x, self._activation)
+        return self._norm.plain(x) if self._norm is not None and self._norm_last else x
 
 
 def stored_as_multiplied(spec: ProjectorSpec, hidden: int, merge: int, name: str, tensor: torch.Tensor) -> torch.Tensor:

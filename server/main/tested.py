@@ -209,6 +209,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Qwen3_5ForConditionalGeneration": ("qwen3_5", "qwen3_5_film"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe",),
     "SmolVLMForConditionalGeneration": ("smolvlm",),
+    "UltravoxModel": ("ultravox", "ultravox_0.4"),
     "VoxtralForConditionalGeneration": ("voxtral",),
 }
 """By architecture: the tiny models of which :data:`MEDIA_FILE` does the same with media in their prompts."""

@@ -46,6 +46,7 @@ from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .refusal import Refusal
 from .smolvlm_processor import SmolVLMProcessor
+from .ultravox_processor import UltravoxProcessor
 
 transformers: Any = untyped_transformers
 
@@ -53,7 +54,7 @@ _OWN: Final[Mapping[str, Any]] = {
     each.__name__: each
     for each in (
         *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor, KimiVLProcessor, Lfm2VlProcessor),
-        *(PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor, VoxtralProcessor),
+        *(PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor, UltravoxProcessor, VoxtralProcessor),
     )
 } | dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures)
 OWN_IMAGES: Final[Mapping[str, Any]] = {
@@ -63,8 +64,8 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Lfm2VlProcessor": Lfm2VlImages,
     "Llama4Processor": Llama4Images,
 }
-"""Image processors by the name of the processor, where transformers' own exists for torchvision alone, or not at all."""
-_UNNAMED: Final[Mapping[str, str]] = {"kimi_vl": "KimiVLProcessor"}
+"""Image processors by the name of the processor, where transformers has none, or one for torchvision alone."""
+_UNNAMED: Final[Mapping[str, str]] = {"kimi_vl": "KimiVLProcessor", "ultravox": "UltravoxProcessor"}
 """By model type, of which transformers has none and published files name none."""
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
 """What processors return besides tensors of the model: figures for the text."""
@@ -316,8 +317,8 @@ def _load(files: ModelFiles, name: str) -> Any:
         raise ProcessorError(f"transformers {transformers.__version__} has no {name}")
     try:
         source = files.source
-        if kind is GraniteSpeechProcessor and isinstance(source, Path):
-            return kind.of(source)
+        if isinstance(source, Path) and (read := getattr(kind, "of", None)) is not None:
+            return read(source)  # by more than its settings
         if isinstance(source, GivenFiles):
             settings = files.read(_SETTINGS)
         else:

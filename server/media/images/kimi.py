@@ -1,5 +1,5 @@
-"""Pictures of Kimi K2.5 and Kimi-VL: made smaller where they have too many patches, never larger, and filled up to whole squares of
-patches."""
+"""Pictures of Kimi K2.5 and Kimi-VL: made smaller where they have too many patches, never larger, and filled up to
+whole squares of patches."""
 
 import math
 from collections.abc import Sequence

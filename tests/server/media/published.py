@@ -21,6 +21,11 @@ class _Files(NamedTuple):
     """Special tokens that the tokenizer spells otherwise."""
 
 
+_CONTENT: Final = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A template that knows texts alone, as that of Llama."""
 _FILES: Final[Mapping[str, _Files]] = {
     "kimi_vl": _Files(
         CHATML.replace("IMAGE", "<|media_start|>image<|media_content|><|media_pad|><|media_end|>"),
@@ -35,6 +40,11 @@ _FILES: Final[Mapping[str, _Files]] = {
             **{"<|image_pad|>": "<|media_pad|>", "<|vision_start|>": "<|media_start|>"},
             **{"<|vision_end|>": "<|media_end|>", "<image>": "<|media_content|>"},
         },
+    ),
+    "ultravox": _Files(
+        _CONTENT,
+        {"processor_config.json": {"processor_class": "UltravoxProcessor", "audio_context_size": 80}},
+        {"<video>": "<|reserved|>"},
     ),
 }
 

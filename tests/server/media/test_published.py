@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.numpy import load
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import tower_weights
+from stentor.engine.models.audio_tower import native_audio_tower
 from stentor.engine.models.payload import read_payload
-from stentor.engine.models.vision_tower import VisionTower, native_tower
+from stentor.engine.models.vision_tower import native_tower
 from stentor.server.media.model_processor import ModelProcessor, ProcessorError
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE
@@ -27,8 +29,11 @@ class Whole:
         checkpoint = open_checkpoint(folder)
         assert checkpoint.described is not None
         context = LayerContext(torch.device("cpu"), torch.float32, invariant=False)
-        tower = native_tower(checkpoint.described, checkpoint.decoder.hidden_size, context)
-        assert isinstance(tower, VisionTower)
+        hidden = checkpoint.decoder.hidden_size
+        tower = native_tower(checkpoint.described, hidden, context) or native_audio_tower(
+            checkpoint.described, hidden, context
+        )
+        assert tower is not None
         tower.load(tower_weights(checkpoint))
         self.tower = tower
 
@@ -44,12 +49,12 @@ PROMPTS = {
 """What stands in a prompt for a picture, but for its placeholders."""
 
 
-@pytest.mark.parametrize("whole", WHOLE, indirect=True)
+@pytest.mark.parametrize("whole", PROMPTS, indirect=True)
 @pytest.mark.parametrize("size", [(30, 40), (90, 17), (64, 64), (9, 9)])
 def test_there_are_as_many_placeholders_as_the_tower_makes_embeddings(whole: Whole, size: tuple[int, int]) -> None:
     one = whole.family
     seen = picture(*size)
-    tokens, placed = one.prompt([{"role": "user", "content": [{"type": "image"}]}], [seen])
+    _, placed = one.prompt([{"role": "user", "content": [{"type": "image"}]}], [seen])
     (span,) = placed.spans
     assert len(whole.tower.encode(read_payload(span.data)).embeddings) == placed.tokens["image"]
 
@@ -84,3 +89,30 @@ def test_pictures_that_are_to_be_cropped_are_refused(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"pad_input": true', '"pad_input": false'))
     with pytest.raises(ProcessorError, match="pad_input is false, expected true"):
         ModelProcessor(tmp_path)
+
+
+@pytest.mark.parametrize("whole", ["ultravox"], indirect=True)
+@pytest.mark.parametrize(("seconds", "frames"), [(0.001, [2]), (0.273, [28]), (1.0, [80, 20])])
+def test_a_sound_is_windows_of_frames_and_as_many_placeholders_as_embeddings(
+    whole: Whole, seconds: float, frames: list[int]
+) -> None:
+    samples = np.random.default_rng(1).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
+    heard = whole.family.processor.audio(samples)
+    tensors = load(heard.payload)
+    assert tensors["audio_lens"].tolist() == frames
+    assert tensors["audio_values"].shape == (len(frames), 8, max(frames))
+    assert not tensors["audio_values"][-1, :, frames[-1] :].any(), "zeros fill up the last window"
+    count = heard.replacement.count("<|reserved|>")
+    assert heard.replacement == "<|reserved|>" * count
+    assert len(whole.tower.encode(read_payload(heard.payload)).embeddings) == count
+    assert whole.family.processor.written == {"audio": "<|audio|>"}
+
+
+@pytest.mark.parametrize("whole", ["ultravox"], indirect=True)
+def test_frames_are_those_of_whispers_own_extractor(whole: Whole) -> None:
+    samples = np.random.default_rng(2).normal(0, 0.1, 1600 * 3).astype(np.float32)
+    own = transformers.WhisperFeatureExtractor(feature_size=8)
+    expected = own([samples], sampling_rate=16_000, return_tensors="np", padding="longest", truncation=False)
+    found = load(whole.family.processor.audio(samples).payload)["audio_values"]
+    assert found == pytest.approx(expected["input_features"], abs=1e-4)
+    assert found.shape[2] == 30
