@@ -16,6 +16,9 @@ _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
     "audio": ("audio_token_id", "audio_token_index"),
 }
 
+_QWENS_PAD: Final = 151_655
+"""``<|image_pad|>`` of Qwen2 and 3."""
+
 
 @dataclass(frozen=True)
 class MediaSpec:
@@ -40,6 +43,8 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
         token = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
         if isinstance(token, int):
             found[modality] = _within(token, config)
+    if config.get("model_type") == "ovis2_5":
+        found.setdefault("image", _QWENS_PAD)  # published files leave it out
     vision = config.get("vision_config")
     taps = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
     return MediaSpec(found, len(taps) if isinstance(taps, Sequence) else 0, speaks) if found else None

@@ -8,7 +8,7 @@ embedding. Layers behind the one whose output is taken are left out.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from .config_fields import ConfigError
 from .model_spec import Backbone, NormKind, dense_mlp
@@ -30,6 +30,9 @@ JoinKind = Literal["beside", "mean"]
 PoolKind = Literal["none", "class", "probe"]
 """What of a picture is projected. ``none``: its patches; ``class``: its class token alone (CLIP); ``probe``: what a
 learned query finds in its patches (SigLIP)."""
+
+MARKS: Final = 4
+"""Embeddings that stand before and behind those of a picture, and of a video."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class ProjectorProduct:
     """Of its output, before the activation."""
     norm_last: bool = False
     """It is taken behind the activation."""
+    softmax: bool = False
+    """Its output, normed, becomes probabilities."""
     gate: str = ""
     """The name of another product of the same inputs, whose output is activated in place of its own and multiplies
     it."""
@@ -185,6 +190,8 @@ class VisionSpec(Backbone):
     """Frames of videos are pictures to it; as tiles of a quarter of the embeddings."""
     centred: bool = False
     """Pixels come from 0 to 1, and are taken from -1 to 1."""
+    marks: str = ""
+    """The name of :data:`MARKS` embeddings."""
     unused: tuple[str, ...] = ()
     """Beginnings of names that checkpoints may hold and nothing is made of."""
 
@@ -238,6 +245,8 @@ class VisionSpec(Backbone):
         found.update(self.projector.shapes("", self.taken_size, self.merge))
         if self.tiles is not None:
             found[f"{self.tiles.end}.weight"] = (self.embedding_size,)
+        if self.marks:
+            found[f"{self.marks}.weight"] = (MARKS, self.embedding_size)
         if self.pool == "probe":
             found.update(self._head_shapes())
         for number in range(len(self.deepstack)):

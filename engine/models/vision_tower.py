@@ -20,7 +20,7 @@ from ..layers.quantized import Input, Stream
 from ..layers.rotary import RotaryTables
 from ..model_config.config_fields import ConfigError
 from ..model_config.vision_hf import vision_spec_from_hf
-from ..model_config.vision_spec import VisionSpec
+from ..model_config.vision_spec import MARKS, VisionSpec
 from .payload import Encoded, Payload
 from .tower import Tower, sequences
 from .vision_grids import Layout, layout, learned, turns
@@ -64,6 +64,9 @@ class VisionTower(Tower):
         self._end = context.empty(spec.embedding_size, dtype=context.stream) if spec.tiles is not None else None
         if spec.tiles is not None and self._end is not None:
             weights.add(f"{spec.tiles.end}.weight", self._end)
+        self._marks = context.empty(MARKS, spec.embedding_size, dtype=context.stream) if spec.marks else None
+        if self._marks is not None:
+            weights.add(f"{spec.marks}.weight", self._marks)
         self._deepstack = [
             Projector(weights, projector, hidden, spec.merge, context, f"deepstack.{number}.")
             for number, projector in enumerate([spec.deepstack_projector] * len(spec.deepstack))
@@ -89,6 +92,9 @@ class VisionTower(Tower):
         return Encoded(self._put_together(payload, torch.cat([each.embeddings for each in found])), behind)
 
     def _put_together(self, payload: Payload, embeddings: torch.Tensor) -> torch.Tensor:
+        if self._marks is not None:
+            first = 2 * (payload.modality == "video")
+            return torch.cat((self._marks[first : first + 1], embeddings, self._marks[first + 1 : first + 2]))
         if self.spec.tiles is None or self._end is None:
             return embeddings
         if payload.modality == "video":

@@ -197,6 +197,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "LlavaNextForConditionalGeneration": ("granite_vision",),
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
     "Mistral3ForConditionalGeneration": ("mistral3",),
+    "Ovis2_5": ("ovis2_5", "ovis2_5_windows"),
     "Ovis2ForConditionalGeneration": ("ovis2",),
     "Qwen2AudioForConditionalGeneration": ("qwen2_audio",),
     "Qwen2_5OmniForConditionalGeneration": ("qwen2_5_omni",),

@@ -40,6 +40,7 @@ from .kimi_vl_processor import KimiVLProcessor
 from .lone_pictures import LonePictures
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
+from .ovis_processor import Ovis25Processor
 from .pixtral_processor import PixtralProcessor
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
@@ -51,12 +52,16 @@ from .ultravox_processor import UltravoxProcessor
 transformers: Any = untyped_transformers
 
 _OWN: Final[Mapping[str, Any]] = {
-    each.__name__: each
-    for each in (
-        *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor, KimiVLProcessor, Lfm2VlProcessor),
-        *(PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor, UltravoxProcessor, VoxtralProcessor),
-    )
-} | dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures)
+    **{
+        each.__name__: each
+        for each in (
+            *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor, KimiVLProcessor, Lfm2VlProcessor),
+            *(PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor, UltravoxProcessor, VoxtralProcessor),
+        )
+    },
+    **dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures),
+    "Ovis2_5Processor": Ovis25Processor,
+}
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Cohere2VisionProcessor": Cohere2VisionImages,
     "KimiVLProcessor": KimiVLImages,
@@ -65,7 +70,11 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Llama4Processor": Llama4Images,
 }
 """Image processors by the name of the processor, where transformers has none, or one for torchvision alone."""
-_UNNAMED: Final[Mapping[str, str]] = {"kimi_vl": "KimiVLProcessor", "ultravox": "UltravoxProcessor"}
+_UNNAMED: Final[Mapping[str, str]] = {
+    "kimi_vl": "KimiVLProcessor",
+    "ovis2_5": "Ovis2_5Processor",
+    "ultravox": "UltravoxProcessor",
+}
 """By model type, of which transformers has none and published files name none."""
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
 """What processors return besides tensors of the model: figures for the text."""

@@ -216,10 +216,113 @@ def _windows(parts: Sequence[Tensors]) -> dict[str, Any]:
     return {"audio_values": values, "audio_lens": torch.cat([part["audio_lens"] for part in parts])}
 
 
+class _NavitLayer(torch.nn.Module):
+    def __init__(self, hidden: int, inner: int, heads: int) -> None:
+        super().__init__()
+        self.layer_norm1, self.layer_norm2 = (torch.nn.LayerNorm(hidden, 1e-6) for _ in range(2))
+        parts = ("q_proj", "k_proj", "v_proj", "out_proj")
+        self.self_attn = torch.nn.ModuleDict({name: torch.nn.Linear(hidden, hidden) for name in parts})
+        self.mlp = torch.nn.ModuleDict({"fc1": torch.nn.Linear(hidden, inner), "fc2": torch.nn.Linear(inner, hidden)})
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor, angles: torch.Tensor, apart: torch.Tensor) -> torch.Tensor:
+        """angles [patches, head_dim / 2]; apart [patches, patches]: who does not see whom."""
+        y = self.layer_norm1(x)
+        q, k, v = (self.self_attn[f"{each}_proj"](y).unflatten(1, (self.heads, -1)).transpose(0, 1) for each in "qkv")
+        q, k = (_rotated(each, angles) for each in (q, k))
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(apart, -torch.inf)
+        x = x + self.self_attn["out_proj"]((scores.softmax(-1) @ v).transpose(0, 1).flatten(1))
+        inner = torch.nn.functional.gelu(self.mlp["fc1"](self.layer_norm2(x)), approximate="tanh")
+        found: torch.Tensor = x + self.mlp["fc2"](inner)
+        return found
+
+
+def _rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """The first half of each head turns with the second."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), dim=-1)
+
+
+class _Navit(torch.nn.Module):
+    """SigLIP 2 in a picture's own size, and a vocabulary of visual words (Ovis 2.5)."""
+
+    def __init__(self, window: int = 0) -> None:
+        """``window``: embeddings on each side of the square that all layers but the last see."""
+        super().__init__()
+        hidden, self.window = SIZES["hidden_size"], window
+        self.patch_embedding = torch.nn.Conv2d(3, hidden, PATCH, PATCH)
+        self.position_embedding = torch.nn.Embedding(6 * 6, hidden)
+        sizes = SIZES["intermediate_size"], SIZES["num_attention_heads"]
+        self.layers = torch.nn.ModuleList([_NavitLayer(hidden, *sizes) for _ in range(SIZES["num_hidden_layers"])])
+        self.post_layernorm = torch.nn.LayerNorm(hidden, 1e-6)
+        words = torch.nn.Linear(4 * hidden, _WORDS - 4, bias=False)
+        self.head = torch.nn.Sequential(words, torch.nn.LayerNorm(_WORDS - 4))
+        self.vte = torch.nn.Embedding(_WORDS, 64)
+
+    def forward(self, pixel_values: torch.Tensor, image_grid_thw: torch.Tensor) -> torch.Tensor:
+        grids = [(rows, columns) for _, rows, columns in image_grid_thw.tolist()]
+        parts = pixel_values.split([rows * columns for rows, columns in grids])
+        return torch.cat([self._picture(*each) for each in zip(parts, grids, strict=True)])
+
+    def _picture(self, values: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+        at = torch.cartesian_prod(*(torch.arange(side) for side in grid)).view(*grid, 2)
+        at = at.unflatten(1, (-1, 2)).unflatten(0, (-1, 2)).transpose(1, 2).flatten(0, 3)  # squares of four
+        square = self.position_embedding.weight.view(1, 6, 6, -1).permute(0, 3, 1, 2)
+        placed = torch.nn.functional.interpolate(square, grid, mode="bicubic", align_corners=False)[0]
+        x = self.patch_embedding(values.view(-1, 3, PATCH, PATCH)).flatten(1) + placed[:, at[:, 0], at[:, 1]].T
+        pairs = x.shape[1] // self.layers[0].heads // 2
+        frequencies = 10_000.0 ** (-torch.arange(0, pairs, 2) / pairs)
+        angles = (at[:, :, None] * frequencies).flatten(1)
+        for number, layer in enumerate(self.layers):
+            near = at // 2 // self.window if self.window and number < len(self.layers) - 1 else torch.zeros_like(at)
+            x = layer(x, angles, (near[:, None] != near).any(-1))
+        chances = self.head(self.post_layernorm(x).view(-1, 4 * x.shape[1])).softmax(-1)
+        words = self.vte.weight
+        return torch.cat((words[-4:-3], chances @ words[:-4], words[-3:-2]))
+
+
+_WORDS: Final = 44
+
+
+def _ovis2_5(folder: Path, *, window: int = 0) -> Composed:
+    text = transformers.Qwen3Config(**TEXT, head_dim=16, tie_word_embeddings=False)
+    vision = {**SIZES, "model_type": "siglip2_navit", "patch_size": PATCH, "image_size": 6 * PATCH, "num_patches": -1}
+    vision |= {"hidden_stride": 2, "window_size": 2 * PATCH * window, "preserve_original_pe": True, "use_rope": True}
+    vision |= {"temporal_patch_size": 1, "fullatt_block_indexes": "1" if window else None}
+    config = {
+        **{"architectures": ["Ovis2_5"], "model_type": "ovis2_5", "hidden_size": 64, "visual_vocab_size": _WORDS},
+        **{"llm_config": text.to_dict(), "vit_config": vision, "image_token_id": token("<|image_pad|>")},
+    }
+
+    def make() -> Composed:
+        return Composed(transformers.Qwen3ForCausalLM(text), _Navit(window), token("<|image_pad|>"))
+
+    def named(name: str) -> str:
+        if name.startswith("vte"):
+            return name
+        part = "embeddings." if name.endswith(("embedding.weight", "embedding.bias")) else ""
+        part = "encoder." if name.startswith("layers") else part
+        return f"visual_tokenizer.{'' if name.startswith('head') else 'vit.vision_model.' + part}{name}"
+
+    model: Composed = randomised("ovis2_5", make)
+    model.save(folder, config, "llm.", named)
+    return model
+
+
+def _ovis_picture(random: torch.Generator, size: int) -> Picture:
+    rows, columns = ((4, 6), (6, 4))[size]
+    pixels = torch.randn(rows * columns, 3 * PATCH * PATCH, generator=random)
+    tensors = {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, rows, columns]])}
+    return Picture(tensors, [token("<|image_pad|>")] * (rows * columns // 4 + 2))
+
+
+_OVIS: Final = Kind(_ovis_picture, token("<|image_pad|>"), cat())
 _KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
 PUBLISHED: Final[Mapping[str, Published]] = {
     "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
+    "ovis2_5": Published("ovis2_5", _ovis2_5, _OVIS),
+    "ovis2_5_windows": Published("ovis2_5", partial(_ovis2_5, window=1), _OVIS),
     "ultravox": Published("ultravox", ultravox, Kind(_spoken, _SOUND, _windows)),
     "ultravox_0.4": Published("ultravox", partial(ultravox, middle=False), Kind(_spoken, _SOUND, _windows)),
 }

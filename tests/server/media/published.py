@@ -41,6 +41,16 @@ _FILES: Final[Mapping[str, _Files]] = {
             **{"<|vision_end|>": "<|media_end|>", "<image>": "<|media_content|>"},
         },
     ),
+    "ovis2_5": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "SiglipImageProcessor", "image_mean": _HALF, "image_std": _HALF},
+                **{"resample": 2, "size": {"height": 24, "width": 24}, "min_pixels": 256, "max_pixels": 1024},
+            }
+        },
+        {"<image>": "<unused>"},
+    ),
     "ultravox": _Files(
         _CONTENT,
         {"processor_config.json": {"processor_class": "UltravoxProcessor", "audio_context_size": 80}},

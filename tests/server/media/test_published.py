@@ -12,6 +12,7 @@ from safetensors.numpy import load
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import tower_weights
+from stentor.engine.model_config.media_spec import media_spec
 from stentor.engine.models.audio_tower import native_audio_tower
 from stentor.engine.models.payload import read_payload
 from stentor.engine.models.vision_tower import native_tower
@@ -45,6 +46,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 PROMPTS = {
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
+    "ovis2_5": "{}\n",
 }
 """What stands in a prompt for a picture, but for its placeholders."""
 
@@ -81,6 +83,29 @@ def test_kimis_pictures_are_filled_up_and_have_no_more_patches_than_its_files_sa
     drawn = np.asarray(waves(18, 21))[:4, :4].transpose(2, 0, 1)
     assert whole[0] == pytest.approx(drawn / 127.5 - 1, abs=1e-6)
     assert (whole[-1] == -1).all(), "what fills it up is black"
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"), [((24, 16), (4, 6)), ((40, 30), (6, 8)), ((8, 90), (22, 2)), ((5, 5), (4, 4)), ((4, 999), (32, 2))]
+)
+def test_pictures_of_ovis_keep_their_shape_in_squares_of_patches(
+    tmp_path: Path, size: tuple[int, int], grid: tuple[int, int]
+) -> None:
+    WHOLE["ovis2_5"](tmp_path)
+    found = load(ModelProcessor(tmp_path).image(waves(*size), {}, alone=True).payload)
+    assert found["image_grid_thw"].tolist() == [[1, *grid]]
+    assert found["pixel_values"].shape == (grid[0] * grid[1], 3 * 4 * 4)
+    if size == (24, 16):  # as large as it may be: each patch is a piece of it, and four stand beside each other
+        drawn = np.asarray(waves(*size)).transpose(2, 0, 1) / 127.5 - 1
+        for number, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1), (0, 2)]):
+            piece = drawn[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+            assert found["pixel_values"][number] == pytest.approx(piece.flatten(), abs=1e-6)
+
+
+def test_what_published_files_of_ovis_leave_out_is_known() -> None:
+    spec = media_spec({"model_type": "ovis2_5", "llm_config": {"model_type": "qwen3"}})
+    assert spec is not None
+    assert spec.placeholders == {"image": 151_655}
 
 
 def test_pictures_that_are_to_be_cropped_are_refused(tmp_path: Path) -> None:
