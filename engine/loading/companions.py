@@ -29,6 +29,15 @@ def companions(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield part, named
 
 
+def companions_in(folder: Path) -> list[str]:
+    """What the model in ``folder`` names; nothing where it has no readable config.json, which opening it tells."""
+    file = folder / "config.json"
+    try:
+        return [named for _, named in companions(read_json(file))] if file.is_file() else []
+    except CheckpointError:
+        return []
+
+
 def with_companions(config: Mapping[str, object]) -> Whole:
     """Raises :class:`CheckpointError` where one of them has not been fetched."""
     found, folders = dict(config), []

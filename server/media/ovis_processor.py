@@ -29,4 +29,5 @@ class Ovis25Processor(ProcessorMixin):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         patches = int(image_inputs["image_grid_thw"][image_idx].prod())
-        return "<|image_pad|>" * (patches // self.image_processor.merge_size**2 + _MARKS)
+        found: str = "<|image_pad|>" * (patches // self.image_processor.merge_size**2 + _MARKS)
+        return found

@@ -54,7 +54,8 @@ class Ovis25Images(OwnImages):
         values, grids = [], []
         square = patch_size * merge_size
         for picture in images:
-            height, width = fitting(*picture.shape[1:], square, size.shortest_edge, size.longest_edge)
+            _, height, width = picture.shape
+            height, width = fitting(height, width, square, size.shortest_edge, size.longest_edge)
             whole = normed(resized(picture, height, width, resample), rescale_factor, image_mean, image_std)
             down, across = height // square, width // square
             cut = whole.reshape(len(whole), down, merge_size, patch_size, across, merge_size, patch_size)

@@ -12,7 +12,10 @@ from safetensors.numpy import load
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import tower_weights
+from stentor.engine.model_config.audio_hf import audio_spec_from_hf
+from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.media_spec import media_spec
+from stentor.engine.model_config.vision_hf import vision_spec_from_hf
 from stentor.engine.models.audio_tower import native_audio_tower
 from stentor.engine.models.payload import read_payload
 from stentor.engine.models.vision_tower import native_tower
@@ -58,7 +61,7 @@ def test_there_are_as_many_placeholders_as_the_tower_makes_embeddings(whole: Who
     seen = picture(*size)
     _, placed = one.prompt([{"role": "user", "content": [{"type": "image"}]}], [seen])
     (span,) = placed.spans
-    assert len(whole.tower.encode(read_payload(span.data)).embeddings) == placed.tokens["image"]
+    assert len(whole.tower.encode(read_payload(bytes(span.data))).embeddings) == placed.tokens["image"]
 
 
 @pytest.mark.parametrize(("whole", "written"), PROMPTS.items(), indirect=["whole"])
@@ -86,7 +89,8 @@ def test_kimis_pictures_are_filled_up_and_have_no_more_patches_than_its_files_sa
 
 
 @pytest.mark.parametrize(
-    ("size", "grid"), [((24, 16), (4, 6)), ((40, 30), (6, 8)), ((8, 90), (22, 2)), ((5, 5), (4, 4)), ((4, 999), (32, 2))]
+    ("size", "grid"),
+    [((24, 16), (4, 6)), ((40, 30), (6, 8)), ((8, 90), (22, 2)), ((5, 5), (4, 4)), ((4, 999), (32, 2))],
 )
 def test_pictures_of_ovis_keep_their_shape_in_squares_of_patches(
     tmp_path: Path, size: tuple[int, int], grid: tuple[int, int]
@@ -106,6 +110,45 @@ def test_what_published_files_of_ovis_leave_out_is_known() -> None:
     spec = media_spec({"model_type": "ovis2_5", "llm_config": {"model_type": "qwen3"}})
     assert spec is not None
     assert spec.placeholders == {"image": 151_655}
+
+
+@pytest.mark.parametrize(("token", "expected"), [(128_256, 128_255), (128_002, 128_002)])
+def test_a_token_of_ultravox_behind_the_vocabulary_is_told_as_its_last(token: int, expected: int) -> None:
+    spec = media_spec({"model_type": "ultravox", "audio_token_index": token, "vocab_size": 128_256})
+    assert spec is not None
+    assert spec.placeholders == {"audio": expected}
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"num_projector_layers": 2}, "num_projector_layers is 2, expected none"),
+        ({"audio_latency_block_size": 100}, "audio_latency_block_size is 100, expected none"),
+        ({"audio_config": {"model_type": "wav2vec2"}}, "not that of a Whisper encoder"),
+        ({"audio_config": {"d_model": 30, "encoder_attention_heads": 4}}, "30 dimensions do not divide among 4 heads"),
+    ],
+)
+def test_an_encoder_of_sounds_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        audio_spec_from_hf({"model_type": "ultravox", "audio_config": {}, **config}, 64)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"vit_config": {"model_type": "aimv2"}}, "vit_config.model_type is 'aimv2'"),
+        ({"vit_config": {"fullatt_block_indexes": "7,15"}}, "fullatt_block_indexes is '7,15', expected such as"),
+    ],
+)
+def test_a_tower_of_ovis_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "ovis2_5", **config}, 64)
+
+
+def test_kimis_learned_positions_are_a_square() -> None:
+    vision = {"init_pos_emb_height": 64, "init_pos_emb_width": 32}
+    with pytest.raises(ConfigError, match="are 64 and 32, expected a square"):
+        vision_spec_from_hf({"model_type": "kimi_vl", "vision_config": vision}, 64)
 
 
 def test_pictures_that_are_to_be_cropped_are_refused(tmp_path: Path) -> None:
