@@ -26,6 +26,7 @@ from ..model_config.whisper_config import WhisperConfig
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
 from ..quantization.parse import FILES, parse_quantization
 from ..quantization.stored_tensors import correct_by_tensors
+from .companions import with_companions
 from .ct2_file import read_ct2
 from .ct2_whisper import tensors as ct2_tensors
 from .ct2_whisper import whisper_config
@@ -188,9 +189,10 @@ def _native(checkpoint: Checkpoint, model_impl: ModelImpl) -> Checkpoint:
 
 
 def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
-    config, generation = _read_configs(folder)
+    read_here, generation = _read_configs(folder)
+    config, others = with_companions(read_here)
     quantized = described_quantization(folder, config)
-    tensors = safetensors_index(folder)
+    tensors = tuple(tensor for each in (folder, *others) for tensor in safetensors_index(each))
     read = read_config(config, generation, model_impl)
     tower = None
     if isinstance(read, ModelSpec) and read.text_part:
@@ -323,7 +325,8 @@ def _open_dummy(path: Path, model_impl: ModelImpl) -> Checkpoint:
         found = _open_ct2(ct2)
         return Checkpoint("dummy", found.folder, (), found.config, "bfloat16", found.defaults)
     if path.is_dir() and (path / "config.json").is_file():
-        config, generation = _read_configs(path)
+        read_here, generation = _read_configs(path)
+        config, _ = with_companions(read_here)
         named = config.get("dtype", config.get("torch_dtype"))
         return Checkpoint(
             format="dummy",

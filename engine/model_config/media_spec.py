@@ -11,10 +11,13 @@ Modality = Literal["image", "video", "audio"]
 TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
 """Model types of a tower for texts and one for pictures, which meet in one space."""
 _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
-    "image": ("image_token_id", "image_token_index"),
+    "image": ("image_token_id", "image_token_index", "media_placeholder_token_id"),
     "video": ("video_token_id", "video_token_index"),
     "audio": ("audio_token_id", "audio_token_index"),
 }
+
+_QWENS_PAD: Final = 151_655
+"""``<|image_pad|>`` of Qwen2 and 3."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,17 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     for modality, keys in _KEYS.items():
         token = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
         if isinstance(token, int):
-            found[modality] = token
+            found[modality] = _within(token, config)
+    if config.get("model_type") == "ovis2_5":
+        found.setdefault("image", _QWENS_PAD)  # published files leave it out
     vision = config.get("vision_config")
     taps = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
     return MediaSpec(found, len(taps) if isinstance(taps, Sequence) else 0, speaks) if found else None
+
+
+def _within(token: int, config: Mapping[str, object]) -> int:
+    """The token, or where Ultravox has put its own behind the vocabulary of its text model, the last of that: what
+    transformers' tokenizers hold in reserve there."""
+    most = config.get("vocab_size")
+    outside = config.get("model_type") == "ultravox" and isinstance(most, int) and token >= most
+    return most - 1 if outside and isinstance(most, int) else token

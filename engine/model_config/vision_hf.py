@@ -9,6 +9,8 @@ from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, NormKind, Norms
 from .vision_fields import SeeingModel, activation_of, attention_of, side_of, two_products
 from .vision_gemma4 import gemma4
+from .vision_moonvit import kimi_k25, kimi_vl
+from .vision_ovis import ovis2_5
 from .vision_qwen import glm4v, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
 from .vision_siglip import (
     aya_vision,
@@ -32,7 +34,7 @@ def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec
     here, naming the field."""
     whole = Fields(config)
     kind = whole.text("model_type", "")
-    vision = whole.table("vision_config")
+    vision = whole.table("vision_config") or whole.table("vit_config")
     if kind not in _READERS or vision is None:
         raise ConfigError(f"the tower of {kind or 'a model without model_type'} is not native")
     spec = _READERS[kind](SeeingModel(whole, Fields(vision), hidden))
@@ -107,8 +109,11 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "glm4v": glm4v,
     "glm4v_moe": glm4v,
     "glm46v": glm4v,
+    "kimi_k25": kimi_k25,
+    "kimi_vl": kimi_vl,
     "mistral3": mistral3,
     "internvl": _internvl,
+    "ovis2_5": ovis2_5,
     "qwen2_vl": qwen2_vl,
     "qwen2_5_vl": qwen2_5_vl,
     "qwen3_vl": qwen3_vl,

@@ -8,26 +8,31 @@ embedding. Layers behind the one whose output is taken are left out.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from .config_fields import ConfigError
 from .model_spec import Backbone, NormKind, dense_mlp
 
-PatchSource = Literal["pixels", "sized", "patches", "shaped"]
+PatchSource = Literal["pixels", "sized", "patches", "rows", "shaped"]
 """``pixels``: pictures as rectangles of pixels; ``sized``: the same, beside how much of each is picture (Pixtral);
-``patches``: as patches already, beside a grid (Qwen2-VL); ``shaped``: as patches row by row, filled up to one number
-for all pictures, beside rows and columns (SigLIP 2), or the column and row of each (Gemma 4)."""
+``patches``: as patches already, beside a grid (Qwen2-VL); ``rows``: the same, row by row (Kimi-VL); ``shaped``: as
+patches row by row, filled up to one number for all pictures, beside rows and columns (SigLIP 2), or the column and row
+of each (Gemma 4)."""
 PositionKind = Literal["none", "exact", "buckets", "bilinear", "antialiased", "sampled", "axial"]
 """How a patch finds its row in a learned square of positions. ``exact``: the picture has the square's own size.
 ``buckets``: by the part of the picture's height and width that lies before the patch (Idefics3). ``bilinear``: the
 square is stretched to the picture, corner on corner (Qwen3-VL). ``antialiased``: it is resized as a picture is, by a
-bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V).
+bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V,
+Kimi-VL).
 ``axial``: it adds a row for its column and one for its row, of a table that has those of columns first (Gemma 4)."""
 ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu"]
 JoinKind = Literal["beside", "mean"]
 PoolKind = Literal["none", "class", "probe"]
 """What of a picture is projected. ``none``: its patches; ``class``: its class token alone (CLIP); ``probe``: what a
 learned query finds in its patches (SigLIP)."""
+
+MARKS: Final = 4
+"""Embeddings that stand before and behind those of a picture, and of a video."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class AxialRope:
     """The first half turns by the column."""
     columns_between: bool = False
     """Columns turn by the frequencies that lie between those of rows (Pixtral), not by the same."""
+    alternating: bool = False
+    """In place of halves every second pair turns by the column, the first among them (Kimi-VL)."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,10 @@ class ProjectorProduct:
     """Stored as [inputs, outputs] under its bare name (Gemma 3)."""
     norm: ProjectorNorm | None = None
     """Of its output, before the activation."""
+    norm_last: bool = False
+    """It is taken behind the activation."""
+    softmax: bool = False
+    """Its output, normed, becomes probabilities."""
     gate: str = ""
     """The name of another product of the same inputs, whose output is activated in place of its own and multiplies
     it."""
@@ -179,6 +190,8 @@ class VisionSpec(Backbone):
     """Frames of videos are pictures to it; as tiles of a quarter of the embeddings."""
     centred: bool = False
     """Pixels come from 0 to 1, and are taken from -1 to 1."""
+    marks: str = ""
+    """The name of :data:`MARKS` embeddings."""
     unused: tuple[str, ...] = ()
     """Beginnings of names that checkpoints may hold and nothing is made of."""
 
@@ -232,6 +245,8 @@ class VisionSpec(Backbone):
         found.update(self.projector.shapes("", self.taken_size, self.merge))
         if self.tiles is not None:
             found[f"{self.tiles.end}.weight"] = (self.embedding_size,)
+        if self.marks:
+            found[f"{self.marks}.weight"] = (MARKS, self.embedding_size)
         if self.pool == "probe":
             found.update(self._head_shapes())
         for number in range(len(self.deepstack)):

@@ -18,8 +18,17 @@ SECONDS_PER_POSITION = 0.02
 ENCODER_BLOCK = 16
 """Encoder positions of a block of an encoder slot."""
 _EPS = 1e-5
-_MOST_POSITIONS = 1 << 20
-_MOST_MEL_BINS = 1024
+MOST_POSITIONS = 1 << 20
+MOST_MEL_BINS = 1024
+
+
+def whisper_layer(hidden: int, heads: int, inner: int) -> LayerSpec:
+    """Of the encoder, or the decoder."""
+    head_dim = hidden // heads
+    mixer = AttentionSpec(heads, heads, head_dim, head_dim**-0.5, None, out="out_proj")
+    mixer = replace(mixer, qkv_bias=True, key_bias=False, output_bias=True)
+    norms = Norms(mixer_in="self_attn_layer_norm", mlp_in="final_layer_norm", kind="layer", bias=True)
+    return LayerSpec(mixer, MLPSpec(inner, "gelu", True, ("fc1",), "fc2", gated=False), norms)
 
 
 @dataclass(frozen=True)
@@ -59,22 +68,15 @@ class WhisperConfig:
     @property
     def encoder(self) -> Backbone:
         """Of positions in place of tokens."""
-        layer = self._layer(self.encoder_heads, self.encoder_intermediate_size)
+        layer = whisper_layer(self.hidden_size, self.encoder_heads, self.encoder_intermediate_size)
         return self._backbone("model.encoder.layers", (layer,) * self.encoder_layers, self.source_positions)
 
     @property
     def decoder(self) -> Backbone:
-        layer = self._layer(self.num_heads, self.intermediate_size)
+        layer = whisper_layer(self.hidden_size, self.num_heads, self.intermediate_size)
         cross = replace(layer.attention, name="encoder_attn")
         layer = replace(layer, cross=cross, norms=replace(layer.norms, cross_in="encoder_attn_layer_norm"))
         return self._backbone("model.decoder.layers", (layer,) * self.num_layers, self.max_position)
-
-    def _layer(self, heads: int, inner: int) -> LayerSpec:
-        head_dim = self.hidden_size // heads
-        mixer = AttentionSpec(heads, heads, head_dim, head_dim**-0.5, None, out="out_proj")
-        mixer = replace(mixer, qkv_bias=True, key_bias=False, output_bias=True)
-        norms = Norms(mixer_in="self_attn_layer_norm", mlp_in="final_layer_norm", kind="layer", bias=True)
-        return LayerSpec(mixer, MLPSpec(inner, "gelu", True, ("fc1",), "fc2", gated=False), norms)
 
     def _backbone(self, prefix: str, layers: tuple[LayerSpec, ...], max_position: int) -> Backbone:
         return Backbone(
@@ -145,21 +147,21 @@ def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str
             architecture=ARCHITECTURE,
             vocab_size=fields.integer("vocab_size", 51865),
             hidden_size=fields.integer("d_model", 384),
-            mel_bins=fields.integer("num_mel_bins", 80, most=_MOST_MEL_BINS),
-            source_positions=fields.integer("max_source_positions", 1500, most=_MOST_POSITIONS),
+            mel_bins=fields.integer("num_mel_bins", 80, most=MOST_MEL_BINS),
+            source_positions=fields.integer("max_source_positions", 1500, most=MOST_POSITIONS),
             encoder_layers=fields.integer("encoder_layers", 4, most=MOST_LAYERS),
             encoder_heads=fields.integer("encoder_attention_heads", 6),
             encoder_intermediate_size=fields.integer("encoder_ffn_dim", 1536),
             num_layers=fields.integer("decoder_layers", 4, most=MOST_LAYERS),
             num_heads=fields.integer("decoder_attention_heads", 6),
             intermediate_size=fields.integer("decoder_ffn_dim", 1536),
-            max_position=fields.integer("max_target_positions", 448, most=_MOST_POSITIONS),
+            max_position=fields.integer("max_target_positions", 448, most=MOST_POSITIONS),
             bos_token_id=fields.token_id("bos_token_id"),
             eos_token_ids=generated.token_ids("eos_token_id") or fields.token_ids("eos_token_id"),
             suppressed=suppressed["suppress_tokens"],
             suppressed_first=suppressed["begin_suppress_tokens"],
             alignment_heads=_pairs(generated, "alignment_heads"),
-            median_filter=fields.integer("median_filter_width", 7, most=_MOST_POSITIONS),
+            median_filter=fields.integer("median_filter_width", 7, most=MOST_POSITIONS),
         )
     )
 

@@ -57,7 +57,10 @@ def turns(
     by_row = 1.0 / rope.theta ** (pairs / head_dim)
     by_column = 1.0 / rope.theta ** ((pairs + 2) / head_dim) if rope.columns_between else by_row
     halves = torch.outer(rows.float(), by_row), torch.outer(columns.float(), by_column)
-    angles = torch.cat(halves[::-1] if rope.columns_first else halves, dim=1)
+    if rope.alternating:
+        angles = torch.stack(halves[::-1], dim=2).flatten(1)
+    else:
+        angles = torch.cat(halves[::-1] if rope.columns_first else halves, dim=1)
     return angles.cos(), angles.sin()
 
 

@@ -8,11 +8,13 @@ from typing import Final
 
 import torch
 
-from ..model_config.vision_spec import VisionSpec
+from ..model_config.vision_spec import MARKS, VisionSpec
 from .vision_projector import stored_as_multiplied
 
-_TOWER: Final = re.compile(r"\A(?:model\.)?(?:vision_tower|vision_model|visual|vision_encoder)\.(?:vision_model\.)?")
-_PROJECTOR: Final = re.compile(r"\A(?:model\.)?(?:connector|multi_modal_projector)\.")
+_TOWER: Final = re.compile(
+    r"\A(?:model\.)?(?:vision_tower|vision_model|visual|vision_encoder|visual_tokenizer\.vit)\.(?:vision_model\.)?"
+)
+_PROJECTOR: Final = re.compile(r"\A(?:model\.)?(?:connector|multi_modal_projector|mm_projector)\.")
 _IN_PROJ: Final = re.compile(r"(.+)\.in_proj_(weight|bias)")
 """Queries, keys and values as torch's own attention has them."""
 _BARE: Final = ("weight", "bias")
@@ -24,9 +26,19 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\A(?:model\.)?embed_vision\.", "projector."),
     ),
     "internvl": (),
+    "moonvit": (
+        (r"\.wqkv\.", ".attn.qkv_proj."),
+        (r"\.wo\.", ".attn.proj."),
+        (r"\Aprojector\.proj\.0\.", "projector.linear_1."),
+        (r"\Aprojector\.proj\.2\.", "projector.linear_2."),
+    ),
     "glm": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\A(merger|downsample)\.", r"projector.\1."),
+    ),
+    "ovis2_5": (
+        (r"\Avisual_tokenizer\.head\.", "projector.head."),
+        (r"\Avte\.", "projector.vte."),
     ),
     "qwen": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
@@ -55,6 +67,9 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
         shape = shapes.get(name)
         if tensor.dim() > 2 and shape is not None and tensor.numel() == math.prod(shape):
             tensor = tensor.reshape(shape)  # a convolution whose steps are as long as itself, or one row
+        if spec.names == "ovis2_5" and name == "projector.vte.weight":
+            yield f"{spec.marks}.weight", tensor[-MARKS:]
+            tensor = tensor[:-MARKS]
         if spec.names == "gemma4" and _TURNED.search(name):
             tensor = _quarters(tensor, spec.layers[0].attention.head_dim)
         yield name, stored_as_multiplied(spec.projector, spec.taken_size, spec.merge, name, tensor)

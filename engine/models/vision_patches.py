@@ -24,7 +24,7 @@ class Patches:
 
 def read_patches(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
     """``tensors`` are a payload's. Raises ValueError for those that the tower does not take."""
-    if spec.source == "patches":
+    if spec.source in ("patches", "rows"):
         return _of_grid(spec, tensors)
     if spec.source == "shaped":
         return _of_shapes(spec, tensors)
@@ -100,8 +100,9 @@ def _of_sizes(spec: VisionSpec, pixels: torch.Tensor, sizes: torch.Tensor | None
 
 
 def _of_grid(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
-    """Patches in squares already, beside (frames, rows, columns) of each picture or video."""
-    values = _given(tensors, "pixel_values", "pixel_values_videos").flatten(0, -2)
+    """Patches in squares already, or row by row, beside (frames, rows, columns) of each picture or video."""
+    values = _given(tensors, "pixel_values", "pixel_values_videos")
+    values = values.flatten(0, -2) if spec.source == "patches" else values.flatten(1)
     thw = _given(tensors, "image_grid_thw", "video_grid_thw").reshape(-1, 3).tolist()
     grids = tuple((rows, columns) for frames, rows, columns in thw for _ in range(frames))
     if values.shape != (sum(rows * columns for rows, columns in grids), spec.patch_values):
@@ -109,7 +110,16 @@ def _of_grid(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
             f"pixel_values has shape {list(values.shape)}, expected {spec.patch_values} numbers for each patch of "
             f"{', '.join(' x '.join(map(str, each)) for each in thw)}"
         )
+    if spec.source == "rows":
+        pictures = values.split([rows * columns for rows, columns in grids])
+        values = torch.cat([each[_places(spec, grid)] for each, grid in zip(pictures, grids, strict=True)])
     return Patches(values, grids)
+
+
+def _places(spec: VisionSpec, grid: Grid) -> torch.Tensor:
+    """int64 [patches]: in the order of :func:`.vision_grids.layout`, which of those row by row each is."""
+    at = layout(grid, spec.merge, spec.window)
+    return at.rows * grid[1] + at.columns
 
 
 def _of_shapes(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
@@ -127,6 +137,5 @@ def _of_shapes(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches
             f"pixel_values has shape {list(values.shape)}, expected {spec.patch_values} numbers for each patch of "
             f"{', '.join(f'{rows} x {columns}' for rows, columns in grids) or 'some picture'}"
         )
-    layouts = [layout(grid, spec.merge, spec.window) for grid in grids]
-    places = [at.rows * columns + at.columns for at, (_, columns) in zip(layouts, grids, strict=True)]
-    return Patches(torch.cat([picture[at] for picture, at in zip(values, places, strict=True)]), grids)
+    pictures = [picture[_places(spec, grid)] for picture, grid in zip(values, grids, strict=True)]
+    return Patches(torch.cat(pictures), grids)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import torch
 
@@ -12,6 +13,9 @@ from ..layers.linear import Linear
 from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..layers.weights import WeightMap
 from ..model_config.vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec
+
+_WIDE_ROWS: Final = 256
+"""Embeddings at a time, of which each is a mean of as many as a vocabulary has."""
 
 
 class Projector:
@@ -28,6 +32,7 @@ class Projector:
         size = inputs[0] if self._joined_first else hidden
         self._norm = None if spec.norm is None else _norm(weights, prefix, spec.norm, size, context)
         self._scale = spec.scale
+        self._wide = any(product.softmax for product in spec.products)
         self._standard = [context.empty(inputs[0], dtype=context.stream) for _ in spec.standard or ()]
         for name, tensor in zip(spec.standard or (), self._standard, strict=True):
             weights.add(f"{prefix}{name}.weight", tensor)
@@ -48,6 +53,11 @@ class Projector:
             x = (x - shift) * factor
         if self._norm is not None and self._joined_first:
             x = self._norm.plain(x)
+        if not self._wide:
+            return self._multiplied(x)
+        return torch.cat([self._multiplied(part) for part in x.split(_WIDE_ROWS)])
+
+    def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
         for product in self._products:
             x = product(x)
         return x
@@ -74,18 +84,22 @@ class _Product:
             context,
             bias=spec.bias,
             activation=None if apart else spec.activation,
-            dtype=context.dtype if spec.activation and spec.norm is None else context.stream,
+            dtype=context.dtype if spec.activation and (spec.norm is None or spec.norm_last) else context.stream,
         )
         self._norm = None if spec.norm is None else _norm(weights, prefix, spec.norm, spec.outputs, context)
-        self._activation = spec.activation if apart else None
+        self._softmax, self._dtype = spec.softmax, context.dtype
+        self._activation, self._norm_last = spec.activation if apart else None, spec.norm_last
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         x = self._linear(x)
-        if self._norm is not None:
+        if self._norm is not None and not self._norm_last:
             x = self._norm.plain(x)
-        if self._activation is None:
-            return x
-        return kernels.gated_activation(x, self._activation) if self._gated else kernels.activate_(x, self._activation)
+        if self._activation is not None:
+            gate = kernels.gated_activation if self._gated else kernels.activate_
+            x = gate(x, self._activation)
+        if self._norm is not None and self._norm_last:
+            x = self._norm.plain(x)
+        return x.softmax(1, dtype=torch.float32).to(self._dtype) if self._softmax else x
 
 
 def stored_as_multiplied(spec: ProjectorSpec, hidden: int, merge: int, name: str, tensor: torch.Tensor) -> torch.Tensor:

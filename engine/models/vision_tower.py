@@ -5,30 +5,24 @@ They differ by :class:`..model_config.vision_spec.VisionSpec`, not by code. Pict
 one pass, one after another and without padding: each is a sequence that sees itself.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import torch
 
-from stentor import kernels
-
-from ..layers.forward_batch import ForwardBatch, Texts
+from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
-from ..layers.norm import Norm, joined, make_norm
-from ..layers.parts import BeforePart
+from ..layers.norm import joined
 from ..layers.quantized import Input, Stream
 from ..layers.rotary import RotaryTables
-from ..layers.varlen_batch import VarlenBatch
-from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError
 from ..model_config.vision_hf import vision_spec_from_hf
-from ..model_config.vision_spec import VisionSpec
-from ..quantization.formats import OnlineFormat, QuantizedCheckpoint
+from ..model_config.vision_spec import MARKS, VisionSpec
 from .payload import Encoded, Payload
+from .tower import Tower, sequences
 from .vision_grids import Layout, layout, learned, turns
 from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
@@ -40,20 +34,13 @@ _PASS: Final = 2048
 """Patches from which on a pass takes no further picture: more would only leave the processor's caches."""
 
 
-class VisionTower:
+class VisionTower(Tower):
     """Takes what a model's processor makes of pictures or videos, and returns their embeddings."""
 
     def __init__(self, spec: VisionSpec, context: LayerContext) -> None:
+        super().__init__(spec, context)
         self.spec = spec
-        self.weights = weights = WeightMap()
-        self._pause: BeforePart | None = None
-        self._context = context = replace(
-            context,
-            float32_stream=context.packed,
-            quantized=_online(context),
-            tells_experts=False,
-            before_part=self._before_part,
-        )
+        weights, context = self.weights, self._context
         plain = replace(context, quantized=None)
         hidden = spec.hidden_size
         self._patches = Linear(
@@ -68,59 +55,33 @@ class VisionTower:
         self._class = context.empty(hidden, dtype=context.stream) if spec.class_token else None
         if self._class is not None:
             weights.add(f"{spec.class_name}.weight", self._class)
-        self._first_norm = self._norm(spec.first_norm)
+        self._first_norm = self._norm(spec.first_norm) if spec.first_norm else None
         rotary = RotaryTables(1, 1, context)
         self._layers = [Layer(weights, layer, spec, rotary, context) for layer in range(len(spec.layers))]
-        self._final_norm = self._norm(spec.final_norm)
+        self._final_norm = self._norm(spec.final_norm) if spec.final_norm else None
         self._head = ProbeHead(weights, spec, context) if spec.pool == "probe" else None
         self._projector = Projector(weights, spec.projector, spec.taken_size, spec.merge, context)
         self._end = context.empty(spec.embedding_size, dtype=context.stream) if spec.tiles is not None else None
         if spec.tiles is not None and self._end is not None:
             weights.add(f"{spec.tiles.end}.weight", self._end)
+        self._marks = context.empty(MARKS, spec.embedding_size, dtype=context.stream) if spec.marks else None
+        if self._marks is not None:
+            weights.add(f"{spec.marks}.weight", self._marks)
         self._deepstack = [
             Projector(weights, projector, hidden, spec.merge, context, f"deepstack.{number}.")
             for number, projector in enumerate([spec.deepstack_projector] * len(spec.deepstack))
             if projector is not None
         ]
 
-    def _table(self, name: str, rows: int) -> torch.Tensor:
-        table = self._context.empty(rows, self.spec.hidden_size, dtype=self._context.stream)
-        self.weights.add(f"{name}.weight", table)
-        return table
-
-    def _norm(self, name: str) -> Norm | None:
-        norms = self.spec.layers[0].norms
-        return make_norm(self.weights, name, norms, self.spec, self._context) if name else None
-
-    def before_parts(self, pause: BeforePart) -> None:
-        """``pause`` is called before each of its products and attentions from now on, or before each part of one."""
-        self._pause = pause
-
-    def _before_part(self) -> float:
-        return math.inf if self._pause is None else self._pause()
-
-    def words(self) -> dict[int, torch.Tensor]:
-        """Tokens of text whose embeddings are the tower's, [hidden] each by id: there are none."""
-        return {}
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """That weights are multiplied in."""
-        return self._context.dtype
-
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of its weights, by the names that :attr:`weights` has for them."""
         return self.spec.shapes()
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fills it from a checkpoint's tensors that are not the decoder's. Raises
-        :class:`..layers.weights.WeightError`."""
         self.weights.load(tower_tensors(self.spec, tensors))
 
     @torch.inference_mode()
     def encode(self, payload: Payload) -> Encoded:
-        """Raises ValueError for a modality that the tower has not, and for tensors that it does not take."""
         if payload.modality not in self.spec.modalities:
             raise ValueError(f"the model has no encoder for {payload.modality}s")
         patches = read_patches(self.spec, payload.tensors)
@@ -131,6 +92,9 @@ class VisionTower:
         return Encoded(self._put_together(payload, torch.cat([each.embeddings for each in found])), behind)
 
     def _put_together(self, payload: Payload, embeddings: torch.Tensor) -> torch.Tensor:
+        if self._marks is not None:
+            first = 2 * (payload.modality == "video")
+            return torch.cat((self._marks[first : first + 1], embeddings, self._marks[first + 1 : first + 2]))
         if self.spec.tiles is None or self._end is None:
             return embeddings
         if payload.modality == "video":
@@ -217,10 +181,10 @@ class VisionTower:
             head_dim = spec.layers[0].attention.head_dim
             cos, sin = turns(spec.rope, head_dim, rows.to(device), columns.to(device))
             turned = cos, sin
-        whole = ForwardBatch(positions, positions, texts=_texts(lengths, device, patches.real), turns=turned)
+        whole = ForwardBatch(positions, positions, texts=sequences(lengths, device, patches.real), turns=turned)
         if not spec.window:
             return whole, None
-        return whole, replace(whole, texts=_texts([length for each in layouts for length in each.windows], device))
+        return whole, replace(whole, texts=sequences([length for each in layouts for length in each.windows], device))
 
 
 def native_tower(described: Mapping[str, object], hidden: int, context: LayerContext) -> VisionTower | None:
@@ -229,13 +193,6 @@ def native_tower(described: Mapping[str, object], hidden: int, context: LayerCon
         return VisionTower(vision_spec_from_hf(described, hidden), context)
     except ConfigError:
         return None
-
-
-def _online(context: LayerContext) -> QuantizedCheckpoint | None:
-    """The context's formats where weights are quantised as they are loaded, or listed by their names (GGUF): other
-    towers are stored plain, under names that rules for stored formats do not mean."""
-    quantized = context.quantized
-    return quantized if quantized and all(isinstance(rule.format, OnlineFormat) for rule in quantized.rules) else None
 
 
 def _passes(patches: Patches) -> Iterator[Patches]:
@@ -261,22 +218,3 @@ def _order(orders: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         found.append(each + first)
         first += len(each)
     return torch.cat(found) if found else None
-
-
-def _texts(lengths: Sequence[int], device: torch.device, real: torch.Tensor | None = None) -> Texts:
-    """Sequences of so many patches, of which all are seen, or the ``real`` ones."""
-    starts = _starts(torch.tensor(lengths))
-    varlen = VarlenBatch(starts, max(lengths))
-    if real is None:
-        seen, query_starts = None, None
-    else:
-        owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-        seen, query_starts = real.nonzero().flatten().to(device), starts.to(device)
-        starts = _starts(torch.bincount(owner[real.cpu()], minlength=len(lengths)))
-    starts = starts.to(device)
-    return Texts(varlen, starts, kernels.lay_out_keys(starts), query_starts, seen=seen)
-
-
-def _starts(lengths: torch.Tensor) -> torch.Tensor:
-    """int32 [n + 1]"""
-    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()

@@ -27,8 +27,10 @@ from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError
 from ..model_config.media_spec import MediaSpec, media_spec
 from ..model_config.model_spec import Backbone
+from ..models.audio_tower import native_audio_tower
 from ..models.decoder import Decoder
 from ..models.encoder import Encoder
+from ..models.tower import Tower
 from ..models.transformers_tower import TransformersTower
 from ..models.vision_tower import VisionTower, native_tower
 from .families import Sizes, Text, TextModel
@@ -68,7 +70,7 @@ class MediaEncoder:
         mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
         self._turns = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
-        self._tower: TransformersTower | VisionTower | None = None
+        self._tower: TransformersTower | Tower | None = None
         self._missing = ""
         """Why there is none."""
         self._room = 0
@@ -118,7 +120,7 @@ class MediaEncoder:
             words=tower.words(),
         )
 
-    def _make_tower(self, context: LayerContext) -> TransformersTower | VisionTower:
+    def _make_tower(self, context: LayerContext) -> TransformersTower | Tower:
         dtype, stored = tower_dtype(context), self._checkpoint.tower
         # what outlives a worker is laid out before there is a tower
         own_context = replace(context, dtype=dtype, memory=None)
@@ -126,8 +128,11 @@ class MediaEncoder:
             if stored.quantized is not None:  # codes are multiplied as they are, beside activations of 16 bits
                 own_context = replace(own_context, dtype=context.dtype, quantized=stored.quantized)
             return VisionTower(stored.projector, own_context)
-        own = native_tower(self._described, self._spec.output_size, own_context)
-        return own or TransformersTower(self._described, dtype, context.device)
+        for native in (native_tower, native_audio_tower):
+            own = native(self._described, self._spec.output_size, own_context)
+            if own is not None:
+                return own
+        return TransformersTower(self._described, dtype, context.device)
 
     def weights(self) -> list[MemoryLine]:
         """What the tower takes."""
@@ -181,7 +186,7 @@ class MediaEncoder:
         kept = CacheGroup("cross", capacity=self._capacity(sizes), sliced=self._device == "cpu", whole=whole)
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
-    def _embedding_bytes(self, tower: TransformersTower | VisionTower) -> int:
+    def _embedding_bytes(self, tower: TransformersTower | Tower) -> int:
         return self._spec.output_size * tower.dtype.itemsize * (1 + self._media.layers)
 
     def _capacity(self, sizes: Sizes) -> int:

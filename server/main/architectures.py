@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from stentor.engine.model_config.attention_spec import LatentAttentionSpec
+from stentor.engine.model_config.audio_hf import NATIVE_ENCODERS
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf_config import DECODERS
 from stentor.engine.model_config.hf_text_part import SEEING
@@ -116,7 +117,7 @@ def tested_formats(architecture: str) -> list[str]:
 def remarks(architecture: str, spec: ModelSpec) -> list[str]:
     """What is not done for it, and what else is to be known."""
     found = []
-    if spec.text_part and SEEING[architecture].model_type not in NATIVE_TOWERS:
+    if spec.text_part and SEEING[architecture].model_type not in NATIVE_TOWERS | NATIVE_ENCODERS:
         found.append("what sees or hears is transformers' code")
     if spec.text_part and (projectors := projector_names(SEEING[architecture].model_type)):
         found.append(f"in GGUF files with mmproj of {' or '.join(projectors)}")

@@ -188,6 +188,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "GraniteSpeechForConditionalGeneration": ("granite_speech",),
     "Idefics3ForConditionalGeneration": ("idefics3",),
     "InternVLForConditionalGeneration": ("internvl",),
+    "KimiVLForConditionalGeneration": ("kimi_vl",),
     "Kimi_K25ForConditionalGeneration": ("kimi_k25",),
     "Lfm2VlForConditionalGeneration": ("lfm2_vl",),
     "LightOnOcrForConditionalGeneration": ("lighton_ocr",),
@@ -196,6 +197,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "LlavaNextForConditionalGeneration": ("granite_vision",),
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
     "Mistral3ForConditionalGeneration": ("mistral3",),
+    "Ovis2_5": ("ovis2_5", "ovis2_5_windows"),
     "Ovis2ForConditionalGeneration": ("ovis2",),
     "Qwen2AudioForConditionalGeneration": ("qwen2_audio",),
     "Qwen2_5OmniForConditionalGeneration": ("qwen2_5_omni",),
@@ -208,6 +210,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Qwen3_5ForConditionalGeneration": ("qwen3_5", "qwen3_5_film"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe",),
     "SmolVLMForConditionalGeneration": ("smolvlm",),
+    "UltravoxModel": ("ultravox", "ultravox_0.4"),
     "VoxtralForConditionalGeneration": ("voxtral",),
 }
 """By architecture: the tiny models of which :data:`MEDIA_FILE` does the same with media in their prompts."""

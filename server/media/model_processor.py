@@ -33,35 +33,49 @@ from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
 from .frame_processor import FrameProcessor
 from .images.cohere2 import Cohere2VisionImages
-from .images.kimi import KimiImages
+from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
+from .kimi_vl_processor import KimiVLProcessor
 from .lone_pictures import LonePictures
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
+from .ovis_processor import Ovis25Processor
 from .pixtral_processor import PixtralProcessor
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .refusal import Refusal
 from .smolvlm_processor import SmolVLMProcessor
+from .ultravox_processor import UltravoxProcessor
 
 transformers: Any = untyped_transformers
 
 _OWN: Final[Mapping[str, Any]] = {
-    each.__name__: each
-    for each in (
-        *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor, Lfm2VlProcessor),
-        *(PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor, VoxtralProcessor),
-    )
-} | dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures)
+    **{
+        each.__name__: each
+        for each in (
+            *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor, KimiVLProcessor, Lfm2VlProcessor),
+            *(PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor, UltravoxProcessor, VoxtralProcessor),
+        )
+    },
+    **dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures),
+    "Ovis2_5Processor": Ovis25Processor,
+}
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Cohere2VisionProcessor": Cohere2VisionImages,
+    "KimiVLProcessor": KimiVLImages,
     "Kimi_K25Processor": KimiImages,
     "Lfm2VlProcessor": Lfm2VlImages,
     "Llama4Processor": Llama4Images,
 }
-"""Image processors by the name of the processor, where transformers' own exists for torchvision alone."""
+"""Image processors by the name of the processor, where transformers has none, or one for torchvision alone."""
+_UNNAMED: Final[Mapping[str, str]] = {
+    "kimi_vl": "KimiVLProcessor",
+    "ovis2_5": "Ovis2_5Processor",
+    "ultravox": "UltravoxProcessor",
+}
+"""By model type, of which transformers has none and published files name none."""
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
 """What processors return besides tensors of the model: figures for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
@@ -298,7 +312,7 @@ def _payload(tensors: Mapping[str, Any], modality: Modality) -> bytes:
 def _class_name(files: ModelFiles) -> str:
     if (said := processor_name(files.source)) is not None:
         return said
-    known = transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES
+    known = {**transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES, **_UNNAMED}
     model_type = files.read("config.json").get("model_type")
     found = known.get(model_type)
     if not isinstance(found, str):
@@ -312,8 +326,8 @@ def _load(files: ModelFiles, name: str) -> Any:
         raise ProcessorError(f"transformers {transformers.__version__} has no {name}")
     try:
         source = files.source
-        if kind is GraniteSpeechProcessor and isinstance(source, Path):
-            return kind.of(source)
+        if isinstance(source, Path) and (read := getattr(kind, "of", None)) is not None:
+            return read(source)  # by more than its settings
         if isinstance(source, GivenFiles):
             settings = files.read(_SETTINGS)
         else:

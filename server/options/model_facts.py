@@ -4,6 +4,7 @@ Numbers follow from the model's description and the headers of its files; no wei
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec, IndexSpec, LatentAttentionSpec
+from stentor.engine.model_config.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
 from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSpec, RecurrentSpec
@@ -53,11 +55,11 @@ def describe_model(path: Path, gpus: Sequence[tuple[str, int]]) -> str:
 
 def _tower_code(checkpoint: Checkpoint) -> str:
     assert isinstance(checkpoint.config, ModelSpec)
-    try:
-        vision_spec_from_hf(checkpoint.described or {}, checkpoint.config.hidden_size)
-    except ConfigError:
-        return "transformers' modelling code"
-    return "layers of our own"
+    for read in (vision_spec_from_hf, audio_spec_from_hf):
+        with suppress(ConfigError):
+            read(checkpoint.described or {}, checkpoint.config.hidden_size)
+            return "layers of our own"
+    return "transformers' modelling code"
 
 
 def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[Fact]:

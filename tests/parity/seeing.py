@@ -9,8 +9,9 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture, square
+from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.sounding import SOUNDING, model_of, with_a_talker
-from stentor.tests.support.vision_models import EOS, PAD, PATCH, SIDE, SIZES, TEXT, VOCAB, Maker, token
+from stentor.tests.support.vision_models import EOS, PAD, PATCH, SIDE, SIZES, TEXT, VOCAB, Maker, randomised, token
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -173,21 +174,6 @@ def _gemma4_large() -> Any:
     return _gemma4(use_bidirectional_attention="vision")
 
 
-def _kimi() -> Any:
-    text = {**TEXT, "num_hidden_layers": 3, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1}
-    text |= {"topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1}
-    text |= {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
-    vision = {**SIZES, "patch_size": PATCH, "pos_emb_height": 8, "pos_emb_width": 8, "pos_emb_time": 2}
-    return transformers.Kimi_K25Config(
-        text_config={"model_type": "deepseek_v3", **text, "n_shared_experts": 1},
-        vision_config=vision,
-        projection_hidden_size=64,
-        image_token_id=token("<|image_pad|>"),
-        video_token_id=token("<|video_pad|>"),
-        tie_word_embeddings=False,
-    )
-
-
 def _ovis2() -> Any:
     vision = {**SIZES, "image_size": SIDE, "patch_size": PATCH, "vocab_size": 40, "hidden_stride": 2}
     return transformers.Ovis2Config(
@@ -275,13 +261,6 @@ def _glm_frames(random: torch.Generator, size: int) -> Picture:
     frame = [token("<|vision_start|>"), *inside, token("<|vision_end|>")]
     begin, end = token("<start_of_image>"), token("<end_of_image>")
     return Picture(whole.tensors, [begin, *frame, 61, *frame, 62, end], whole.grid, "video")
-
-
-def _kimi_picture(random: torch.Generator, size: int) -> Picture:
-    whole = qwen_picture(random, size)
-    _, rows, columns = whole.tensors["image_grid_thw"][0].tolist()
-    pixels = torch.randn(rows * columns, 3, PATCH, PATCH, generator=random)
-    return Picture({**whole.tensors, "pixel_values": pixels}, whole.tokens)
 
 
 def _siglip2(random: torch.Generator, size: int) -> Picture:
@@ -379,7 +358,6 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "gemma4_small": (_gemma4_small, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
     "gemma4_large": (_gemma4_large, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
     "gemma4_film": (_gemma4_large, Kind(_gemma4_film, token("<video>"), cat())),
-    "kimi_k25": (_kimi, Kind(_kimi_picture, token("<|image_pad|>"), cat())),
     "lighton_ocr": (_lighton_ocr, PICTURES["mistral3"]),
     "ovis2": (_ovis2, Kind(_ovis_picture, _IMAGE, cat())),
     "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),
@@ -392,18 +370,13 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
 def _made(config: Callable[[], Any]) -> Maker:
     def make(folder: Path) -> Any:
         made = config()
-        torch.manual_seed(sum(map(ord, made.model_type)))
-        model = model_of(made).float().eval()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if "norm" in name and name.endswith("weight"):
-                    parameter.add_(torch.empty_like(parameter).uniform_(-0.4, 0.4))
-                    if name.endswith("q_norm.weight") and made.model_type.startswith("gemma4"):
+        model = randomised(made.model_type, lambda: model_of(made))
+        if made.model_type.startswith("gemma4"):
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if name.endswith("q_norm.weight"):
                         parameter.mul_(0.25)  # nothing else scales scores: a peaked softmax would magnify rounding
-                else:
-                    parameter.normal_(0, 0.15)
-        # transformers names layers of Kimi's text as those of its tower when it turns names back
-        model.save_pretrained(folder, save_original_format=made.model_type != "kimi_k25")
+        model.save_pretrained(folder)
         if hasattr(made, "thinker_config"):
             with_a_talker(folder, made)
         return model
@@ -412,6 +385,13 @@ def _made(config: Callable[[], Any]) -> Maker:
 
 
 CONFIGS: Final[Mapping[str, Callable[[], Any]]] = {name: config for name, (config, _) in _FAMILIES.items()}
-MAKERS: Final[Mapping[str, Maker]] = {name: _made(config) for name, config in CONFIGS.items()}
-KINDS: Final[Mapping[str, Kind]] = {**PICTURES, **{name: kind for name, (_, kind) in _FAMILIES.items()}}
+MAKERS: Final[Mapping[str, Maker]] = {
+    **{name: _made(config) for name, config in CONFIGS.items()},
+    **{name: each.make for name, each in PUBLISHED.items()},
+}
+KINDS: Final[Mapping[str, Kind]] = {
+    **PICTURES,
+    **{name: kind for name, (_, kind) in _FAMILIES.items()},
+    **{name: each.kind for name, each in PUBLISHED.items()},
+}
 """Of all families."""

@@ -12,6 +12,7 @@ from stentor.server.main.architectures import computed, described, kinds, parity
 from stentor.server.main.tested import FORMATS, MEDIA, MEDIA_FILE, PARITY, PARITY_FILE, FormatCheck
 from stentor.tests.engine.loading import test_gguf_experts, tiny_gguf
 from stentor.tests.parity import test_architectures, test_gguf_families, test_media_models, tiny
+from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.seeing import CONFIGS
 from stentor.tests.support import mmproj_files
 from stentor.tests.support.vision_models import FAMILIES
@@ -40,6 +41,7 @@ def test_the_page_names_the_parity_models_of_each_architecture_and_no_others() -
     assert found == PARITY, "a new architecture or model has a row in server/main/tested.py"
     seen = {**{name: name for name in FAMILIES}, "pixtral": "llava"}
     seen |= {name: config().model_type for name, config in CONFIGS.items()}
+    seen |= {name: each.model_type for name, each in PUBLISHED.items()}
     of_type = {kind: name for name, kind in known.items()}
     with_media: dict[str, set[str]] = {}
     for model, kind in seen.items():

@@ -295,15 +295,21 @@ FAMILIES: Final[Mapping[str, Maker]] = {
 
 
 def _write_model(folder: Path, config: Any) -> Any:
-    torch.manual_seed(sum(map(ord, config.model_type)))
-    model = transformers.AutoModelForImageTextToText.from_config(config).float().eval()
+    model = randomised(config.model_type, lambda: transformers.AutoModelForImageTextToText.from_config(config))
+    model.save_pretrained(folder)
+    return model
+
+
+def randomised(name: str, make: Callable[[], Any]) -> Any:
+    """A model in float32, with the random values of its ``name``."""
+    torch.manual_seed(sum(map(ord, name)))
+    model = make().float().eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name and name.endswith("weight"):
+        for parameter_name, parameter in model.named_parameters():
+            if "norm" in parameter_name and parameter_name.endswith("weight"):
                 parameter.add_(torch.empty_like(parameter).uniform_(-0.4, 0.4))
             else:
                 parameter.normal_(0, 0.15)  # at transformers' 0.02 every logit is nearly equal
-    model.save_pretrained(folder)
     return model
 
 
@@ -323,12 +329,25 @@ def write_processor(
     images.save_pretrained(folder)
     _change(folder / "preprocessor_config.json", processor_class=processor)
     _change(folder / "processor_config.json", processor_class=processor, **settings)
+    write_tokenizer(folder, template, names=names, bos=bos, special=special, processor_class=processor)
+
+
+def write_tokenizer(
+    folder: Path,
+    template: str,
+    *,
+    names: Mapping[str, str] | None = None,
+    bos: bool = False,
+    special: Sequence[str] = SPECIAL,
+    **settings: Any,
+) -> None:
+    """As :func:`write_processor`."""
     (folder / "chat_template.jinja").write_text(template)
     _tokenizer(special, bos).save(str(folder / "tokenizer.json"))
     _change(
         folder / "tokenizer_config.json",
         tokenizer_class="PreTrainedTokenizerFast",
-        processor_class=processor,
+        **settings,
         bos_token=BOS,
         eos_token=EOS,
         pad_token=PAD,

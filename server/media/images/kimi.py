@@ -1,7 +1,8 @@
-"""Pictures of Kimi K2.5: made smaller where they have too many patches, never larger, and filled up to whole squares of
-patches."""
+"""Pictures of Kimi K2.5 and Kimi-VL: made smaller where they have too many patches, never larger, and filled up to
+whole squares of patches."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,6 +62,22 @@ class KimiImages(OwnImages):
             grids.append([1, rows, columns])
         found = {"pixel_values": np.concatenate(values), "image_grid_thw": np.array(grids)}
         return BatchFeature(found, tensor_type=return_tensors)
+
+
+class KimiVLImages(KimiImages):
+    """Its files have other names for the same, and pictures have fewer patches."""
+
+    def __init__(
+        self,
+        in_token_limit: int = 4096,
+        merge_kernel_size: Sequence[int] = (2, 2),
+        *,
+        pad_input: bool = True,
+        **settings: Any,
+    ) -> None:
+        if not pad_input:
+            raise ValueError("pad_input is false, expected true: pictures are filled up here, never cropped")
+        super().__init__(max_patches=in_token_limit, merge_size=merge_kernel_size[0], **settings)
 
 
 def _size(height: int, width: int, patch: int, most: int, most_a_side: int) -> tuple[int, int]:

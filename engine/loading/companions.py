@@ -1,0 +1,69 @@
+"""Models whose parts lie in repositories of their own: Ultravox's files name the decoder that they were trained beside,
+and do not hold it."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from .errors import CheckpointError
+from .safetensors_index import read_json
+
+_PARTS: Final[Mapping[str, str]] = {"text_model_id": "text_config", "audio_model_id": "audio_config"}
+"""Fields that name another model, and those that say of it what its own config.json does."""
+
+
+class Whole(NamedTuple):
+    config: Mapping[str, object]
+    """The config.json, with those of its companions."""
+    folders: tuple[Path, ...]
+    """Of these."""
+
+
+def companions(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """What each part that lies elsewhere is described as, and called: a folder, or a repository on Hugging Face."""
+    if config.get("model_type") != "ultravox":
+        return
+    for field, part in _PARTS.items():
+        named = config.get(field)
+        if isinstance(named, str) and named:
+            yield part, named
+
+
+def companions_in(folder: Path) -> list[str]:
+    """What the model in ``folder`` names; nothing where it has no readable config.json, which opening it tells."""
+    file = folder / "config.json"
+    try:
+        return [named for _, named in companions(read_json(file))] if file.is_file() else []
+    except CheckpointError:
+        return []
+
+
+def with_companions(config: Mapping[str, object]) -> Whole:
+    """Raises :class:`CheckpointError` where one of them has not been fetched."""
+    found, folders = dict(config), []
+    for part, named in companions(config):
+        folder = _folder(named)
+        described = read_json(folder / "config.json")
+        inner = described.get("text_config")
+        if part == "text_config" and isinstance(inner, Mapping):
+            raise CheckpointError(f"{named} takes media itself, expected a text model: nothing keeps both apart here.")
+        found[part] = described
+        folders.append(folder)
+    return Whole(found, tuple(folders))
+
+
+def _folder(named: str) -> Path:
+    path = Path(named).expanduser()
+    if (path / "config.json").is_file():
+        return path
+    import huggingface_hub  # late: a tenth of a second that other models need not pay
+    from huggingface_hub import errors
+
+    try:
+        path = Path(huggingface_hub.snapshot_download(named, local_files_only=True, allow_patterns=["config.json"]))
+    except (errors.LocalEntryNotFoundError, errors.HFValidationError) as error:
+        raise CheckpointError(
+            f"{named}, the part of the model that its config.json names, is neither a folder nor in the cache of "
+            "Hugging Face: name the model as OWNER/NAME, which fetches both."
+        ) from error
+    return path

@@ -1,0 +1,71 @@
+"""The tower of Ovis 2.5 (arXiv:2508.11737): SigLIP 2 over pictures in their own size, each embedding of which is a mean
+of visual words by how likely they are. Torch-free."""
+
+from dataclasses import replace
+from typing import Final
+
+from .config_fields import MOST_LAYERS, ConfigError
+from .mlp_spec import MLPSpec
+from .model_spec import LayerSpec, Norms
+from .vision_fields import MOST_SIDE, SeeingModel, activation_of, attention_of, side_of
+from .vision_spec import MARKS, AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
+
+_THETA: Final = 10_000.0
+
+
+def ovis2_5(model: SeeingModel) -> VisionSpec:
+    vision = model.vision
+    if (kind := vision.text("model_type", "siglip2_navit")) != "siglip2_navit":
+        raise ConfigError(f"vit_config.model_type is {kind[:40]!r}, expected 'siglip2_navit'")
+    hidden, size = vision.integer("hidden_size", 1024), side_of(vision, "patch_size", 16)
+    learned = vision.integer("num_patches", -1, least=-1)
+    count = learned if learned > 0 else (side_of(vision, "image_size", 512) // size) ** 2
+    turns, positions = vision.flag("use_rope", True), vision.flag("preserve_original_pe", True)
+    mixer = attention_of(vision.integer("num_attention_heads", 16), hidden, bias=True, turns=turns)
+    inner, act = vision.integer("intermediate_size", 4096), activation_of(vision, "hidden_act", "gelu_pytorch_tanh")
+    mlp = MLPSpec(inner, act, True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    norms = Norms(mixer_in="layer_norm1", mlp_in="layer_norm2", kind="layer", bias=True)
+    merge = vision.integer("hidden_stride", 2, most=MOST_SIDE)
+    words = model.whole.integer("visual_vocab_size", 65_536, least=MARKS + 1) - MARKS
+    products = (
+        ProjectorProduct(
+            "projector.head.0",
+            words,
+            False,
+            norm=ProjectorNorm("projector.head.1", "layer", 1e-5, bias=True),
+            softmax=True,
+        ),
+        ProjectorProduct("projector.vte", model.hidden, False, transposed=True),
+    )
+    whole = _layers(vision.text("fullatt_block_indexes", ""))
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="ovis2_5",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(LayerSpec(replace(mixer, out="out_proj"), mlp, norms),)
+        * vision.integer("num_hidden_layers", 24, most=MOST_LAYERS),
+        max_position=count if positions else 0,
+        norm_eps=vision.positive("layer_norm_eps", 1e-6),
+        prefix="encoder.layers",
+        source="patches",
+        patch=size,
+        channels=vision.integer("num_channels", 3),
+        frames=vision.integer("temporal_patch_size", 1, most=MOST_SIDE),
+        positions="sampled" if positions else "none",
+        rope=AxialRope(_THETA) if turns else None,
+        final_norm="post_layernorm",
+        merge=merge,
+        window=vision.integer("window_size", 112) // merge // size if whole else 0,
+        whole_layers=whole,
+        marks="marks",
+        projector=ProjectorSpec(products),
+    )
+
+
+def _layers(said: str) -> tuple[int, ...]:
+    """Numbers between strokes, of layers that see a picture whole; none where all do."""
+    numbers = said.split("|") if said else []
+    if not all(number.isdecimal() for number in numbers):
+        raise ConfigError(f"fullatt_block_indexes is {said[:40]!r}, expected such as '7|15'")
+    return tuple(map(int, numbers))

@@ -1,0 +1,328 @@
+"""Tiny random models whose classes transformers does not have: their code comes with their checkpoints. Whole, with the
+names that published files have."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+import transformers as untyped_transformers
+from safetensors.torch import load_file, save_file
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+from stentor.tests.parity.pictures import Kind, Picture, Tensors, cat, qwen_picture
+from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, VOCAB, Maker, randomised, token
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+
+class Published(NamedTuple):
+    model_type: str
+    make: Maker
+    kind: Kind
+
+
+def _kimi_config() -> Any:
+    text = {**TEXT, "num_hidden_layers": 3, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1}
+    text |= {"topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1}
+    text |= {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    vision = {**SIZES, "patch_size": PATCH, "pos_emb_height": 8, "pos_emb_width": 8, "pos_emb_time": 2}
+    return transformers.Kimi_K25Config(
+        text_config={"model_type": "deepseek_v3", **text, "n_shared_experts": 1},
+        vision_config=vision,
+        projection_hidden_size=64,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        tie_word_embeddings=False,
+    )
+
+
+def _kimi_picture(random: torch.Generator, size: int) -> Picture:
+    whole = qwen_picture(random, size)
+    _, rows, columns = whole.tensors["image_grid_thw"][0].tolist()
+    pixels = torch.randn(rows * columns, 3, PATCH, PATCH, generator=random)
+    return Picture({**whole.tensors, "pixel_values": pixels}, whole.tokens)
+
+
+_MOONVIT: Final = {
+    "vision_tower.encoder.patch_embed": "vision_tower.patch_embed",
+    "model.mm_projector": "mm_projector",
+    "language_model.model.blocks": "language_model.model.layers",
+}
+"""Where transformers tells the published names of Kimi K2.5 otherwise than they are."""
+
+
+def _kimi_k25(folder: Path) -> Any:
+    model = randomised("kimi_k25", lambda: transformers.Kimi_K25ForConditionalGeneration(_kimi_config()))
+    model.save_pretrained(folder)
+    vision = {f"vt_{name}": value for name, value in SIZES.items()}
+    _rewrite(folder, _kimi_described(model, "KimiK25", "kimi_k25", vision), _MOONVIT)
+    return model
+
+
+def _kimi_vl(folder: Path) -> Any:
+    """Beside pictures that do not move the tower of Kimi K2.5 is that of Kimi-VL, and transformers has that."""
+    model = randomised("kimi_vl", lambda: transformers.Kimi_K25ForConditionalGeneration(_kimi_config()))
+    model.save_pretrained(folder)
+    names = {
+        "mm_projector.proj.0": "multi_modal_projector.linear_1",
+        "mm_projector.proj.2": "multi_modal_projector.linear_2",
+        "model.mm_projector.": "multi_modal_projector.",
+    }
+    _rewrite(folder, _kimi_described(model, "KimiVL", "kimi_vl", SIZES), {**names, **_MOONVIT})
+    return model
+
+
+def _kimi_described(model: Any, name: str, kind: str, vision: Mapping[str, Any]) -> dict[str, object]:
+    sides = {f"init_pos_emb_{side}": model.config.vision_config.pos_emb_height for side in ("height", "width")}
+    return {
+        **{"architectures": [f"{name}ForConditionalGeneration"], "model_type": kind, "tie_word_embeddings": False},
+        "media_placeholder_token_id": token("<|image_pad|>"),
+        "text_config": model.config.text_config.to_dict(),
+        "vision_config": {**vision, **sides, "patch_size": PATCH, "merge_kernel_size": [2, 2]},
+    }
+
+
+def _rewrite(folder: Path, config: Mapping[str, object], names: Mapping[str, str]) -> None:
+    """Tells a saved model otherwise; ``names`` are beginnings of tensors' names, and what stands for them."""
+    (folder / "config.json").write_text(json.dumps(config))
+    file = folder / "model.safetensors"
+
+    def renamed(name: str) -> str:
+        begin = next((each for each in names if name.startswith(each)), "")
+        return names[begin] + name.removeprefix(begin) if begin else name
+
+    save_file({renamed(name): tensor for name, tensor in load_file(file).items()}, file)
+
+
+class Composed(torch.nn.Module):
+    """A decoder of transformers', and a module that makes embeddings of media, as a model of both."""
+
+    def __init__(self, text: Any, tower: torch.nn.Module, placeholder: int) -> None:
+        super().__init__()
+        self.text, self.tower, self.placeholder = text, tower, placeholder
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, use_cache: bool, **media: Any) -> Any:
+        embeddings = self.text.get_input_embeddings()(input_ids)
+        if media:
+            embeddings[input_ids == self.placeholder] = self.tower(**media)
+        return self.text(inputs_embeds=embeddings, attention_mask=attention_mask, use_cache=use_cache)
+
+    def save(self, folder: Path, config: Mapping[str, object], text: str, names: Callable[[str], str]) -> None:
+        """``text``: before the names of the decoder; ``names``: what a tensor of the tower is stored under."""
+        tensors = {f"{text}{name}": tensor for name, tensor in self.text.state_dict().items()}
+        tensors |= {names(name): tensor for name, tensor in self.tower.state_dict().items()}
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps(config))
+
+
+class _Gated(torch.nn.Module):
+    """Ultravox's projector since version 0.5."""
+
+    def __init__(self, inputs: int, inner: int, outputs: int) -> None:
+        super().__init__()
+        self.ln_pre = torch.nn.RMSNorm(inputs, 1e-6)
+        self.linear_1 = torch.nn.Linear(inputs, inner, bias=False)
+        self.ln_mid = torch.nn.RMSNorm(inner // 2, 1e-6)
+        self.linear_2 = torch.nn.Linear(inner // 2, outputs, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        up, gate = self.linear_1(self.ln_pre(x)).chunk(2, dim=-1)
+        out: torch.Tensor = self.linear_2(self.ln_mid(torch.nn.functional.silu(gate) * up))
+        return out
+
+
+class _Posterior(_Gated):
+    """Before that."""
+
+    def __init__(self, inputs: int, inner: int, outputs: int) -> None:
+        super().__init__(inputs, inner, outputs)
+        del self.ln_mid
+        self.ln_post = torch.nn.RMSNorm(outputs, 1e-6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        up, gate = self.linear_1(self.ln_pre(x)).chunk(2, dim=-1)
+        out: torch.Tensor = self.ln_post(self.linear_2(torch.nn.functional.silu(gate) * up))
+        return out
+
+
+class _Stacked(torch.nn.Module):
+    """Whisper's encoder, of whose positions several become one; whole windows are computed."""
+
+    def __init__(self, config: Any, projector: torch.nn.Module, stack: int) -> None:
+        super().__init__()
+        self.audio_tower = WhisperEncoder(config)
+        self.multi_modal_projector, self.stack = projector, stack
+
+    def forward(self, audio_values: torch.Tensor, audio_lens: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self._window(*each) for each in zip(audio_values, audio_lens.tolist(), strict=True)])
+
+    def _window(self, values: torch.Tensor, frames: int) -> torch.Tensor:
+        encoder = self.audio_tower
+        x = torch.nn.functional.gelu(encoder.conv1(values[None]))
+        x = torch.nn.functional.gelu(encoder.conv2(x)).transpose(1, 2)
+        x = x + encoder.embed_positions.weight[: x.shape[1]]
+        mask = torch.zeros(1, 1, x.shape[1], x.shape[1])
+        mask[..., (frames + 1) // 2 :] = -torch.inf
+        for layer in encoder.layers:
+            x = layer(x, mask)
+            x = x[0] if isinstance(x, tuple) else x
+        x = encoder.layer_norm(x)[0]
+        x = torch.nn.functional.pad(x, (0, 0, 0, -len(x) % self.stack))
+        found: torch.Tensor = self.multi_modal_projector(x.reshape(-1, self.stack * x.shape[1]))
+        return found[: -(-frames // (2 * self.stack))]
+
+
+_SOUND: Final = token("<video>")
+_WHISPER: Final = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48}
+_ULTRAVOX: Final = {**_WHISPER, "num_mel_bins": 8, "max_source_positions": 40, "model_type": "whisper"}
+
+
+def ultravox(folder: Path, *, middle: bool = True) -> Composed:
+    """``middle``: with a norm between its projector's products."""
+    text = transformers.LlamaConfig(**TEXT)
+    config = {
+        **{"architectures": ["UltravoxModel"], "model_type": "ultravox", "text_model_id": None, "audio_model_id": None},
+        **{"text_config": text.to_dict(), "audio_config": _ULTRAVOX, "vocab_size": VOCAB, "audio_token_index": _SOUND},
+        **{"hidden_size": 48, "stack_factor": 4, "projector_act": "swiglu", "projector_ln_mid": middle},
+    }
+    kind = _Gated if middle else _Posterior
+
+    def make() -> Composed:
+        tower = _Stacked(transformers.WhisperConfig(**_ULTRAVOX), kind(4 * 32, 48, 64), 4)
+        return Composed(transformers.LlamaForCausalLM(text), tower, _SOUND)
+
+    model: Composed = randomised("ultravox", make)
+    model.save(folder, config, "language_model.", str)
+    return model
+
+
+def _spoken(random: torch.Generator, size: int) -> Picture:
+    """One window; or two, of which the second is filled up."""
+    frames = ([27], [80, 19])[size]
+    values = torch.randn(len(frames), 8, max(frames), generator=random)
+    for window, count in zip(values, frames, strict=True):
+        window[:, count:] = 0
+    tensors = {"audio_values": values, "audio_lens": torch.tensor(frames)}
+    return Picture(tensors, [_SOUND] * sum(-(-count // 8) for count in frames), modality="audio")
+
+
+def _windows(parts: Sequence[Tensors]) -> dict[str, Any]:
+    """Windows of several sounds, which differ in frames."""
+    values = [window for part in parts for window in part["audio_values"]]
+    return {"audio_values": values, "audio_lens": torch.cat([part["audio_lens"] for part in parts])}
+
+
+class _NavitLayer(torch.nn.Module):
+    def __init__(self, hidden: int, inner: int, heads: int) -> None:
+        super().__init__()
+        self.layer_norm1, self.layer_norm2 = (torch.nn.LayerNorm(hidden, 1e-6) for _ in range(2))
+        parts = ("q_proj", "k_proj", "v_proj", "out_proj")
+        self.self_attn = torch.nn.ModuleDict({name: torch.nn.Linear(hidden, hidden) for name in parts})
+        self.mlp = torch.nn.ModuleDict({"fc1": torch.nn.Linear(hidden, inner), "fc2": torch.nn.Linear(inner, hidden)})
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor, angles: torch.Tensor, apart: torch.Tensor) -> torch.Tensor:
+        """angles [patches, head_dim / 2]; apart [patches, patches]: who does not see whom."""
+        y = self.layer_norm1(x)
+        q, k, v = (self.self_attn[f"{each}_proj"](y).unflatten(1, (self.heads, -1)).transpose(0, 1) for each in "qkv")
+        q, k = (_rotated(each, angles) for each in (q, k))
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(apart, -torch.inf)
+        x = x + self.self_attn["out_proj"]((scores.softmax(-1) @ v).transpose(0, 1).flatten(1))
+        inner = torch.nn.functional.gelu(self.mlp["fc1"](self.layer_norm2(x)), approximate="tanh")
+        found: torch.Tensor = x + self.mlp["fc2"](inner)
+        return found
+
+
+def _rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """The first half of each head turns with the second."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), dim=-1)
+
+
+class _Navit(torch.nn.Module):
+    """SigLIP 2 in a picture's own size, and a vocabulary of visual words (Ovis 2.5)."""
+
+    def __init__(self, window: int = 0) -> None:
+        """``window``: embeddings on each side of the square that all layers but the last see."""
+        super().__init__()
+        hidden, self.window = SIZES["hidden_size"], window
+        self.patch_embedding = torch.nn.Conv2d(3, hidden, PATCH, PATCH)
+        self.position_embedding = torch.nn.Embedding(6 * 6, hidden)
+        sizes = SIZES["intermediate_size"], SIZES["num_attention_heads"]
+        self.layers = torch.nn.ModuleList([_NavitLayer(hidden, *sizes) for _ in range(SIZES["num_hidden_layers"])])
+        self.post_layernorm = torch.nn.LayerNorm(hidden, 1e-6)
+        words = torch.nn.Linear(4 * hidden, _WORDS - 4, bias=False)
+        self.head = torch.nn.Sequential(words, torch.nn.LayerNorm(_WORDS - 4))
+        self.vte = torch.nn.Embedding(_WORDS, 64)
+
+    def forward(self, pixel_values: torch.Tensor, image_grid_thw: torch.Tensor) -> torch.Tensor:
+        grids = [(rows, columns) for _, rows, columns in image_grid_thw.tolist()]
+        parts = pixel_values.split([rows * columns for rows, columns in grids])
+        return torch.cat([self._picture(*each) for each in zip(parts, grids, strict=True)])
+
+    def _picture(self, values: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+        at = torch.cartesian_prod(*(torch.arange(side) for side in grid)).view(*grid, 2)
+        at = at.unflatten(1, (-1, 2)).unflatten(0, (-1, 2)).transpose(1, 2).flatten(0, 3)  # squares of four
+        square = self.position_embedding.weight.view(1, 6, 6, -1).permute(0, 3, 1, 2)
+        placed = torch.nn.functional.interpolate(square, grid, mode="bicubic", align_corners=False)[0]
+        x = self.patch_embedding(values.view(-1, 3, PATCH, PATCH)).flatten(1) + placed[:, at[:, 0], at[:, 1]].T
+        pairs = x.shape[1] // self.layers[0].heads // 2
+        frequencies = 10_000.0 ** (-torch.arange(0, pairs, 2) / pairs)
+        angles = (at[:, :, None] * frequencies).flatten(1)
+        for number, layer in enumerate(self.layers):
+            near = at // 2 // self.window if self.window and number < len(self.layers) - 1 else torch.zeros_like(at)
+            x = layer(x, angles, (near[:, None] != near).any(-1))
+        chances = self.head(self.post_layernorm(x).view(-1, 4 * x.shape[1])).softmax(-1)
+        words = self.vte.weight
+        return torch.cat((words[-4:-3], chances @ words[:-4], words[-3:-2]))
+
+
+_WORDS: Final = 44
+
+
+def _ovis2_5(folder: Path, *, window: int = 0) -> Composed:
+    text = transformers.Qwen3Config(**TEXT, head_dim=16, tie_word_embeddings=False)
+    vision = {**SIZES, "model_type": "siglip2_navit", "patch_size": PATCH, "image_size": 6 * PATCH, "num_patches": -1}
+    vision |= {"hidden_stride": 2, "window_size": 2 * PATCH * window, "preserve_original_pe": True, "use_rope": True}
+    vision |= {"temporal_patch_size": 1, "fullatt_block_indexes": "1" if window else None}
+    config = {
+        **{"architectures": ["Ovis2_5"], "model_type": "ovis2_5", "hidden_size": 64, "visual_vocab_size": _WORDS},
+        **{"llm_config": text.to_dict(), "vit_config": vision, "image_token_id": token("<|image_pad|>")},
+    }
+
+    def make() -> Composed:
+        return Composed(transformers.Qwen3ForCausalLM(text), _Navit(window), token("<|image_pad|>"))
+
+    def named(name: str) -> str:
+        if name.startswith("vte"):
+            return name
+        part = "embeddings." if name.endswith(("embedding.weight", "embedding.bias")) else ""
+        part = "encoder." if name.startswith("layers") else part
+        return f"visual_tokenizer.{'' if name.startswith('head') else 'vit.vision_model.' + part}{name}"
+
+    model: Composed = randomised("ovis2_5", make)
+    model.save(folder, config, "llm.", named)
+    return model
+
+
+def _ovis_picture(random: torch.Generator, size: int) -> Picture:
+    rows, columns = ((4, 6), (6, 4))[size]
+    pixels = torch.randn(rows * columns, 3 * PATCH * PATCH, generator=random)
+    tensors = {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, rows, columns]])}
+    return Picture(tensors, [token("<|image_pad|>")] * (rows * columns // 4 + 2))
+
+
+_OVIS: Final = Kind(_ovis_picture, token("<|image_pad|>"), cat())
+_KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
+PUBLISHED: Final[Mapping[str, Published]] = {
+    "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
+    "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
+    "ovis2_5": Published("ovis2_5", _ovis2_5, _OVIS),
+    "ovis2_5_windows": Published("ovis2_5", partial(_ovis2_5, window=1), _OVIS),
+    "ultravox": Published("ultravox", ultravox, Kind(_spoken, _SOUND, _windows)),
+    "ultravox_0.4": Published("ultravox", partial(ultravox, middle=False), Kind(_spoken, _SOUND, _windows)),
+}

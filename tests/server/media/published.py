@@ -1,0 +1,74 @@
+"""What tiny models whose code comes with their checkpoints bring besides their weights, with the names that published
+files have."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from stentor.tests.parity.published import PUBLISHED
+from stentor.tests.support.vision_models import CHATML, PATCH, SPECIAL, write_tokenizer
+
+_HALF: Final = [0.5, 0.5, 0.5]
+
+
+class _Files(NamedTuple):
+    """Beside the weights."""
+
+    template: str
+    files: Mapping[str, Mapping[str, Any]]
+    spelled: Mapping[str, str] = {}
+    """Special tokens that the tokenizer spells otherwise."""
+
+
+_CONTENT: Final = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A template that knows texts alone, as that of Llama."""
+_FILES: Final[Mapping[str, _Files]] = {
+    "kimi_vl": _Files(
+        CHATML.replace("IMAGE", "<|media_start|>image<|media_content|><|media_pad|><|media_end|>"),
+        {
+            "preprocessor_config.json": {
+                **{"auto_map": {"AutoProcessor": "processing_kimi_vl.KimiVLProcessor"}, "in_token_limit": 64},
+                **{"patch_size": PATCH, "pad_input": True, "image_mean": _HALF, "image_std": _HALF},
+                **{"merge_kernel_size": [2, 2], "image_processor_type": "KimiVLImageProcessor"},
+            }
+        },
+        {
+            **{"<|image_pad|>": "<|media_pad|>", "<|vision_start|>": "<|media_start|>"},
+            **{"<|vision_end|>": "<|media_end|>", "<image>": "<|media_content|>"},
+        },
+    ),
+    "ovis2_5": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "SiglipImageProcessor", "image_mean": _HALF, "image_std": _HALF},
+                **{"resample": 2, "size": {"height": 24, "width": 24}, "min_pixels": 256, "max_pixels": 1024},
+            }
+        },
+        {"<image>": "<unused>"},
+    ),
+    "ultravox": _Files(
+        _CONTENT,
+        {"processor_config.json": {"processor_class": "UltravoxProcessor", "audio_context_size": 80}},
+        {"<video>": "<|reserved|>"},
+    ),
+}
+
+
+def _made(name: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        found = _FILES[name]
+        PUBLISHED[name].make(folder)
+        for file, fields in found.files.items():
+            (folder / file).write_text(json.dumps(fields))
+        write_tokenizer(folder, found.template, special=[found.spelled.get(text, text) for text in SPECIAL])
+
+    return make
+
+
+WHOLE: Final[Mapping[str, Callable[[Path], None]]] = {name: _made(name) for name in _FILES}
+"""By name. Each saves a checkpoint into a folder."""

@@ -1,0 +1,186 @@
+"""Models whose code comes with their checkpoints: what the server makes of media for them, beside their towers."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.numpy import load
+
+from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.weights import tower_weights
+from stentor.engine.model_config.audio_hf import audio_spec_from_hf
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.media_spec import media_spec
+from stentor.engine.model_config.vision_hf import vision_spec_from_hf
+from stentor.engine.models.audio_tower import native_audio_tower
+from stentor.engine.models.payload import read_payload
+from stentor.engine.models.vision_tower import native_tower
+from stentor.server.media.model_processor import ModelProcessor, ProcessorError
+from stentor.tests.server.media.pictures import picture
+from stentor.tests.server.media.published import WHOLE
+from stentor.tests.server.media.test_own_images import waves
+from stentor.tests.server.media.test_prompts import Family, family_in
+
+
+class Whole:
+    def __init__(self, folder: Path, name: str) -> None:
+        WHOLE[name](folder)
+        self.family: Family = family_in(folder)
+        checkpoint = open_checkpoint(folder)
+        assert checkpoint.described is not None
+        context = LayerContext(torch.device("cpu"), torch.float32, invariant=False)
+        hidden = checkpoint.decoder.hidden_size
+        tower = native_tower(checkpoint.described, hidden, context) or native_audio_tower(
+            checkpoint.described, hidden, context
+        )
+        assert tower is not None
+        tower.load(tower_weights(checkpoint))
+        self.tower = tower
+
+
+@pytest.fixture(scope="module")
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    return Whole(tmp_path_factory.mktemp(request.param), request.param)
+
+
+PROMPTS = {
+    "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
+    "ovis2_5": "{}\n",
+}
+"""What stands in a prompt for a picture, but for its placeholders."""
+
+
+@pytest.mark.parametrize("whole", PROMPTS, indirect=True)
+@pytest.mark.parametrize("size", [(30, 40), (90, 17), (64, 64), (9, 9)])
+def test_there_are_as_many_placeholders_as_the_tower_makes_embeddings(whole: Whole, size: tuple[int, int]) -> None:
+    one = whole.family
+    seen = picture(*size)
+    _, placed = one.prompt([{"role": "user", "content": [{"type": "image"}]}], [seen])
+    (span,) = placed.spans
+    assert len(whole.tower.encode(read_payload(bytes(span.data))).embeddings) == placed.tokens["image"]
+
+
+@pytest.mark.parametrize(("whole", "written"), PROMPTS.items(), indirect=["whole"])
+def test_the_prompt_is_the_published_one(whole: Whole, written: str) -> None:
+    one = whole.family
+    content = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]
+    tokens, placed = one.prompt([{"role": "user", "content": content}], [picture(40, 30)])
+    text = asyncio.run(one.pool.decode(tokens, skip_special_tokens=False))
+    placeholder = one.pool.tokenizer.name_of(one.media._ids["image"])
+    expected = written.format(placeholder * placed.tokens["image"])
+    assert text == f"<|im_start|>user\na{expected}b<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_kimis_pictures_are_filled_up_and_have_no_more_patches_than_its_files_say(tmp_path: Path) -> None:
+    WHOLE["kimi_vl"](tmp_path)
+    processor = ModelProcessor(tmp_path)
+    for size, rows, columns in (((18, 21), 6, 6), ((400, 100), 4, 16)):
+        found = load(processor.image(waves(*size), {}, alone=True).payload)
+        assert found["image_grid_thw"].tolist() == [[1, rows, columns]]
+        assert found["pixel_values"].shape == (rows * columns, 3, 4, 4)
+    whole = load(processor.image(waves(18, 21), {}, alone=True).payload)["pixel_values"]
+    drawn = np.asarray(waves(18, 21))[:4, :4].transpose(2, 0, 1)
+    assert whole[0] == pytest.approx(drawn / 127.5 - 1, abs=1e-6)
+    assert (whole[-1] == -1).all(), "what fills it up is black"
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [((24, 16), (4, 6)), ((40, 30), (6, 8)), ((8, 90), (22, 2)), ((5, 5), (4, 4)), ((4, 999), (32, 2))],
+)
+def test_pictures_of_ovis_keep_their_shape_in_squares_of_patches(
+    tmp_path: Path, size: tuple[int, int], grid: tuple[int, int]
+) -> None:
+    WHOLE["ovis2_5"](tmp_path)
+    found = load(ModelProcessor(tmp_path).image(waves(*size), {}, alone=True).payload)
+    assert found["image_grid_thw"].tolist() == [[1, *grid]]
+    assert found["pixel_values"].shape == (grid[0] * grid[1], 3 * 4 * 4)
+    if size == (24, 16):  # as large as it may be: each patch is a piece of it, and four stand beside each other
+        drawn = np.asarray(waves(*size)).transpose(2, 0, 1) / 127.5 - 1
+        for number, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1), (0, 2)]):
+            piece = drawn[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+            assert found["pixel_values"][number] == pytest.approx(piece.flatten(), abs=1e-6)
+
+
+def test_what_published_files_of_ovis_leave_out_is_known() -> None:
+    spec = media_spec({"model_type": "ovis2_5", "llm_config": {"model_type": "qwen3"}})
+    assert spec is not None
+    assert spec.placeholders == {"image": 151_655}
+
+
+@pytest.mark.parametrize(("token", "expected"), [(128_256, 128_255), (128_002, 128_002)])
+def test_a_token_of_ultravox_behind_the_vocabulary_is_told_as_its_last(token: int, expected: int) -> None:
+    spec = media_spec({"model_type": "ultravox", "audio_token_index": token, "vocab_size": 128_256})
+    assert spec is not None
+    assert spec.placeholders == {"audio": expected}
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"num_projector_layers": 2}, "num_projector_layers is 2, expected none"),
+        ({"audio_latency_block_size": 100}, "audio_latency_block_size is 100, expected none"),
+        ({"audio_config": {"model_type": "wav2vec2"}}, "not that of a Whisper encoder"),
+        ({"audio_config": {"d_model": 30, "encoder_attention_heads": 4}}, "30 dimensions do not divide among 4 heads"),
+    ],
+)
+def test_an_encoder_of_sounds_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        audio_spec_from_hf({"model_type": "ultravox", "audio_config": {}, **config}, 64)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"vit_config": {"model_type": "aimv2"}}, "vit_config.model_type is 'aimv2'"),
+        ({"vit_config": {"fullatt_block_indexes": "7,15"}}, "fullatt_block_indexes is '7,15', expected such as"),
+    ],
+)
+def test_a_tower_of_ovis_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "ovis2_5", **config}, 64)
+
+
+def test_kimis_learned_positions_are_a_square() -> None:
+    vision = {"init_pos_emb_height": 64, "init_pos_emb_width": 32}
+    with pytest.raises(ConfigError, match="are 64 and 32, expected a square"):
+        vision_spec_from_hf({"model_type": "kimi_vl", "vision_config": vision}, 64)
+
+
+def test_pictures_that_are_to_be_cropped_are_refused(tmp_path: Path) -> None:
+    WHOLE["kimi_vl"](tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(file.read_text().replace('"pad_input": true', '"pad_input": false'))
+    with pytest.raises(ProcessorError, match="pad_input is false, expected true"):
+        ModelProcessor(tmp_path)
+
+
+@pytest.mark.parametrize("whole", ["ultravox"], indirect=True)
+@pytest.mark.parametrize(("seconds", "frames"), [(0.001, [2]), (0.273, [28]), (1.0, [80, 20])])
+def test_a_sound_is_windows_of_frames_and_as_many_placeholders_as_embeddings(
+    whole: Whole, seconds: float, frames: list[int]
+) -> None:
+    samples = np.random.default_rng(1).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
+    heard = whole.family.processor.audio(samples)
+    tensors = load(heard.payload)
+    assert tensors["audio_lens"].tolist() == frames
+    assert tensors["audio_values"].shape == (len(frames), 8, max(frames))
+    assert not tensors["audio_values"][-1, :, frames[-1] :].any(), "zeros fill up the last window"
+    count = heard.replacement.count("<|reserved|>")
+    assert heard.replacement == "<|reserved|>" * count
+    assert len(whole.tower.encode(read_payload(heard.payload)).embeddings) == count
+    assert whole.family.processor.written == {"audio": "<|audio|>"}
+
+
+@pytest.mark.parametrize("whole", ["ultravox"], indirect=True)
+def test_frames_are_those_of_whispers_own_extractor(whole: Whole) -> None:
+    samples = np.random.default_rng(2).normal(0, 0.1, 1600 * 3).astype(np.float32)
+    own = transformers.WhisperFeatureExtractor(feature_size=8)
+    expected = own([samples], sampling_rate=16_000, return_tensors="np", padding="longest", truncation=False)
+    found = load(whole.family.processor.audio(samples).payload)["audio_values"]
+    assert found == pytest.approx(expected["input_features"], abs=1e-4)
+    assert found.shape[2] == 30
