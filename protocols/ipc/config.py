@@ -138,9 +138,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_invariant: Annotated[
         bool, Flag("compute the same numbers whatever else is in the batch (float32 on the CPU); slower")
     ] = False
-    threads: Annotated[int | None, Flag("compute threads on the CPU; by default one for each usable core", 1, 4096)] = (
-        None
-    )
+    threads: Annotated[
+        int | None,
+        Flag("compute threads on the CPU; by default one for each core, of one socket and of its fast ones", 1, 4096),
+    ] = None
+    cpu_place: int = 0
+    """Which part of the host's processors it gets, where there are several; the first of those that split a model."""
+    cpu_places: int = 1
+    """Workers of all models."""
     lease_member: int = 0
     """Which member of the lease it is, where workers of several models share a device."""
     lease_weight: Annotated[

@@ -18,6 +18,8 @@ from typing import Final
 
 from stentor import __version__
 from stentor.engine.loading.hub import default_cache
+from stentor.engine.sharing.cpu_plan import plan_cpus
+from stentor.engine.sharing.cpu_topology import read_topology
 
 from .option import OPTIONS, PREFIX
 
@@ -63,6 +65,7 @@ def _torch_build() -> str:
 def _hardware() -> Iterator[tuple[str, str]]:
     name, flags = _cpu()
     yield "cpu", f"{name}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"
+    yield "compute threads", str(plan_cpus(read_topology()))
     yield "cpu features", " ".join(feature for feature in CPU_FEATURES if feature in flags) or "none of those known"
     yield "memory", f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB"
     yield "c++ compiler", _compiler()

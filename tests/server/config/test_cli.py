@@ -182,6 +182,7 @@ def test_env_tells_what_a_bug_report_needs_and_no_secret(tmp_path: Path) -> None
     rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in done.stdout.splitlines()}
     assert rows["stentor"].startswith(stentor.__version__)
     assert {"python", "torch", "cpu", "cpu features", "c++ compiler", "gpu", "hugging face cache"} <= set(rows)
+    assert re.match(r"\d+ threads?\b.*: ", rows["compute threads"])
     assert rows["model cache"] == str(tmp_path / "stentor" / "models")
     assert rows["STENTOR_PORT"] == "9000"
     assert rows["STENTOR_API_KEY"] == "***"
