@@ -7,6 +7,8 @@ import msgspec
 from .flag import Flag
 
 MAX_LEASE_WEIGHT: Final = 1000
+WORKER_MODULE: Final = "stentor.engine.worker.process"
+"""Entry point of the worker process."""
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
@@ -250,5 +252,5 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker: WorkerConfig
     scheduler: SchedulerConfig = SchedulerConfig()
     recovery: RecoveryConfig = RecoveryConfig()
-    worker_module: str = "stentor.engine.worker.process"
-    """Entry point of the worker process; benchmarks put one there that computes nothing."""
+    worker_module: str = WORKER_MODULE
+    """Benchmarks put one there that computes nothing."""

@@ -20,8 +20,9 @@ from stentor import __version__
 from stentor.engine.loading.hub import default_cache
 from stentor.engine.sharing.cpu_plan import plan_cpus
 from stentor.engine.sharing.cpu_topology import read_topology
+from stentor.protocols.ipc.flag import OPTION_PREFIX
 
-from .option import OPTIONS, PREFIX
+from .option import OPTIONS
 
 PACKAGES: Final = ("torch", "triton", "transformers", "tokenizers", "safetensors", "msgspec", "starlette", "uvicorn")
 CPU_FEATURES: Final = (
@@ -122,6 +123,6 @@ def _options(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     secret = {option.variable for option in OPTIONS if option.kind.secret}
     known = {option.variable for option in OPTIONS}
     for variable in sorted(environment):
-        if variable.startswith(PREFIX):
+        if variable.startswith(OPTION_PREFIX):
             # a misspelt variable may well hold a key
             yield variable, "***" if variable in secret or variable not in known else environment[variable]

@@ -12,7 +12,7 @@ import pytest
 
 import stentor
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
-from stentor.server.main import cli
+from stentor.server.main import commands
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -48,13 +48,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
     """What :func:`_stentor` does, in this process: Python and what the command imports have started already."""
     for name in [name for name in os.environ if name.startswith("STENTOR_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(cli, "set_up_logging", lambda *_: None)  # it would change this process's own
+    monkeypatch.setattr(commands, "set_up_logging", lambda *_: None)  # it would change this process's own
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in variables.items():
                 patch.setenv(name, value)
-            code = cli.main(arguments)
+            code = commands.run(arguments)
         return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run
