@@ -230,6 +230,7 @@ def set_up_on(
         limits_of(config),
         max_encodings=family.limits.max_encodings,
         max_mixed_encodings=family.limits.max_mixed_encodings,
+        max_admitted_tokens=family.limits.max_admitted_tokens and config.max_prefill_chunk,
     )
     ready = WorkerReady(
         sizes.blocks, sizes.max_model_len, memory, notes, limits, cache_groups(family.groups, sizes.pages)

@@ -74,7 +74,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_prefill_chunk: Annotated[
         int,
         Flag(
-            "tokens of one prompt that a step computes; 0 takes what suits the device: 512 on a CPU, 2048 on a GPU",
+            "tokens of one prompt that a step computes, and on a CPU of all prompts that begin in it; 0 takes what "
+            "suits the device: 512 on a CPU, 2048 on a GPU",
             0,
             2**24,
         ),
@@ -187,6 +188,8 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Windows of audio to be encoded, by a transcription model."""
     max_mixed_encodings: int = 0
     """Those beside rows that decode, which wait for them."""
+    max_admitted_tokens: int = 0
+    """Tokens of prompts that begin in it; 0: no more than the step has room for."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -244,6 +244,14 @@ def test_a_context_cut_to_the_cache_is_told(folder: Path, model: ModelSpec) -> N
     assert not any("cut from" in note for note in set_up(model_config(folder), _ignore).ready.notes)
 
 
+@pytest.mark.parametrize(("changes", "tokens"), [({}, 512), ({"max_prefill_chunk": 64}, 64)])
+def test_prompts_that_begin_in_one_step_on_a_cpu_are_as_long_as_a_chunk(
+    folder: Path, changes: dict[str, Any], tokens: int
+) -> None:
+    limits = set_up(model_config(folder, **changes), _ignore).ready.limits
+    assert (limits.max_admitted_tokens, limits.max_prefill_chunk) == (tokens, tokens)
+
+
 def test_the_cache_costs_nothing_until_it_is_used(folder: Path) -> None:
     before = memory.resident_bytes()
     made = allocate_caches(open_checkpoint(folder, "auto").decoder.cache_groups, 100_000, 16, CPU, F32)
