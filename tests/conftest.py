@@ -137,11 +137,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     machine = item.config.stash.get(MACHINE, None)
     if machine is None:
-        return (yield)
+        with _same_cpus():
+            return (yield)
     alone = is_alone(item)
     cores = _every_core() if alone and item.config.stash[SHARES_CORES] else contextlib.nullcontext()
-    with machine.held(alone=alone), cores:
+    with machine.held(alone=alone), cores, _same_cpus():
         return (yield)
+
+
+@contextlib.contextmanager
+def _same_cpus() -> Generator[None]:
+    """Frees the process again where a test has set up a model, which holds a worker on one socket of several."""
+    before = os.sched_getaffinity(0)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @contextlib.contextmanager

@@ -27,9 +27,9 @@ def serve_over(worker_module: str, *, max_drafts: int = 0) -> int:
         return msgspec.structs.replace(config, engine=engine)
 
     options.read_config = read_config
-    from stentor.server.main import cli  # late: it takes the function by its name
+    from stentor.server.main import commands  # late: it takes the function by its name
 
-    return cli.main()
+    return commands.run(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def test_the_contracts_hold() -> None:
 def test_the_server_and_the_engine_s_bookkeeping_import_where_there_is_no_torch() -> None:
     modules = _torch_free()
     assert {
-        "stentor.server.main.cli",
+        "stentor.server.main.commands",
         "stentor.server.app.application",
         "stentor.engine.core.loop",
         "stentor.engine.client.client",

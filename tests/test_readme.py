@@ -22,7 +22,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from stentor.loadtest.server_process import hold_port
-from stentor.server.main import cli
+from stentor.server.main import commands
 from stentor.server.options.reading import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -209,13 +209,13 @@ def test_a_command_that_is_shown_has_options_that_there_are(
         shown = "".join(map(_help_of_bench, kinds))
         assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown))
     else:
-        read_config(cli._given(cli._parse_arguments(words)), {})
+        read_config(commands._given(commands._parse_arguments(words)), {})
 
 
 def _help_of_bench(kind: str) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), pytest.raises(SystemExit, match="0"):
-        cli.main(["bench", kind, "--help"])
+        commands.run(["bench", kind, "--help"])
     return shown.getvalue()
 
 

@@ -151,6 +151,7 @@ async def _run_worker(
             max_num_batched_tokens=ready.limits.max_num_batched_tokens,
             max_mixed_prefill_tokens=ready.limits.max_mixed_prefill_tokens,
             max_prefill_chunk=ready.limits.max_prefill_chunk,
+            max_admitted_tokens=ready.limits.max_admitted_tokens or None,
             max_model_len=ready.max_model_len,
             groups=ready.groups,
             is_pooling=config.worker.is_pooling,

@@ -7,6 +7,8 @@ from typing import Final
 
 import anyio
 
+from stentor.protocols.ipc.flag import OPTION_PREFIX
+
 from .fork_server import MAX_MESSAGE, Forked, Refused, Request, answers, encode
 from .process import AdoptedChild, Child, spawn
 
@@ -33,7 +35,7 @@ class ForkServer:
 
     def __init__(self, module: str) -> None:
         """Raises OSError."""
-        self._module = module
+        self.module = module
         self._control, self._process = self._started()
 
     @property
@@ -63,12 +65,13 @@ class ForkServer:
         ours, theirs = _pair()
         try:
             with theirs:
-                arguments = ("--module", self._module)
+                arguments = ("--module", self.module)
                 child = spawn(
                     "stentor.engine.processes.fork_server",
                     (theirs.fileno(),),
                     arguments=arguments,
                     env_extra=WORKER_ENVIRONMENT,
+                    without=OPTION_PREFIX,
                 )
         except BaseException:
             ours.close()

@@ -264,12 +264,14 @@ def spawn(
     kept_fds: Sequence[int] = (),
     arguments: Sequence[str] = (),
     env_extra: Mapping[str, str] | None = None,
+    without: str = "",
     name: str | None = None,
 ) -> Child:
     """Run ``python -P -m module`` as a child that inherits ``fds`` under the same numbers.
 
-    It inherits ``kept_fds`` too. ``arguments`` follow on its command line; ``env_extra`` adds to the environment;
-    ``name`` is for messages. From a thread that outlives the child (see the module's docstring).
+    It inherits ``kept_fds`` too. ``arguments`` follow on its command line; ``env_extra`` adds to the environment,
+    of which it does not get what begins with ``without``; ``name`` is for messages. From a thread that outlives the
+    child (see the module's docstring).
     """
     require_linux()
     _reap_left_behind()
@@ -279,7 +281,7 @@ def spawn(
         command,
         stdin=subprocess.DEVNULL,
         pass_fds=(*fds, *kept_fds),
-        env={**os.environ, **(env_extra or {})},
+        env={**_environment(without), **(env_extra or {})},
         start_new_session=True,
     )
     try:
@@ -288,6 +290,10 @@ def spawn(
         process.kill()
         _left_behind.append(process)
         raise
+
+
+def _environment(without: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not (without and name.startswith(without))}
 
 
 def _reap_left_behind() -> None:

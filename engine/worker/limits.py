@@ -6,13 +6,15 @@ from stentor.protocols.ipc.config import StepLimits, WorkerConfig
 
 SUITED = {
     # a CPU is busy with few rows, a chunk of prefill holds up those that decode, and of a prompt that is known up to a
-    # block's length is computed again; so a long prompt comes in pieces, though a crowd of short ones may come at once
+    # block's length is computed again; so a long prompt comes in pieces. Of a crowd of short ones as many begin at once
+    # as fill a piece: products are no slower, and these need not wait for the first tokens of all
     "cpu": StepLimits(
         block_size=16,
         max_num_seqs=128,
         max_num_batched_tokens=2048,
         max_mixed_prefill_tokens=96,
         max_prefill_chunk=512,
+        max_admitted_tokens=512,
     ),
     # a GPU reads a block at once, and needs a thousand tokens before products are worth the weights they read
     "cuda": StepLimits(

@@ -106,7 +106,7 @@ class Worker:
         lease: DeviceLease = AloneOnDevice()
         if runner.extras is not None and self._arena is not None:
             runner.extras.media = self._arena.read
-        if member is not None:
+        if member is not None and not setup.has_own_cpus:
             lease = shared = SharedDevice(member)
             if runner.extras is not None:
                 runner.extras.yield_device = partial(shared.yield_device, setup.device)

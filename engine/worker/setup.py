@@ -159,9 +159,10 @@ def set_up_on(
     wanted = family.longest(config)
     if isinstance(family, PoolingFamily) and not family.groups:
         config = msgspec.structs.replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, wanted))
-    notes = []
+    notes: list[str] = []
+    has_own_cpus = False
     if device is None:
-        notes = prepare_kernels(config, progress, alone=not _threads_of_torch(family))
+        notes, has_own_cpus = prepare_kernels(config, progress, alone=not _threads_of_torch(family))
     else:
         share_threads(config)
     packs = device is None and family.packs and native.library() is not None
@@ -229,11 +230,12 @@ def set_up_on(
         limits_of(config),
         max_encodings=family.limits.max_encodings,
         max_mixed_encodings=family.limits.max_mixed_encodings,
+        max_admitted_tokens=family.limits.max_admitted_tokens and config.max_prefill_chunk,
     )
     ready = WorkerReady(
         sizes.blocks, sizes.max_model_len, memory, notes, limits, cache_groups(family.groups, sizes.pages)
     )
-    return Setup(runner, executor, at, family.completed(ready, config, model, sizes), ahead)
+    return Setup(runner, executor, at, family.completed(ready, config, model, sizes), ahead, has_own_cpus)
 
 
 def _threads_of_torch(family: Family) -> bool:

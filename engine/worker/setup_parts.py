@@ -1,11 +1,8 @@
 """What setting up a worker takes on every device."""
 
-import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -31,6 +28,7 @@ from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedChec
 from .async_compute import AsyncCompute
 from .cached_weights import CachedWeights
 from .caches import PageGroup
+from .cpus import choose_cpus, hold
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import Executor, Send
@@ -55,6 +53,8 @@ class Setup:
     ready: WorkerReady
     ahead: AsyncCompute | None = None
     """The runner's, where its steps are not waited for."""
+    has_own_cpus: bool = False
+    """Whether workers of other models compute on other processors."""
 
 
 def choose_dtype(
@@ -173,30 +173,28 @@ def layer_context(
     )
 
 
-def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: bool) -> list[str]:
-    """``alone``: whatever is large runs in our kernels, so threads are theirs; torch has them where there are none."""
+def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: bool) -> tuple[list[str], bool]:
+    """What an operator should know, and whether the CPUs are this model's own.
+
+    ``alone``: whatever is large runs in our kernels, so threads are theirs; torch has them where there are none.
+    """
     native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
     reason = native.unavailable_reason()
-    if alone and reason is None:
+    ours = alone and reason is None
+    plan = hold(choose_cpus(config, native.threads() if ours else torch.get_num_threads()))
+    if ours:
         keep_freed_memory()
-        native.set_threads(_threads(config, native.threads()))
+        native.set_threads(plan.threads)
         torch.set_num_threads(1)
     else:
-        share_threads(config)
-    if reason is not None:
-        return [f"CPU kernels run in plain torch, several times slower: {reason}"]
-    tiles = describe_tiles()
-    return [] if tiles is None else [tiles]
+        torch.set_num_threads(plan.threads)
+    products = describe_tiles() if reason is None else f"CPU kernels run in plain torch, several times slower: {reason}"
+    return [*([] if products is None else [products]), f"computes with {plan}"], plan.is_own
 
 
 def share_threads(config: WorkerConfig) -> None:
-    """Torch has as many as there are, and our kernels those of torch."""
-    torch.set_num_threads(_threads(config, torch.get_num_threads()))
-
-
-def _threads(config: WorkerConfig, most: int) -> int:
-    """As asked, or this worker's part of the cores among those that split a model."""
-    return config.threads or max(1, min(most, granted_cores()) // config.tensor_parallel_size)
+    """Beside a device: torch has as many as there are, and our kernels those of torch."""
+    torch.set_num_threads(choose_cpus(config, torch.get_num_threads()).threads)
 
 
 M = TypeVar("M", bound=Decoder | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel)
@@ -251,16 +249,3 @@ def _stored_shapes(
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def granted_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that the scheduler lets it run on, or as many as its container's quota pays for, at least 1.
-
-    A thread more than the quota pays for stops all of them for the rest of each period.
-    """
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = limit.read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))

@@ -7,6 +7,8 @@ import msgspec
 from .flag import Flag
 
 MAX_LEASE_WEIGHT: Final = 1000
+WORKER_MODULE: Final = "stentor.engine.worker.process"
+"""Entry point of the worker process."""
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
@@ -73,7 +75,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_prefill_chunk: Annotated[
         int,
         Flag(
-            "tokens of one prompt that a step computes; 0 takes what suits the device: 512 on a CPU, 2048 on a GPU",
+            "tokens of one prompt that a step computes, and on a CPU of all prompts that begin in it; 0 takes what "
+            "suits the device: 512 on a CPU, 2048 on a GPU",
             0,
             2**24,
         ),
@@ -140,9 +143,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_invariant: Annotated[
         bool, Flag("compute the same numbers whatever else is in the batch (float32 on the CPU); slower")
     ] = False
-    threads: Annotated[int | None, Flag("compute threads on the CPU; by default one for each usable core", 1, 4096)] = (
-        None
-    )
+    threads: Annotated[
+        int | None,
+        Flag("compute threads on the CPU; by default one for each core, of one socket and of its fast ones", 1, 4096),
+    ] = None
+    cpu_place: int = 0
+    """Which part of the host's processors it gets, where there are several; the first of those that split a model."""
+    cpu_places: int = 1
+    """Workers of all models."""
     lease_member: int = 0
     """Which member of the lease it is, where workers of several models share a device."""
     lease_weight: Annotated[
@@ -182,6 +190,8 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Windows of audio to be encoded, by a transcription model."""
     max_mixed_encodings: int = 0
     """Those beside rows that decode, which wait for them."""
+    max_admitted_tokens: int = 0
+    """Tokens of prompts that begin in it; 0: no more than the step has room for."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -247,5 +257,5 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker: WorkerConfig
     scheduler: SchedulerConfig = SchedulerConfig()
     recovery: RecoveryConfig = RecoveryConfig()
-    worker_module: str = "stentor.engine.worker.process"
-    """Entry point of the worker process; benchmarks put one there that computes nothing."""
+    worker_module: str = WORKER_MODULE
+    """Benchmarks put one there that computes nothing."""

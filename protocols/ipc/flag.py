@@ -1,6 +1,10 @@
 """How a field of the configuration is set from outside."""
 
 from dataclasses import dataclass
+from typing import Final
+
+OPTION_PREFIX: Final = "STENTOR_"
+"""How the names of options begin in the environment."""
 
 
 @dataclass(frozen=True)

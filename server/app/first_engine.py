@@ -60,9 +60,12 @@ def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:
 
 
 @contextlib.contextmanager
-def first_engines(configs: Mapping[ModelRole, EngineConfig]) -> Iterator[dict[ModelRole, launch.EngineProcess]]:
+def first_engines(
+    configs: Mapping[ModelRole, EngineConfig], fork_server: ForkServer | None = None
+) -> Iterator[dict[ModelRole, launch.EngineProcess]]:
     """All launched, from a thread that must outlive them. What stays for engines that may follow: prepared weights, a
     file for each of their workers, a fork server for the workers of all, and the lease by which they share a device.
+    ``fork_server`` runs already, and stays the caller's.
 
     Raises :class:`..http.listening.StartError`.
     """
@@ -70,7 +73,7 @@ def first_engines(configs: Mapping[ModelRole, EngineConfig]) -> Iterator[dict[Mo
     with contextlib.ExitStack() as held:
         try:
             require_linux()
-            fork_servers: dict[str, ForkServer] = {}
+            fork_servers = {} if fork_server is None else {fork_server.module: fork_server}
             lease = None
             if len(configs) > 1:
                 lease = create_lease([config.worker.lease_weight for config in configs.values()])
@@ -80,8 +83,8 @@ def first_engines(configs: Mapping[ModelRole, EngineConfig]) -> Iterator[dict[Mo
                 for file in weights:
                     held.callback(os.close, file)
                 if config.worker_module not in fork_servers:
-                    fork_server = fork_servers[config.worker_module] = ForkServer(config.worker_module)
-                    held.callback(fork_server.close)
+                    fork_servers[config.worker_module] = ForkServer(config.worker_module)
+                    held.callback(fork_servers[config.worker_module].close)
                 engines[kind] = launch.launch_engine(config, weights, fork_servers[config.worker_module], lease)
                 held.callback(engines[kind].close)
         except (ChannelError, LeaseError, OSError) as error:

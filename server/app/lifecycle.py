@@ -19,7 +19,6 @@ from pathlib import Path
 import anyio
 import anyio.abc
 import uvicorn
-from rich.console import Console
 
 from stentor.engine.client.client import EngineClient
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
@@ -66,7 +65,7 @@ from .auxiliary_models import open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
 from .media import MediaOpener, asking_of, spec_of, width_of
-from .startup import StartupDisplay, format_bytes, report_ready
+from .startup import StartupDisplay, format_bytes, open_terminal, report_ready
 from .state import ServerState, compose
 
 logger = logging.getLogger(__name__)
@@ -171,8 +170,8 @@ async def _run(
     processes: Mapping[ModelRole, EngineProcess],
     access: AccessControl,
 ) -> int:
-    console = Console(stderr=True)
-    display = StartupDisplay(console)
+    terminal = open_terminal()
+    display = StartupDisplay(terminal)
     address = address_of(sock, tls=access.tls is not None)
     engines = Engines(config.engines(), processes, display.update)
     code = DONE
@@ -208,7 +207,7 @@ async def _run(
         named = {names[kind]: each for kind, each in ready.items()}
         speech = state.auxiliary.speech
         speaking = {} if speech is None else {names["speech"]: speech.pid}
-        report_ready(console, named, speaking, address, time.monotonic() - began)
+        report_ready(terminal, named, speaking, address, time.monotonic() - began)
         for processor in state.media_processors:
             supervisor.start("the start of a media processor", processor.warm_up)
         await engines.wait_ended()

@@ -1,21 +1,31 @@
 """What an operator sees while a model loads, and where its memory went."""
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Self
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Self
 
 from stentor.protocols.ipc.actors import EngineReady, MemoryLine
 from stentor.protocols.ipc.actors import Progress as ProgressMessage
 
 from ..observability.processes import resident_bytes
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
 logger = logging.getLogger(__name__)
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def open_terminal() -> "Console | None":
+    """What stderr is shown on; None where that is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+    from rich.console import Console  # late: some 50 modules, that a log needs none of
+
+    return Console(stderr=True)
 
 
 class StartupDisplay:
@@ -24,20 +34,10 @@ class StartupDisplay:
     Phases of several models go on side by side, each under its model's name.
     """
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bars: Progress | None = None
-        if console.is_terminal:
-            self._bars = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f}%"),
-                TimeElapsedColumn(),
-                console=console,
-                transient=True,
-            )
+    def __init__(self, terminal: "Console | None") -> None:
+        self._bars = None if terminal is None else _make_bars(terminal)
         self._tasks: dict[str, TaskID] = {}
+        self._begun: set[str] = set()
         self._ended: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -56,8 +56,8 @@ class StartupDisplay:
             if phase not in self._tasks:
                 self._tasks[phase] = self._bars.add_task(phase, total=message.total)
             self._bars.update(self._tasks[phase], completed=message.done, total=message.total)
-        elif phase not in self._tasks:
-            self._tasks[phase] = TaskID(len(self._tasks))
+        elif phase not in self._begun:
+            self._begun.add(phase)
             logger.info("%s…", phase)
         if message.done >= message.total and phase not in self._ended:
             self._ended.add(phase)
@@ -65,8 +65,19 @@ class StartupDisplay:
                 logger.info("%s: done", phase)
 
 
+def _make_bars(terminal: "Console") -> "Progress":
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    return Progress(*columns, TimeElapsedColumn(), console=terminal, transient=True)
+
+
 def report_ready(
-    console: Console, engines: Mapping[str, EngineReady], others: Mapping[str, int | None], address: str, seconds: float
+    terminal: "Console | None",
+    engines: Mapping[str, EngineReady],
+    others: Mapping[str, int | None],
+    address: str,
+    seconds: float,
 ) -> None:
     """The start-up summary, by what the models are called; the first is the one that chats.
 
@@ -76,25 +87,27 @@ def report_ready(
     for name, ready in engines.items():
         for note in ready.notes:
             logger.info("%s", f"{name}: {note}" if several else note)
-        _report_memory(console, ready.memory, name if several else "")
+        _report_memory(terminal, ready.memory, name if several else "")
     for name, pid in others.items():
         if pid is not None and (taken := resident_bytes(pid)) is not None:
-            _report_memory(console, [MemoryLine("process", taken, "resident now: voice and code")], name)
+            _report_memory(terminal, [MemoryLine("process", taken, "resident now: voice and code")], name)
     context = next(iter(engines.values())).max_model_len
     logger.info("context of %d tokens; ready in %.1f s on %s", context, seconds, address)
 
 
-def _report_memory(console: Console, lines: Sequence[MemoryLine], name: str) -> None:
+def _report_memory(terminal: "Console | None", lines: Sequence[MemoryLine], name: str) -> None:
     """A table on a terminal, log lines elsewhere. ``name`` tells one of several models apart."""
     title = f"memory of {name}" if name else "memory"
-    if console.is_terminal:
+    if terminal is not None:
+        from rich.table import Table
+
         table = Table(title=title, title_justify="left", show_edge=False)
         table.add_column("what")
         table.add_column("size", justify="right")
         table.add_column("")
         for line in lines:
             table.add_row(line.what, format_bytes(line.bytes), line.note)
-        console.print(table)
+        terminal.print(table)
     else:
         for line in lines:
             logger.info("%s: %s %s (%s)", title, line.what, format_bytes(line.bytes), line.note)

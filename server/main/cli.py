@@ -1,232 +1,30 @@
-"""The ``stentor`` command. Exit codes are in :mod:`..common.exit_codes`.
+"""The ``stentor`` command: starts what takes longest before it imports what it needs itself.
 
-What an operator can put right is one line on stderr. Nothing heavy is imported before it is needed.
+The worker waits for torch's imports, which nothing that the command line says can change. So their process is started
+first, and reads from the environment none of the options, among which are keys.
 """
 
-import argparse
 import contextlib
-import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, NoReturn
+from collections.abc import Sequence
 
-from stentor import __version__
-from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.hub import resolve_model
-from stentor.engine.processes.logs import set_up_logging
-
-from ..app.first_engine import fetch, first_engines
-from ..common.exit_codes import DONE, FAILED, INTERRUPTED, MISUSED
-from ..config.config import Config, ConfigError
-from ..http.address import listening
-from ..http.listening import StartError
-from ..middleware.access_control import open_access
-from ..observability.request import current_request_id
-from ..options.option import GROUPS, OPTIONS, Option
-from ..options.reading import CONFIG_FILE, nearest, read_config
-
-PULL_OPTIONS: Final = (
-    *("model", "revision", "tokenizer", "transcription-model", "embedding-model", "speech-model", "demo"),
-)
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse that complains in one line, and takes no abbreviations."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (see {self.prog} --help)")
+from stentor.engine.channel import ChannelError
+from stentor.engine.processes.fork_server_owner import ForkServer
+from stentor.protocols.ipc.config import WORKER_MODULE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if argv is None else list(argv)
-    try:
-        if given[:1] == ["tune"]:
-            from stentor.loadtest.tune import main as tune  # late: torch and every kernel
+    with contextlib.ExitStack() as held:
+        fork_server = None
+        if given[:1] == ["serve"] and not {"-h", "--help"}.intersection(given):
+            with contextlib.suppress(ChannelError, OSError):  # the engines' start meets the same, and says so
+                fork_server = ForkServer(WORKER_MODULE)
+                held.callback(fork_server.close)
+        from .commands import run  # late: a quarter of the server's imports
 
-            return tune(given[1:])
-        if given[:1] == ["bench"]:
-            from stentor.loadtest.bench import main as bench  # late: it is not needed to serve
-
-            return bench(given[1:])
-        arguments = _parse_arguments(given)
-        if arguments.command == "env":
-            from ..options.environment import describe_environment, gpus
-
-            if arguments.model is None:
-                print(describe_environment(os.environ))
-                return 0
-            from ..options.model_facts import describe_model  # late: it opens files
-
-            print(describe_model(resolve_model(arguments.model), list(gpus())))
-            return 0
-        config = read_config(_given(arguments), os.environ)
-        if arguments.command == "pull":
-            return _pull(config)
-        if arguments.command == "run-batch":
-            return _run_batch(config, Path(arguments.input_file), Path(arguments.output_file))
-        with _exit_on_sigterm():
-            return _serve(config)
-    except ConfigError as error:
-        return _complain(str(error), MISUSED)
-    except CheckpointError as error:
-        return _complain(str(error), FAILED)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has had enough
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-
-
-def _serve(config: Config) -> int:
-    worker = config.engine.worker
-    set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
-    try:
-        access = open_access(config.access)
-        with listening(config):  # a port in use is told before a model is fetched
-            pass
-        located = fetch(config)
-        # keys given by environment stay in this process: the engine and its workers inherit the rest
-        for option in OPTIONS:
-            if option.kind.secret:
-                os.environ.pop(option.variable, None)
-        with first_engines(located.engines()) as engines:
-            from ..app.lifecycle import (
-                serve,  # late: it brings the whole server, and engines load their models meanwhile
-            )
-
-            return serve(located, engines, access)
-    except StartError as error:
-        return _complain(str(error), FAILED)
-
-
-def _run_batch(config: Config, source: Path, target: Path) -> int:
-    worker = config.engine.worker
-    set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
-    from ..offline.run_batch import run_batch  # late: it brings the whole server
-
-    try:
-        with _exit_on_sigterm():
-            return run_batch(config, source, target)
-    except StartError as error:
-        return _complain(str(error), FAILED)
-
-
-@contextlib.contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Until the server listens for signals itself, SIGTERM means to leave in good order."""
-
-    def leave(*_: object) -> NoReturn:
-        raise SystemExit(DONE)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _pull(config: Config) -> int:
-    located = fetch(config)
-    for path in (located.engine.worker.model, located.transcription.path, located.embedding.path, located.speech.path):
-        if path:
-            print(path)
-    return 0
-
-
-# ---- the command line
-
-
-def _parse_arguments(argv: list[str]) -> argparse.Namespace:
-    parser, commands = _build_parser()
-    arguments, unknown = parser.parse_known_args(argv)
-    if arguments.command is None:
-        parser.error("expected a command: serve, run-batch, pull, bench, tune or env")
-    if unknown:
-        command = commands[arguments.command]
-        flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
-        name = unknown[0].partition("=")[0]
-        what = "option" if name.startswith("-") else "argument"
-        command.error(f"unknown {what} {name}{nearest(name, flags)}")
-    return arguments
-
-
-def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
-    parser = Parser(prog="stentor", description="A single-node server for language and speech models.")
-    parser.add_argument("--version", action="version", version=f"stentor {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    footer = (
-        "Each option is also an environment variable (--max-model-len is STENTOR_MAX_MODEL_LEN) and a key of the "
-        "TOML file (max-model-len). A flag beats the environment, which beats the file."
-    )
-    serve = subparsers.add_parser("serve", help="serve a model over HTTP", epilog=footer)
-    batch = subparsers.add_parser("run-batch", help="answer a file of requests, without a server", epilog=footer)
-    batch.add_argument(
-        "-i", "--input-file", required=True, metavar="FILE", help="requests, as OpenAI's batches have them"
-    )
-    batch.add_argument("-o", "--output-file", required=True, metavar="FILE", help="answers; those it has are kept")
-    pull = subparsers.add_parser("pull", help="fetch models into the cache and print where they are", epilog=footer)
-    subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
-    subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
-    environment = subparsers.add_parser(
-        "env", help="print versions, CPU, GPU, compiler and paths; or what a model is made of, costs and has room for"
-    )
-    environment.add_argument("model", metavar="MODEL", nargs="?", help="a folder, a file or a name, as for serve")
-    _add_options(serve, OPTIONS)
-    _add_options(batch, OPTIONS)
-    _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))
-    return parser, {"serve": serve, "run-batch": batch, "pull": pull, "env": environment}
-
-
-def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
-    groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
-    for option in (*options, CONFIG_FILE):
-        target = groups[option.group]
-        text = option.help + _default_text(option)
-        if option.name == "model":
-            target.add_argument("model", nargs="?", default=argparse.SUPPRESS, metavar="MODEL", help=text)
-        elif option.kind.switch:
-            for name in option.names:
-                target.add_argument(
-                    f"--{name}",
-                    dest=option.name,
-                    action=argparse.BooleanOptionalAction,
-                    default=argparse.SUPPRESS,
-                    help=text if name == option.name else argparse.SUPPRESS,
-                )
-        else:
-            for name in option.names:
-                target.add_argument(
-                    f"--{name}",
-                    *([f"-{name}"] if len(name) == 2 else []),  # vLLM's short ones, as -tp
-                    dest=option.name,
-                    action="append" if option.kind.many else "store",
-                    default=argparse.SUPPRESS,
-                    metavar=option.kind.metavar,
-                    help=text if name == option.name else argparse.SUPPRESS,
-                )
-
-
-def _default_text(option: Option) -> str:
-    value = option.default if option.path else None
-    shown = value not in (None, (), "") and not isinstance(value, bool)
-    return f" (default: {value})" if shown else ""
-
-
-def _given(arguments: argparse.Namespace) -> dict[str, object]:
-    own = ("command", "input_file", "output_file")
-    return {name: value for name, value in vars(arguments).items() if name not in own}
-
-
-def _complain(message: str, code: int) -> int:
-    print(f"stentor: {message}", file=sys.stderr)
-    return code
+        return run(given, fork_server)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from typing import Final
 
 import anyio
 import httpx
-from rich.console import Console
 
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.supervisor import Supervisor
@@ -22,7 +21,7 @@ from ..app.application import create_app
 from ..app.engines import Engines
 from ..app.first_engine import fetch, first_engines
 from ..app.lifecycle import generation_defaults, load_state, open_main
-from ..app.startup import StartupDisplay
+from ..app.startup import StartupDisplay, open_terminal
 from ..batches.calls import post
 from ..batches.lines import InProcessResponse
 from ..config.config import Config
@@ -95,7 +94,7 @@ class InProcessServer:
         config = self._config
         checkpoint = open_main(config)
         defaults = generation_defaults(config.model.generation_config, checkpoint)
-        display = StartupDisplay(Console(stderr=True))
+        display = StartupDisplay(open_terminal())
         configs = config.engines()
         with first_engines(configs) as processes:
             engines = Engines(configs, processes, display.update)

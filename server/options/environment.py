@@ -18,8 +18,11 @@ from typing import Final
 
 from stentor import __version__
 from stentor.engine.loading.hub import default_cache
+from stentor.engine.sharing.cpu_plan import plan_cpus
+from stentor.engine.sharing.cpu_topology import read_topology
+from stentor.protocols.ipc.flag import OPTION_PREFIX
 
-from .option import OPTIONS, PREFIX
+from .option import OPTIONS
 
 PACKAGES: Final = ("torch", "triton", "transformers", "tokenizers", "safetensors", "msgspec", "starlette", "uvicorn")
 CPU_FEATURES: Final = (
@@ -64,6 +67,7 @@ def _torch_build() -> str:
 def _hardware() -> Iterator[tuple[str, str]]:
     name, flags = _cpu()
     yield "cpu", f"{name}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"
+    yield "compute threads", str(plan_cpus(read_topology()))
     yield "cpu features", " ".join(feature for feature in CPU_FEATURES if feature in flags) or "none of those known"
     yield "cpu products", describe_products(flags, tiles_granted)
     yield "memory", f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB"
@@ -134,6 +138,6 @@ def _options(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     secret = {option.variable for option in OPTIONS if option.kind.secret}
     known = {option.variable for option in OPTIONS}
     for variable in sorted(environment):
-        if variable.startswith(PREFIX):
+        if variable.startswith(OPTION_PREFIX):
             # a misspelt variable may well hold a key
             yield variable, "***" if variable in secret or variable not in known else environment[variable]

@@ -8,12 +8,10 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 
 import msgspec
 
-from stentor.protocols.ipc.flag import Flag
+from stentor.protocols.ipc.flag import OPTION_PREFIX, Flag
 
 from ..config.config import DEFAULTS, Config
 from .kinds import KINDS, SWITCH, TEXT, TEXTS, Kind, choice, integer, integers
-
-PREFIX: Final = "STENTOR_"
 
 GROUPS: Final = {
     "model": "model",
@@ -66,7 +64,7 @@ class Option:
 
     @property
     def variable(self) -> str:
-        return PREFIX + self.name.upper().replace("-", "_")
+        return OPTION_PREFIX + self.name.upper().replace("-", "_")
 
     @property
     def default(self) -> Any:

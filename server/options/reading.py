@@ -14,9 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
+from stentor.protocols.ipc.flag import OPTION_PREFIX
+
 from ..config.config import DEFAULTS, Config, ConfigError
 from . import kinds
-from .option import OPTIONS, PREFIX, Option
+from .option import OPTIONS, Option
 
 SERVICE_LINK: Final = re.compile(r"STENTOR_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 """Kubernetes sets these in every pod beside a service whose name begins with ``stentor``."""
@@ -78,10 +80,12 @@ def _parse(option: Option, source: str, raw: object) -> Any:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, object]]:
-    known = {PREFIX + spelling.upper().replace("-", "_"): (option, spelling) for option, spelling in _spellings()}
+    known = {
+        OPTION_PREFIX + spelling.upper().replace("-", "_"): (option, spelling) for option, spelling in _spellings()
+    }
     found: dict[str, tuple[str, object]] = {}
     for variable, raw in environment.items():
-        if not variable.startswith(PREFIX) or _is_service_link(variable, raw):
+        if not variable.startswith(OPTION_PREFIX) or _is_service_link(variable, raw):
             continue
         if variable not in known:
             raise ConfigError(f"{variable}: no such option{nearest(variable, list(known))}")

@@ -15,7 +15,6 @@ A sentence is made while the one before is played, and not earlier: a caller has
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Final, Protocol
 
 import anyio
 
+from stentor.engine.sharing.cpu_plan import plan_cpus
+from stentor.engine.sharing.cpu_topology import read_topology
 from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
 from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.common.errors import BadRequest
@@ -216,7 +217,7 @@ def open_speech(config: Config) -> SpeechModel:
     """Of ``config.speech``, which must be located. Raises :class:`~stentor.engine.loading.errors.CheckpointError`."""
     voices = read_voices(Path(config.speech.path))
     logs = config.engine.worker
-    threads = config.speech.threads or _share(len(os.sched_getaffinity(0)))
+    threads = config.speech.threads or _share(plan_cpus(read_topology()).threads)
     start = StartSpeech(voices.backend, voices.places, threads, logs.log_level, logs.log_format)
     return SpeechModel(config.speech.served_names, voices, SpeechClient(start))
 

@@ -31,6 +31,8 @@ class Limits:
     """Of prompts beside rows that decode."""
     max_prefill_chunk: int
     """Of one prompt in a step."""
+    max_admitted_tokens: int
+    """Of prompts that begin in one step."""
     max_encodings: int
     """Media that one step encodes."""
     max_mixed_encodings: int
@@ -55,6 +57,7 @@ class Limits:
             ("max_model_len", self.max_model_len),
             ("max_mixed_prefill_tokens", self.max_mixed_prefill_tokens),
             ("max_prefill_chunk", self.max_prefill_chunk),
+            ("max_admitted_tokens", self.max_admitted_tokens),
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")

@@ -104,6 +104,7 @@ class Scheduler:
         config: SchedulerConfig,
         max_mixed_prefill_tokens: int | None = None,
         max_prefill_chunk: int | None = None,
+        max_admitted_tokens: int | None = None,
         groups: SequenceOf[CacheGroup] = (FULL,),
         is_pooling: bool = False,
         max_encodings: int | None = None,
@@ -113,7 +114,8 @@ class Scheduler:
         max_frame: int = MAX_FRAME,
     ) -> None:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
-        those of one prompt in a step; None leaves them the whole budget.
+        those of one prompt in a step, ``max_admitted_tokens`` those of prompts that begin in one step; None leaves them
+        the whole budget.
 
         ``groups`` is all that the worker keeps. ``is_pooling``: the model makes vectors or scores; if it keeps nothing
         of a token, tokens see those behind them too, and a prompt is one chunk. ``max_encodings`` and
@@ -131,6 +133,7 @@ class Scheduler:
             max_num_batched_tokens=max_num_batched_tokens,
             max_mixed_prefill_tokens=mixed,
             max_prefill_chunk=chunk,
+            max_admitted_tokens=max_num_batched_tokens if max_admitted_tokens is None else max_admitted_tokens,
             max_encodings=most,
             max_mixed_encodings=most if max_mixed_encodings is None else max_mixed_encodings,
             max_drafts=config.max_drafts,
@@ -157,6 +160,8 @@ class Scheduler:
         self._output = Output(self._memory)
         self._lacked: list[Resource] = []
         """What somebody in the queue lacked when the last plan was made."""
+        self._burst = 0
+        """Prompts of a burst that are yet to begin, or to be computed to their end."""
         self._flights: deque[InFlightStep] = deque()
         self._bisector = CrashBisector()
         self._group: frozenset[int] | None = None
@@ -306,7 +311,8 @@ class Scheduler:
             max_bytes=limits.max_plan_bytes,
         )
         unfinished = plan_decodes(draft, memory, drafting=limits.max_drafts > 0)
-        if crowded or (draft.rows and not self._is_burst(len(draft.rows), unfinished)):
+        self._note_burst(len(draft.rows), unfinished)
+        if crowded or (draft.rows and not self._burst):
             draft.budget = min(draft.budget, limits.max_mixed_prefill_tokens)
         if limits.sees_all:
             draft.budget = min(draft.budget, limits.max_prefill_chunk)
@@ -314,7 +320,11 @@ class Scheduler:
         if memory.cross is not None:
             draft.whole_spans, draft.sliced = memory.cross.whole > 0, memory.cross.sliced
         plan_chunks(draft, memory, unfinished)
+        withheld = max(0, draft.budget - limits.max_admitted_tokens)
+        draft.budget -= withheld
         self._lacked = admit_waiting(draft, memory, now)
+        draft.budget += withheld
+        self._burst = max(0, self._burst - len(draft.new) - len(draft.forks))
         if not draft.works:
             return None
         if limits.max_drafts:
@@ -568,11 +578,12 @@ class Scheduler:
         self._output.replace_leader(request)
         return TokensBatch([], [], finished) if finished else None
 
-    def _is_burst(self, decoding: int, unfinished: list[Sequence]) -> bool:
-        """Whether so many could begin that those who decode are not spared.
+    def _note_burst(self, decoding: int, unfinished: list[Sequence]) -> None:
+        """Counts those who could begin, where they are so many that those who decode are not spared.
 
         Small chunks do not make these wait less in all, only evenly; and a crowd would wait longer for its first
-        tokens than they are spared. Who waits for media begins no sooner.
+        tokens than they are spared. That holds to the last of the crowd, however many of it decode by then. Who waits
+        for media begins no sooner.
         """
         free = self._rows.max_rows - len(self._rows.running)
         memory = self._memory
@@ -582,7 +593,8 @@ class Scheduler:
         else:
             begin, queued = len(unfinished), len(memory.queue)
         waiting = begin + (free and min(queued, free))
-        return waiting >= _BURST and 2 * waiting >= decoding
+        is_burst = waiting >= _BURST and 2 * waiting >= decoding
+        self._burst = waiting if is_burst else min(self._burst, waiting)
 
     def _preempted(self) -> list[Sequence]:
         return [

@@ -28,6 +28,7 @@ def sizes(positions: st.SearchStrategy[int], **changes: st.SearchStrategy[Any]) 
         "max_num_batched_tokens": st.sampled_from([1, 2, 3, 7, 16, 64]),
         "max_mixed_prefill_tokens": st.sampled_from([1, 3, 64]),
         "max_prefill_chunk": st.sampled_from([1, 2, 5, 64]),
+        "max_admitted_tokens": st.sampled_from([None, 1, 4]),
         "prefix_cache": st.booleans(),
         "max_plan_bytes": st.sampled_from([1, 400, 1 << 20]),
         "slow_grammars": st.booleans(),

@@ -148,6 +148,41 @@ def test_a_burst_of_prompts_is_not_held_back_for_the_few_who_decode() -> None:
     assert [row.count for row in engine.plans[1].rows] == [1, 9, 9, 9, 9]
 
 
+def test_as_many_prompts_of_a_burst_begin_in_one_step_as_fill_a_piece() -> None:
+    engine = Engine(
+        max_num_batched_tokens=64, max_mixed_prefill_tokens=3, max_admitted_tokens=16, num_blocks=99, max_num_seqs=10
+    )
+    for token in range(10):
+        engine.submit([token] * 8, max_tokens=30)
+    for _ in range(6):
+        engine.step()
+    counts = [[row.count for row in plan.rows] for plan in engine.plans]
+    assert counts[:5] == [[*[1] * decoding, 8, 8] for decoding in (0, 2, 4, 6, 8)], "to the last of them"
+    assert counts[5] == [1] * 10
+
+
+def test_a_long_prompt_and_those_that_begin_beside_it_share_a_step() -> None:
+    engine = Engine(max_num_batched_tokens=64, max_prefill_chunk=8, max_admitted_tokens=8, num_blocks=99)
+    for token in range(2):
+        engine.submit([token] * 16, max_tokens=1)
+    engine.drain()
+    assert [[row.count for row in plan.rows] for plan in engine.plans] == [[8], [8, 8], [8]]
+
+
+def test_who_comes_after_a_burst_does_not_make_it_last() -> None:
+    engine = Engine(
+        max_num_batched_tokens=64, max_mixed_prefill_tokens=3, max_admitted_tokens=8, num_blocks=99, max_num_seqs=16
+    )
+    for token in range(8):
+        engine.submit([token] * 8, max_tokens=30)
+    for _ in range(8):
+        engine.step()
+    for token in range(3):
+        engine.submit([50 + token] * 8, max_tokens=30)
+    engine.step()
+    assert [row.count for row in engine.plans[-1].rows] == [*[1] * 8, 3]
+
+
 @pytest.mark.parametrize(("decoding", "slots"), [(9, 13), (2, 5)])
 def test_it_is_no_burst_where_many_decode_or_few_have_a_slot_to_wait_for(decoding: int, slots: int) -> None:
     engine = Engine(max_num_batched_tokens=64, max_mixed_prefill_tokens=3, num_blocks=64, max_num_seqs=slots)

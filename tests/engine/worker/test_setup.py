@@ -1,5 +1,6 @@
 """What a worker makes of its configuration, and how it says that it cannot."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,14 +23,18 @@ from stentor.engine.quantization.formats import (
     QuantizationRule,
     QuantizedCheckpoint,
 )
-from stentor.engine.worker import memory, setup_parts
+from stentor.engine.sharing.cpu_plan import CpuPlan
+from stentor.engine.sharing.cpu_topology import Cpu, CpuTopology
+from stentor.engine.sharing.lease import create_lease, peek
+from stentor.engine.worker import cpus, memory, setup_parts
 from stentor.engine.worker.caches import allocate_caches, cache_tensors, choose_cache_dtype, kv_block_bytes
+from stentor.engine.worker.cpus import hold
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.families import size_cache
 from stentor.engine.worker.memory import available_memory
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import choose_device, set_up
-from stentor.engine.worker.setup_parts import cache_note, choose_dtype, granted_cores, longest_of, multiplied_from_codes
+from stentor.engine.worker.setup_parts import cache_note, choose_dtype, longest_of, multiplied_from_codes
 from stentor.kernels import native
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
@@ -133,15 +138,6 @@ def test_a_containers_limit_counts_and_its_page_cache_does_not(tmp_path: Path) -
     assert available_memory(tmp_path) == 350
     (tmp_path / "memory.current").write_text("5000\n")
     assert available_memory(tmp_path) == 0
-
-
-def test_a_containers_quota_bounds_the_threads(tmp_path: Path) -> None:
-    limit = tmp_path / "cpu.max"
-    cores = granted_cores(limit)
-    assert cores >= 1
-    for text, expected in (("max 100000", cores), ("50000 100000", 1), ("9900000 100000", cores), ("", cores)):
-        limit.write_text(text)
-        assert granted_cores(limit) == expected
 
 
 # ---- dtype and device
@@ -266,6 +262,14 @@ def test_a_context_cut_to_the_cache_is_told(folder: Path, model: ModelSpec) -> N
     assert not any("cut from" in note for note in set_up(model_config(folder), _ignore).ready.notes)
 
 
+@pytest.mark.parametrize(("changes", "tokens"), [({}, 512), ({"max_prefill_chunk": 64}, 64)])
+def test_prompts_that_begin_in_one_step_on_a_cpu_are_as_long_as_a_chunk(
+    folder: Path, changes: dict[str, Any], tokens: int
+) -> None:
+    limits = set_up(model_config(folder, **changes), _ignore).ready.limits
+    assert (limits.max_admitted_tokens, limits.max_prefill_chunk) == (tokens, tokens)
+
+
 def test_the_cache_costs_nothing_until_it_is_used(folder: Path) -> None:
     before = memory.resident_bytes()
     made = allocate_caches(open_checkpoint(folder, "auto").decoder.cache_groups, 100_000, 16, CPU, F32)
@@ -277,12 +281,12 @@ def test_the_cache_costs_nothing_until_it_is_used(folder: Path) -> None:
 # ---- what the worker tells its engine
 
 
-def _conversation(*messages: StartWorker | StepPlan | Shutdown) -> tuple[int, list[Any]]:
+def _conversation(*messages: StartWorker | StepPlan | Shutdown, lease: int | None = None) -> tuple[int, list[Any]]:
     """The worker's exit code and what it sent, progress left out."""
     with both_ends() as (engine, worker):
         for message in messages:
             assert engine.try_send(encoder.encode(message))
-        code = Worker(worker).run()
+        code = Worker(worker, lease_fd=lease).run()
         received = [decode_engine_worker.decode(frame) for frame in engine.try_receive()]
     return code, [message for message in received if not isinstance(message, Progress)]
 
@@ -320,6 +324,32 @@ def test_a_step_that_fails_ends_the_worker_with_one_line(folder: Path, capfd: py
     assert code == 1
     assert failed == Failed("the worker failed in step 4: ValueError")
     assert "Traceback" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("sockets", [1, 2])
+def test_models_on_a_socket_each_take_no_turns(folder: Path, sockets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    usable = min(os.sched_getaffinity(0))
+    second = [Cpu(usable + 1, usable + 1, 1, 1, 1.0)] * (sockets - 1)
+    topology = CpuTopology((Cpu(usable, usable, 0, 0, 1.0), *second))
+    monkeypatch.setattr(cpus, "read_topology", lambda: topology)
+    lease = create_lease([1, 1])
+    try:
+        config = model_config(folder, cpu_places=2)
+        step = StepPlan(0, 4, [], [], [RowStep(3, 0, 1, [], True)])  # fails, and leaves held what it has taken
+        _, (ready, _) = _conversation(StartWorker(config), step, lease=lease)
+        held = peek(lease)[0].holds
+    finally:
+        os.close(lease)
+    assert held == (sockets == 1)
+    where = f"1 thread on CPUs {usable}: one for each of 1 core, socket 1 of 2" if sockets == 2 else "1 thread"
+    assert any(note.startswith(f"computes with {where}") for note in ready.notes)
+    if sockets == 2:
+        assert os.sched_getaffinity(0) == {usable}
+
+
+def test_a_sandbox_that_forbids_to_be_held_leaves_the_worker_where_it_may_run() -> None:
+    plan = CpuPlan(1, frozenset({10_000}), True, ())  # there is no such CPU
+    assert hold(plan) == CpuPlan(1, None, False, ())
 
 
 def test_a_worker_is_tied_to_its_owner_before_it_imports_torch() -> None:

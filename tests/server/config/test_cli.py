@@ -12,7 +12,7 @@ import pytest
 
 import stentor
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
-from stentor.server.main import cli
+from stentor.server.main import commands
 from stentor.server.options.environment import describe_products
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -49,13 +49,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
     """What :func:`_stentor` does, in this process: Python and what the command imports have started already."""
     for name in [name for name in os.environ if name.startswith("STENTOR_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(cli, "set_up_logging", lambda *_: None)  # it would change this process's own
+    monkeypatch.setattr(commands, "set_up_logging", lambda *_: None)  # it would change this process's own
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in variables.items():
                 patch.setenv(name, value)
-            code = cli.main(arguments)
+            code = commands.run(arguments)
         return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run
@@ -184,6 +184,7 @@ def test_env_tells_what_a_bug_report_needs_and_no_secret(tmp_path: Path) -> None
     assert rows["stentor"].startswith(stentor.__version__)
     assert {"python", "torch", "cpu", "cpu features", "cpu products", "c++ compiler", "gpu"} <= set(rows)
     assert "hugging face cache" in rows
+    assert re.match(r"\d+ threads?\b.*: ", rows["compute threads"])
     assert rows["model cache"] == str(tmp_path / "stentor" / "models")
     assert rows["STENTOR_PORT"] == "9000"
     assert rows["STENTOR_API_KEY"] == "***"

@@ -11,7 +11,7 @@ from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.common.keys import KeyDigest
 from stentor.server.config.config import DEFAULTS, Config, ConfigError, ToolServer
 from stentor.server.config.media import MediaCounts
-from stentor.server.main.cli import _build_parser
+from stentor.server.main.commands import _build_parser
 from stentor.server.options.option import OPTIONS
 from stentor.server.options.reading import CONFIG_FILE, read_config
 

@@ -89,6 +89,13 @@ def test_a_model_that_pools_is_told_so_and_has_a_dtype_of_its_own() -> None:
     assert engines["chat"].worker.memory_share == pytest.approx(0.7)
     assert not engines["chat"].worker.is_pooling
     assert not engines["transcription"].worker.is_pooling
+    assert [(each.worker.cpu_place, each.worker.cpu_places) for each in engines.values()] == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_models_get_cpus_behind_those_of_the_workers_that_split_the_first() -> None:
+    flags = {"transcription-model": "owner/ears", "tensor-parallel-size": "2"}
+    engines = read_config(flags, {}).located(Path("/chat"), None, Path("/ears")).engines()
+    assert [(each.worker.cpu_place, each.worker.cpu_places) for each in engines.values()] == [(0, 3), (2, 3)]
 
 
 def test_shares_that_leave_the_chat_model_no_memory_are_refused() -> None:

@@ -211,7 +211,7 @@ async def test_one_who_is_told_and_fails_hurts_nobody(caplog: pytest.LogCaptureF
 
 def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:
     program = (
-        "import sys, stentor.server.main.cli, stentor.server.app.lifecycle\n"
+        "import sys, stentor.server.main.commands, stentor.server.app.lifecycle\n"
         "from stentor.server.config.config import ObserveConfig\n"
         "from stentor.tests.fakes import fake_state\n"
         "from stentor.server.observability.observer import open_observer\n"

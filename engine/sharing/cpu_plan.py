@@ -1,0 +1,110 @@
+"""Which CPUs a worker computes on, and with how many threads.
+
+One thread a core: both hardware threads of a core share its arithmetic units and its path to memory, and the server and
+the engine need the second. Of a hybrid processor the fast cores alone, since every part of a step waits for its slowest
+thread. Of several sockets one: its threads touch the weights first, so that Linux puts them into its own memory. The
+next worker gets the next socket. No more threads than a container's quota pays for: one more stops all of them for the
+rest of each period.
+
+A worker is held on a set of CPUs, never one thread on one CPU: where another process takes a CPU, the scheduler still
+finds the thread a free one in the set.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .cpu_topology import Cpu, CpuTopology, format_cpus
+
+_FAST: Final = 0.75
+"""Speed beside the fastest from which a core computes: clusters of one kind are a few per cent apart, kinds 40."""
+_WHOLE_SOCKET: Final = 0.5
+"""Cores beside the largest socket's from which a socket gets a worker: an affinity may leave one CPU of another."""
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """One worker among those of all models."""
+
+    place: int = 0
+    """Its number, from 0."""
+    places: int = 1
+    rank: int = 0
+    """Among those that split its model, which have places that follow each other."""
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class CpuPlan:
+    threads: int
+    cpus: frozenset[int] | None
+    """Where they are held; None: wherever the process may run."""
+    is_own: bool
+    """Whether workers of other models compute elsewhere."""
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """What was taken and why, as start-up says it."""
+        what = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        where = "" if self.cpus is None else f" on CPUs {format_cpus(self.cpus)}"
+        return f"{what}{where}" + (f": {', '.join(self.reasons)}" if self.reasons else "")
+
+
+def plan_cpus(
+    topology: CpuTopology, asked: int | None = None, worker: WorkerPlace = WorkerPlace(), most: int | None = None
+) -> CpuPlan:
+    """``asked`` threads are taken as they are, and held only where each has a core. ``most`` bounds what is chosen."""
+    sockets = _sockets(topology.cpus)
+    mine = worker.place % len(sockets)
+    first = worker.place - worker.rank
+    beside = sum((first + rank) % len(sockets) == mine for rank in range(worker.ranks))
+    here = sockets[mine]
+    fastest = max(cpu.speed for cpu in topology.cpus)
+    fast = [cpu for cpu in here if cpu.speed >= _FAST * fastest] or here
+    cores = len({cpu.core for cpu in fast})
+    reasons = []
+    if asked is not None:
+        threads = asked
+        reasons.append("--threads")
+    else:
+        threads = max(1, cores // beside)
+        hardware = max(sum(cpu.core == core for cpu in fast) for core in {cpu.core for cpu in fast})
+        each = f"one for each of {_count(cores, 'core')}"
+        reasons.append(each + (f" of {hardware} hardware threads" if hardware > 1 else ""))
+        if beside > 1:
+            reasons.append(f"shared by {beside} workers")
+        if topology.quota is not None and (paid := math.ceil(topology.quota / worker.ranks)) < threads:
+            threads = max(1, paid)
+            reasons = [f"a quota of {topology.quota:g} CPUs"]
+        if most is not None and most < threads:
+            threads = most
+            reasons = ["as many as torch takes by itself (OMP_NUM_THREADS)"]
+    held = None
+    if threads * beside <= cores and len(fast) < len(topology.cpus):
+        held = frozenset(cpu.number for cpu in fast)
+        if len(fast) < len(here):
+            reasons.append(f"the fast ones of {len({cpu.core for cpu in here})}")
+        if len(sockets) > 1:
+            reasons.append(f"socket {mine + 1} of {len(sockets)}")
+    is_own = held is not None and worker.places <= len(sockets)
+    return CpuPlan(threads, held, is_own, tuple(reasons))
+
+
+def _sockets(cpus: Sequence[Cpu]) -> list[list[Cpu]]:
+    """CPUs that have the nearest memory in common, the largest set first; at least one set.
+
+    Nodes of one socket are near each other, and firmware that interleaves memory makes one node of several sockets.
+    """
+    found: list[list[Cpu]] = []
+    for cpu in cpus:
+        near = [each for each in found if any(one.socket == cpu.socket or one.node == cpu.node for one in each)]
+        found = [each for each in found if each not in near]
+        found.append([*(one for each in near for one in each), cpu])
+    cores = [len({cpu.core for cpu in each}) for each in found]
+    whole = [each for each, count in zip(found, cores, strict=True) if count >= _WHOLE_SOCKET * max(cores)]
+    return sorted(whole, key=lambda each: (-len({cpu.core for cpu in each}), each[0].number))
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,148 @@
+"""The processor that this process runs on, as Linux describes it: cores, hardware threads, sockets, memory, quotas.
+
+::
+
+    sys/devices/system/cpu/cpuN/topology/thread_siblings_list   the hardware threads of its core
+    sys/devices/system/cpu/cpuN/topology/physical_package_id    its socket
+    sys/devices/system/cpu/cpuN/cpu_capacity                    its speed, where cores differ (Arm, Linux 6.12)
+    sys/devices/system/cpu/cpuN/cpufreq/cpuinfo_max_freq        its speed, where nothing else tells
+    sys/devices/cpu_core/cpus                                   the fast cores of a hybrid processor of Intel
+    sys/devices/system/node/nodeN/cpulist                       the CPUs beside each part of the memory
+    proc/self/cgroup, sys/fs/cgroup/**                          the quota of a container, versions 1 and 2
+
+What is missing or cannot be read is taken for the plain case: a core of its own, one socket, no quota.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_CPUS: Final = "sys/devices/system/cpu"
+_NODES: Final = "sys/devices/system/node"
+_CGROUPS: Final = "sys/fs/cgroup"
+_SLOW: Final = 0.5
+"""The speed of cores that Intel does not count among its fast ones; the processor tells no more."""
+
+
+class Cpu(NamedTuple):
+    """What the operating system schedules on: a core, or one of its hardware threads."""
+
+    number: int
+    core: int
+    """The lowest number among the hardware threads of its core."""
+    socket: int
+    node: int
+    """The part of the memory that is near."""
+    speed: float
+    """Of its core, beside the fastest of the machine."""
+
+
+@dataclass(frozen=True)
+class CpuTopology:
+    cpus: tuple[Cpu, ...]
+    """Those that this process may run on."""
+    quota: float | None = None
+    """CPUs' worth of time that its container may use; None: no limit."""
+
+
+def read_topology(root: Path = Path("/"), affinity: Collection[int] | None = None) -> CpuTopology:
+    """``affinity`` are the CPUs to look at; None: those that the calling thread may run on."""
+    numbers = sorted(os.sched_getaffinity(0) if affinity is None else affinity)
+    nodes = _nodes(root / _NODES)
+    speeds = _speeds(root, numbers)
+    cpus = []
+    for number in numbers:
+        topology = root / _CPUS / f"cpu{number}/topology"
+        siblings = parse_cpus(_text(topology / "thread_siblings_list")) or {number}
+        socket = _whole(topology / "physical_package_id")
+        cpus.append(Cpu(number, min(siblings), socket or 0, nodes.get(number, 0), speeds[number]))
+    return CpuTopology(tuple(cpus), min(_quotas(root), default=None))
+
+
+def parse_cpus(text: str) -> set[int]:
+    """ "0-2,8" → {0, 1, 2, 8}; empty where it is no such list."""
+    found: set[int] = set()
+    for part in text.split(","):
+        if (match := re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)) is None:
+            return set()
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return found
+
+
+def format_cpus(cpus: Collection[int]) -> str:
+    """{0, 1, 2, 8} → "0-2,8"."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _nodes(folder: Path) -> dict[int, int]:
+    """The node of each CPU."""
+    found = {}
+    for path in folder.glob("node[0-9]*"):
+        for cpu in parse_cpus(_text(path / "cpulist")):
+            found[cpu] = int(path.name.removeprefix("node"))
+    return found
+
+
+def _speeds(root: Path, numbers: Collection[int]) -> Mapping[int, float]:
+    """Of each CPU, beside the fastest; all alike where one of them does not tell."""
+    for file in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
+        told = {number: _whole(root / _CPUS / f"cpu{number}" / file) for number in numbers}
+        known = {number: value for number, value in told.items() if value}
+        if known and len(known) == len(told) and (file == "cpu_capacity" or not _fast_cores(root)):
+            return {number: value / max(known.values()) for number, value in known.items()}
+    fast = _fast_cores(root)
+    if not fast.intersection(numbers):
+        return dict.fromkeys(numbers, 1.0)
+    return {number: 1.0 if number in fast else _SLOW for number in numbers}
+
+
+def _fast_cores(root: Path) -> set[int]:
+    return parse_cpus(_text(root / "sys/devices/cpu_core/cpus"))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Of the process's control group and of all those around it, of which the smallest counts."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            for mount in (_CGROUPS, f"{_CGROUPS}/unified"):
+                yield from _quotas_of(root / mount, path)
+        elif "cpu" in controllers.split(","):
+            for mount in (controllers, "cpu"):
+                yield from _quotas_of(root / _CGROUPS / mount, path)
+
+
+def _quotas_of(mount: Path, path: str) -> Iterator[float]:
+    """In a container without a namespace for control groups ``path`` is the host's, and ``mount`` its own group."""
+    folder = mount / path.strip("/")
+    while True:
+        quota, period = (*_text(folder / "cpu.max").split(), "", "")[:2]
+        if not quota:
+            quota, period = (_text(folder / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period"))
+        if quota.isdecimal() and period.isdecimal() and int(period) > 0:  # else "max", or -1
+            yield int(quota) / int(period)
+        if folder == mount:
+            return
+        folder = folder.parent
+
+
+def _whole(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

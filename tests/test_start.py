@@ -1,0 +1,31 @@
+"""What each process imports before it is of use: less is a faster start, and more is a decision."""
+
+import subprocess
+import sys
+
+import pytest
+
+MODULES = {
+    "the command, before it starts the fork server": ("stentor.server.main.cli", 40),
+    "the command, before it starts the engine": ("stentor.server.main.commands", 128),
+    "the server, before it listens": ("stentor.server.main.commands stentor.server.app.lifecycle", 765),
+    "the engine": ("stentor.engine.core.entry", 98),
+}
+"""What is imported, and how many modules there may then be beside Python's own: some 3 % more than there were."""
+LATE = ("rich", "numpy", "PIL", "httpx", "huggingface_hub", "llguidance", "sqlite3", "torch", "transformers")
+"""Of none of these a process needs anything before the first request that asks for it, and torch is the worker's."""
+PROGRAM = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(*(name for name in sys.modules if name.partition(".")[0] not in sys.stdlib_module_names))
+"""
+
+
+@pytest.mark.parametrize("process", MODULES)
+def test_no_process_imports_more_than_it_did_before_it_is_of_use(process: str) -> None:
+    modules, most = MODULES[process]
+    command = [sys.executable, "-P", "-c", PROGRAM, *modules.split()]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert len(found) <= most, "import what is new where it is first used, or raise the number"
+    assert not {name.partition(".")[0] for name in found}.intersection(LATE)
