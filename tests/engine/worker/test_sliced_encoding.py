@@ -70,7 +70,8 @@ def test_what_fails_on_the_way_is_told_with_the_result() -> None:
 def test_a_part_is_what_is_left_of_its_slice_and_of_any_length_where_nobody_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now, told = [0.0], []
+    now: list[float] = [0.0]
+    told: list[float] = []
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def encode() -> str:
@@ -90,7 +91,9 @@ def test_a_part_is_what_is_left_of_its_slice_and_of_any_length_where_nobody_wait
 
 
 def test_parts_that_take_longer_than_expected_become_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, told, pace = [0.0], [], Pace()
+    now: list[float] = [0.0]
+    told: list[float] = []
+    pace = Pace()
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def encode() -> str:
@@ -164,38 +167,38 @@ def test_a_slice_is_part_of_a_step_that_decodes_less_beside_prompts_and_more_whe
 
 
 def test_prompts_have_as_many_tokens_as_take_no_longer_than_a_slice() -> None:
-    time = MediaTime()
-    assert time.room == 16, "nothing is known yet"
+    budget = MediaTime()
+    assert budget.room == 16, "nothing is known yet"
     steps = _steps([0, 1, 2], []).rows
     for _ in range(100):
-        time.begin(steps)
-        time.end(0.1)
-    tokens = time.room
-    taken = []
+        budget.begin(steps)
+        budget.end(0.1)
+    tokens = budget.room
+    taken: list[int] = []
     for _ in range(40):  # 20 tokens beside rows that decode cost nothing, each further one takes 2 ms
-        time.begin([*steps, RowStep(5, 0, tokens, [], False)])
-        time.end(0.1 + 0.002 * max(0, tokens - 20))
+        budget.begin([*steps, RowStep(5, 0, tokens, [], False)])
+        budget.end(0.1 + 0.002 * max(0, tokens - 20))
         taken.append(tokens)
-        tokens = time.room
+        tokens = budget.room
     assert max(taken) <= 2 * 40
     assert tokens == pytest.approx(40, abs=3)
     for _ in range(40):
-        time.begin([*steps, RowStep(5, 0, 6, [], False)])
-        time.end(0.1 + 0.1 * 6)
-    assert time.room == 4, "no fewer, however slow"
+        budget.begin([*steps, RowStep(5, 0, 6, [], False)])
+        budget.end(0.1 + 0.1 * 6)
+    assert budget.room == 4, "no fewer, however slow"
 
 
 def test_a_step_that_encodes_or_computes_prompts_alone_teaches_nothing_of_decoding() -> None:
-    time = MediaTime()
+    budget = MediaTime()
     steps = _steps([0, 1], []).rows
     for _ in range(100):
-        time.begin(steps)
-        time.encoded(0.5)
-        time.end(0.6)
-        time.begin([RowStep(5, 0, 300, [], False)])
-        time.end(7.0)
-    assert time.begin(steps) == pytest.approx(0.04, rel=0.01)
-    assert time.room == 16
+        budget.begin(steps)
+        budget.encoded(0.5)
+        budget.end(0.6)
+        budget.begin([RowStep(5, 0, 300, [], False)])
+        budget.end(7.0)
+    assert budget.begin(steps) == pytest.approx(0.04, rel=0.01)
+    assert budget.room == 16
 
 
 def test_rows_decode_between_slices_of_a_picture_and_answers_stay_the_same(
