@@ -4,9 +4,9 @@
 
 The model is as large as SmolVLM-256M: a text model in Q8_0 and a projector file (mmproj), both made up and the same for
 both servers, which stay up. In each round each gets the same pictures, one by itself and then several at once, each
-another one, and tells a few words of it. Both cut a picture into a square of tiles and one of the whole; what they
-count as tokens of a prompt is held against each other. CPU time is the servers' own: where others compute too, which is
-told, a steadier figure than the time.
+another one, and tells a few words of it. Both cut a picture that is longer than 512 pixels into a square of tiles and
+one of the whole; what they count as tokens of a prompt is held against each other. CPU time is the servers' own: where
+others compute too, which is told, a steadier figure than the time.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import json
 import random
 import signal
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -118,9 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--longest-edge",
         type=at_least(1),
-        default=1024,
+        default=512,
         metavar="PIXELS",
-        help="what pictures are stretched to before they are cut into tiles of 512 (default: 1024, 5 tiles)",
+        help="what pictures are stretched to before they are cut into tiles of 512 (default: 512, one tile)",
     )
     return parser
 
@@ -219,6 +220,9 @@ def _rounds(servers: Sequence[Server], word: int, arguments: argparse.Namespace)
             disturbance = Disturbance(server, others)
             (alone,) = asyncio.run(_ask(server, bodies[:1]))
             before = server.cpu()
+            turn = f"round {number}" if number else "warm-up"
+            told = f"{turn}: {server.side.name}, first word of a picture after {alone.ttft:.1f} s"
+            print(told, file=sys.stderr, flush=True)
             answers = asyncio.run(_ask(server, bodies[1:]))
             shown = Shown(
                 ttft=alone.ttft,

@@ -16,7 +16,7 @@ from .forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
 from .layer_context import LayerContext
 from .linear import Linear
 from .norm import RMSNorm
-from .parts import BeforePart, parts
+from .parts import BeforePart, tiles
 from .quantized import Input, Stream
 from .rotary import RotaryTables
 from .weights import WeightMap
@@ -186,15 +186,14 @@ class Attention:
         starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
         group = spec.heads // spec.kv_heads
         work = 2 * texts.varlen.max_seqlen * spec.head_dim * group
-        for kv_heads in parts(spec.kv_heads, work * max(1, len(q)), before):
+        for kv_heads, rows in tiles(spec.kv_heads, len(q), work, before, _LEAST_QUERIES):
             heads = slice(group * kv_heads.start, group * kv_heads.stop)
             sinks = None if self._sinks is None else self._sinks[heads]
-            for rows in parts(len(q), work * (kv_heads.stop - kv_heads.start), before, _LEAST_QUERIES):
-                own = (starts - rows.start).clamp(0, rows.stop - rows.start)
-                found = self._see_whole(q[rows, heads], k[:, kv_heads], v[:, kv_heads], own, texts, sinks)
-                if found.shape == q.shape:
-                    return found
-                out[rows, heads] = found
+            own = (starts - rows.start).clamp(0, rows.stop - rows.start)
+            found = self._see_whole(q[rows, heads], k[:, kv_heads], v[:, kv_heads], own, texts, sinks)
+            if found.shape == q.shape:
+                return found
+            out[rows, heads] = found
         return out
 
     def _turned(self, q: torch.Tensor, k: torch.Tensor, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,5 +1,6 @@
 """Linear layers, fused where a checkpoint stores them apart, in whatever format it stores them."""
 
+import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final, Protocol, overload
 
@@ -141,7 +142,7 @@ class Linear:
         if self._before is not None:
             if isinstance(self._multiply, PackedLinear) and isinstance(x, torch.Tensor) and not tasks:
                 return self._in_parts(x, self._multiply, self._before)
-            self._before()
+            self._before(math.inf)
         if not tasks or self._adapted is None:
             return self._product(x, self._activation, self._dtype)
         assert isinstance(x, torch.Tensor)

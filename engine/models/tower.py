@@ -47,8 +47,8 @@ class Tower(ABC):
         """``pause`` is called before each of its products and attentions from now on, or before each part of one."""
         self._pause = pause
 
-    def _before_part(self) -> float:
-        return math.inf if self._pause is None else self._pause()
+    def _before_part(self, seconds: float) -> float:
+        return math.inf if self._pause is None else self._pause(seconds)
 
     def words(self) -> dict[int, torch.Tensor]:
         """Tokens of text whose embeddings are the tower's, [hidden] each by id: there are none."""

@@ -5,6 +5,7 @@ makes and returns what stands in place of tokens. The class is made whole, witho
 taken out of it, and what is left is filled by name.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
@@ -89,7 +90,7 @@ class TransformersTower:
         """``pause`` is called before each of its products from now on."""
 
         def before(*_: object) -> None:
-            pause()
+            pause(math.inf)
 
         for module in self._model.modules():
             if isinstance(module, torch.nn.Linear):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from stentor.protocols.ipc.steps import RowStep, StepPlan
+from stentor.protocols.ipc.steps import RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import ForwardBatch
 from ..models.stream_encoder import Listening
@@ -45,8 +45,8 @@ class AudioStreams:
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings()
 
-    def ended(self, seconds: float) -> list[int]:
-        return []
+    def ended(self, result: StepResult) -> StepResult:
+        return result
 
     def _listen(self, row: RowStep) -> torch.Tensor:
         stream = self._streams[row.slot]

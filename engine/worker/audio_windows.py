@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
-from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan
+from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import Encoded, ForwardBatch, LayerCache
 from ..models.whisper import Whisper
@@ -81,8 +81,8 @@ class AudioWindows:
                 del self._asking[row.slot]
         return Findings(alignments=found)
 
-    def ended(self, seconds: float) -> list[int]:
-        return []
+    def ended(self, result: StepResult) -> StepResult:
+        return result
 
     def _silence(self, probe: PromptProbe, row: RowStep, first: int, hidden: torch.Tensor) -> float | None:
         """The probability of the token that says so, where this step computes its position."""

@@ -7,28 +7,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 import torch
 
 from stentor.kernels import WholeSpan
-from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, StepPlan
+from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import ForwardBatch, MediaBatch
 from ..models.payload import GIVEN, Encoded, Payload, read_payload
 from .batch import Batch
 from .media_positions import MediaPositions
+from .media_time import MediaTime
 from .rows import Int64
 from .runner import Findings, MediaReader, no_media
 from .sliced_encoding import SlicedEncoding
 
-_SHARE: Final = 0.25
-"""Of the time that rows take to decode, which an encoding beside them takes: so their inter-token latency stays below
-1.5 times its own, though they find less of what they read in the processor's caches."""
-_FIRST_PACE: Final = 0.02
-"""Seconds of a step that decodes, while none has been seen."""
-_FADE: Final = 0.9
-_ALONE_SECONDS: Final = 0.05
-"""Of an encoding beside nobody: who comes meanwhile waits for two such steps."""
 _NOWHERE: Final = np.zeros(0, dtype=np.int64)
 logger = logging.getLogger(__name__)
 
@@ -116,12 +110,8 @@ class MediaRows:
         """By encoder slot: what slices have begun."""
         self._completed: list[int] = []
         """Encoder slots that slices of this step have completed."""
-        self._pace = _FIRST_PACE
-        """Seconds that a step takes which decodes and nothing else."""
-        self._decodes = False
-        """Whether the rows of this step do."""
-        self._encoding = 0.0
-        """Seconds of this step that went to media."""
+        self._time = MediaTime()
+        self._told_room = 0
         self._faults: dict[int, str] = {}
         """By row slot: what is wrong with what the step reads."""
         self.yield_device: Callable[[], None] | None = None
@@ -140,12 +130,11 @@ class MediaRows:
         for new in plan.new:
             if new.spans or (len(self._words) and np.isin(new.tokens[: new.prompt_len], self._words).any()):
                 self._rows[new.slot] = self._read_row(new)
-        self._decodes = bool(plan.rows) and all(row.count == 1 for row in plan.rows)
-        self._encoding = 0.0
+        seconds = self._time.begin(plan.rows)
         if plan.encode:
             began = time.perf_counter()
-            self._encode_all(plan.encode, began + (self._pace * _SHARE if plan.rows else _ALONE_SECONDS))
-            self._encoding = time.perf_counter() - began
+            self._encode_all(plan.encode, began + seconds)
+            self._time.encoded(time.perf_counter() - began)
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -177,11 +166,13 @@ class MediaRows:
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings(faults=self.take_faults())
 
-    def ended(self, seconds: float) -> list[int]:
-        if self._decodes:
-            self._pace = _FADE * self._pace + (1 - _FADE) * (seconds - self._encoding)
-        completed, self._completed = self._completed, []
-        return completed
+    def ended(self, result: StepResult) -> StepResult:
+        self._time.end(result.seconds)
+        room = self._time.room
+        if not self._completed and room == self._told_room:
+            return result
+        completed, self._completed, self._told_room = self._completed, [], room
+        return msgspec.structs.replace(result, encoded=completed, media_room=room)
 
     def take_faults(self) -> list[RowFault]:
         """Rows of the last pass whose media cannot be taken; each is told once."""
@@ -209,7 +200,7 @@ class MediaRows:
         try:
             if begun is None:
                 encode = partial(self._encoded_of, read_payload(self.media(job.data)))
-                begun = SlicedEncoding(encode) if job.sliced else None
+                begun = SlicedEncoding(encode, self._time.pace) if job.sliced else None
                 if begun is None:
                     self._encoded[slot] = encode()
                     return

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from stentor.protocols.ipc.pooling import Pooled, Pooling
-from stentor.protocols.ipc.steps import NewRow, RowPooled, RowStep, StepPlan
+from stentor.protocols.ipc.steps import NewRow, RowPooled, RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import ForwardBatch
 from ..layers.varlen_batch import VarlenBatch
@@ -67,8 +67,8 @@ class PoolingRows:
                 del self._asked[row.slot]
         return Findings(pooled=self._pooled(ready)) if ready else Findings()
 
-    def ended(self, seconds: float) -> list[int]:
-        return []
+    def ended(self, result: StepResult) -> StepResult:
+        return result
 
     def _pooled(self, ready: Sequence[tuple[NewRow, torch.Tensor]]) -> list[RowPooled]:
         """Of prompts and their hidden states [tokens, hidden], of all tokens or of the last."""

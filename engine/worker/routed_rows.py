@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from stentor.protocols.ipc.steps import ExpertShape, RowExperts, RowStep, StepPlan
+from stentor.protocols.ipc.steps import ExpertShape, RowExperts, RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import ForwardBatch
 from ..model_config.mlp_spec import MoESpec
@@ -67,8 +67,8 @@ class RoutedRows:
                 gathered.append(RowExperts(row.slot, first, count, of_row.astype(f"<u{self._shape.width}").tobytes()))
         return Findings(routed=gathered)
 
-    def ended(self, seconds: float) -> list[int]:
-        return []
+    def ended(self, result: StepResult) -> StepResult:
+        return result
 
 
 class JoinedExtras:
@@ -120,5 +120,7 @@ class JoinedExtras:
             [each for one in found for each in one.faults],
         )
 
-    def ended(self, seconds: float) -> list[int]:
-        return [slot for part in self._parts for slot in part.ended(seconds)]
+    def ended(self, result: StepResult) -> StepResult:
+        for part in self._parts:
+            result = part.ended(result)
+        return result

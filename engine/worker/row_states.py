@@ -10,7 +10,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.config import StateDType, WorkerConfig
-from stentor.protocols.ipc.steps import RowStep, StepPlan
+from stentor.protocols.ipc.steps import RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import ForwardBatch, StateBatch
 from ..model_config.model_spec import Backbone
@@ -115,8 +115,8 @@ class RowStates:
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings()
 
-    def ended(self, seconds: float) -> list[int]:
-        return []
+    def ended(self, result: StepResult) -> StepResult:
+        return result
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-import msgspec
 import torch
 
 from stentor.protocols.ipc.inputs import ArenaRef
@@ -61,8 +60,8 @@ class RowExtras(Protocol):
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         """What the rows ask of a pass that has returned ``hidden``."""
 
-    def ended(self, seconds: float) -> list[int]:
-        """A step has ended that took so long. Returns the encoder slots that slices have completed in it."""
+    def ended(self, result: StepResult) -> StepResult:
+        """A step has ended. Returns its result, with what slices of media have completed in it."""
 
 
 def no_media(ref: ArenaRef) -> bytes | memoryview:
@@ -137,9 +136,7 @@ class ModelRunner(Generic[F, P]):
     def finish(self, pending: P) -> StepResult:
         """Waits for a step, not for any after it. May be called from another thread than all the rest, in order too."""
         result = self.compute.finish(pending)
-        if self.extras is not None and (encoded := self.extras.ended(result.seconds)):
-            return msgspec.structs.replace(result, encoded=encoded)
-        return result
+        return result if self.extras is None else self.extras.ended(result)
 
     def release(self, slots: Sequence[int]) -> None:
         """Forgets the rows of these slots; what is encoded stays where it is."""

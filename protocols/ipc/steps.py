@@ -281,3 +281,6 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     faults: list[RowFault] = []
     encoded: list[int] = []
     """Encoder slots that slices have completed."""
+    media_room: int = 0
+    """Tokens of prompts with media that steps are to compute at most beside rows that decode, from now on; 0: as many
+    as before."""

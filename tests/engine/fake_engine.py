@@ -72,11 +72,12 @@ class Engine:
         slow_grammars: bool = False,
         max_drafts: int = 0,
         num_states: int = 0,
+        media_room: int = 0,
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
         streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each is computed in one
-        step; with ``sliced`` they may be encoded in parts. With ``slow_grammars`` a grammar is there when
-        :meth:`compiled` says so."""
+        step; with ``sliced`` they may be encoded in parts, and ``media_room`` is what the worker tells. With
+        ``slow_grammars`` a grammar is there when :meth:`compiled` says so."""
         groups = [] if attention_scope == "all" else [CacheGroup("window" if w else "full", w) for w in windows]
         if num_states:
             groups.append(CacheGroup("state", capacity=num_states))
@@ -113,7 +114,7 @@ class Engine:
             max_frame=max_frame,
         )
         self.scheduler = self._new_scheduler()
-        self.max_drafts = max_drafts
+        self.max_drafts, self.media_room = max_drafts, media_room
         self.worker = self._new_worker()
         self.results: deque[StepResult] = deque()
         self.lost: list[StepResult] = []
@@ -141,7 +142,9 @@ class Engine:
         return group_of(self.sizes["groups"], "cross")
 
     def _new_worker(self) -> FakeWorker:
-        return FakeWorker(**self.sizes, max_drafts=self.max_drafts, read=self.shelf.reader.read, media=self._media)
+        worker = FakeWorker(**self.sizes, max_drafts=self.max_drafts, read=self.shelf.reader.read, media=self._media)
+        worker.media_room = self.media_room
+        return worker
 
     def _media(self, name: str) -> list[Media]:
         """What stands in the prompt of a request."""

@@ -112,6 +112,8 @@ class FakeWorker:
         """Media by encoder slot."""
         self.begun: dict[int, tuple[bytes, int]] = {}
         """The same of media that have been encoded in part, and in how many slices."""
+        self.media_room = 0
+        """As results tell it."""
         self.completed: list[int] = []
         """Slots that slices of the step have completed."""
         self.num_blocks = num_blocks
@@ -314,6 +316,7 @@ class FakeWorker:
             counts if any(count > 1 for count in counts) else None,
             drafts,
             encoded=self.completed,
+            media_room=self.media_room,
         )
 
     def _draw_row(self, step: RowStep, row: Row, masks: list[set[int] | None] | None) -> list[int]:

@@ -29,8 +29,8 @@ def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
         if draft.whole_spans:
             count = _within_spans(draft, sequence.spans, sequence.num_scheduled_tokens, count)
             count = count if _make_room(draft, memory, sequence, count) else 0
-        count = _encode(draft, memory, sequence, count)
-        if waits_for_media(memory, sequence):
+        count = _bounded(draft, sequence, _encode(draft, memory, sequence, count))
+        if (sequence.request.inputs and count <= 0) or waits_for_media(memory, sequence):
             draft.waiting += 1
         if count > 0:
             state = -1 if memory.states is None else memory.states.next_slot(sequence)
@@ -84,7 +84,7 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
             wanted = sequence.length - start
             if _reach(draft, memory, spans, start, wanted, at_once=True) < wanted:
                 return "encoder"
-        elif not _waits_with_row(draft, memory) and not _reach(draft, memory, spans, start, 1):
+        elif not _waits_with_row(draft, memory) and not (draft.media_budget and _reach(draft, memory, spans, start, 1)):
             return "encoder"
     return prefix
 
@@ -188,6 +188,15 @@ def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, coun
     return count
 
 
+def _bounded(draft: StepBuilder, sequence: Sequence, count: int) -> int:
+    """So many of the ``count`` positions as the step has room for beside rows that decode; takes that room."""
+    if not sequence.request.inputs or sequence.request.no_chunking:
+        return count
+    count = min(count, draft.media_budget)
+    draft.media_budget -= max(0, count)
+    return count
+
+
 def _encode_slices(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence) -> None:
     """Parts of the media that a row has to wait for: in one step as much as the worker has time for."""
     cache = memory.encoder_cache
@@ -250,7 +259,7 @@ def _admit(sequence: Sequence, prefix: Prefix, draft: StepBuilder, memory: KVCac
         count = memory.states.cut(sequence, count)
     if draft.whole_spans:
         count = _within_spans(draft, sequence.spans, sequence.num_scheduled_tokens, count)
-    count = _encode(draft, memory, sequence, count, enters=True)
+    count = _bounded(draft, sequence, _encode(draft, memory, sequence, count, enters=True))
     memory.cover(sequence, sequence.num_scheduled_tokens + count)
     draft.enter(sequence, memory)
     if not count:

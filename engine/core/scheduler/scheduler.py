@@ -169,6 +169,8 @@ class Scheduler:
         self._recovered = 0
         self._poisoned = 0
         self._epoch = 0
+        self._media_room = 0
+        """Tokens of prompts with media beside rows that decode, as the worker has told; 0 before it has."""
         self._unmasked_from = 0
         """The first step whose masks have not been made."""
         self._steps = 0
@@ -319,6 +321,8 @@ class Scheduler:
         draft.max_encodings = limits.max_mixed_encodings if crowded or draft.rows else limits.max_encodings
         if memory.cross is not None:
             draft.whole_spans, draft.sliced = memory.cross.whole > 0, memory.cross.sliced
+            if draft.sliced and not draft.whole_spans and self._media_room and (crowded or draft.rows):
+                draft.media_budget = self._media_room
         plan_chunks(draft, memory, unfinished)
         withheld = max(0, draft.budget - limits.max_admitted_tokens)
         draft.budget -= withheld
@@ -396,6 +400,7 @@ class Scheduler:
         flight = self._flights[0]
         flight.check(result)
         self._flights.popleft()
+        self._media_room = result.media_room or self._media_room
         for slot, digest, begun in flight.slices:
             if slot in result.encoded:
                 self._memory.encoder_cache.complete(digest, begun)
@@ -583,12 +588,16 @@ class Scheduler:
 
         Small chunks do not make these wait less in all, only evenly; and a crowd would wait longer for its first
         tokens than they are spared. That holds to the last of the crowd, however many of it decode by then. Who waits
-        for media begins no sooner.
+        for media begins no sooner, nor does who brings some where their tokens beside rows that decode are bounded.
         """
         free = self._rows.max_rows - len(self._rows.running)
         memory = self._memory
         if memory.cross is not None and not memory.cross.window:
-            begin = sum(not waits_for_media(memory, sequence) for sequence in unfinished)
+            bounded = self._media_room > 0 and memory.cross.sliced
+            begin = sum(
+                not (sequence.request.inputs if bounded else waits_for_media(memory, sequence))
+                for sequence in unfinished
+            )
             queued = sum(count for needs, count in memory.queue.waiting.items() if "encoder" not in needs)
         else:
             begin, queued = len(unfinished), len(memory.queue)

@@ -121,7 +121,8 @@ class InFlightStep(NamedTuple):
 
 
 class StepBuilder:
-    """The step being planned. ``budget`` is the tokens that may still be added, ``chunk`` the most for one row.
+    """The step being planned. ``budget`` is the tokens that may still be added, ``media_budget`` those of prompts with
+    media, ``chunk`` the most for one row.
 
     ``streams`` says that rows may have to wait for what they hear; ``waiting`` counts those that have nothing to
     compute now, and may all have something in the next step.
@@ -142,6 +143,7 @@ class StepBuilder:
         "inputs",
         "masked",
         "max_encodings",
+        "media_budget",
         "new",
         "owners",
         "readers",
@@ -160,7 +162,7 @@ class StepBuilder:
         """``groups`` of layers have block tables of their own; ``max_bytes`` bounds what rows bring that enter
         together, one alone may bring more."""
         self._groups = groups
-        self.budget = self._room = budget
+        self.budget = self._room = self.media_budget = budget
         self._max_bytes = max_bytes
         self._carried = 0
         self._origins: dict[int, tuple[int, SamplingParams]] = {}

@@ -167,6 +167,35 @@ def test_64_pictures_at_once_give_each_step_of_8_streams_one_slice_and_few_token
         assert sum(row.count for row in plan.rows if row.slot >= 8) <= 6 + 1
 
 
+def test_beside_rows_that_decode_prompts_with_media_have_the_room_that_the_worker_tells_and_texts_all_of_theirs() -> (
+    None
+):
+    engine = seeing(sliced=True, media_room=3, max_num_seqs=8, max_mixed_prefill_tokens=8, encoder_capacity=64)
+    engine.submit([1, 2], max_tokens=60)
+    engine.step()
+    engine.step()
+    for number in range(4):
+        engine.submit([number, *[9] * LENGTHS[number], 3, 4, 5, 6], media=[picture(number, 1)], max_tokens=1)
+    engine.submit([*range(4), *[9] * 12], max_tokens=1)
+    engine.drain()
+    engine.check_clients()
+    seers = {new.slot for plan in engine.plans for new in plan.new if new.spans}
+    assert len(seers) == 4
+    beside = [plan for plan in engine.plans[2:] if any(row.slot == 0 for row in plan.rows)]
+    seen = [sum(row.count for row in plan.rows if row.slot in seers) for plan in beside]
+    assert (max(seen), sum(seen)) == (3, sum(LENGTHS) + 4 * 5)
+    assert max(row.count for plan in beside for row in plan.rows if row.slot not in seers) > 3
+
+
+def test_alone_prompts_with_media_have_all_of_a_step() -> None:
+    engine = seeing(sliced=True, media_room=3)
+    engine.submit([1, 2], max_tokens=1)
+    engine.drain()
+    engine.submit([1, *[9] * 5, 3, 4, 5, 6], media=[picture(0, 1)], max_tokens=1)
+    engine.drain()
+    assert max(row.count for plan in engine.plans for row in plan.rows) == 9
+
+
 def test_a_picture_whose_slices_kill_the_worker_is_found_and_nobody_else_ends() -> None:
     engine = seeing(sliced=True)
     others = [engine.submit([number, 2], max_tokens=40) for number in range(2)]
@@ -224,6 +253,7 @@ class MediaMachine(AnyOrder):
             max_encodings=st.integers(1, 3),
             whole_spans=st.sampled_from([0, 6]),
             sliced=st.booleans(),
+            media_room=st.sampled_from([0, 1, 3]),
             windows=st.sampled_from([(0,), (0, 5)]),
         ),
         seed=SEEDS,

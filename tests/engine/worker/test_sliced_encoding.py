@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from stentor.engine.layers.parts import Pace
 from stentor.engine.models.payload import Encoded, Payload, write_payload
-from stentor.engine.worker import media_rows
+from stentor.engine.worker import media_time
 from stentor.engine.worker.media_rows import MediaRows
+from stentor.engine.worker.media_time import MediaTime
 from stentor.engine.worker.sliced_encoding import SlicedEncoding
 from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -27,7 +29,7 @@ def _encoding(products: int, done: list[int]) -> SlicedEncoding[str]:
             done.append(product)
         return "embeddings"
 
-    return SlicedEncoding(encode)
+    return SlicedEncoding(encode, Pace())
 
 
 def test_a_slice_ends_before_the_next_product_and_the_rest_follows() -> None:
@@ -58,27 +60,54 @@ def test_what_fails_on_the_way_is_told_with_the_result() -> None:
         SlicedEncoding.pause()
         raise ValueError("odd pixels")
 
-    encoding: SlicedEncoding[str] = SlicedEncoding(encode)
+    encoding: SlicedEncoding[str] = SlicedEncoding(encode, Pace())
     assert not encoding.run(0.0)
     assert encoding.run()
     with pytest.raises(ValueError, match="odd pixels"):
         encoding.result()
 
 
-def test_parts_are_as_short_as_their_slice_and_of_any_length_where_nobody_waits() -> None:
+def test_a_part_is_what_is_left_of_its_slice_and_of_any_length_where_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now: list[float] = [0.0]
     told: list[float] = []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def encode() -> str:
-        told.extend(SlicedEncoding.pause() for _ in range(2))
+        for took in (1.0, 6.5, 8.0):
+            told.append(SlicedEncoding.pause(math.inf))
+            now[0] += took
         return "embeddings"
 
-    encoding: SlicedEncoding[str] = SlicedEncoding(encode)
-    assert not encoding.run(0.0)
+    encoding = SlicedEncoding(encode, Pace())
+    assert not encoding.run(8.0)
+    assert told == [8.0, 7.0], "of 8 seconds half of one is left, less than an eighth"
     assert encoding.run(8.0)
-    assert told == [2.0, 2.0]
-    whole: SlicedEncoding[str] = SlicedEncoding(encode)
+    assert told[2:] == [8.0]
+    whole = SlicedEncoding(encode, Pace())
     assert whole.run()
-    assert told[2:] == [math.inf, math.inf]
+    assert told[3:] == [math.inf] * 3
+
+
+def test_parts_that_take_longer_than_expected_become_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    now: list[float] = [0.0]
+    told: list[float] = []
+    pace = Pace()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def encode() -> str:
+        for _ in range(40):
+            told.append(SlicedEncoding.pause(100.0))
+            now[0] += 2 * told[-1]
+        return "embeddings"
+
+    encoding = SlicedEncoding(encode, pace)
+    while not encoding.run(0.01):
+        pass
+    assert told[0] == 0.01
+    assert told[-1] == pytest.approx(0.005, rel=0.15)
+    assert pace.factor == pytest.approx(2, rel=0.15)
 
 
 def test_pausing_elsewhere_changes_nothing() -> None:
@@ -99,12 +128,18 @@ class Slow:
         return Encoded(torch.zeros(1, 4))
 
 
-def _steps(slots: Sequence[int], encode: Sequence[int]) -> StepPlan:
+def _took(seconds: float) -> StepResult:
+    return StepResult(0, 0, [], None, [], seconds)
+
+
+def _steps(slots: Sequence[int], encode: Sequence[int], prompt: int = 0) -> StepPlan:
     rows = [RowStep(slot, 5, 1, [], True) for slot in slots]
+    if prompt:
+        rows.append(RowStep(len(rows), 0, prompt, [], False))
     return StepPlan(0, 0, [], [], rows, encode=[EncodeJob(slot, ArenaRef(0, 0), sliced=True) for slot in encode])
 
 
-def test_a_slice_is_a_quarter_of_a_step_that_decodes_and_longer_where_nobody_does(
+def test_a_slice_is_part_of_a_step_that_decodes_less_beside_prompts_and_more_where_nobody_decodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
@@ -115,17 +150,55 @@ def test_a_slice_is_a_quarter_of_a_step_that_decodes_and_longer_where_nobody_doe
     rows.media = lambda _: write_payload(Payload("image", {}))
     for _ in range(100):
         rows.enter(_steps([0, 1], []))
-        assert rows.ended(0.15) == []
+        assert rows.ended(_took(0.1)).encoded == []
     rows.enter(_steps([0, 1], [0]))
-    assert tower.parts == 3, "0.0375 seconds of a step of 0.15"
-    assert rows.ended(0.2) == []
+    assert tower.parts == 4, "0.04 seconds of a step of 0.1, of which less than an eighth is left after four"
+    assert rows.ended(_took(0.144)).encoded == []
+    rows.enter(_steps([0, 1], [0], prompt=5))
+    assert tower.parts == 4 + 1, "0.01 seconds"
+    rows.ended(_took(0.131))
     rows.enter(_steps([], [0, 1]))
-    assert tower.parts == 7 + 1, "0.05 seconds, of which the second has what is left, a part at least"
-    assert rows.ended(0.05) == []
+    assert tower.parts == 5 + 4 + 1, "0.05 seconds, of which the second has what is left, a part at least"
+    assert rows.ended(_took(0.055)).encoded == []
     rows.enter(_steps([], [0, 1]))
-    assert tower.parts == 10 + 3, "the first needs three more"
-    assert rows.ended(0.05) == [0]
+    assert tower.parts == 10 + 1 + 4, "the first needs one more"
+    assert rows.ended(_took(0.055)).encoded == [0]
     rows.enter(StepPlan(0, 0, [], [], [], forgotten=[0, 1]))
+
+
+def test_prompts_have_as_many_tokens_as_take_no_longer_than_a_slice() -> None:
+    budget = MediaTime()
+    assert budget.room == 16, "nothing is known yet"
+    steps = _steps([0, 1, 2], []).rows
+    for _ in range(100):
+        budget.begin(steps)
+        budget.end(0.1)
+    tokens = budget.room
+    taken: list[int] = []
+    for _ in range(40):  # 20 tokens beside rows that decode cost nothing, each further one takes 2 ms
+        budget.begin([*steps, RowStep(5, 0, tokens, [], False)])
+        budget.end(0.1 + 0.002 * max(0, tokens - 20))
+        taken.append(tokens)
+        tokens = budget.room
+    assert max(taken) <= 2 * 40
+    assert tokens == pytest.approx(40, abs=3)
+    for _ in range(40):
+        budget.begin([*steps, RowStep(5, 0, 6, [], False)])
+        budget.end(0.1 + 0.1 * 6)
+    assert budget.room == 4, "no fewer, however slow"
+
+
+def test_a_step_that_encodes_or_computes_prompts_alone_teaches_nothing_of_decoding() -> None:
+    budget = MediaTime()
+    steps = _steps([0, 1], []).rows
+    for _ in range(100):
+        budget.begin(steps)
+        budget.encoded(0.5)
+        budget.end(0.6)
+        budget.begin([RowStep(5, 0, 300, [], False)])
+        budget.end(7.0)
+    assert budget.begin(steps) == pytest.approx(0.04, rel=0.01)
+    assert budget.room == 16
 
 
 def test_rows_decode_between_slices_of_a_picture_and_answers_stay_the_same(
@@ -140,7 +213,8 @@ def test_rows_decode_between_slices_of_a_picture_and_answers_stay_the_same(
         rid = engine.submit(prompt.tokens, params, media=prompt.media)
         engine.run()
         expected.append(engine.outcomes[rid, 0].tokens)
-    monkeypatch.setattr(media_rows, "_SHARE", 0.0)
+    monkeypatch.setattr(media_time, "_SHARE", 0.0)
+    monkeypatch.setattr(media_time, "_BESIDE_PROMPTS", 0.0)
     engine = LocalEngine(model_config(tmp_path, max_model_len=256, kv_cache_memory=8 << 20, batch_invariant=True))
     step, slices, ends = engine.runner.step, [], []
 
