@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from stentor.tests import arm
+from stentor.tests.kernels.test_aarch64 import CROSS, EMULATOR
 
 
 def test_without_an_emulator_or_a_compiler_one_line_says_how_to_get_them(
@@ -19,7 +20,7 @@ def test_without_an_emulator_or_a_compiler_one_line_says_how_to_get_them(
 def test_without_a_python_for_it_the_commands_that_get_one_are_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    for name in (arm.CROSS, arm.EMULATOR):
+    for name in (CROSS, EMULATOR):
         arm._script(tmp_path / name, "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(arm, "HOME", tmp_path)

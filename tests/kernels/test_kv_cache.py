@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -131,11 +133,12 @@ def test_int8_caches_hold_codes_and_a_scale_of_each_token_and_head(
         k_scale, v_scale = torch.full((2, *kv_scale_shape(12, heads, size)), 7.0)
         assert variant or choose(k, k_cache) == "native"
         with thread_count(threads):
-            scales = {"k_scale": k_scale, "v_scale": v_scale}
-            write_kv_(k, v, k_cache, v_cache, slots, **scales, variant=variant or "auto")  # type: ignore[arg-type]
+            scales: dict[str, Any] = {"k_scale": k_scale, "v_scale": v_scale}
+            write_kv_(k, v, k_cache, v_cache, slots, **scales, variant=variant or "auto")
         found.append((k_cache, v_cache, k_scale, v_scale))
     for mine, theirs in zip(*found, strict=True):
         assert torch.equal(mine, theirs)
+    k_cache, v_cache, k_scale, v_scale = found[0]
     block, offset = slots // size, slots % size
     for rows, codes, scale in (
         (k, k_cache[block, :, :, offset], k_scale[block, :, offset]),

@@ -18,7 +18,7 @@ from stentor.loadtest.embedding.isolation import Company
 from stentor.loadtest.peers.libraries import connect, embedder, vectors_of
 from stentor.loadtest.server_process import ServerProcess
 from stentor.loadtest.tool import ToolError
-from stentor.server.main import cli
+from stentor.server.main import commands
 from stentor.server.options.reading import read_config
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.proof]  # a server with both models
@@ -32,7 +32,7 @@ def server(demo_model: Path) -> Iterator[ServerProcess]:
 
         def started(arguments: Sequence[str]) -> nullcontext[ServerProcess]:
             """Raises what ``stentor serve`` would refuse to start with."""
-            config = read_config(cli._given(cli._parse_arguments(["serve", *arguments])), {})
+            config = read_config(commands._given(commands._parse_arguments(["serve", *arguments])), {})
             assert config.engine.worker.threads == 1
             assert {config.model.name, config.embedding.model} <= {DEFAULT_MODEL, DEMO_EMBEDDING_MODEL, None}
             return nullcontext(server)
