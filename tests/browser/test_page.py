@@ -80,6 +80,7 @@ def test_an_answer_is_streamed_and_measured(browser: "Browser", address: str) ->
         expect(page.locator("#chat-messages .wrong")).to_contain_text("2048")
 
 
+@pytest.mark.alone  # it hears in real time
 @pytest.mark.proof  # the microphone speaks in real time
 def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(browser: "Browser", address: str) -> None:
     from playwright.sync_api import expect

@@ -171,7 +171,7 @@ def test_beside_rows_that_decode_prompts_with_media_have_the_room_that_the_worke
     None
 ):
     engine = seeing(sliced=True, media_room=3, max_num_seqs=8, max_mixed_prefill_tokens=8, encoder_capacity=64)
-    engine.submit([1, 2], max_tokens=60)
+    engine.submit([8, 2], max_tokens=60)
     engine.step()
     engine.step()
     for number in range(4):
