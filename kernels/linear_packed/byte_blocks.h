@@ -73,21 +73,19 @@ struct Scaling {
     }
 };
 
-// The scales of a group of T tiles, and their second ones, mins, or what zeros add.
-template <int64_t KIND, class Scale, int T>
-static inline void read_scales(const Scaling<KIND, Scale>& scaling, int64_t group, vf* first, vf* second) {
-    for (int t = 0; t < T; ++t) {
-        const Scale* const scale = scaling.of(t, group);
-        fetch((const uint8_t*)scale);
-        for (int i = 0; i < REGISTERS; ++i) {
-            const int j = t * REGISTERS + i;
-            first[j] = load_scales(scale + i * LANES);
-            if (scale_parts(KIND) == 2) second[j] = load_scales(scale + TILE + i * LANES);
-            if constexpr (has_zeros(KIND)) second[j] = first[j] * scaling.shift(t, group, i);
-            if constexpr (Scaling<KIND, Scale>::IS_WHOLE) {
-                first[j] *= scaling.factor(t, group, 0, i);
-                second[j] *= scaling.factor(t, group, span_parts(KIND) - 1, i);
-            }
+// The scales of a group of tile number t, and their second ones, mins, or what zeros add.
+template <int64_t KIND, class Scale>
+__attribute__((always_inline)) static inline void read_scales(const Scaling<KIND, Scale>& scaling, int64_t t,
+                                                              int64_t group, vf* first, vf* second) {
+    const Scale* const scale = scaling.of(t, group);
+    fetch((const uint8_t*)scale);
+    for (int i = 0; i < REGISTERS; ++i) {
+        first[i] = load_scales(scale + i * LANES);
+        if (scale_parts(KIND) == 2) second[i] = load_scales(scale + TILE + i * LANES);
+        if constexpr (has_zeros(KIND)) second[i] = first[i] * scaling.shift(t, group, i);
+        if constexpr (Scaling<KIND, Scale>::IS_WHOLE) {
+            first[i] *= scaling.factor(t, group, 0, i);
+            second[i] *= scaling.factor(t, group, span_parts(KIND) - 1, i);
         }
     }
 }
@@ -95,7 +93,8 @@ static inline void read_scales(const Scaling<KIND, Scale>& scaling, int64_t grou
 // The sum of a register's outputs with what a block adds to it: the integer dot products of its codes, or of its halves
 // (`late` is the second's), and the codes that meet its peak.
 template <int64_t KIND>
-static inline vf with_block(vf sum, vi dots, vi late, vf code, const ByteBlock& b, const vf& first, const vf& second) {
+__attribute__((always_inline)) static inline vf with_block(vf sum, vi dots, vi late, vf code, const ByteBlock& b,
+                                                           const vf& first, const vf& second) {
     const vf dot = to_float(dots);
     if constexpr (has_halves(KIND)) {
         const bool early = b.peak_at < 16;
@@ -141,16 +140,17 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scali
             const uint8_t* const tile = codes + t * apart + block * BYTES_OF_BLOCK;
             for (int64_t line = 0; line < BYTES_OF_BLOCK; line += 64) fetch(tile + line, ahead);
             for (int i = 0; i < REGISTERS; ++i) at[t * REGISTERS + i] = tile + i * sizeof(vb);
+            read_scales(scaling, t, group, first + t * REGISTERS, second + t * REGISTERS);
         }
-        read_scales<KIND, Scale, T>(scaling, group, first, second);
         DotSum<EIGHT> low[R][WIDTH] = {}, high[R][WIDTH] = {};
         add_half<KIND, 0, EIGHT, R, WIDTH>(at, from, block, low);
         add_half<KIND, 1, EIGHT, R, WIDTH>(at, from, block, HALVES ? high : low);
         for (int r = 0; r < R; ++r) {
             const ByteBlock& b = from[r][block];
-            for (int j = 0; j < WIDTH; ++j)
-                acc[r][j] = with_block<KIND>(acc[r][j], total(low[r][j]), total(high[r][j]), codes_at_peak<KIND>(at[j], b),
-                                             b, first[j], second[j]);
+            for (int j = 0; j < WIDTH; ++j) {
+                const vf code = codes_at_peak<KIND>(at[j], b);
+                acc[r][j] = with_block<KIND>(acc[r][j], total(low[r][j]), total(high[r][j]), code, b, first[j], second[j]);
+            }
         }
     }
 }

@@ -271,7 +271,7 @@ template <int64_t KIND, class Scale>
 void add_scaled(const Packed& w, const Prepared& x, const Area& area, int64_t t, int64_t block, const uint8_t* packed,
                 const Dots& dots, Sums& sums) {
     vf first[REGISTERS], second[REGISTERS];
-    read_scales<KIND, Scale, 1>(Scaling<KIND, Scale>(w, area.tile + t), block / w.shared, first, second);
+    read_scales(Scaling<KIND, Scale>(w, area.tile), t, block / w.shared, first, second);
     for (int64_t r = 0; r < area.count; ++r) {
         const ByteBlock& b = ((const ByteBlock*)x.at(area.row + r))[block];
         const int32_t *const low = dots.of[r / ROWS][r % ROWS], *const late = dots.of[1][r % ROWS];
