@@ -2,13 +2,14 @@
 
     stentor bench media --save media.json
     stentor bench media --model HuggingFaceTB/SmolVLM-256M-Instruct --only streams --pictures 64 -- --dtype float32
-    stentor bench media --only hostile --files FOLDER
+    stentor bench media --only hostile
 
 A real server is asked over HTTP. *streams*: that many answers run, one after another in each lane, first alone and then
 while different pictures, sent at once, are encoded; what counts are the gaps between two tokens. *cached*: questions
 about a picture that has been asked about before, and in turn with them as long questions about a text whose tokens are
-in the prefix cache, with the same number of tokens. *hostile*: each file of a folder is sent beside one stream, one
-after another. Without a model one of SmolVLM-256M's sizes is made, with weights that are drawn.
+in the prefix cache, with the same number of tokens. *hostile*: files that lie about themselves, or would cost a reader
+much, are sent beside one stream, one after another: made up, or those of a folder. Without a model one of
+SmolVLM-256M's sizes is made, with weights that are drawn.
 """
 
 import argparse
@@ -33,6 +34,7 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
+from . import hostile_files
 from .client import HOST, STREAMED, StreamError, complete
 from .processes import cpu_seconds, named, pss_bytes, tree
 from .record import Record
@@ -69,11 +71,13 @@ class BesidePictures:
     alone: Gaps
     beside: Gaps
     seconds: float
-    """From when the pictures were sent to the last answer."""
+    """From when the pictures were sent to the last answer, or to when no more of them were waited for."""
     first_answer: float
     """Of the pictures."""
     cpu_seconds: Mapping[str, float]
     """By process, meanwhile."""
+    answered: int | None = None
+    """Of the pictures; None: all."""
 
     @property
     def ratio(self) -> float:
@@ -156,8 +160,11 @@ def looking(data: bytes, question: str) -> list[dict[str, Any]]:
 # ---- what is measured
 
 
-async def beside_pictures(server: ServerProcess, streams: int, pictures: int, seconds: float) -> BesidePictures:
-    """``seconds``: for which the streams run alone first. Raises StreamError where a picture has no answer."""
+async def beside_pictures(
+    server: ServerProcess, streams: int, pictures: int, seconds: float, most: float | None = None
+) -> BesidePictures:
+    """``seconds``: for which the streams run alone first; ``most``: for which answers are waited for, None: until all
+    are there. Raises StreamError where a picture has no answer, and ToolError where none has one in time."""
     made = [looking(picture(number), f"What is in picture {number}?") for number in range(pictures)]
     # the media process and the model have been used once
     await complete(server.port, {**STREAMED, **asked(looking(picture(-1 & 0xFFFF), "?"), 4)}, _CHAT)
@@ -168,12 +175,18 @@ async def beside_pictures(server: ServerProcess, streams: int, pictures: int, se
         sent = time.perf_counter()
         before = _cpu_seconds(server.pid)
         bodies = [{**STREAMED, **asked(content, 8)} for content in made]
-        answers = await asyncio.gather(*(complete(server.port, body, _CHAT) for body in bodies))
+        asking = [asyncio.create_task(complete(server.port, body, _CHAT)) for body in bodies]
+        done, waiting = await asyncio.wait(asking, timeout=most)
         ended = time.perf_counter()
         spent = {name: cpu - before.get(name, 0.0) for name, cpu in _cpu_seconds(server.pid).items()}
-        first = min(answer.arrivals[0] for answer in answers) - sent
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        if not done:
+            raise ToolError(f"none of {pictures} pictures was answered within {ended - sent:.0f} s")
+        first = min(each.result().arrivals[0] for each in done) - sent
         alone, beside = gaps(load.streams, began, sent), gaps(load.streams, sent, ended)
-        return BesidePictures(streams, pictures, alone, beside, ended - sent, first, spent)
+        return BesidePictures(streams, pictures, alone, beside, ended - sent, first, spent, len(done))
 
     return await _beside(server, streams, run)
 
@@ -216,7 +229,9 @@ async def cached_picture(server: ServerProcess, rounds: int) -> CachedPicture:
 
 
 async def beside_hostile(server: ServerProcess, files: Mapping[str, bytes], seconds: float) -> BesideHostile:
-    """``files`` by name; those of the kinds ``video`` and ``audio`` have names that begin so."""
+    """``files`` by name; those of the kinds ``video`` and ``audio`` have names that begin so. As what the model does
+    not take a file would be refused unread: it is sent as an image."""
+    takes = await asyncio.to_thread(_modalities, server.port)
 
     async def run(load: Load) -> BesideHostile:
         await _post(server.port, looking(picture(1), "?"))  # the media process has been used once
@@ -228,7 +243,7 @@ async def beside_hostile(server: ServerProcess, files: Mapping[str, bytes], seco
         found = []
         for name, data in files.items():
             at = time.perf_counter()
-            status = await _post(server.port, [_part(name, data), {"type": "text", "text": "?"}])
+            status = await _post(server.port, [_part(name, data, takes), {"type": "text", "text": "?"}])
             found.append((time.perf_counter() - at, name, status))
         ended = time.perf_counter()
         await asyncio.sleep(_SETTLE_SECONDS)
@@ -295,8 +310,17 @@ def _status(port: int, body: bytes) -> int:
         return answer.status
 
 
-def _part(name: str, data: bytes) -> dict[str, Any]:
-    kind = next((kind for kind in ("video", "audio") if name.startswith(kind)), "image")
+def _modalities(port: int) -> list[str]:
+    """What the model takes."""
+    with closing(http.client.HTTPConnection(HOST, port, timeout=60)) as connection:
+        connection.request("GET", "/v1/models")
+        cards = msgspec.json.decode(connection.getresponse().read())["data"]
+    found: list[str] = next((card["input_modalities"] for card in cards if card["id"] == NAME), [])
+    return found
+
+
+def _part(name: str, data: bytes, takes: Sequence[str]) -> dict[str, Any]:
+    kind = next((kind for kind in ("video", "audio") if name.startswith(kind) and kind in takes), "image")
     return {"type": f"{kind}_url", f"{kind}_url": {"url": data_url(data, f"{kind}/x-unknown")}}
 
 
@@ -315,20 +339,27 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--only", nargs="+", choices=("streams", "cached", "hostile"), help="not all that there is")
     parser.add_argument("--streams", type=number, default=8, metavar="N", help="that run (8)")
     parser.add_argument("--pictures", type=number, default=64, metavar="N", help="that are sent at once (64)")
+    parser.add_argument(
+        "--most", type=number, metavar="SECONDS", help="that answers are waited for (until all are there)"
+    )
     parser.add_argument("--seconds", type=number, default=20, metavar="N", help="of streams alone (20)")
     parser.add_argument("--rounds", type=number, default=20, metavar="N", help="of second questions (20)")
-    parser.add_argument("--files", type=Path, metavar="FOLDER", help="files that are to be refused")
+    parser.add_argument(
+        "--files", type=Path, metavar="FOLDER", help="files that are to be refused; made up unless given"
+    )
     parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
     return run_tool(parser, argv, _measure, show, StreamError)
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> MediaLoad:
-    wanted = arguments.only or ["streams", "cached", *(["hostile"] if arguments.files else [])]
-    files: dict[str, bytes] = {}
-    if "hostile" in wanted:
-        if arguments.files is None or not arguments.files.is_dir():
-            raise UsageError("hostile files: expected --files FOLDER with some in it")
+    wanted = arguments.only or ["streams", "cached", "hostile"]
+    if arguments.files is None:
+        files = {f"image: {name}": data for name, data in hostile_files.IMAGES.items()}
+        files |= {f"video: {name}": data for name, data in hostile_files.VIDEOS.items()}
+    elif arguments.files.is_dir():
         files = {file.name: file.read_bytes() for file in sorted(arguments.files.iterdir())}
+    else:
+        raise UsageError(f"--files {arguments.files}: expected a folder with files in it")
     streams = cached = hostile = None
     with ExitStack() as stack:
         model = arguments.model
@@ -339,7 +370,9 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> MediaLoad:
             options = ["--load-format", "dummy", *options]
         server = stack.enter_context(ServerProcess([model, "--served-model-name", NAME, *options]))
         if "streams" in wanted:
-            streams = asyncio.run(beside_pictures(server, arguments.streams, arguments.pictures, arguments.seconds))
+            streams = asyncio.run(
+                beside_pictures(server, arguments.streams, arguments.pictures, arguments.seconds, arguments.most)
+            )
         if "cached" in wanted:
             cached = asyncio.run(cached_picture(server, arguments.rounds))
         if "hostile" in wanted:
@@ -359,8 +392,9 @@ def show(console: Console, record: MediaLoad) -> None:
         ]
         if isinstance(found, BesidePictures):
             title = (
-                f"{found.streams} streams beside {found.pictures} pictures, which took {found.seconds:.1f} s: p99 "
-                f"{found.ratio:.2f} times its own"
+                f"{found.streams} streams beside {found.pictures} pictures, of which "
+                f"{found.pictures if found.answered is None else found.answered} were answered within "
+                f"{found.seconds:.1f} s: p99 {found.ratio:.2f} times its own"
             )
         else:
             title = (

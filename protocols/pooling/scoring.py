@@ -8,9 +8,10 @@ from msgspec import UNSET, Meta, UnsetType
 from ..common import limits
 from ..common.errors import BadRequest, missing, wrong
 from ..common.limits import Limits
+from ..openai.media_parts import FIELD
 from ..openai.sampling import not_served
 from .common import PoolingFields, TextUsage
-from .contents import Content, ContentObject, check_contents, content_of
+from .contents import Content, ContentObject, check_contents, content_of, plain_text
 
 Contents = str | ContentObject | Annotated[list[str | ContentObject], Meta(min_length=1)]
 TokenBound = Annotated[int, Meta(ge=0, le=limits.INT32_MAX)]
@@ -23,7 +24,7 @@ _DOCUMENTS: Final = ("documents", "items", "data_2", "text_2")
 
 class ScoringFields(PoolingFields, kw_only=True):
     max_tokens_per_query: TokenBound = 0
-    """What is longer is cut; 0: only together with the other text."""
+    """What is longer is cut; 0: only together with the other text. Beside pictures, text alone counts."""
     max_tokens_per_doc: TokenBound | None = None
     instruction: Annotated[str, Meta(max_length=MAX_INSTRUCTION)] | None = None
     """What makes a document fit, for models that are told so."""
@@ -120,7 +121,17 @@ class ScoreResponse(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    text: str
+    """As it came: a text, or under vLLM's name the parts of what has more."""
+
+    text: str | UnsetType = UNSET
+    multi_modal: list[dict[str, Any]] | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, content: Content) -> "Document":
+        text = plain_text(content)
+        if text is not None or isinstance(content, str):
+            return cls(text=text or "")
+        return cls(multi_modal=[{key: value for key, value in part.items() if key != FIELD} for part in content])
 
 
 class Ranked(msgspec.Struct, frozen=True):

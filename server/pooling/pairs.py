@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from stentor.protocols.common.errors import BadRequest, refused, wrong
+from stentor.protocols.openai.media_parts import MEDIA_PARTS
 from stentor.protocols.pooling.contents import Content
 
 from ..text.errors import TemplateError
@@ -231,6 +232,26 @@ async def _templated(
             raise rules.room.too_long(f"together with the query {len(ids)}", _at(field, place, documents))
         prompts.append(Prompt(ids))
     return prompts
+
+
+async def bounded_content(model: EmbeddingModel, content: Content, most: int) -> Content:
+    """What a user says with so many tokens of text at most, in the order of its parts; 0: all. Pictures stay whole, and
+    do not count."""
+    if not most:
+        return content
+    parts: list[dict[str, Any]] = []
+    for part in [_said(content)] if isinstance(content, str) else content:
+        if part["type"] in MEDIA_PARTS:
+            parts.append(part)
+            continue
+        text = part[part["type"]]
+        (ids,) = await encode(model, [text], special=False)
+        if len(ids) > most:
+            (text,) = await _texts(model, [ids[:most]])
+        if most or not ids:
+            parts.append({**part, part["type"]: text})
+        most -= min(most, len(ids))
+    return parts[0]["text"] if isinstance(content, str) else parts
 
 
 async def _texts(model: EmbeddingModel, many: Sequence[list[int]]) -> list[str]:

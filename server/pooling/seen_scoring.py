@@ -11,7 +11,7 @@ from stentor.protocols.pooling.contents import Content, plain_text
 
 from ..media.collect import collect_media
 from .model import EmbeddingModel
-from .pairs import PairRules, read_pair
+from .pairs import PairRules, bounded_content, read_pair
 from .purposes import adapter_of, prompt_of
 from .reading import WITH_MEDIA, Prompt, read_content, side_by_side
 from .running import PoolingJob
@@ -34,11 +34,13 @@ async def scores_of_seen(
     first, second = _named(fields[0], queries), _named(fields[1], documents)
     for content, where in (*first, *second):
         collect_media([{"role": "user", "content": content}], model.accepted, where)  # refused is what it cannot see
+    first = [(await bounded_content(model, each, rules.most_query), where) for each, where in first]
+    second = [(await bounded_content(model, each, rules.most_document), where) for each, where in second]
     match model.compares:
         case "together" if model.pair_form == "qwen3_vl":
 
             async def read_both(place: int) -> Prompt:
-                query = queries[place if len(queries) > 1 else 0]
+                query, _ = first[place if len(first) > 1 else 0]
                 return await read_pair(model, query, *second[place], rules)
 
             task = Pooling("classify", activate=rules.activate)

@@ -64,11 +64,9 @@ async def rerank(services: EmbeddingServices, request: Request, content: bytes, 
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
     scores = await _scores(services, what, body, [query], documents, ("query", "documents"))
     best = sorted(range(len(scores)), key=lambda place: -scores[place])[: body.top_n or len(scores)]
-    texts = [plain_text(document) for document in documents]
     results = [
-        Ranked(place, scores[place], UNSET if text is None or not body.return_documents else Document(text))
+        Ranked(place, scores[place], Document.of(documents[place]) if body.return_documents else UNSET)
         for place in best
-        for text in (texts[place],)
     ]
     return json_response(RerankResponse(new_id("rerank"), what.name, what.usage, results))
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from stentor.loadtest.hostile_files import IMAGES
 from stentor.server.media.decode_image import decode_image, rehearse
 from stentor.server.media.decoded import DecodedLimits
 from stentor.server.media.refusal import Refusal
-from stentor.tests.server.media.hostile import IMAGES
 
 LIMITS = DecodedLimits(pixels=10_000, edge=1000)
 RED, WHITE = (255, 0, 0), (255, 255, 255)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from stentor.loadtest.hostile_files import IMAGES, png
 from stentor.server.media.decode_audio import decode_audio
 from stentor.server.media.decode_image import decode_image
 from stentor.server.media.decode_video import decode_video, uniform
 from stentor.server.media.decoded import DecodedLimits
 from stentor.server.media.refusal import Refusal
-from stentor.tests.server.media.hostile import IMAGES, LYING_VIDEOS, SOUNDS, VIDEOS, png
+from stentor.tests.server.media.hostile import LYING_VIDEOS, SOUNDS, VIDEOS
 
 LIMITS = DecodedLimits()
 SECONDS = 2.0

@@ -9,12 +9,13 @@ from PIL import Image
 from prometheus_client import CollectorRegistry
 
 from stentor.engine.model_config.media_spec import Modality
+from stentor.loadtest.hostile_files import IMAGES
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.config.limits import ProcessorLimits
 from stentor.server.media.decoded import DecodedLimits
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processor import MediaProcessor, Wanted
-from stentor.tests.server.media.hostile import IMAGES, VIDEOS
+from stentor.tests.server.media.hostile import VIDEOS
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.media.videos import video
 from stentor.tests.support.vision_models import qwen2_5_vl

@@ -83,6 +83,13 @@ def test_documents_with_pictures_are_ranked_as_transformers_scores_them(run: Run
         np.testing.assert_allclose([found[place] for place in range(3)], expected, rtol=1e-4)
         scores = [each["relevance_score"] for each in answer["results"]]
         assert scores == sorted(scores, reverse=True)
+        echoed = {each["index"]: each["document"] for each in answer["results"]}
+        seen = {"type": "image_url", "image_url": {"url": URL}}
+        assert echoed == {
+            0: {"text": "a text"},
+            1: {"multi_modal": [seen]},
+            2: {"multi_modal": [seen, {"type": "text", "text": "and a text"}]},
+        }
         assert served.state.admission.memory.bytes == 0
 
     run(use)
@@ -97,6 +104,24 @@ def test_a_picture_may_ask_and_an_instruction_take_the_place_of_the_usual_one(ru
         np.testing.assert_allclose([each["score"] for each in answer["data"]], expected, rtol=1e-4)
         plain = await served.post("/score", {"text_1": "a cat", "text_2": ""})
         np.testing.assert_allclose(plain["data"][0]["score"], served.score(["a cat"], ["NULL"]), rtol=1e-4)
+
+    run(use)
+
+
+def test_texts_beside_pictures_are_cut_to_the_tokens_that_are_asked_for(run: Run) -> None:
+    async def use(served: Reranker) -> None:
+        seen = {"type": "image_url", "image_url": URL}
+        content = [
+            {"type": "text", "text": "abcd"},
+            seen,
+            {"type": "text", "text": "efgh"},
+            {"type": "text", "text": "i"},
+        ]
+        body = {"query": "a cat", "documents": [{"content": content}, "abcdefgh"], "max_tokens_per_query": 3}
+        answer = await served.post("/v1/rerank", {**body, "max_tokens_per_doc": 6})
+        found = {each["index"]: each["relevance_score"] for each in answer["results"]}
+        expected = [served.score(["a c"], ["abcd", PICTURE, "ef"]), served.score(["a c"], ["abcdef"])]
+        np.testing.assert_allclose([found[place] for place in range(2)], expected, rtol=1e-4)
 
     run(use)
 
