@@ -20,7 +20,10 @@ HEAVY_MODULES = (
     "stentor.server.media.pixtral_processor",
     "stentor.server.media.audio_processors",
     "stentor.server.media.smolvlm_processor",
-    *(f"stentor.server.media.images.{name}" for name in ("base", "cohere2", "kimi", "lfm2_vl", "llama4")),
+    "stentor.server.media.ultravox_processor",
+    "stentor.server.media.kimi_vl_processor",
+    "stentor.server.media.ovis_processor",
+    *(f"stentor.server.media.images.{name}" for name in ("base", "cohere2", "kimi", "lfm2_vl", "llama4", "ovis")),
 )
 
 WITHOUT_TORCH = """

@@ -10,7 +10,7 @@ from .load import NativeFunction
 
 TileForm = Literal["none", "hardware", "emulated"]
 """``emulated``: C++ that gives the bits of the instructions, in a library that is built for it alone."""
-FORMS: tuple[TileForm, ...] = ("none", "hardware", "emulated")
+TILE_FORMS: tuple[TileForm, ...] = ("none", "hardware", "emulated")
 _NOT_COMPILED = -1
 
 _FORM = NativeFunction("stentor_tile_form", restype=ctypes.c_int64)
@@ -20,7 +20,7 @@ _USE = NativeFunction("stentor_use_tiles", ctypes.c_int64, restype=ctypes.c_int6
 
 def tile_form() -> TileForm:
     """The form that kernels take; ``none`` without a library."""
-    return FORMS[_FORM()] if _FORM.bind() is not None else "none"
+    return TILE_FORMS[_FORM()] if _FORM.bind() is not None else "none"
 
 
 def describe_tiles() -> str | None:
@@ -43,7 +43,7 @@ def force_tiles(form: TileForm) -> Iterator[None]:
         ValueError: the library, the processor or the system has no such form.
     """
     before = _FORM() if _FORM.bind() is not None else 0
-    if _USE.bind() is None or _USE(FORMS.index(form)):
+    if _USE.bind() is None or _USE(TILE_FORMS.index(form)):
         raise ValueError(f"tiles cannot be {form} here")
     try:
         yield
