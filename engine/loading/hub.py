@@ -58,7 +58,7 @@ def resolve_model(
     """
     found = _resolve(DEFAULT_MODEL if model is None else model, revision, cache, progress)
     for named in companions_in(found):
-        resolve_model(named, cache=cache, progress=progress)
+        _resolve(named, None, cache, progress)
     return found
 
 

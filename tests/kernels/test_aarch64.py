@@ -17,7 +17,7 @@ EMULATOR = "qemu-aarch64"
 PROCESSORS = {"armv8-a": "cortex-a53", "armv8.2-a+dotprod": "neoverse-n1", "armv8.6-a": "max"}
 """Without products of bytes (Raspberry Pi 4), with them (Graviton 2, Ampere Altra), and with those of bfloat16 too
 (Graviton 3 and 4, Grace); and what the emulator calls such a processor."""
-LINKED = ("linear/native.cpp", "linear_packed/", "native/native.cpp")
+LINKED = ("linear/native.cpp", "linear_packed/", "native/native.cpp", "native/native_amx.cpp")
 """What ``vectors.cpp`` calls."""
 
 

@@ -93,7 +93,8 @@ def test_pictures_are_ranked_by_a_text(run: Run) -> None:
         expected = [query @ served.picture(), query @ served.picture(20, 30, 1), query @ served.text("two")]
         found = sorted(answer["results"], key=lambda each: each["index"])
         near([each["relevance_score"] for each in found], expected)
-        assert [each.get("document") for each in found] == [None, None, {"text": "two"}]
+        pictures = [{"multi_modal": [{"type": "image_url", "image_url": url}]} for url in ({"url": URL}, OTHER)]
+        assert [each["document"] for each in found] == [*pictures, {"text": "two"}]
         score = await served.post("/v1/score", {"data_1": {"content": PARTS}, "data_2": ["a cat", "two"]})
         near([each["score"] for each in score["data"]], [expected[0], served.picture() @ served.text("two")])
         assert served.state.admission.memory.bytes == 0
