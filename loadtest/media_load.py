@@ -49,6 +49,8 @@ _TOKENS: Final = 400
 """Of one answer of a lane."""
 _SIDE: Final = 512
 _SETTLE_SECONDS: Final = 3.0
+_POST_SECONDS: Final = 5
+"""After which a file is taken for one that is not refused."""
 _PROCESSES: Final = ("stentor-worker", "stentor-engine", "stentor-media", "stentor")
 
 T = TypeVar("T")
@@ -234,7 +236,7 @@ async def beside_hostile(server: ServerProcess, files: Mapping[str, bytes], seco
     takes = await asyncio.to_thread(_modalities, server.port)
 
     async def run(load: Load) -> BesideHostile:
-        await _post(server.port, looking(picture(1), "?"))  # the media process has been used once
+        await asyncio.to_thread(_status, server.port, _asked_once(), 300.0)  # the media process has been used once
         await asyncio.sleep(_SETTLE_SECONDS)
         held = sum(map(pss_bytes, tree(server.pid)))
         began = time.perf_counter()
@@ -243,14 +245,18 @@ async def beside_hostile(server: ServerProcess, files: Mapping[str, bytes], seco
         found = []
         for name, data in files.items():
             at = time.perf_counter()
-            status = await _post(server.port, [_part(name, data, takes), {"type": "text", "text": "?"}])
+            try:
+                status = await _post(server.port, [_part(name, data, takes), {"type": "text", "text": "?"}])
+            except TimeoutError:
+                status = 0  # it is not refused: the picture is encoded beside the stream
             found.append((time.perf_counter() - at, name, status))
         ended = time.perf_counter()
         await asyncio.sleep(_SETTLE_SECONDS)
-        longest, slowest, _ = max(found)
+        refused = [(took, name) for took, name, status in found if 400 <= status < 500]
+        longest, slowest = max(refused, default=(0.0, "none"))
         return BesideHostile(
             len(found),
-            sum(400 <= status < 500 for _, _, status in found),
+            len(refused),
             longest,
             slowest,
             gaps(load.streams, began, sent),
@@ -302,8 +308,12 @@ async def _post(port: int, content: object) -> int:
     return await asyncio.to_thread(_status, port, body)
 
 
-def _status(port: int, body: bytes) -> int:
-    with closing(http.client.HTTPConnection(HOST, port, timeout=60)) as connection:
+def _asked_once() -> bytes:
+    return msgspec.json.encode(asked(looking(picture(1), "?"), 1))
+
+
+def _status(port: int, body: bytes, seconds: float = _POST_SECONDS) -> int:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=seconds)) as connection:
         connection.request("POST", _CHAT, body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         answer.read()

@@ -7,9 +7,9 @@ from stentor.protocols.ipc.steps import RowStep
 
 from ..layers.parts import Pace
 
-_SHARE: Final = 0.4
-"""Of a step that decodes, what media may add to it: so inter-token latency stays below 1.5 times its own, though rows
-find less of what they read in the processor's caches."""
+_SHARE: Final = 0.2
+"""Of a step that decodes, what media may add to it. Rows find less of what they read in the processor's caches besides,
+and the media process takes a core now and then: on two cores a step takes a third longer in all."""
 _BESIDE_PROMPTS: Final = 0.1
 """The same of a slice in a step that computes prompts too, which take longer than that by themselves."""
 _ALONE_SECONDS: Final = 0.05
