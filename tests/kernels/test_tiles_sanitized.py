@@ -28,7 +28,8 @@ int64_t stentor_linear_packed(const Packed*, const void*, int64_t, int64_t, cons
                               int64_t, int64_t);
 int64_t stentor_paged_attention_bf16(const bf16*, const bf16*, const bf16*, bf16*, const int32_t*, const int32_t*,
                                      const int32_t*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                     int64_t, int64_t, float, int64_t, float, const float*, int64_t, bool, int64_t);
+                                     int64_t, int64_t, float, int64_t, float, const float*, const float*,
+                                     const float*, int64_t, bool, int64_t);
 }
 // memory of exactly the size that is needed: a byte past it is somebody else's
 template <class T>
@@ -81,7 +82,7 @@ void attend(int64_t dim, int64_t heads, int64_t length, int64_t count, int64_t w
     std::unique_ptr<bf16[]> out(new bf16[count * heads * dim]);
     stentor_paged_attention_bf16(q.get(), k.get(), v.get(), out.get(), starts.data(), lengths.data(), table.data(), 1,
                                  count, heads, 1, dim, SIZE, blocks, blocks, heads * dim, 0.2f, window, 0.0f, nullptr,
-                                 0, false, 3);
+                                 nullptr, nullptr, 0, false, 3);
 }
 int main() {
     if (stentor_use_tiles(2)) return 3;

@@ -120,7 +120,7 @@ class Forked:
         why = f"its process ended with {status}" if status >= 0 else f"its process was killed: {-status}"
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", why, "call")
         self._session.config.hook.pytest_runtest_logreport(report=report)
-        return [self._fork(left)]
+        return [] if self._is_over() else [self._fork(left)]
 
     def _is_over(self) -> bool:
         return bool(self._session.shouldfail or self._session.shouldstop)
