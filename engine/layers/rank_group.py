@@ -4,6 +4,7 @@ They find each other by a memory file without a name, which the engine makes for
 connections of gloo are on the loopback interface, at ports that the system chooses.
 """
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -26,10 +27,17 @@ class RankGroup:
     """This worker among those of its group. All call the same in the same order; raises :class:`RankLost`."""
 
     def __init__(self, rank: int, size: int, meeting_fd: int, device: torch.device) -> None:
-        """Waits for the others. ``meeting_fd`` stays open for as long as the group lives."""
+        """Waits for the others."""
         self.rank, self.size = rank, size
         self._device = device
-        self._group = _joined(lambda: _meet(rank, size, meeting_fd, device))
+        self._meeting = os.dup(meeting_fd)
+        self._group = _joined(lambda: _meet(rank, size, self._meeting, device))
+
+    def __del__(self) -> None:
+        """torch opens the file once more when the group ends, by its number: behind it must still be this file. With
+        that of a socket torch aborts the process."""
+        self._group = None
+        os.close(self._meeting)
 
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, in place, the same to the bit on each; ``x`` is contiguous."""

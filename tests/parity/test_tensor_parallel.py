@@ -1,6 +1,7 @@
 """A model split over ranks gives the logits of the whole, and what is not split is refused."""
 
 import os
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,12 +50,24 @@ side."""
 
 
 def on_each_rank(size: int, run: Callable[[RankGroup], list[torch.Tensor]]) -> list[list[torch.Tensor]]:
-    """What ``run`` makes as each rank; all at once, for each waits for the others."""
+    """What ``run`` makes as each rank; all at once, for each waits for the others. None of them leaves before the last
+    has joined."""
     meeting = os.memfd_create("ranks")
     try:
         with ThreadPoolExecutor(size) as threads:
-            return list(threads.map(lambda rank: run(RankGroup(rank, size, meeting, CPU)), range(size)))
+            groups = list(threads.map(lambda rank: RankGroup(rank, size, meeting, CPU), range(size)))
+            return list(threads.map(run, groups))
     finally:
+        os.close(meeting)
+
+
+def test_a_group_ends_as_one_also_where_the_number_of_its_file_is_that_of_a_socket_now() -> None:
+    meeting = os.memfd_create("ranks")
+    with ThreadPoolExecutor(2) as threads:
+        groups = list(threads.map(lambda rank: RankGroup(rank, 2, meeting, CPU), range(2)))
+    with socket.socket() as other:
+        os.dup2(other.fileno(), meeting)
+        groups.clear()
         os.close(meeting)
 
 

@@ -208,7 +208,7 @@ def shared():
     print("torn down", os.getpid(), file=open(os.environ["TOLD"], "a", buffering=1))
 
 def test_first(shared, tmp_path): (tmp_path / "file").write_text(str(os.getpid()))
-def test_dies(shared): os.kill(os.getpid(), signal.SIGKILL)
+def test_dies(shared): os.system("echo its last words >&2"); os.kill(os.getpid(), signal.SIGKILL)
 def test_prints(shared): print("said by the test"); assert False
 @pytest.mark.skip(reason="for a reason")
 def test_skipped(): pass
@@ -220,7 +220,7 @@ def _forked(folder: Path, *options: str) -> str:
     """What pytest prints of three files in two processes."""
     (folder / "test_a.py").write_text(RUN)
     for name in "bc":
-        (folder / f"test_{name}.py").write_text(RUN.replace("os.kill(os.getpid(), signal.SIGKILL)", "pass"))
+        (folder / f"test_{name}.py").write_text(RUN.replace("os.kill(os.getpid(), signal.SIGKILL)", "..."))
     command = [sys.executable, "-P", "-m", "pytest", "-p", "stentor.tests.support.forked", "--processes", "2", "-ra"]
     environment = {**os.environ, "TOLD": str(folder / "told")}
     ended = subprocess.run(
@@ -234,6 +234,7 @@ def test_a_test_that_kills_its_process_fails_alone_and_what_came_after_it_is_run
     printed = _forked(tmp_path)
     assert "4 failed, 8 passed, 3 skipped" in printed
     assert "FAILED test_a.py::test_dies - its process was killed: 9" in printed
+    assert printed.count("\nits last words\n") == 1
     assert printed.count("said by the test") == 2 * 3  # as source, and as what was captured
     assert "for a reason" in printed
     # once in each process that ended by itself: of the three, one was killed
