@@ -100,7 +100,7 @@ soak: $(STAMP) ## ten minutes of full load, and the memory of every process; fig
 	$(BIN)/python -P -m stentor.tests.chaos.full soak --output $(RESULTS)/2026-11-soak-cpu.json $(ARGS)
 
 properties: $(STAMP) ## properties on more examples than `make test` has time for; ARGS="tests/kernels" picks some
-	$(PYTEST) --hypothesis-profile=more --timeout 1800 -m hypothesis $(if $(ARGS),$(ARGS),tests)
+	$(PYTEST) $(if $(ARGS),,$(SHARED)) --hypothesis-profile=more --timeout 1800 -m hypothesis $(if $(ARGS),$(ARGS),tests)
 
 schemas: $(STAMP) ## 200 JSON schemas through the real server at temperature 1.5: what ends must validate; then 200 texts to extract from, beside vLLM where it is installed; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.e2e.schema_proof --output $(RESULTS)/2026-11-schemas-cpu.json $(ARGS)
