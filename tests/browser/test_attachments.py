@@ -102,6 +102,7 @@ async def test_files_are_chosen_dropped_and_pasted_and_sent_with_the_message() -
     assert [line for line in wrong if "media" not in line.lower()] == []
 
 
+@pytest.mark.proof
 async def test_what_the_server_refuses_stays_attached() -> None:
     from playwright.async_api import async_playwright, expect
 

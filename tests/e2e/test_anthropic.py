@@ -91,6 +91,7 @@ def test_a_last_message_of_the_assistant_s_is_continued(client: anthropic.Anthro
     assert message.stop_reason in ("max_tokens", "end_turn")
 
 
+@pytest.mark.proof(each="streamed")
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_tool_is_called_its_result_given_and_the_turn_ended(client: anthropic.Anthropic, streamed: bool) -> None:
     messages: Any = [{"role": "user", "content": "What is the weather in Rome?"}]
@@ -127,6 +128,7 @@ def test_an_answer_is_parsed_into_a_model(client: anthropic.Anthropic) -> None:
     assert parsed.stop_reason == "end_turn"
 
 
+@pytest.mark.proof(each="streamed")
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_tool_runner_calls_the_function_and_hands_its_result_back(
     client: anthropic.Anthropic, streamed: bool

@@ -181,6 +181,7 @@ async def all_is_free(bench: Bench) -> None:
     assert figures["stentor:kv_cache_usage_perc"] == 0
 
 
+@pytest.mark.proof(each="how")
 @pytest.mark.parametrize("how", AFTER)
 async def test_while_waiting_for_the_tokenizer(bench: Bench, how: str) -> None:
     gate = threading.Event()
@@ -227,6 +228,7 @@ async def test_in_the_middle_of_a_prefill(bench: Bench, how: str) -> None:
     assert steps < len(prompt) / CHUNK, "the prefill went on to its end"
 
 
+@pytest.mark.proof(each="how")
 @pytest.mark.parametrize("how", AFTER)
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
@@ -252,6 +254,7 @@ async def test_while_text_is_held_for_a_stop_string(bench: Bench, how: str) -> N
     await all_is_free(bench)
 
 
+@pytest.mark.proof(each="how")
 @pytest.mark.parametrize("how", AFTER)
 async def test_while_the_server_waits_for_a_client_that_does_not_read(bench: Bench, how: str) -> None:
     client = await Client.asking(bench, prompt=[5], max_tokens=3000, stream=True, logprobs=20, n=4)

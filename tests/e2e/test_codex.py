@@ -54,6 +54,7 @@ def turn(client: openai.OpenAI, items: list[Any], **fields: Any) -> Any:
     return last.response
 
 
+@pytest.mark.proof(each="kind")
 @pytest.mark.parametrize(
     ("allowed", "kind", "namespace"),
     [

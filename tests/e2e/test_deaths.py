@@ -56,6 +56,7 @@ def _streams(server: ServerProcess, count: int) -> list[Reader]:
     return readers
 
 
+@pytest.mark.proof(each="victim")
 @pytest.mark.parametrize("victim", ["engine", "worker"])
 def test_once_it_is_given_up_each_stream_gets_an_error_and_the_server_ends(arguments: list[str], victim: str) -> None:
     with ServerProcess([*arguments, f"--max-{victim}-deaths", "1"], ECHO) as server:

@@ -90,6 +90,7 @@ def test_documents_are_ranked_by_meaning(http: httpx.Client) -> None:
     assert max(scored["data"], key=lambda each: each["score"])["index"] == 1
 
 
+@pytest.mark.proof  # within one process: tests/server/pooling/test_running.py
 def test_who_asks_for_one_text_does_not_wait_for_a_job_of_many(http: httpx.Client, server: ServerProcess) -> None:
     """Counted in texts of the job, so that a slow machine changes nothing: a single text is done first."""
 

@@ -85,6 +85,7 @@ def said_by_transformers(made: Made, turns: Sequence[Turn], count: int) -> tuple
     return prompt, whole[len(prompt) :]
 
 
+@pytest.mark.proof(each="turns")  # without the server: tests/parity/test_media_models.py
 @pytest.mark.parametrize(
     "turns",
     [

@@ -163,6 +163,7 @@ TOOLS: Any = [
 ]
 
 
+@pytest.mark.proof(each="choice")
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
 def test_a_function_is_called_and_its_output_is_taken(client: openai.OpenAI, choice: Any) -> None:
     asked: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -200,6 +201,7 @@ def is_sum(text: str) -> bool:
     return text == "n"
 
 
+@pytest.mark.proof(each="seed")
 @pytest.mark.parametrize("seed", [0, 6])  # one draws a number in quotes, one a sum: both soon come to an end
 def test_the_input_of_a_custom_tool_is_always_what_its_grammar_allows(client: openai.OpenAI, seed: int) -> None:
     tool: Any = {"type": "custom", "name": "add", "description": "Adds numbers up."}

@@ -109,6 +109,7 @@ def test_what_one_model_says_another_hears_while_a_third_writes(
     assert (stream.whole(), heard) == expected
 
 
+@pytest.mark.proof(each="victim")
 @pytest.mark.parametrize("victim", ["transcription", "chat"])
 def test_a_worker_that_is_killed_is_replaced_and_the_other_model_notices_nothing(
     server: ServerProcess, client: openai.OpenAI, clip: bytes, expected: tuple[str, str], victim: str

@@ -42,6 +42,7 @@ def decoded(data: bytes, format: str) -> tuple[float, float]:
     return len(samples) / rate, float(np.abs(samples).max())
 
 
+@pytest.mark.proof(each="format")  # without a voice: tests/server/tts/test_route.py
 @pytest.mark.parametrize("format", FORMATS)
 def test_speech_is_streamed_to_a_file_in_every_format(client: openai.OpenAI, tmp_path: Path, format: Any) -> None:
     file = tmp_path / f"speech.{format}"
@@ -142,6 +143,7 @@ def test_a_stream_goes_on_when_the_speech_process_is_killed(client: openai.OpenA
     assert after != before
 
 
+@pytest.mark.proof  # within one process: tests/server/tts/test_{fairness,model}.py
 def test_ten_at_once_are_all_served_beginnings_first(client: openai.OpenAI) -> None:
     def one(number: int) -> tuple[float, float, int]:
         began = time.monotonic()

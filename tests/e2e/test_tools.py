@@ -55,6 +55,7 @@ def arguments_of(call: Any) -> dict[str, Any]:
     return arguments
 
 
+@pytest.mark.proof(each="temperature")
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 def test_a_required_call_parses_and_its_result_is_answered(client: openai.OpenAI, temperature: float) -> None:
     asked = client.chat.completions.create(
@@ -87,6 +88,7 @@ def test_a_named_tool_is_called_once_and_the_answer_has_stopped(client: openai.O
         assert choice.finish_reason == "stop"
 
 
+@pytest.mark.proof(each="choice")
 @pytest.mark.parametrize(
     ("choice", "most"),
     [

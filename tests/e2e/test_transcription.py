@@ -168,6 +168,7 @@ def test_words_have_times_in_order_within_the_clip(client: openai.OpenAI, clips:
     assert abs(last_of_first.end - seconds) < 0.5
 
 
+@pytest.mark.proof  # with a scripted model: tests/server/asr/test_transcribe.py
 def test_long_audio_goes_through_several_windows(client: openai.OpenAI, clips: list[bytes]) -> None:
     file = one_file(clips, FEW, PAUSE)
     found = verbose(client, file)

@@ -181,6 +181,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_turn_costs_the_session_nothing(
     asyncio.run(run())
 
 
+@pytest.mark.proof  # in a turn: the test before
 def test_an_answer_goes_on_aloud_when_the_worker_of_the_chat_model_dies(server: ServerProcess) -> None:
     async def run() -> None:
         (question,) = (speech_of(clip.path, clip.text) for clip in spoken(QUESTIONS[:1]))

@@ -165,6 +165,7 @@ def test_a_head_that_does_not_follow_its_body_is_refused() -> None:
         Step(forward, 0, Forward(Program([], [41, 8])), 0, 1, tokens=tables[0], blocks=tables[1], block_size=16)
 
 
+@pytest.mark.proof  # a process that imports torch
 def test_a_step_that_has_no_memory_is_refused_and_the_process_lives() -> None:
     """A row that sees many keys is planned in parts, whose sums need memory."""
     code = """

@@ -130,6 +130,7 @@ def test_a_damaged_library_is_removed_so_that_the_next_start_builds_it(tmp_path:
     assert not damaged.exists()
 
 
+@pytest.mark.proof  # a process that imports torch
 def test_without_a_compiler_operations_fall_back_and_the_reason_is_told() -> None:
     script = (
         "import torch\n"

@@ -24,6 +24,7 @@ print(faults() - before)
 """
 
 
+@pytest.mark.proof  # a process that imports torch
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is about glibc")
 def test_tensors_that_come_and_go_are_not_faulted_in_anew() -> None:
     done = subprocess.run(

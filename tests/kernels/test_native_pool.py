@@ -79,6 +79,7 @@ def _state(thread: str) -> str:
     return " ".join(line for line in lines if line.startswith(("State", "voluntary", "nonvoluntary")))
 
 
+@pytest.mark.proof  # a process that imports torch
 def test_a_forked_process_computes_without_the_helpers_it_lost_and_the_first_one_ends_while_they_wait() -> None:
     code = """
 import os, torch
@@ -95,6 +96,7 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0
 
 
+@pytest.mark.proof  # a process that imports torch
 def test_a_machine_that_gives_no_more_threads_is_only_slower() -> None:
     code = """
 import os, resource, torch

@@ -73,6 +73,7 @@ async def test_piper_speaks_at_any_speed_and_goes_on_after_one_that_was_given_up
         assert client.restarts == 0
 
 
+@pytest.mark.proof  # of a client that goes: tests/e2e/test_speech.py
 def test_piper_is_interrupted_in_the_middle_of_a_run(demo_model: object, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("piper")
     (place,) = read_voices(resolve_model(DEMO_SPEECH_MODEL)).places

@@ -47,6 +47,7 @@ def _texts(svg: str) -> list[str]:
     return ["".join(text.itertext()) for text in ET.fromstring(svg).iter(f"{NAMESPACE}text")]
 
 
+@pytest.mark.proof(each="plots")
 @pytest.mark.parametrize(
     ("plots", "records"),
     [

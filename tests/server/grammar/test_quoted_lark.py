@@ -198,6 +198,7 @@ def test_what_is_made_of_a_grammar_is_bounded() -> None:
         quoted_lark("start: /" + "." * (MAX_LENGTH // 50) + "/", "f")
 
 
+@pytest.mark.proof(each="part")
 @pytest.mark.parametrize(
     "part",
     [
