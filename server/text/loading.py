@@ -14,6 +14,7 @@ from stentor.engine.loading.mmproj_names import is_mmproj
 from .errors import TokenizerError
 from .gguf_tokenizer import load_gguf_tokenizer, set_ends
 from .tekken import TEKKEN, Tekken
+from .tiktoken import TIKTOKEN, load_tiktoken
 from .tokenizer import ChatTemplates, Tokenizer
 
 _SPECIAL_NAMES: Final = (*("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),)
@@ -24,7 +25,7 @@ def has_tokenizer(path: Path) -> bool:
     """Whether a model's file or folder brings a tokenizer of any kind."""
     return (
         path.is_file()
-        or any((path / name).is_file() for name in ("tokenizer.json", TEKKEN, *_SLOW_FILES))
+        or any((path / name).is_file() for name in ("tokenizer.json", TEKKEN, TIKTOKEN, *_SLOW_FILES))
         or any(path.glob("*.gguf"))
     )
 
@@ -33,9 +34,9 @@ def load_tokenizer(path: Path, *, override: Path | None = None, chat_template_fi
     """The tokenizer of the model at ``path``: a Hugging Face folder, a ``.gguf`` file or a folder that holds one.
 
     ``override`` names another place of the same kinds to take it from; ``chat_template_file`` a
-    template that replaces the model's own. Mistral's ``tekken.json`` is read as it is; a folder that has only the files
-    of a slow tokenizer (``tokenizer.model``) is converted by transformers, which is imported for that alone. Raises
-    :class:`TokenizerError`.
+    template that replaces the model's own. Mistral's ``tekken.json`` and Moonshot's ``tiktoken.model`` are read as
+    they are; a folder that has only the files of a slow tokenizer (``tokenizer.model``) is converted by transformers,
+    which is imported for that alone. Raises :class:`TokenizerError`.
     """
     tokenizer = _load(path if override is None else override)
     if chat_template_file is None:
@@ -54,6 +55,8 @@ def _load(path: Path) -> Tokenizer:
         return _load_folder(path)
     if (path / TEKKEN).is_file():
         return Tekken(path / TEKKEN).tokenizer()
+    if (path / TIKTOKEN).is_file():
+        return _finish(load_tiktoken(path / TIKTOKEN, _named_tokens(path)), path)
     if any((path / name).is_file() for name in _SLOW_FILES):
         return _convert_slow(path)
     # the first part of a model in several files is the one with the metadata
@@ -61,7 +64,8 @@ def _load(path: Path) -> Tokenizer:
     if files:
         return load_gguf_tokenizer(files[0])
     raise TokenizerError(
-        f"There is no tokenizer in {path}: it holds no tokenizer.json, tekken.json, tokenizer.model or .gguf file. "
+        f"There is no tokenizer in {path}: it holds no tokenizer.json, tekken.json, tiktoken.model, tokenizer.model or "
+        ".gguf file. "
         "Name a folder that does (--tokenizer)."
     )
 
@@ -105,6 +109,17 @@ def _finish(backend: Backend, folder: Path) -> Tokenizer:
             known.get("eos_token") if config.get("add_eos_token") else None,
         )
     return Tokenizer(backend, special, _chat_templates(folder, config))
+
+
+def _named_tokens(folder: Path) -> dict[int, str]:
+    """Texts by id of the tokens that ``tokenizer_config.json`` adds."""
+    decoder = _read_json(folder / "tokenizer_config.json").get("added_tokens_decoder")
+    found = decoder.items() if isinstance(decoder, dict) else ()
+    return {
+        int(id): entry["content"]
+        for id, entry in found
+        if str(id).isdecimal() and isinstance(entry, dict) and isinstance(entry.get("content"), str)
+    }
 
 
 def _special_tokens(values: dict[str, Any]) -> dict[str, str]:

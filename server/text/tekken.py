@@ -1,7 +1,6 @@
 """Mistral's own tokenizer file (``tekken.json``), as the ``tokenizers`` library's.
 
-It lists words by rank, and special tokens, whose ids come first: a word's id is its rank behind them. Two neighbours
-are merged as long as they make a word, that of the lowest rank first.
+It lists words by rank, and special tokens, whose ids come first: a word's id is its rank behind them.
 """
 
 import base64
@@ -9,14 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from tokenizers import AddedToken, Regex, pre_tokenizers
-from tokenizers import Tokenizer as Backend
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
 
 from .errors import TokenizerError
 from .gguf_tokenizer import set_ends
-from .pieces import byte_alphabet
+from .pretokenizers import PreTokenization
+from .tiktoken import add_special, backend_of
 from .tokenizer import Tokenizer
 
 TEKKEN: Final = "tekken.json"
@@ -75,29 +71,8 @@ class Tekken:
 
     def tokenizer(self) -> Tokenizer:
         """Some seconds for as many words as published models have."""
-        spelled = byte_alphabet()
-        names = ["".join(spelled[byte] for byte in word) for word in self.words]
-        ids = {name: self.first + rank for rank, name in enumerate(names)}
         filled = {id: f"<SPECIAL_{id}>" for id in range(self.first)} | {id: text for text, id in self.special.items()}
-        ids |= {text: id for id, text in filled.items()}
-        backend = Backend(BPE(ids, self._merges(names), ignore_merges=True))
-        backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(self._pattern), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-        backend.decoder = ByteLevelDecoder()
-        backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in filled.values()])
+        backend = backend_of(self.words, self.first, filled, PreTokenization((self._pattern,)).build())
+        add_special(backend, [*filled.values()])
         set_ends(backend, _NAMES["bos_token"] if _NAMES["bos_token"] in self.special else None, None)
         return Tokenizer(backend, {name: text for name, text in _NAMES.items() if text in self.special})
-
-    def _merges(self, names: list[str]) -> list[tuple[str, str]]:
-        """By the rank of what they make, and of one word by the ranks of its halves."""
-        ranks = {name: rank for rank, name in enumerate(names)}
-        merges: list[tuple[str, str]] = []
-        for name in names:
-            halves = [(name[:place], name[place:]) for place in range(1, len(name))]
-            known = [(left, right) for left, right in halves if left in ranks and right in ranks]
-            merges += sorted(known, key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
-        return merges
