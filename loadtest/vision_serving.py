@@ -15,16 +15,15 @@ import base64
 import io
 import json
 import random
-import signal
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import msgspec
 from rich.console import Console
 
 from stentor.engine.loading.errors import CheckpointError
@@ -32,7 +31,8 @@ from stentor.engine.loading.gguf_file import GGUFFile
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
 from .client import STREAMED, Answer, StreamError, complete, seconds_of
-from .peers.measuring import Disturbance, rest
+from .peers.figures import Measure, Round, SidesRecord, medians
+from .peers.measuring import entry_of, interrupted_by_sigterm, show_sides, take_turns
 from .peers.places import llama_binary
 from .peers.random_mmproj import TowerForm, write_random_mmproj
 from .peers.random_models import RandomModel
@@ -40,10 +40,8 @@ from .peers.random_weights import write_random_gguf
 from .peers.running import Server, ServerError
 from .peers.sides import MODEL, SIDES, Launch, Side
 from .peers.weights import Form, WeightsError
-from .record import Record
 from .series import CONFIGS
-from .server_process import free_port
-from .tool import ToolError, UsageError, at_least, make_parser, run_tool, table
+from .tool import ToolError, UsageError, at_least, make_parser, run_tool
 
 FOLDER: Final = "smolvlm-256m"
 _FIRST_SPECIAL: Final = 49152
@@ -67,41 +65,32 @@ _PROJECTOR: Final = "mmproj.gguf"
 _PATH: Final = "/v1/chat/completions"
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """One round of a server: seconds to the first word of one picture, and of several at once what a second brings."""
-
-    ttft: float
-    pictures_per_second: float
-    ttft_at_once: float
-    """The median of several."""
-    cpu_seconds: float
-    """Of the server, for each picture of those at once."""
-    prompt_tokens: int
-    strangers_cores: float
-    """Cores' worth of CPU time that others took meanwhile."""
-
-
-class ServedSide(msgspec.Struct, frozen=True):
-    side: str
-    command: str
-    rounds: list[Shown]
-
-    def median(self, figure: str) -> float:
-        return statistics.median(float(getattr(each, figure)) for each in self.rounds)
-
-
-class VisionServing(Record, frozen=True, kw_only=True, tag="vision-serving"):
-    model: str
+class VisionServing(SidesRecord, frozen=True, kw_only=True, tag="vision-serving"):
     text: str
     tower: str
     longest_edge: int
     at_once: int
     output_tokens: int
-    sides: list[ServedSide]
+
+
+def shapes_of(at_once: int) -> tuple[str, str]:
+    return "1 picture", f"{at_once} pictures"
+
+
+def measures(at_once: int) -> list[Measure]:
+    """The table's rows: one picture by itself, then several, of which each has other pixels."""
+    one, several = shapes_of(at_once)
+    return [
+        Measure(one, "ttft_s", "alone: TTFT s", digits=2),
+        Measure(several, "pictures_per_s", f"{several} at once: pictures/s", True, 3),
+        Measure(several, "ttft_s", f"{several} at once: TTFT s", digits=2),
+        Measure(several, "cpu_s", f"{several} at once: the server's CPU s for each", digits=2),
+        Measure(one, "prompt_tokens", "tokens of a prompt"),
+    ]
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, print_figures, CheckpointError, WeightsError, ServerError, StreamError)
+    return run_tool(_parser(), argv, _measure, show, CheckpointError, WeightsError, ServerError, StreamError)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,29 +118,28 @@ def _parser() -> argparse.ArgumentParser:
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> VisionServing:
     names = (arguments.only or "stentor,llama.cpp").split(",")
     chosen = [side_of(name) for name in names]  # one that there is not is told before anything is written
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers must not outlive this process
-    try:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="vision-serving-")))
-            config = json.loads((CONFIGS / FOLDER / "config.json").read_text(encoding="utf-8"))
-            text = folder / "text.gguf"
-            word = _write(arguments.text, arguments.tower, arguments.longest_edge, config, text)
-            servers = [Server(side, text, free_port(), arguments.at_once) for side in chosen]
-            for server in servers:
-                stack.callback(server.stop)
-                server.start_with(request(png(0), word, 1), _PATH)
-            rounds = _rounds(servers, word, arguments)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    sides = [ServedSide(server.side.name, server.command, rounds[server.side.name]) for server in servers]
+    with interrupted_by_sigterm(), ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="vision-serving-")))
+        config = json.loads((CONFIGS / FOLDER / "config.json").read_text(encoding="utf-8"))
+        text = folder / "text.gguf"
+        word = _write(arguments.text, arguments.tower, arguments.longest_edge, config, text)
+        entries = [entry_of(side, text, arguments.at_once) for side in chosen]
+        for entry in entries:
+            stack.callback(entry.server.stop)
+            entry.server.start_with(request(png(0), word, 1), _PATH)
+        ask = partial(_ask, word, arguments.at_once, arguments.output_tokens)
+        take_turns(entries, shapes_of(arguments.at_once), arguments.rounds, ask, partial(print, file=sys.stderr))
+    columns = [entry.column for entry in entries]
     return VisionServing(
         model=TEXT.folder,
+        columns=columns,
+        skipped={},
+        medians=medians(columns, measures(arguments.at_once)),
         text=arguments.text,
         tower=arguments.tower,
         longest_edge=arguments.longest_edge,
         at_once=arguments.at_once,
         output_tokens=arguments.output_tokens,
-        sides=sides,
         **about,
     )
 
@@ -208,50 +196,27 @@ def request(picture: bytes, word: int, tokens: int) -> dict[str, Any]:
     }
 
 
-def _rounds(servers: Sequence[Server], word: int, arguments: argparse.Namespace) -> dict[str, list[Shown]]:
-    """A B A B; round 0 warms up, and is left out."""
-    found: dict[str, list[Shown]] = {server.side.name: [] for server in servers}
-    for number in range(arguments.rounds + 1):
-        seeds = random.Random(number).sample(range(1, 1 << 30), 1 + arguments.at_once)
-        bodies = [request(png(seed), word, arguments.output_tokens) for seed in seeds]
-        for server in servers:
-            others = [other for other in servers if other is not server]
-            rest(others)
-            disturbance = Disturbance(server, others)
-            (alone,) = asyncio.run(_ask(server, bodies[:1]))
-            before = server.cpu()
-            turn = f"round {number}" if number else "warm-up"
-            told = f"{turn}: {server.side.name}, first word of a picture after {alone.ttft:.1f} s"
-            print(told, file=sys.stderr, flush=True)
-            answers = asyncio.run(_ask(server, bodies[1:]))
-            shown = Shown(
-                ttft=alone.ttft,
-                pictures_per_second=len(answers) / seconds_of(answers),
-                ttft_at_once=statistics.median(answer.ttft for answer in answers),
-                cpu_seconds=(server.cpu() - before) / len(answers),
-                prompt_tokens=alone.prompt_tokens,
-                strangers_cores=disturbance.figures()["strangers_cores"],
-            )
-            if number:
-                found[server.side.name].append(shown)
-    return found
+def _ask(word: int, at_once: int, tokens: int, server: Server, shape: str, number: int) -> Round:
+    seeds = random.Random(number).sample(range(1, 1 << 30), 1 + at_once)
+    alone = shape == shapes_of(at_once)[0]
+    bodies = [request(png(seed), word, tokens) for seed in (seeds[:1] if alone else seeds[1:])]
+
+    async def load() -> list[Answer]:
+        return await asyncio.gather(*(complete(server.port, body, _PATH) for body in bodies))
+
+    before = server.cpu()
+    answers = asyncio.run(load())
+    return {
+        "ttft_s": statistics.median(answer.ttft for answer in answers),
+        "pictures_per_s": len(answers) / seconds_of(answers),
+        "cpu_s": (server.cpu() - before) / len(answers),
+        "prompt_tokens": answers[0].prompt_tokens,
+    }
 
 
-async def _ask(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[Answer]:
-    return list(await asyncio.gather(*(complete(server.port, body, _PATH) for body in bodies)))
-
-
-def print_figures(console: Console, record: VisionServing) -> None:
-    columns = (
-        *("side", "TTFT of one, s", f"pictures/s, {record.at_once} at once", "their TTFT, s"),
-        *("CPU s a picture", "tokens of a prompt", "others' cores"),
-    )
-    figures = ("ttft", "pictures_per_second", "ttft_at_once", "cpu_seconds", "prompt_tokens", "strangers_cores")
-    rows = [[side.side, *(f"{side.median(figure):.3g}" for figure in figures)] for side in record.sides]
+def show(console: Console, record: VisionServing) -> int:
     title = (
         f"{record.model} with random weights, text in {record.text}, tower in {record.tower}, pictures of "
-        f"{record.longest_edge} pixels, medians of {len(record.sides[0].rounds)} rounds"
+        f"{record.longest_edge} pixels, medians of the rounds"
     )
-    console.print(table(columns, rows, title=title))
-    for side in record.sides:
-        console.print(f"  {side.side}: {side.command}", highlight=False, soft_wrap=True)
+    return show_sides(title, record, measures(record.at_once))
