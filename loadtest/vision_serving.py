@@ -4,9 +4,8 @@
 
 The model is as large as SmolVLM-256M: a text model in Q8_0 and a projector file (mmproj), both made up and the same for
 both servers, which stay up. In each round each gets the same pictures, one by itself and then several at once, each
-another one, and tells a few words of it. Both cut a picture that is longer than 512 pixels into a square of tiles and
-one of the whole; what they count as tokens of a prompt is held against each other. CPU time is the servers' own: where
-others compute too, which is told, a steadier figure than the time.
+another one, and tells a few words of it. Pictures are of one tile; what both count as tokens of a prompt is shown side
+by side. CPU time is the servers' own: where others compute too, which is told, a steadier figure than the time.
 """
 
 import argparse
@@ -34,12 +33,12 @@ from .client import STREAMED, Answer, StreamError, complete, seconds_of
 from .peers.figures import Measure, Round, SidesRecord, medians
 from .peers.measuring import entry_of, interrupted_by_sigterm, show_sides, take_turns
 from .peers.places import llama_binary
-from .peers.random_mmproj import TowerForm, write_random_mmproj
+from .peers.random_mmproj import write_random_mmproj
 from .peers.random_models import RandomModel
 from .peers.random_weights import write_random_gguf
 from .peers.running import Server, ServerError
 from .peers.sides import MODEL, SIDES, Launch, Side
-from .peers.weights import Form, WeightsError
+from .peers.weights import WeightsError
 from .series import CONFIGS
 from .tool import ToolError, UsageError, at_least, make_parser, run_tool
 
@@ -61,14 +60,13 @@ _SPECIAL: Final[Mapping[int, str]] = {
 TEXT: Final = RandomModel("SmolVLM-256M's text", FOLDER, part="text_config", tokens=_SPECIAL)
 _SAID: Final = "Ġthe"
 """The one word that is said: that of random weights might have no text."""
+_SIDE: Final = 512
+"""Pixels of a picture's side: one tile."""
 _PROJECTOR: Final = "mmproj.gguf"
 _PATH: Final = "/v1/chat/completions"
 
 
 class VisionServing(SidesRecord, frozen=True, kw_only=True, tag="vision-serving"):
-    text: str
-    tower: str
-    longest_edge: int
     at_once: int
     output_tokens: int
 
@@ -97,21 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = make_parser("vision-serving", __doc__)
     parser.add_argument("--only", help="sides with commas: stentor, llama.cpp (default: both)")
     parser.add_argument(
-        "--text", choices=("q8_0", "q4_0"), default="q8_0", help="how the text model's weights are stored"
-    )
-    parser.add_argument("--tower", choices=("f16", "q8_0", "f32"), default="f16", help="how the tower's are")
-    parser.add_argument(
         "--rounds", type=at_least(1), default=3, help="measured rounds after one to warm up (default: 3)"
     )
     parser.add_argument("--at-once", type=at_least(1), default=4, metavar="N", help="pictures at once (default: 4)")
     parser.add_argument("--output-tokens", type=at_least(1), default=8, metavar="N", help="tokens out (default: 8)")
-    parser.add_argument(
-        "--longest-edge",
-        type=at_least(1),
-        default=512,
-        metavar="PIXELS",
-        help="what pictures are stretched to before they are cut into tiles of 512 (default: 512, one tile)",
-    )
     return parser
 
 
@@ -122,7 +109,7 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> VisionServ
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="vision-serving-")))
         config = json.loads((CONFIGS / FOLDER / "config.json").read_text(encoding="utf-8"))
         text = folder / "text.gguf"
-        word = _write(arguments.text, arguments.tower, arguments.longest_edge, config, text)
+        word = _write(config, text)
         entries = [entry_of(side, text, arguments.at_once) for side in chosen]
         for entry in entries:
             stack.callback(entry.server.stop)
@@ -135,20 +122,17 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> VisionServ
         columns=columns,
         skipped={},
         medians=medians(columns, measures(arguments.at_once)),
-        text=arguments.text,
-        tower=arguments.tower,
-        longest_edge=arguments.longest_edge,
         at_once=arguments.at_once,
         output_tokens=arguments.output_tokens,
         **about,
     )
 
 
-def _write(form: Form, tower: TowerForm, longest_edge: int, config: Mapping[str, Any], text: Path) -> int:
+def _write(config: Mapping[str, Any], text: Path) -> int:
     """Both files; the id of the word that is said."""
     vocabulary = resolve_model(DEFAULT_MODEL)
-    write_random_gguf(TEXT, form, vocabulary, text)
-    write_random_mmproj(config, tower, longest_edge, text.with_name(_PROJECTOR))
+    write_random_gguf(TEXT, "q8_0", vocabulary, text)
+    write_random_mmproj(config, _SIDE, text.with_name(_PROJECTOR))
     with GGUFFile(text) as file:
         tokens = file.metadata["tokenizer.ggml.tokens"]
     if not isinstance(tokens, list) or _SAID not in tokens:
@@ -172,7 +156,7 @@ def side_of(name: str) -> Side:
     return side._replace(name=name, launch=launch)
 
 
-def png(seed: int, side: int = 512) -> bytes:
+def png(seed: int, side: int = _SIDE) -> bytes:
     """A picture of soft blots, each seed's another one."""
     import numpy as np
     from PIL import Image
@@ -216,7 +200,7 @@ def _ask(word: int, at_once: int, tokens: int, server: Server, shape: str, numbe
 
 def show(console: Console, record: VisionServing) -> int:
     title = (
-        f"{record.model} with random weights, text in {record.text}, tower in {record.tower}, pictures of "
-        f"{record.longest_edge} pixels, medians of the rounds"
+        f"{record.model} with random weights, text in Q8_0, tower in F16, pictures of {_SIDE} pixels, medians of the "
+        "rounds"
     )
     return show_sides(title, record, measures(record.at_once))
