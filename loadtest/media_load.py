@@ -15,21 +15,19 @@ SmolVLM-256M's sizes is made, with weights that are drawn.
 import argparse
 import asyncio
 import base64
-import http.client
 import io
 import itertools
-import math
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import msgspec
+import httpx
 import numpy as np
 from PIL import Image
 from rich.console import Console
@@ -37,10 +35,11 @@ from rich.console import Console
 from . import hostile_files
 from .client import HOST, STREAMED, StreamError, complete
 from .processes import cpu_seconds, named, pss_bytes, tree
-from .record import Record
+from .record import Record, Spread
 from .recovery import Load
 from .seeing_model import write_seeing_model
 from .server_process import ServerProcess
+from .serving.measure import spread
 from .tool import ToolError, UsageError, at_least, make_parser, run_tool, table
 
 NAME: Final = "seen"
@@ -57,29 +56,20 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Gaps:
-    """Between two moments at which a stream had tokens, in seconds."""
-
-    count: int
-    p50: float
-    p99: float
-    largest: float
-
-
-@dataclass(frozen=True)
 class BesidePictures:
     streams: int
     pictures: int
-    alone: Gaps
-    beside: Gaps
+    alone: Spread
+    """Of the gaps between two moments at which a stream had tokens, as ``beside``."""
+    beside: Spread
     seconds: float
     """From when the pictures were sent to the last answer, or to when no more of them were waited for."""
     first_answer: float
     """Of the pictures."""
     cpu_seconds: Mapping[str, float]
     """By process, meanwhile."""
-    answered: int | None = None
-    """Of the pictures; None: all."""
+    answered: int
+    """Of the pictures."""
 
     @property
     def ratio(self) -> float:
@@ -110,8 +100,8 @@ class BesideHostile:
     """Seconds to an answer."""
     slowest: str
     """Which file that was."""
-    alone: Gaps
-    beside: Gaps
+    alone: Spread
+    beside: Spread
     bytes_before: int
     """Of all processes, in proportion where they share pages."""
     bytes_after: int
@@ -233,10 +223,17 @@ async def cached_picture(server: ServerProcess, rounds: int) -> CachedPicture:
 async def beside_hostile(server: ServerProcess, files: Mapping[str, bytes], seconds: float) -> BesideHostile:
     """``files`` by name; those of the kinds ``video`` and ``audio`` have names that begin so. As what the model does
     not take a file would be refused unread: it is sent as an image."""
-    takes = await asyncio.to_thread(_modalities, server.port)
+
+    each_its_own = httpx.Limits(max_keepalive_connections=0)
+    client = httpx.AsyncClient(
+        base_url=f"http://{HOST}:{server.port}", timeout=_POST_SECONDS, limits=each_its_own, trust_env=False
+    )
 
     async def run(load: Load) -> BesideHostile:
-        await asyncio.to_thread(_status, server.port, _asked_once(), 300.0)  # the media process has been used once
+        cards = (await client.get("/v1/models", timeout=60)).json()["data"]
+        takes = next((card["input_modalities"] for card in cards if card["id"] == NAME), [])
+        # the media process has been used once
+        await client.post(_CHAT, json=asked(looking(picture(1), "?"), 1), timeout=300)
         await asyncio.sleep(_SETTLE_SECONDS)
         held = sum(map(pss_bytes, tree(server.pid)))
         began = time.perf_counter()
@@ -246,8 +243,9 @@ async def beside_hostile(server: ServerProcess, files: Mapping[str, bytes], seco
         for name, data in files.items():
             at = time.perf_counter()
             try:
-                status = await _post(server.port, [_part(name, data, takes), {"type": "text", "text": "?"}])
-            except TimeoutError:
+                content = [_part(name, data, takes), {"type": "text", "text": "?"}]
+                status = (await client.post(_CHAT, json=asked(content, 1))).status_code
+            except httpx.TimeoutException:
                 status = 0  # it is not refused: the picture is encoded beside the stream
             found.append((time.perf_counter() - at, name, status))
         ended = time.perf_counter()
@@ -265,68 +263,36 @@ async def beside_hostile(server: ServerProcess, files: Mapping[str, bytes], seco
             sum(map(pss_bytes, tree(server.pid))),
         )
 
-    return await _beside(server, 1, run)
+    async with client:
+        return await _beside(server, 1, run)
 
 
 async def _beside(server: ServerProcess, streams: int, run: Callable[[Load], Awaitable[T]]) -> T:
     """``run`` while so many streams flow. Raises StreamError where one of them is lost."""
     load = Load(server.port, _TOKENS, NAME)
-    lanes = [asyncio.create_task(load.lane(number)) for number in range(streams)]
-    try:
+    async with load.lanes(streams):
         await load.flows_since(0.0)
         found = await run(load)
-    finally:
-        for lane in lanes:
-            lane.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
     if load.failures:
         raise StreamError(f"{len(load.failures)} streams were lost; the first: {load.failures[0]}")
     return found
 
 
-def gaps(streams: Sequence[Sequence[float]], since: float, until: float) -> Gaps:
+def gaps(streams: Sequence[Sequence[float]], since: float, until: float) -> Spread:
     """Of all that end in [since, until); tokens that one read brought count as one."""
-    found = sorted(
+    found = [
         after - before
         for arrivals in streams
         for before, after in itertools.pairwise(sorted(set(arrivals)))
         if since <= after < until
-    )
+    ]
     if not found:
         raise ToolError(f"no stream had tokens within {until - since:.1f} s")
-    p99 = found[min(len(found) - 1, math.ceil(0.99 * len(found)) - 1)]
-    return Gaps(len(found), statistics.median(found), p99, found[-1])
+    return spread(found)
 
 
 async def _ask(port: int, content: object) -> Any:
     return await complete(port, {**STREAMED, **asked(content, 2)}, _CHAT)
-
-
-async def _post(port: int, content: object) -> int:
-    """The status of an answer that is no stream."""
-    body = msgspec.json.encode(asked(content, 1))
-    return await asyncio.to_thread(_status, port, body)
-
-
-def _asked_once() -> bytes:
-    return msgspec.json.encode(asked(looking(picture(1), "?"), 1))
-
-
-def _status(port: int, body: bytes, seconds: float = _POST_SECONDS) -> int:
-    with closing(http.client.HTTPConnection(HOST, port, timeout=seconds)) as connection:
-        connection.request("POST", _CHAT, body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-
-
-def _modalities(port: int) -> list[str]:
-    """What the model takes."""
-    with closing(http.client.HTTPConnection(HOST, port, timeout=60)) as connection:
-        connection.request("GET", "/v1/models")
-        cards = msgspec.json.decode(connection.getresponse().read())["data"]
-    found: list[str] = next((card["input_modalities"] for card in cards if card["id"] == NAME), [])
-    return found
 
 
 def _part(name: str, data: bytes, takes: Sequence[str]) -> dict[str, Any]:
@@ -397,14 +363,13 @@ def show(console: Console, record: MediaLoad) -> None:
         if found is None:
             continue
         rows = [
-            [name, f"{each.count:,}", *(f"{1e3 * figure:.1f}" for figure in (each.p50, each.p99, each.largest))]
+            [name, f"{each.count:,}", *(f"{figure:.1f}" for figure in (each.p50, each.p99, each.max))]
             for name, each in (("alone", found.alone), ("beside", found.beside))
         ]
         if isinstance(found, BesidePictures):
             title = (
                 f"{found.streams} streams beside {found.pictures} pictures, of which "
-                f"{found.pictures if found.answered is None else found.answered} were answered within "
-                f"{found.seconds:.1f} s: p99 {found.ratio:.2f} times its own"
+                f"{found.answered} were answered within {found.seconds:.1f} s: p99 {found.ratio:.2f} times its own"
             )
         else:
             title = (

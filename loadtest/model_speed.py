@@ -21,8 +21,8 @@ from rich.console import Console
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.worker.setup import set_up
+from stentor.kernels.tuning.timing import Ceilings, machine, measure_ceilings
 
-from .kernels.timing import Ceilings, machine, measure_ceilings
 from .record import Record
 from .step_runs import StepRunner, decode_bytes, decode_length
 from .tool import make_parser, run_tool, table

@@ -15,7 +15,8 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -74,6 +75,17 @@ class Load:
                 self.failures.append(str(error))
                 await asyncio.sleep(0.1)
 
+    @asynccontextmanager
+    async def lanes(self, count: int) -> AsyncIterator[None]:
+        """So many streams flow for as long as the block lasts."""
+        tasks = [asyncio.create_task(self.lane(number)) for number in range(count)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
     async def flows_since(self, moment: float) -> None:
         """Waits until every lane has had tokens a few times since. Raises TimeoutError."""
         async with asyncio.timeout(_PATIENCE):
@@ -102,10 +114,9 @@ class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):
 async def measure(server: ServerProcess, victim: str, streams: int, kills: int, tokens: int) -> Recoveries:
     """Raises TimeoutError where streams do not flow again."""
     load = Load(server.port, tokens)
-    lanes = [asyncio.create_task(load.lane(number)) for number in range(streams)]
     draw = random.Random(victim)
     moments = [0.0]
-    try:
+    async with load.lanes(streams):
         for _ in range(kills):
             await load.flows_since(moments[-1])
             await asyncio.sleep(draw.uniform(0.0, _MOST_WAIT))
@@ -113,10 +124,6 @@ async def measure(server: ServerProcess, victim: str, streams: int, kills: int, 
             moments.append(time.perf_counter())
             os.kill(pid, signal.SIGKILL)
         await load.flows_since(moments[-1])
-    finally:
-        for lane in lanes:
-            lane.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
     arrivals = [sorted(set(each)) for each in load.streams]  # chunks that one read brought count as one
     pauses = [after - before for each in arrivals for before, after in itertools.pairwise(each)]
     return Recoveries(

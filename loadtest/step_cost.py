@@ -24,9 +24,9 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
+from stentor.kernels.tuning.timing import Timing, time_call, time_product
 from stentor.protocols.ipc.actors import WorkerReady
 
-from .kernels.timing import Timing, time_call, time_product
 from .record import Steps
 from .step_curves import CHUNK, Figure, surprises
 from .step_runs import StepRunner, decode_bytes, decode_length

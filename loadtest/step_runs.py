@@ -10,11 +10,10 @@ from functools import partial
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.worker.async_compute import MAX_PENDING
 from stentor.engine.worker.setup_parts import Setup
+from stentor.kernels.tuning.timing import Timing, summarise
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
-
-from .kernels.timing import Timing, summarise
 
 FILL = 512
 """Tokens of each step, and of each sequence, that fill the cache."""

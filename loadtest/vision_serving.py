@@ -4,9 +4,8 @@
 
 The model is as large as SmolVLM-256M: a text model in Q8_0 and a projector file (mmproj), both made up and the same for
 both servers, which stay up. In each round each gets the same pictures, one by itself and then several at once, each
-another one, and tells a few words of it. Both cut a picture that is longer than 512 pixels into a square of tiles and
-one of the whole; what they count as tokens of a prompt is held against each other. CPU time is the servers' own: where
-others compute too, which is told, a steadier figure than the time.
+another one, and tells a few words of it. Pictures are of one tile; what both count as tokens of a prompt is shown side
+by side. CPU time is the servers' own: where others compute too, which is told, a steadier figure than the time.
 """
 
 import argparse
@@ -15,16 +14,15 @@ import base64
 import io
 import json
 import random
-import signal
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import msgspec
 from rich.console import Console
 
 from stentor.engine.loading.errors import CheckpointError
@@ -32,18 +30,17 @@ from stentor.engine.loading.gguf_file import GGUFFile
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
 from .client import STREAMED, Answer, StreamError, complete, seconds_of
-from .peers.measuring import Disturbance, rest
+from .peers.figures import Measure, Round, SidesRecord, medians
+from .peers.measuring import entry_of, interrupted_by_sigterm, show_sides, take_turns
 from .peers.places import llama_binary
-from .peers.random_mmproj import TowerForm, write_random_mmproj
+from .peers.random_mmproj import write_random_mmproj
 from .peers.random_models import RandomModel
 from .peers.random_weights import write_random_gguf
 from .peers.running import Server, ServerError
 from .peers.sides import MODEL, SIDES, Launch, Side
-from .peers.weights import Form, WeightsError
-from .record import Record
+from .peers.weights import WeightsError
 from .series import CONFIGS
-from .server_process import free_port
-from .tool import ToolError, UsageError, at_least, make_parser, run_tool, table
+from .tool import ToolError, UsageError, at_least, make_parser, run_tool
 
 FOLDER: Final = "smolvlm-256m"
 _FIRST_SPECIAL: Final = 49152
@@ -63,104 +60,79 @@ _SPECIAL: Final[Mapping[int, str]] = {
 TEXT: Final = RandomModel("SmolVLM-256M's text", FOLDER, part="text_config", tokens=_SPECIAL)
 _SAID: Final = "Ġthe"
 """The one word that is said: that of random weights might have no text."""
+_SIDE: Final = 512
+"""Pixels of a picture's side: one tile."""
 _PROJECTOR: Final = "mmproj.gguf"
 _PATH: Final = "/v1/chat/completions"
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """One round of a server: seconds to the first word of one picture, and of several at once what a second brings."""
-
-    ttft: float
-    pictures_per_second: float
-    ttft_at_once: float
-    """The median of several."""
-    cpu_seconds: float
-    """Of the server, for each picture of those at once."""
-    prompt_tokens: int
-    strangers_cores: float
-    """Cores' worth of CPU time that others took meanwhile."""
-
-
-class ServedSide(msgspec.Struct, frozen=True):
-    side: str
-    command: str
-    rounds: list[Shown]
-
-    def median(self, figure: str) -> float:
-        return statistics.median(float(getattr(each, figure)) for each in self.rounds)
-
-
-class VisionServing(Record, frozen=True, kw_only=True, tag="vision-serving"):
-    model: str
-    text: str
-    tower: str
-    longest_edge: int
+class VisionServing(SidesRecord, frozen=True, kw_only=True, tag="vision-serving"):
     at_once: int
     output_tokens: int
-    sides: list[ServedSide]
+
+
+def shapes_of(at_once: int) -> tuple[str, str]:
+    return "1 picture", f"{at_once} pictures"
+
+
+def measures(at_once: int) -> list[Measure]:
+    """The table's rows: one picture by itself, then several, of which each has other pixels."""
+    one, several = shapes_of(at_once)
+    return [
+        Measure(one, "ttft_s", "alone: TTFT s", digits=2),
+        Measure(several, "pictures_per_s", f"{several} at once: pictures/s", True, 3),
+        Measure(several, "ttft_s", f"{several} at once: TTFT s", digits=2),
+        Measure(several, "cpu_s", f"{several} at once: the server's CPU s for each", digits=2),
+        Measure(one, "prompt_tokens", "tokens of a prompt"),
+    ]
 
 
 def main(argv: list[str]) -> int:
-    return run_tool(_parser(), argv, _measure, print_figures, CheckpointError, WeightsError, ServerError, StreamError)
+    return run_tool(_parser(), argv, _measure, show, CheckpointError, WeightsError, ServerError, StreamError)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser("vision-serving", __doc__)
     parser.add_argument("--only", help="sides with commas: stentor, llama.cpp (default: both)")
     parser.add_argument(
-        "--text", choices=("q8_0", "q4_0"), default="q8_0", help="how the text model's weights are stored"
-    )
-    parser.add_argument("--tower", choices=("f16", "q8_0", "f32"), default="f16", help="how the tower's are")
-    parser.add_argument(
         "--rounds", type=at_least(1), default=3, help="measured rounds after one to warm up (default: 3)"
     )
     parser.add_argument("--at-once", type=at_least(1), default=4, metavar="N", help="pictures at once (default: 4)")
     parser.add_argument("--output-tokens", type=at_least(1), default=8, metavar="N", help="tokens out (default: 8)")
-    parser.add_argument(
-        "--longest-edge",
-        type=at_least(1),
-        default=512,
-        metavar="PIXELS",
-        help="what pictures are stretched to before they are cut into tiles of 512 (default: 512, one tile)",
-    )
     return parser
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> VisionServing:
     names = (arguments.only or "stentor,llama.cpp").split(",")
     chosen = [side_of(name) for name in names]  # one that there is not is told before anything is written
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers must not outlive this process
-    try:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="vision-serving-")))
-            config = json.loads((CONFIGS / FOLDER / "config.json").read_text(encoding="utf-8"))
-            text = folder / "text.gguf"
-            word = _write(arguments.text, arguments.tower, arguments.longest_edge, config, text)
-            servers = [Server(side, text, free_port(), arguments.at_once) for side in chosen]
-            for server in servers:
-                stack.callback(server.stop)
-                server.start_with(request(png(0), word, 1), _PATH)
-            rounds = _rounds(servers, word, arguments)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    sides = [ServedSide(server.side.name, server.command, rounds[server.side.name]) for server in servers]
+    with interrupted_by_sigterm(), ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="vision-serving-")))
+        config = json.loads((CONFIGS / FOLDER / "config.json").read_text(encoding="utf-8"))
+        text = folder / "text.gguf"
+        word = _write(config, text)
+        entries = [entry_of(side, text, arguments.at_once) for side in chosen]
+        for entry in entries:
+            stack.callback(entry.server.stop)
+            entry.server.start_with(request(png(0), word, 1), _PATH)
+        ask = partial(_ask, word, arguments.at_once, arguments.output_tokens)
+        take_turns(entries, shapes_of(arguments.at_once), arguments.rounds, ask, partial(print, file=sys.stderr))
+    columns = [entry.column for entry in entries]
     return VisionServing(
         model=TEXT.folder,
-        text=arguments.text,
-        tower=arguments.tower,
-        longest_edge=arguments.longest_edge,
+        columns=columns,
+        skipped={},
+        medians=medians(columns, measures(arguments.at_once)),
         at_once=arguments.at_once,
         output_tokens=arguments.output_tokens,
-        sides=sides,
         **about,
     )
 
 
-def _write(form: Form, tower: TowerForm, longest_edge: int, config: Mapping[str, Any], text: Path) -> int:
+def _write(config: Mapping[str, Any], text: Path) -> int:
     """Both files; the id of the word that is said."""
     vocabulary = resolve_model(DEFAULT_MODEL)
-    write_random_gguf(TEXT, form, vocabulary, text)
-    write_random_mmproj(config, tower, longest_edge, text.with_name(_PROJECTOR))
+    write_random_gguf(TEXT, "q8_0", vocabulary, text)
+    write_random_mmproj(config, _SIDE, text.with_name(_PROJECTOR))
     with GGUFFile(text) as file:
         tokens = file.metadata["tokenizer.ggml.tokens"]
     if not isinstance(tokens, list) or _SAID not in tokens:
@@ -184,7 +156,7 @@ def side_of(name: str) -> Side:
     return side._replace(name=name, launch=launch)
 
 
-def png(seed: int, side: int = 512) -> bytes:
+def png(seed: int, side: int = _SIDE) -> bytes:
     """A picture of soft blots, each seed's another one."""
     import numpy as np
     from PIL import Image
@@ -208,50 +180,27 @@ def request(picture: bytes, word: int, tokens: int) -> dict[str, Any]:
     }
 
 
-def _rounds(servers: Sequence[Server], word: int, arguments: argparse.Namespace) -> dict[str, list[Shown]]:
-    """A B A B; round 0 warms up, and is left out."""
-    found: dict[str, list[Shown]] = {server.side.name: [] for server in servers}
-    for number in range(arguments.rounds + 1):
-        seeds = random.Random(number).sample(range(1, 1 << 30), 1 + arguments.at_once)
-        bodies = [request(png(seed), word, arguments.output_tokens) for seed in seeds]
-        for server in servers:
-            others = [other for other in servers if other is not server]
-            rest(others)
-            disturbance = Disturbance(server, others)
-            (alone,) = asyncio.run(_ask(server, bodies[:1]))
-            before = server.cpu()
-            turn = f"round {number}" if number else "warm-up"
-            told = f"{turn}: {server.side.name}, first word of a picture after {alone.ttft:.1f} s"
-            print(told, file=sys.stderr, flush=True)
-            answers = asyncio.run(_ask(server, bodies[1:]))
-            shown = Shown(
-                ttft=alone.ttft,
-                pictures_per_second=len(answers) / seconds_of(answers),
-                ttft_at_once=statistics.median(answer.ttft for answer in answers),
-                cpu_seconds=(server.cpu() - before) / len(answers),
-                prompt_tokens=alone.prompt_tokens,
-                strangers_cores=disturbance.figures()["strangers_cores"],
-            )
-            if number:
-                found[server.side.name].append(shown)
-    return found
+def _ask(word: int, at_once: int, tokens: int, server: Server, shape: str, number: int) -> Round:
+    seeds = random.Random(number).sample(range(1, 1 << 30), 1 + at_once)
+    alone = shape == shapes_of(at_once)[0]
+    bodies = [request(png(seed), word, tokens) for seed in (seeds[:1] if alone else seeds[1:])]
+
+    async def load() -> list[Answer]:
+        return await asyncio.gather(*(complete(server.port, body, _PATH) for body in bodies))
+
+    before = server.cpu()
+    answers = asyncio.run(load())
+    return {
+        "ttft_s": statistics.median(answer.ttft for answer in answers),
+        "pictures_per_s": len(answers) / seconds_of(answers),
+        "cpu_s": (server.cpu() - before) / len(answers),
+        "prompt_tokens": answers[0].prompt_tokens,
+    }
 
 
-async def _ask(server: Server, bodies: Sequence[Mapping[str, Any]]) -> list[Answer]:
-    return list(await asyncio.gather(*(complete(server.port, body, _PATH) for body in bodies)))
-
-
-def print_figures(console: Console, record: VisionServing) -> None:
-    columns = (
-        *("side", "TTFT of one, s", f"pictures/s, {record.at_once} at once", "their TTFT, s"),
-        *("CPU s a picture", "tokens of a prompt", "others' cores"),
-    )
-    figures = ("ttft", "pictures_per_second", "ttft_at_once", "cpu_seconds", "prompt_tokens", "strangers_cores")
-    rows = [[side.side, *(f"{side.median(figure):.3g}" for figure in figures)] for side in record.sides]
+def show(console: Console, record: VisionServing) -> int:
     title = (
-        f"{record.model} with random weights, text in {record.text}, tower in {record.tower}, pictures of "
-        f"{record.longest_edge} pixels, medians of {len(record.sides[0].rounds)} rounds"
+        f"{record.model} with random weights, text in Q8_0, tower in F16, pictures of {_SIDE} pixels, medians of the "
+        "rounds"
     )
-    console.print(table(columns, rows, title=title))
-    for side in record.sides:
-        console.print(f"  {side.side}: {side.command}", highlight=False, soft_wrap=True)
+    return show_sides(title, record, measures(record.at_once))

@@ -27,8 +27,8 @@ from stentor.engine.model_config.vision_hf import vision_spec_from_hf
 from stentor.engine.model_config.vision_spec import VisionSpec
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
+from stentor.kernels.tuning.timing import machine
 
-from .kernels.timing import machine
 from .record import Record
 from .series import CONFIGS
 from .tool import UsageError, at_least, make_parser, run_tool, table

@@ -19,7 +19,7 @@ from .gguf_file import GGUFFile
 from .gguf_types import READABLE, GGMLType
 
 Change = Literal["", "log", "vector", "row", "convolution", "halves_by_head"]
-"""What the converter has done to it: see :mod:`.gguf_restore`."""
+"""What the converter has done to it: see :mod:`.gguf_weights`."""
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,21 @@
 """The weights of a GGUF file under transformers' names."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.gguf_config import gguf_architecture
 from ..model_config.model_spec import ModelSpec
-from . import gguf_restore
 from .checkpoint import Checkpoint
 from .dequantize import dequantize
 from .errors import CheckpointError
 from .gguf_file import GGUFFile, GGUFTensor
-from .gguf_restore import Restore
 from .gguf_tensors import Part, stored_part
 from .gguf_types import FLOATS, row_bytes
 from .pieces import Progress, read_piece
@@ -61,21 +60,15 @@ def gguf_weights(
 
 def _restored(part: Part, stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What the tensor holds, as transformers has it."""
-    steps: list[Restore] = []
-    match part.change:
-        case "log":
-            steps.append(gguf_restore.of_logs)
-        case "vector":
-            steps.append(gguf_restore.vector)
-        case "row":
-            steps.append(gguf_restore.row)
-        case "convolution":
-            steps.append(gguf_restore.convolution)
-        case "halves_by_head":
-            steps.append(partial(gguf_restore.halves_by_head, heads=part.heads))
+    steps: list[Restore] = [_RESTORES[part.change]] if part.change in _RESTORES else []
+    if part.change == "halves_by_head":
+        steps.append(partial(_halves_by_head, heads=part.heads))
     if part.groups:
-        steps.append(partial(gguf_restore.grouped, first=part.first, groups=part.groups, heads=part.heads))
-    return gguf_restore.then(*steps)(stored)
+        steps.append(partial(_grouped, first=part.first, groups=part.groups, heads=part.heads))
+    found: tuple[torch.Tensor, ...] = (stored,)
+    for step in steps:  # all but the last make one tensor
+        found = step(found[0])
+    return found
 
 
 def _permuted_heads(name: str, spec: ModelSpec) -> int:
@@ -149,3 +142,53 @@ class TensorReader:
 def _in_stored_order(out: torch.Tensor, heads: int) -> torch.Tensor:
     """A view of the rows of ``out`` as the file orders them: row r of a head at 2r, row r + half of it at 2r + 1."""
     return out.view(heads, 2, -1, out.shape[1]).transpose(1, 2) if heads else out.unsqueeze(1)
+
+
+# What llama.cpp's converter makes of tensors, undone. Each function takes a stored tensor, in transformers' order of
+# dimensions: plain values, or where it only moves rows the rows of stored blocks, uint8 [rows, bytes].
+
+Restore = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
+"""A stored tensor → those of transformers that it holds."""
+
+
+def _of_logs(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """-exp(x) → x, as a vector."""
+    return (torch.log(-stored.float()).flatten(),)
+
+
+def _vector(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A matrix of one column, or one that stands for a vector, → that."""
+    return (stored.flatten(),)
+
+
+def _row(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A vector → a matrix of one row."""
+    return (stored.reshape(1, -1),)
+
+
+def _convolution(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """[channels, width] → [channels, 1, width]"""
+    return (stored.unsqueeze(1),)
+
+
+def _halves_by_head(stored: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
+    """Rows of each head in turn, half of them of the first matrix, half of the second, → both."""
+    by_head = stored.view(heads, 2, -1, *stored.shape[1:])
+    return by_head[:, 0].flatten(0, 1), by_head[:, 1].flatten(0, 1)
+
+
+def _grouped(stored: torch.Tensor, first: int, groups: int, heads: int) -> tuple[torch.Tensor, ...]:
+    """Rows of ``heads`` heads, from the row ``first`` on: the first head of every group, then the second of each, → the
+    heads of a group side by side."""
+    kept, moved = stored[:first], stored[first:]
+    by_head = moved.view(heads // groups, groups, -1, *moved.shape[1:])
+    return (torch.cat((kept, by_head.transpose(0, 1).flatten(0, 2))),)
+
+
+_RESTORES: Final[Mapping[str, Restore]] = {
+    "log": _of_logs,
+    "vector": _vector,
+    "row": _row,
+    "convolution": _convolution,
+}
+"""By what the converter has done to the tensor."""

@@ -3,22 +3,28 @@
 import math
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
+from typing import Final
 from zlib import crc32
 
 import torch
 
 from ..model_config.hf_text_part import RETRIEVER, is_of_tower, text_name
+from ..model_config.mmproj_config import Projecting
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
+from ..model_config.vision_spec import VisionSpec
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from .checkpoint import Checkpoint
 from .ct2_file import CT2Variable, read_ct2
 from .ct2_whisper import tensors as ct2_tensors
 from .errors import CheckpointError
-from .gguf_weights import gguf_weights
-from .mmproj_weights import mmproj_weights
+from .gguf_file import GGUFFile
+from .gguf_types import GGMLType
+from .gguf_weights import TensorReader, gguf_weights
+from .mmproj_tensors import IGNORED, SECOND_FRAME, TowerParts
 from .pieces import Progress, read_piece
 from .safetensors_index import StoredTensor, tensors_of
 
@@ -212,3 +218,33 @@ def _ct2(
                 yield name, part.to(device)
             done += variable.nbytes
             tell(done, total)
+
+
+_PATCH: Final = "v.patch_embd.weight"
+_HALVES: Final = {GGMLType.F16: torch.float16, GGMLType.BF16: torch.bfloat16}
+"""What is kept as it is stored."""
+
+
+def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor), quantised blocks as what they stand for, but for those of ``raw``: these come as stored,
+    uint8 [rows, bytes of a row]. Raises :class:`CheckpointError`."""
+    with ExitStack() as stack:
+        opened = stack.enter_context(GGUFFile(file))
+        reader = TensorReader(file, stack.enter_context(FileIO(file)))
+        shapes = {name: tensor.shape for name, tensor in opened.tensors.items()}
+        parts = TowerParts(spec, swapped=Projecting(opened.metadata, shapes).swapped)
+        for name, tensor in opened.tensors.items():
+            if name in IGNORED or name == SECOND_FRAME:
+                continue
+            part = parts.of(name)
+            if part.name in raw:
+                yield part.name, reader.blocks(tensor, part.heads)
+                continue
+            dtype = _HALVES.get(tensor.type, torch.float32)
+            values = reader.read(tensor, dtype, part.heads, 0.0)
+            if name == _PATCH and spec.frames > 1:
+                if SECOND_FRAME not in opened.tensors:
+                    raise CheckpointError(f"Cannot load {file}: the tensor {SECOND_FRAME} is missing.")
+                second = reader.read(opened.tensors[SECOND_FRAME], dtype, 0, 0.0)
+                values = torch.stack((values, second), dim=2)  # [hidden, channels, frames, patch, patch]
+            yield part.name, values

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from .attention_spec import AttentionSpec, RopeConfig
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
-from .model_spec import LayerSpec, NormKind, Norms
-from .vision_fields import SeeingModel, activation_of, attention_of, side_of, two_products
-from .vision_gemma4 import gemma4
+from .model_spec import SANDWICH, LayerSpec, NormKind, Norms
+from .vision_fields import MOST_SIDE, SeeingModel, activation_of, attention_of, side_of, two_products
 from .vision_moonvit import kimi_k25, kimi_vl
 from .vision_ovis import ovis2_5
 from .vision_qwen import glm4v, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
@@ -26,7 +26,7 @@ from .vision_siglip import (
     paligemma,
     siglip,
 )
-from .vision_spec import ProjectorNorm, ProjectorSpec, VisionSpec
+from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
 
 def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec:
@@ -95,11 +95,53 @@ def _internvl(model: SeeingModel) -> VisionSpec:
     )
 
 
+def _gemma4(model: SeeingModel) -> VisionSpec:
+    """Small models clip what goes into products and comes out of them, and hear: these have no native form."""
+    vision = model.vision
+    if vision.flag("use_clipped_linears") or model.whole.table("audio_config") is not None:
+        raise ConfigError("a tower of Gemma 4 that clips, or beside one that hears, has no native form")
+    hidden, eps = vision.integer("hidden_size", 768), vision.positive("rms_norm_eps", 1e-6)
+    heads, head_dim = vision.integer("num_attention_heads", 12), vision.integer("head_dim", 64)
+    mixer = AttentionSpec(heads, vision.integer("num_key_value_heads", 12), head_dim, 1.0, RopeConfig())
+    inner, activation = vision.integer("intermediate_size", 3072), "hidden_activation"
+    mlp = MLPSpec(inner, activation_of(vision, activation, "gelu_pytorch_tanh"))
+    layer = LayerSpec(replace(mixer, qk_norm="head", v_norm=True), mlp, SANDWICH)
+    theta = Fields(vision.table("rope_parameters") or {}).positive("rope_theta", 100.0)
+    projector = ProjectorSpec(
+        (ProjectorProduct("projector.embedding_projection", model.hidden, False),),
+        join="mean",
+        scale=hidden**0.5,
+        standard=("std_bias", "std_scale") if vision.flag("standardize") else None,
+        norm=ProjectorNorm("", "rms", eps, joined=True),
+    )
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="gemma4",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(layer,) * vision.integer("num_hidden_layers", 16, most=MOST_LAYERS),
+        max_position=2 * vision.integer("position_embedding_size", 10_240),
+        norm_eps=eps,
+        prefix="encoder.layers",
+        source="shaped",
+        patch=side_of(vision, "patch_size", 16),
+        patch_name="patch_embedder.input_proj",
+        patch_bias=False,
+        positions="axial",
+        position_name="patch_embedder.position_embedding_table",
+        rope=AxialRope(theta, columns_first=True),
+        merge=vision.integer("pooling_kernel_size", 3, most=MOST_SIDE),
+        projector=projector,
+        video=True,
+        centred=True,
+    )
+
+
 _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "idefics3": idefics3,
     "smolvlm": idefics3,
     "gemma3": gemma3,
-    "gemma4": gemma4,
+    "gemma4": _gemma4,
     "llava": llava,
     "llava_next": llava_next,
     "llava_onevision": llava_onevision,

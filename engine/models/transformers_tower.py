@@ -6,7 +6,7 @@ taken out of it, and what is left is filled by name.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from ..model_config.media_spec import TWO_TOWERS
 from ..model_config.thinker import thinker
 from ..model_config.transformers_config import configuration, first_line
 from .payload import Encoded, Payload
-from .tower_methods import METHODS
 from .transformers_names import module_tensors
 
 
@@ -120,7 +119,7 @@ class TransformersTower:
     @torch.inference_mode()
     def encode(self, payload: Payload) -> Encoded:
         """Raises ValueError for a payload that the model has no method for, or that its method does not take."""
-        own = METHODS.get((type(self._model).__name__, payload.modality))
+        own = _METHODS.get((type(self._model).__name__, payload.modality))
         name = f"get_{payload.modality}_features"
         inner = getattr(self._model, "model", None)  # some classes have methods of videos there alone
         method = getattr(self._model, name, None) or getattr(inner, name, None)
@@ -191,3 +190,31 @@ def _read(found: Any) -> Encoded:
 def _rows(features: Any) -> torch.Tensor:
     parts = [features] if isinstance(features, torch.Tensor) else list(features)
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+
+
+def _qwen2_audio(model: Any, input_features: torch.Tensor, feature_attention_mask: torch.Tensor) -> torch.Tensor:
+    """[embeddings, hidden] of sounds that are filled up to a window each: what fills them up is not seen."""
+    from transformers.masking_utils import create_bidirectional_mask
+
+    inner = model.model
+    tower = inner.audio_tower
+    steps, counts = tower._get_feat_extract_output_lengths(feature_attention_mask.sum(-1))
+    seen = _first(steps, (input_features.shape[-1] - 2) // 2 + 1)
+    # only its shape is looked at
+    like = input_features.new_zeros(*seen.shape, 1)
+    mask = create_bidirectional_mask(config=tower.config, inputs_embeds=like, attention_mask=seen.long())
+    found = inner.multi_modal_projector(tower(input_features, attention_mask=mask).last_hidden_state)
+    kept: torch.Tensor = found[_first(counts, found.shape[1])]
+    return kept
+
+
+def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
+    """[rows, length]: so many of each row."""
+    return torch.arange(length, device=counts.device) < counts[:, None]
+
+
+_METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
+    ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
+}
+"""What encodes media where transformers' class of a model has no method for it (its whole pass does that), by the name
+of the class and the modality."""

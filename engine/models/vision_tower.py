@@ -11,13 +11,16 @@ from typing import Final
 
 import torch
 
+from stentor import kernels
+
 from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
-from ..layers.norm import joined
+from ..layers.norm import joined, make_norm
 from ..layers.quantized import Input, Stream
 from ..layers.rotary import RotaryTables
+from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError
 from ..model_config.vision_hf import vision_spec_from_hf
 from ..model_config.vision_spec import MARKS, VisionSpec
@@ -26,7 +29,6 @@ from .tower import Tower, sequences
 from .vision_grids import Layout, layout, learned, turns
 from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
-from .vision_pool import ProbeHead
 from .vision_projector import Projector
 from .vision_tiles import pooled, put_together
 
@@ -218,3 +220,34 @@ def _order(orders: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         found.append(each + first)
         first += len(each)
     return torch.cat(found) if found else None
+
+
+class ProbeHead:
+    """A learned query attends to the patches of each picture, and a network follows (SigLIP, arXiv:2303.15343)."""
+
+    def __init__(self, weights: WeightMap, spec: VisionSpec, context: LayerContext) -> None:
+        layer, hidden = spec.layers[0], spec.hidden_size
+        self._attention = layer.attention
+        name, stream = spec.head_name, context.stream
+        self._probe = context.empty(hidden, dtype=stream)
+        weights.add(f"{name}.probe.weight", self._probe)
+        into = f"{name}.attention"
+        self._query = Linear(weights, {f"{into}.q_proj": hidden}, hidden, context, bias=True)
+        both = {f"{into}.k_proj": hidden, f"{into}.v_proj": hidden}
+        self._keys_values = Linear(weights, both, hidden, context, bias=True)
+        self._out = Linear(weights, {f"{into}.out_proj": hidden}, hidden, context, bias=True, dtype=stream)
+        self._norm = make_norm(weights, f"{name}.layernorm", layer.norms, spec, context)
+        inner, activation = spec.head_network
+        self._up = Linear(weights, {f"{name}.mlp.fc1": inner}, hidden, context, bias=True, activation=activation)
+        self._down = Linear(weights, {f"{name}.mlp.fc2": hidden}, inner, context, bias=True, dtype=stream)
+
+    def __call__(self, x: torch.Tensor, starts: torch.Tensor, longest: int) -> torch.Tensor:
+        """x [patches, hidden] of pictures that begin at ``starts`` (int32 [pictures + 1]), of which none has more than
+        ``longest`` → [pictures, hidden]"""
+        pictures, heads, head_dim = len(starts) - 1, self._attention.heads, self._attention.head_dim
+        q = self._query(self._probe.expand(pictures, -1).contiguous()).view(pictures, heads, head_dim)
+        k, v = self._keys_values(x).view(-1, 2, heads, head_dim).unbind(1)
+        each = torch.arange(pictures + 1, dtype=torch.int32, device=x.device)
+        found = kernels.varlen_attention(q, k, v, each, starts, 1, longest, scale=self._attention.scale)
+        hidden = self._out(found.view(pictures, -1))
+        return hidden + self._down(self._up(self._norm.plain(hidden)))

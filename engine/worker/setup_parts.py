@@ -1,5 +1,6 @@
 """What setting up a worker takes on every device."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +26,11 @@ from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
 from ..quantization.choose import Layer, select
 from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
+from ..sharing.cpu_plan import CpuPlan, WorkerPlace, plan_cpus
+from ..sharing.cpu_topology import CpuTopology, read_topology
 from .async_compute import AsyncCompute
 from .cached_weights import CachedWeights
 from .caches import PageGroup
-from .cpus import choose_cpus, hold
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import Executor, Send
@@ -249,3 +251,25 @@ def _stored_shapes(
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def choose_cpus(config: WorkerConfig, most: int, topology: CpuTopology | None = None) -> CpuPlan:
+    """As ``--threads`` asks, else by what the processor is, ``most`` threads at most."""
+    rank = config.rank
+    worker = WorkerPlace(config.cpu_place + rank, config.cpu_places, rank, config.tensor_parallel_size)
+    return plan_cpus(topology or read_topology(), config.threads, worker, most)
+
+
+def hold(plan: CpuPlan) -> CpuPlan:
+    """Keeps the calling thread, and those that it starts from now on, on the CPUs of ``plan``.
+
+    Memory that they are the first to touch then lies beside these CPUs. What could be done is returned: a sandbox may
+    forbid it.
+    """
+    if plan.cpus is None:
+        return plan
+    try:
+        os.sched_setaffinity(0, plan.cpus)
+    except OSError:
+        return replace(plan, cpus=None, is_own=False)
+    return plan

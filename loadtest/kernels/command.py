@@ -19,13 +19,13 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.kernels.tuning.timing import Ceilings, machine, measure_ceilings, time_call
 
 from ..record import Record
 from ..series import CONFIGS
 from ..tool import UsageError, make_parser, run_tool, table
 from .cases import FP8, INT8, OPERATIONS, Setting
 from .spec import BatchSpec, parse_spec
-from .timing import Ceilings, machine, measure_ceilings, time_call
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_BATCHES = ("q1kv4k", "64q1kv4k", "256q1kv1k", "q2k", "q8k", "64q1kv4k_q512kv8k")

@@ -1,7 +1,6 @@
 """``stentor bench peers``: our server and every installed peer with the same weights and the same load, in turn."""
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,26 +13,13 @@ from rich.console import Console
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
-from ..server_process import free_port
-from ..tool import INTERRUPTED, UsageError, add_flag, at_least, make_parser, run_tool, table, wide_console
-from .figures import (
-    Column,
-    Report,
-    Settings,
-    grids,
-    markdown,
-    measures,
-    medians,
-    remarks,
-    settle_shapes,
-    title,
-)
-from .measuring import Entry, run_rounds, start_all, weigh_starts
-from .places import installed, llama_binary, root
+from ..tool import INTERRUPTED, UsageError, add_flag, at_least, make_parser, run_tool, wide_console
+from .figures import Report, Settings, markdown, measures, medians, settle_shapes, title
+from .measuring import WIDE, entry_of, interrupted_by_sigterm, run_rounds, show_sides, start_all, weigh_starts
+from .places import llama_binary, root
 from .prompts import Words
 from .random_models import PREFIX, RANDOM_MODELS, RandomModel
 from .random_weights import RandomWeights
-from .running import Server, shown
 from .sides import SIDES, Side
 from .weights import Weights, WeightsError
 
@@ -43,8 +29,6 @@ round by round, so that a machine that slows down slows all. Only one server wor
 ratios; --save keeps every round. Peers are installed by `make peers`. With --model random:NAME the weights are made
 up, for a full-size model of a published configuration; --list names those too.
 """
-WIDE = 200
-"""Columns of tables that go to a file."""
 
 
 def main(argv: list[str]) -> int:
@@ -124,14 +108,12 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Report:
     interrupted = False
     if arguments.markdown is not None:
         arguments.markdown.parent.mkdir(parents=True, exist_ok=True)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers must not outlive this process
     try:
-        _run(report, sides, keep_weights=arguments.keep_weights)
+        with interrupted_by_sigterm():
+            _run(report, sides, keep_weights=arguments.keep_weights)
     except KeyboardInterrupt:
         print("stentor bench peers: interrupted; what was measured follows", file=sys.stderr)
         interrupted = True
-    finally:
-        signal.signal(signal.SIGTERM, before)
     found = medians(report.columns, measures(settings.shapes))
     report = msgspec.structs.replace(report, medians=found, interrupted=interrupted)
     if arguments.markdown is not None:
@@ -167,7 +149,7 @@ def _run(report: Report, sides: Sequence[Side], *, keep_weights: bool) -> None:
             try:
                 if side.missing is not None:
                     raise WeightsError(side.missing)
-                entries.append(_entry(side, weights.form(side.form, say), settings.slots))
+                entries.append(entry_of(side, weights.form(side.form, say), settings.slots))
             except WeightsError as error:
                 report.skipped[side.name] = str(error)
                 say(f"{side.name} skipped: {error}")
@@ -181,31 +163,6 @@ def _run(report: Report, sides: Sequence[Side], *, keep_weights: bool) -> None:
                 entry.server.stop()
 
 
-def _entry(side: Side, weights: Path, slots: int) -> Entry:
-    server = Server(side, weights, free_port(), slots)
-    files = [weights] if weights.is_file() else list(weights.glob("*.safetensors"))
-    return Entry(
-        server,
-        Column(
-            name=side.name,
-            peer=side.peer,
-            bits=side.bits,
-            version=installed(side.peer) or "",
-            command=server.command,
-            weights=shown(str(weights)),
-            weight_bytes=sum(file.stat().st_size for file in files),
-        ),
-    )
-
-
 def _show(console: Console, report: Report) -> int:
-    console = wide_console(WIDE)
-    console.print(title(report), highlight=False)
-    for columns, rows in grids(report, "[bold]{}[/bold]"):
-        console.print(table(columns, rows))
-    commands = [f"  {column.name}: {column.command}" for column in report.columns]
-    for line in [*remarks(report), "How each was started:", *commands]:
-        console.print(line, highlight=False, soft_wrap=True)
-    if report.interrupted:
-        return INTERRUPTED
-    return 1 if not report.columns or any(column.failed for column in report.columns) else 0
+    code = show_sides(title(report), report, measures(report.settings.shapes))
+    return INTERRUPTED if report.interrupted else code

@@ -75,15 +75,20 @@ class Settings(msgspec.Struct, frozen=True):
         return int(length or self.long_prompt)
 
 
-class Report(Record, frozen=True, kw_only=True, tag="peers"):
+class SidesRecord(Record, frozen=True, kw_only=True):
+    """What sides that took turns came to."""
+
     model: str
-    settings: Settings
     columns: list[Column]
     skipped: dict[str, str]
     """Sides that were not measured, and why."""
-    interrupted: bool = False
     medians: Mapping[str, dict[str, float]] = {}
     """What a reader of the file looks for first: by column and label."""
+
+
+class Report(SidesRecord, frozen=True, kw_only=True, tag="peers"):
+    settings: Settings
+    interrupted: bool = False
 
 
 def measures(shapes: Sequence[str]) -> list[Measure]:
@@ -238,14 +243,13 @@ def title(report: Report) -> str:
     )
 
 
-def grids(report: Report, bold: str) -> list[Grid]:
+def grids(columns: Sequence[Column], rows: Sequence[Measure], bold: str) -> list[Grid]:
     """Medians, the best of each row as ``bold`` has it, and ours beside the best peer where there is one."""
-    rows = measures(report.settings.shapes)
-    names = [column.name for column in report.columns]
-    made: list[Grid] = [(["", *names], [[row.label, *_cells(report.columns, row, bold)] for row in rows])]
+    names = [column.name for column in columns]
+    made: list[Grid] = [(["", *names], [[row.label, *_cells(columns, row, bold)] for row in rows])]
     compared = [
         [one.ours, one.measure.label, *_beside(one.alike, one.measure), *_beside(one.any, one.measure)]
-        for one in ratios(report.columns, rows)
+        for one in ratios(columns, rows)
     ]
     if compared:
         made.append((["ours", "", "best peer of the width", "times better", "best of all", "times better"], compared))
@@ -255,7 +259,7 @@ def grids(report: Report, bold: str) -> list[Grid]:
 def markdown(report: Report) -> str:
     """The tables of a page, and how each server was started."""
     lines = [f"{title(report)}.", ""]
-    for number, (columns, rows) in enumerate(grids(report, "**{}**")):
+    for number, (columns, rows) in enumerate(grids(report.columns, measures(report.settings.shapes), "**{}**")):
         lines += ["Ours beside the best peer; above 1 is better:", ""] if number else []
         rule = ["---", *("---:" for _ in columns[1:])]
         lines += [f"| {' | '.join(row)} |" for row in (columns, rule, *rows)] + [""]
@@ -264,7 +268,7 @@ def markdown(report: Report) -> str:
     return "\n".join([*lines, "```", ""])
 
 
-def remarks(report: Report) -> list[str]:
+def remarks(report: SidesRecord) -> list[str]:
     """What a reader has to know of single columns: failed, skipped, disturbed."""
     notes = []
     for column in report.columns:

@@ -3,18 +3,44 @@
 import asyncio
 import os
 import random
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from rich.console import Console
+
 from ..client import StreamError, complete
-from .figures import START, Column, Round, Settings, is_prefill, prefill_round, streams_round
+from ..server_process import free_port
+from ..tool import table, wide_console
+from .figures import (
+    START,
+    Column,
+    Measure,
+    Round,
+    Settings,
+    SidesRecord,
+    grids,
+    is_prefill,
+    prefill_round,
+    remarks,
+    streams_round,
+)
+from .places import installed
 from .prompts import Words
-from .running import Server, ServerError
+from .running import Server, ServerError, shown
+from .sides import Side
 
 Say = Callable[[str], None]
+Ask = Callable[[Server, str, int], Round]
+"""(server, shape, number of the round) → what came of it; round 0 warms up."""
+
+WIDE: Final = 200
+"""Columns of tables that go to a file."""
 
 REST_SECONDS: Final = 0.3
 """How long idleness is watched before each measurement."""
@@ -34,6 +60,33 @@ class Entry:
     @property
     def live(self) -> bool:
         return self.column.failed is None
+
+
+def entry_of(side: Side, weights: Path, slots: int) -> Entry:
+    server = Server(side, weights, free_port(), slots)
+    files = [weights] if weights.is_file() else list(weights.glob("*.safetensors"))
+    return Entry(
+        server,
+        Column(
+            name=side.name,
+            peer=side.peer,
+            bits=side.bits,
+            version=installed(side.peer) or "",
+            command=server.command,
+            weights=shown(str(weights)),
+            weight_bytes=sum(file.stat().st_size for file in files),
+        ),
+    )
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Within, SIGTERM raises KeyboardInterrupt: servers must not outlive this process."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def weigh_starts(entries: Sequence[Entry], settings: Settings, words: Words, say: Say) -> None:
@@ -64,27 +117,36 @@ def start_all(entries: Sequence[Entry], words: Words, say: Say) -> None:
 
 
 def run_rounds(entries: Sequence[Entry], settings: Settings, words: Words, say: Say) -> None:
-    """A B A B: in every round each shape goes through all sides with the same prompts. Round 0 warms up."""
-    for number in range(settings.rounds + 1):
-        output = settings.output if number else min(16, settings.output)
-        for shape in settings.shapes:
+    """Streams and prompts of every shape, the same for all sides."""
+    take_turns(entries, settings.shapes, settings.rounds, partial(_ask, settings, words), say)
+
+
+def take_turns(entries: Sequence[Entry], shapes: Sequence[str], rounds: int, ask: Ask, say: Say) -> None:
+    """A B A B: in every round each shape goes through all sides. Round 0 warms up, and is left out."""
+    for number in range(rounds + 1):
+        for shape in shapes:
             for entry in entries:
                 if not entry.live or (shape != "1" and not is_prefill(shape) and not entry.server.side.parallel):
                     continue
                 what = "a long prompt twice" if is_prefill(shape) else f"{shape} at once"
                 say(f"{f'round {number}' if number else 'warm-up'}: {entry.column.name}, {what}")
-                rng = random.Random(f"{settings.seed} {number} {shape}")
                 others = [other.server for other in entries if other is not entry and other.live]
                 rest(others)
                 disturbance = Disturbance(entry.server, others)
                 try:
-                    figures = asyncio.run(_load(entry.server, shape, settings, output, words, rng))
+                    figures = ask(entry.server, shape, number)
                 except (ServerError, StreamError, OSError) as error:
                     _fail(entry, error)
                     continue
                 figures.update(disturbance.figures())
                 if number:
                     entry.column.rounds.setdefault(shape, []).append(figures)
+
+
+def _ask(settings: Settings, words: Words, server: Server, shape: str, number: int) -> Round:
+    output = settings.output if number else min(16, settings.output)
+    rng = random.Random(f"{settings.seed} {number} {shape}")
+    return asyncio.run(_load(server, shape, settings, output, words, rng))
 
 
 async def _load(server: Server, shape: str, settings: Settings, output: int, words: Words, rng: random.Random) -> Round:
@@ -149,3 +211,15 @@ def busy_seconds(stat: Path = Path("/proc/stat")) -> float:
     """CPU seconds that the machine has computed since it started, over all cores."""
     fields = stat.read_text().split("\n", 1)[0].split()
     return sum(int(fields[number]) for number in _BUSY) / os.sysconf("SC_CLK_TCK")
+
+
+def show_sides(title: str, report: SidesRecord, rows: Sequence[Measure]) -> int:
+    """Prints medians, ratios, what to doubt and how each was started; 1 where a side failed, or none was measured."""
+    console: Console = wide_console(WIDE)
+    console.print(title, highlight=False)
+    for columns, cells in grids(report.columns, rows, "[bold]{}[/bold]"):
+        console.print(table(columns, cells))
+    commands = [f"  {column.name}: {column.command}" for column in report.columns]
+    for line in [*remarks(report), "How each was started:", *commands]:
+        console.print(line, highlight=False, soft_wrap=True)
+    return 1 if not report.columns or any(column.failed for column in report.columns) else 0

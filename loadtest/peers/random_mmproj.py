@@ -1,33 +1,27 @@
 """A projector file (llama.cpp's ``mmproj``) of an Idefics3 with random weights, beside a text model of its size."""
 
-import math
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
-TowerForm = Literal["f32", "f16", "q8_0"]
+from .random_models import Tensor
+from .random_weights import plain_values
+
 EPSILON: Final = 1e-6
 
 
-class _Weight(NamedTuple):
-    name: str
-    shape: tuple[int, ...]
-    kept: bool = False
-    """In float32, as the converter keeps it."""
-
-
-def write_random_mmproj(config: Mapping[str, Any], form: TowerForm, longest_edge: int, target: Path) -> None:
+def write_random_mmproj(config: Mapping[str, Any], longest_edge: int, target: Path) -> None:
     """``config``: a published config.json; ``longest_edge``: pixels that pictures are stretched to before they are cut
-    into tiles. The same bits whenever it is written again."""
+    into tiles. Matrices are in float16. The same bits whenever it is written again."""
     import gguf  # late: a development dependency
 
     vision = config["vision_config"]
     writer = gguf.GGUFWriter(target, "clip")
     writer.add_type(gguf.GGUFType.MMPROJ)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32 if form == "f32" else gguf.LlamaFileType[f"MOSTLY_{form.upper()}"])
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     writer.add_clip_has_vision_encoder(True)
     writer.add_clip_projector_type("idefics3")
     writer.add_vision_projection_dim(config["text_config"]["hidden_size"])
@@ -43,42 +37,31 @@ def write_random_mmproj(config: Mapping[str, Any], form: TowerForm, longest_edge
     writer.add_vision_projector_scale_factor(config["scale_factor"])
     writer.add_vision_use_gelu(True)
     writer.add_uint32("clip.vision.preproc_image_size", longest_edge)
-    kind = gguf.GGMLQuantizationType[form.upper()]
-    for weight in _weights(config):
-        rng = np.random.default_rng(zlib.crc32(weight.name.encode()))
-        values = _values(weight, rng)
-        if weight.kept or values.ndim < 2 or form == "f32":
-            writer.add_tensor(weight.name, values)
-        else:
-            writer.add_tensor(weight.name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    for tensor in _tensors(config):
+        values = plain_values(tensor, np.random.default_rng(zlib.crc32(tensor.name.encode())))
+        writer.add_tensor(tensor.name, values.astype(np.float16) if tensor.quantized else values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _weights(config: Mapping[str, Any]) -> Iterator[_Weight]:
+def _tensors(config: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Those that the converter keeps in float32 are not ``quantized``."""
     vision = config["vision_config"]
     hidden, inner, patch = vision["hidden_size"], vision["intermediate_size"], vision["patch_size"]
     places = (vision["image_size"] // patch) ** 2
-    yield _Weight("v.patch_embd.weight", (hidden, 3, patch, patch), kept=True)
-    yield _Weight("v.patch_embd.bias", (hidden,))
-    yield _Weight("v.position_embd.weight", (places, hidden), kept=True)
+    yield Tensor("v.patch_embd.weight", (hidden, 3, patch, patch), False)
+    yield Tensor("v.patch_embd.bias", (hidden,), False)
+    yield Tensor("v.position_embd.weight", (places, hidden), False)
     matrices = {f"attn_{part}": (hidden, hidden) for part in ("q", "k", "v", "out")}
     matrices |= {"ffn_up": (inner, hidden), "ffn_down": (hidden, inner)}
     for layer in range(vision["num_hidden_layers"]):
         for name, shape in matrices.items():
-            yield _Weight(f"v.blk.{layer}.{name}.weight", shape)
-            yield _Weight(f"v.blk.{layer}.{name}.bias", shape[:1])
+            yield Tensor(f"v.blk.{layer}.{name}.weight", shape, True)
+            yield Tensor(f"v.blk.{layer}.{name}.bias", shape[:1], False)
         for norm in ("ln1", "ln2"):
-            yield from (_Weight(f"v.blk.{layer}.{norm}.{ending}", (hidden,)) for ending in ("weight", "bias"))
-    yield from (_Weight(f"v.post_ln.{ending}", (hidden,)) for ending in ("weight", "bias"))
-    yield _Weight("mm.model.fc.weight", (config["text_config"]["hidden_size"], hidden * config["scale_factor"] ** 2))
-
-
-def _values(weight: _Weight, rng: np.random.Generator) -> Any:
-    """Ones in norms, zeros in biases, else numbers with which a product keeps the size of its input."""
-    if len(weight.shape) == 1:
-        return np.full(weight.shape, float(weight.name.endswith("weight")), np.float32)
-    inputs = math.prod(weight.shape[1:])
-    return rng.standard_normal(weight.shape, np.float32) / np.float32(math.sqrt(inputs))
+            yield from (Tensor(f"v.blk.{layer}.{norm}.{ending}", (hidden,), False) for ending in ("weight", "bias"))
+    yield from (Tensor(f"v.post_ln.{ending}", (hidden,), False) for ending in ("weight", "bias"))
+    width = hidden * config["scale_factor"] ** 2
+    yield Tensor("mm.model.fc.weight", (config["text_config"]["hidden_size"], width), True)

@@ -98,7 +98,7 @@ def write_random_gguf(model: RandomModel, form: Form, vocabulary: Path, target: 
     writer.write_ti_data_to_file()
     for tensor in stored:
         rng = np.random.default_rng(zlib.crc32(f"{model.about} {tensor.name}".encode()))
-        writer.write_tensor_data(_random_blocks(tensor, blocks, rng) if tensor.quantized else _plain(tensor, rng))
+        writer.write_tensor_data(_random_blocks(tensor, blocks, rng) if tensor.quantized else plain_values(tensor, rng))
     writer.close()
 
 
@@ -136,8 +136,8 @@ def _halves(values: npt.NDArray[np.float32]) -> _Bytes:
     return values.astype(np.float16).view(np.uint8).reshape(-1, 2)
 
 
-def _plain(tensor: Tensor, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Of a norm ones, else random."""
+def plain_values(tensor: Tensor, rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    """Ones in norms, zeros in biases, else numbers with which a product keeps the size of its input."""
     if len(tensor.shape) == 1:
-        return np.ones(tensor.shape, np.float32)
-    return rng.standard_normal(tensor.shape, np.float32) / np.float32(math.sqrt(tensor.shape[-1]))
+        return np.full(tensor.shape, float(tensor.name.endswith("weight")), np.float32)
+    return rng.standard_normal(tensor.shape, np.float32) / np.float32(math.sqrt(math.prod(tensor.shape[1:])))

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -27,7 +27,6 @@ from ..record import Record
 from ..tool import at_least, make_parser, run_tool, table
 from ..worker_options import add_worker_options, describe, worker_config
 from .compare import Agreement, Comparison
-from .corpus import corpus, windows
 from .ours import Scorer, Scores, Window
 from .reference import Reference, ReferenceError
 
@@ -38,6 +37,21 @@ DECODE_WINDOW = 128
 LEAST_DECODED = 1024
 """Tokens decoded at each batch size, or the text's own if it has fewer."""
 CASES = ("served", "float32", "bfloat16")
+
+
+TEXTS: Final = Path(__file__).parent / "texts"
+ORDER: Final = ("alice.txt", "loomings.txt", "lamp.txt", "code.txt")
+
+
+def corpus() -> str:
+    """Prose of three hands, then code; where each comes from stands in ``texts/SOURCES.md``."""
+    return "\n\n".join((TEXTS / name).read_text(encoding="utf-8").strip() for name in ORDER) + "\n"
+
+
+def windows(tokens: Sequence[int], length: int) -> list[list[int]]:
+    """Consecutive windows of ``length`` tokens, the last one what is left if that is at least half as long."""
+    cut = [list(tokens[at : at + length]) for at in range(0, len(tokens), length)]
+    return [window for window in cut if len(window) >= max(length // 2, 2)]
 
 
 class Case(NamedTuple):

@@ -8,7 +8,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,7 +25,6 @@ from stentor.protocols.openai.sampling import SamplingFields
 from ..asr.asking import Asking
 from ..asr.chunks import chunks_of
 from ..asr.languages import WITHOUT_SPACES
-from ..asr.marked_text import MarkedText
 from ..asr.options import Chunking
 from ..asr.segments import BYTES_A_FRAME
 from ..asr.streaming import BYTES_A_SECOND, JoinedText, Piece, TextToken
@@ -258,3 +257,41 @@ class _Window:
                     self.pieces.put_nowait(piece)
         finally:
             self.pieces.put_nowait(None)
+
+
+_MOST_HEAD: Final = 64
+"""Characters after which a model is not believed to write its marker any more."""
+
+
+class MarkedText:
+    """What a model has written so far."""
+
+    def __init__(self, marker: str) -> None:
+        """``marker``: "" where all is transcript."""
+        self._marker = marker
+        self._held = ""
+        self._tokens: list[TextToken] = []
+        self.head = ""
+        """What stood before the marker."""
+
+    def add(self, text: str, tokens: Sequence[TextToken]) -> Piece | None:
+        """What the transcript grows by; None while nothing is known to be transcript."""
+        if not self._marker:
+            return Piece(text, list(tokens))
+        self._held += text
+        self._tokens += tokens
+        head, marker, rest = self._held.partition(self._marker)
+        if not marker:
+            return self.end() if len(self._held) > _MOST_HEAD else None
+        own = marker.encode()
+        places = [place for place, token in enumerate(self._tokens) if token.bytes == own]
+        behind = self._tokens[places[0] + 1 :] if places else []
+        self.head, self._marker = head, ""
+        return Piece(rest, behind)
+
+    def end(self) -> Piece | None:
+        """What was held back, where there is no more: all of it was transcript."""
+        if not self._marker or not self._held:
+            return None
+        self._marker = ""
+        return Piece(self._held, self._tokens)

@@ -47,7 +47,7 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
     """Runs one command and returns its exit code. ``fork_server`` has been started ahead, and is the caller's."""
     try:
         if given[:1] == ["tune"]:
-            from stentor.loadtest.tune import main as tune  # late: torch and every kernel
+            from stentor.kernels.tuning.search import main as tune  # late: torch and every kernel
 
             return tune(list(given[1:]))
         if given[:1] == ["bench"]:

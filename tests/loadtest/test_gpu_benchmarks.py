@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from stentor.kernels.tuning import timing
 from stentor.loadtest import model_speed, series
 from stentor.loadtest.kernels import command as kernels
-from stentor.loadtest.kernels import timing
 from stentor.loadtest.kernels.cases import OPERATIONS
 
 CONFIG: dict[str, Any] = {

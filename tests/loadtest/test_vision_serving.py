@@ -17,10 +17,11 @@ from stentor.engine.loading.weights import tower_weights
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 from stentor.loadtest.bench import main
-from stentor.loadtest.peers.random_mmproj import TowerForm, write_random_mmproj
+from stentor.loadtest.peers.figures import Column
+from stentor.loadtest.peers.random_mmproj import write_random_mmproj
 from stentor.loadtest.peers.random_weights import write_random_gguf
 from stentor.loadtest.series import CONFIGS
-from stentor.loadtest.vision_serving import FOLDER, TEXT, ServedSide, Shown, VisionServing, png, print_figures, request
+from stentor.loadtest.vision_serving import FOLDER, TEXT, VisionServing, png, request, shapes_of, show
 from stentor.server.media.mmproj_processor import given_files
 from stentor.tests.loadtest.peers.vocabulary import write_gguf_vocabulary
 
@@ -38,12 +39,11 @@ def config() -> dict[str, Any]:
     return {**published, "scale_factor": 2, "text_config": {"hidden_size": 64}, "vision_config": vision}
 
 
-@pytest.mark.parametrize("form", ["f32", "f16", "q8_0"])
-def test_the_random_files_are_a_pair_whose_numbers_stay_in_range(form: TowerForm, tmp_path: Path) -> None:
+def test_the_random_files_are_a_pair_whose_numbers_stay_in_range(tmp_path: Path) -> None:
     text = tmp_path / "text.gguf"
     model = TEXT._replace(fewer=SMALL, tokens=SPECIAL)
     write_random_gguf(model, "q8_0", write_gguf_vocabulary(tmp_path / "vocabulary" / "v.gguf"), text)
-    write_random_mmproj(config(), form, 64, tmp_path / "mmproj.gguf")
+    write_random_mmproj(config(), 64, tmp_path / "mmproj.gguf")
     checkpoint = open_checkpoint(text)
     assert checkpoint.tower is not None
     assert checkpoint.tower.projector is not None
@@ -69,26 +69,28 @@ def test_a_request_holds_another_picture_each_time_and_says_one_word() -> None:
     assert png(1) == png(1) != png(2)
 
 
-def test_medians_of_each_side_are_told() -> None:
-    rounds = [Shown(float(number), 0.5, 2.0, 3.0, 330, 0.25) for number in (1, 5, 2)]
-    sides = [ServedSide(name, f"{name} --mmproj", rounds) for name in ("stentor", "llama.cpp")]
+def test_medians_of_each_side_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    one, several = shapes_of(4)
+    rounds = [{"ttft_s": number, "prompt_tokens": 330.0} for number in (1.0, 5.0, 2.0)]
+    fields: dict[str, Any] = {"bits": "q8_0", "version": "", "weights": "w", "weight_bytes": 1}
+    columns = [
+        Column(name=name, peer=name, command=f"{name} --mmproj", rounds={one: rounds, several: [rate]}, **fields)
+        for name, rate in (("stentor", {"pictures_per_s": 0.5}), ("llama.cpp", {"pictures_per_s": 0.25}))
+    ]
     record = VisionServing(
         model="m",
-        text="q8_0",
-        tower="f16",
-        longest_edge=1024,
+        columns=columns,
+        skipped={},
         at_once=4,
         output_tokens=8,
-        sides=sides,
         started_at="2026-11-26T00:00:00Z",
     )
-    console = Console(width=150, record=True, file=io.StringIO())
-    print_figures(console, record)
-    told = console.export_text()
-    assert "pictures/s, 4 at once" in told
+    assert show(Console(), record) == 0
+    told = capsys.readouterr().out
+    assert "4 pictures at once: pictures/s" in told
     assert "llama.cpp --mmproj" in told
     assert " 330 " in told
-    assert sides[0].median("ttft") == 2.0
+    assert " 2.00 " in told
 
 
 def test_a_side_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

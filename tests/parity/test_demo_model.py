@@ -9,8 +9,7 @@ import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
-from stentor.loadtest.quality.command import check, make_cases, make_works
-from stentor.loadtest.quality.corpus import corpus
+from stentor.loadtest.quality.command import check, corpus, make_cases, make_works
 from stentor.loadtest.quality.reference import Reference
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams

@@ -28,7 +28,8 @@ from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
 from .limits import Limits, memory_refusal_of
 from .output import Output, write_masks
-from .prefill import admit_waiting, plan_chunks, waits_for_media
+from .prefill import admit_waiting, plan_chunks
+from .prompt_budget import PromptBudget
 from .refusals import append_refusal_of
 from .rows import RowTable
 from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder
@@ -56,8 +57,6 @@ class Recovery(NamedTuple):
 
 
 _NOBODY: frozenset[int] = frozenset()
-_BURST = 4
-"""Prompts that make a burst, if they are half as many as the rows that decode."""
 
 
 class Scheduler:
@@ -160,8 +159,7 @@ class Scheduler:
         self._output = Output(self._memory)
         self._lacked: list[Resource] = []
         """What somebody in the queue lacked when the last plan was made."""
-        self._burst = 0
-        """Prompts of a burst that are yet to begin, or to be computed to their end."""
+        self._prompts = PromptBudget(self._limits)
         self._flights: deque[InFlightStep] = deque()
         self._bisector = CrashBisector()
         self._group: frozenset[int] | None = None
@@ -169,8 +167,6 @@ class Scheduler:
         self._recovered = 0
         self._poisoned = 0
         self._epoch = 0
-        self._media_room = 0
-        """Tokens of prompts with media beside rows that decode, as the worker has told; 0 before it has."""
         self._unmasked_from = 0
         """The first step whose masks have not been made."""
         self._steps = 0
@@ -313,22 +309,13 @@ class Scheduler:
             max_bytes=limits.max_plan_bytes,
         )
         unfinished = plan_decodes(draft, memory, drafting=limits.max_drafts > 0)
-        self._note_burst(len(draft.rows), unfinished)
-        if crowded or (draft.rows and not self._burst):
-            draft.budget = min(draft.budget, limits.max_mixed_prefill_tokens)
-        if limits.sees_all:
-            draft.budget = min(draft.budget, limits.max_prefill_chunk)
-        draft.max_encodings = limits.max_mixed_encodings if crowded or draft.rows else limits.max_encodings
-        if memory.cross is not None:
-            draft.whole_spans, draft.sliced = memory.cross.whole > 0, memory.cross.sliced
-            if draft.sliced and not draft.whole_spans and self._media_room and (crowded or draft.rows):
-                draft.media_budget = self._media_room
+        self._prompts.bound(draft, memory, unfinished, crowded=crowded)
         plan_chunks(draft, memory, unfinished)
         withheld = max(0, draft.budget - limits.max_admitted_tokens)
         draft.budget -= withheld
         self._lacked = admit_waiting(draft, memory, now)
         draft.budget += withheld
-        self._burst = max(0, self._burst - len(draft.new) - len(draft.forks))
+        self._prompts.begun(len(draft.new) + len(draft.forks))
         if not draft.works:
             return None
         if limits.max_drafts:
@@ -400,7 +387,7 @@ class Scheduler:
         flight = self._flights[0]
         flight.check(result)
         self._flights.popleft()
-        self._media_room = result.media_room or self._media_room
+        self._prompts.told(result.media_room)
         for slot, digest, begun in flight.slices:
             if slot in result.encoded:
                 self._memory.encoder_cache.complete(digest, begun)
@@ -582,28 +569,6 @@ class Scheduler:
         ]
         self._output.replace_leader(request)
         return TokensBatch([], [], finished) if finished else None
-
-    def _note_burst(self, decoding: int, unfinished: list[Sequence]) -> None:
-        """Counts those who could begin, where they are so many that those who decode are not spared.
-
-        Small chunks do not make these wait less in all, only evenly; and a crowd would wait longer for its first
-        tokens than they are spared. That holds to the last of the crowd, however many of it decode by then. Who waits
-        for media begins no sooner, nor does who brings some where their tokens beside rows that decode are bounded.
-        """
-        free = self._rows.max_rows - len(self._rows.running)
-        memory = self._memory
-        if memory.cross is not None and not memory.cross.window:
-            bounded = self._media_room > 0 and memory.cross.sliced
-            begin = sum(
-                not (sequence.request.inputs if bounded else waits_for_media(memory, sequence))
-                for sequence in unfinished
-            )
-            queued = sum(count for needs, count in memory.queue.waiting.items() if "encoder" not in needs)
-        else:
-            begin, queued = len(unfinished), len(memory.queue)
-        waiting = begin + (free and min(queued, free))
-        is_burst = waiting >= _BURST and 2 * waiting >= decoding
-        self._burst = waiting if is_burst else min(self._burst, waiting)
 
     def _preempted(self) -> list[Sequence]:
         return [

@@ -28,7 +28,6 @@ from ..common.sockets import Receive, receive_text
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
 from .beta import BetaDialect
-from .chat_transcribing import ChatTurnTranscriber
 from .connection import APPENDS, Connection
 from .event_queue import CurrentDialect, Dialect, EventQueue
 from .input_audio_pipeline import InputAudioPipeline
@@ -39,7 +38,7 @@ from .partial_pace import PartialPace
 from .services import RealtimeServices
 from .session import SessionRules
 from .streamed import AnyTranscriber, StreamTranscriber
-from .transcribing import ModelTranscriber
+from .transcribing import ChatTurnTranscriber, ModelTranscriber
 from .vllm import VllmSession, is_vllm_client, refusal
 
 logger = logging.getLogger(__name__)

@@ -26,15 +26,14 @@ from stentor.engine.quantization.formats import (
 from stentor.engine.sharing.cpu_plan import CpuPlan
 from stentor.engine.sharing.cpu_topology import Cpu, CpuTopology
 from stentor.engine.sharing.lease import create_lease, peek
-from stentor.engine.worker import cpus, memory, setup_parts
+from stentor.engine.worker import memory, setup_parts
 from stentor.engine.worker.caches import allocate_caches, cache_tensors, choose_cache_dtype, kv_block_bytes
-from stentor.engine.worker.cpus import hold
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.families import size_cache
 from stentor.engine.worker.memory import available_memory
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import choose_device, set_up
-from stentor.engine.worker.setup_parts import cache_note, choose_dtype, longest_of, multiplied_from_codes
+from stentor.engine.worker.setup_parts import cache_note, choose_dtype, hold, longest_of, multiplied_from_codes
 from stentor.kernels import native
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
@@ -331,7 +330,7 @@ def test_models_on_a_socket_each_take_no_turns(folder: Path, sockets: int, monke
     usable = min(os.sched_getaffinity(0))
     second = [Cpu(usable + 1, usable + 1, 1, 1, 1.0)] * (sockets - 1)
     topology = CpuTopology((Cpu(usable, usable, 0, 0, 1.0), *second))
-    monkeypatch.setattr(cpus, "read_topology", lambda: topology)
+    monkeypatch.setattr(setup_parts, "read_topology", lambda: topology)
     lease = create_lease([1, 1])
     try:
         config = model_config(folder, cpu_places=2)

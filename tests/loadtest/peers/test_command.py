@@ -126,7 +126,7 @@ def test_the_page_has_medians_ratios_and_commands() -> None:
 
 
 def test_the_terminal_shows_a_table_of_medians_and_one_of_ratios() -> None:
-    (columns, medians), (_, compared) = grids(_report(), "[bold]{}[/bold]")
+    (columns, medians), (_, compared) = grids(_report().columns, measures(["8"]), "[bold]{}[/bold]")
     assert columns == ["", "stentor-q4_0", "llama.cpp-q4_0"]
     assert len(medians) == len(measures(["8"]))
     assert medians[0] == ["8 streams: output tokens/s", "[bold]300[/bold]", "200"]

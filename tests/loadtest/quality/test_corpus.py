@@ -1,6 +1,6 @@
 import pytest
 
-from stentor.loadtest.quality.corpus import ORDER, TEXTS, corpus, windows
+from stentor.loadtest.quality.command import ORDER, TEXTS, corpus, windows
 
 
 def test_the_text_is_all_of_its_parts_and_each_says_where_it_is_from() -> None:
@@ -19,7 +19,3 @@ def test_windows_follow_one_another_and_a_short_rest_is_left_out(count: int, len
     cut = windows(range(count), length)
     assert [len(window) for window in cut] == expected
     assert [token for window in cut for token in window] == list(range(sum(expected)))
-
-
-def test_only_so_many_windows_as_asked() -> None:
-    assert windows(range(100), 10, 2) == [list(range(10)), list(range(10, 20))]

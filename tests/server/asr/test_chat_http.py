@@ -19,9 +19,9 @@ from safetensors.numpy import load
 from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.cache_groups import CacheGroup
-from stentor.server.api.realtime.chat_transcribing import ChatTurnTranscriber
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.serving import RealtimeServing, ServedModels
+from stentor.server.api.realtime.transcribing import ChatTurnTranscriber
 from stentor.server.app.state import ServerState
 from stentor.server.asr.asking import ASKING, Asking
 from stentor.server.audio import quiet

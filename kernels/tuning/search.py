@@ -1,6 +1,6 @@
 """Searches block sizes for this GPU: ``stentor tune``.
 
-Each operation offers the shapes that matter and candidates for each (:class:`stentor.kernels.tuning.Tunable`).
+Each operation offers the shapes that matter and candidates for each (:class:`.Tunable`).
 Every candidate is compiled and timed on a realistic call; the fastest goes to a table that launchers read.
 A candidate that does not compile, or whose launch fails, is passed over.
 """
@@ -16,11 +16,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import track
+from rich.table import Column, Table
 
-from stentor.kernels.tuning import Config, Tunable, load_table, overridden, table_path, tuning_name, untuned
-
-from .kernels.timing import Timing, time_call
-from .tool import FAILED, MISUSED, complain, table
+from . import Tunable
+from .config import Config
+from .table import load_table, overridden, table_path, tuning_name, untuned
+from .timing import Timing, time_call
 
 Measure = Callable[[Callable[[], object], torch.device], Timing]
 
@@ -79,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     chosen = [each for each in all_tunables() if matches(each, arguments.only)]
     if not chosen:
-        return complain(parser.prog, f"no operation matches {arguments.only!r}; --list shows them", MISUSED)
+        print(f"{parser.prog}: no operation matches {arguments.only!r}; --list shows them", file=sys.stderr)
+        return 2
     if arguments.list:
         for each in chosen:
             console.print(f"{each.operation} {each.key}: {len(each.candidates)} candidates")
@@ -87,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = tuning_name()
     if name is None:
         why = "there is no CUDA device here; block sizes are searched on the GPU that serves"
-        return complain(parser.prog, why, FAILED)
+        print(f"{parser.prog}: {why}", file=sys.stderr)
+        return 1
     outcomes = search(chosen, torch.device("cuda"), console)
     path = arguments.output or table_path(name)
     write_table(path, outcomes, load_table(name))
@@ -166,13 +169,15 @@ def write_table(path: Path, outcomes: Iterable[Outcome], known: Mapping[str, Map
 
 
 def print_outcomes(console: Console, outcomes: Iterable[Outcome]) -> None:
-    rows = []
+    table = Table(
+        "operation", "key", "best", *(Column(name, justify="right") for name in ("µs", "untuned µs", "did not run"))
+    )
     for each in outcomes:
         sizes = " ".join(f"{name}={size}" for name, size in each.best.to_json().items()) if each.best else "as it is"
         untuned = "does not run" if each.untuned_seconds is None else f"{1e6 * each.untuned_seconds:,.1f}"
         times = (f"{1e6 * each.seconds:,.1f}", untuned, str(each.failed))
-        rows.append([each.tunable.operation, each.tunable.key, sizes, *times])
-    console.print(table(("operation", "key", "best", "µs", "untuned µs", "did not run"), rows, left=3))
+        table.add_row(each.tunable.operation, each.tunable.key, sizes, *times)
+    console.print(table)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import torch
 from rich.console import Console
 
 from stentor.kernels.tuning import Config, Tunable, pick
-from stentor.loadtest.kernels.timing import Timing
-from stentor.loadtest.tune import Outcome, main, matches, search, write_table
+from stentor.kernels.tuning.search import Outcome, main, matches, search, write_table
+from stentor.kernels.tuning.timing import Timing
 
 CPU = torch.device("cpu")
 DEFAULT = Config.of(BLOCK=1)
