@@ -27,7 +27,7 @@ from .vision_siglip import (
     siglip,
 )
 from .vision_spec import ProjectorNorm, ProjectorSpec, VisionSpec
-from .vision_tiled import eagle, llama_nemotron_vl, merged_by, nemotron_h_vl
+from .vision_tiled import eagle, llama4, llama_nemotron_vl, merged_by, nemotron_h_vl
 
 
 def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec:
@@ -111,6 +111,7 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "kimi_k25": kimi_k25,
     "kimi_vl": kimi_vl,
     "lighton_ocr": mistral3,
+    "llama4": llama4,
     "mistral3": mistral3,
     "internvl": _internvl,
     "ovis2": ovis2,

@@ -1,23 +1,25 @@
-"""Towers whose makers cut pictures into tiles as InternVL does, beside other encoders. Torch-free."""
+"""Towers over tiles, four of whose patches beside each other are projected: Llama 4, Eagle 2.5, Nemotron Nano VL.
+Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from .attention_spec import RopeConfig
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, Norms
-from .vision_fields import SeeingModel, attention_of, side_of, up_to
+from .vision_fields import SeeingModel, attention_of, side_of, theta_of, up_to
 from .vision_siglip import siglip_tower
-from .vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
+from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
 
-def merged_by(whole: Fields) -> int:
+def merged_by(fields: Fields, name: str = "downsample_ratio") -> int:
     """Patches on each side that one embedding is made of."""
-    ratio = whole.positive("downsample_ratio", 0.5)
+    ratio = fields.positive(name, 0.5)
     merge = round(1 / ratio)
     if merge * ratio != 1.0:
-        raise ConfigError(f"downsample_ratio is {ratio}, expected one over a whole number")
+        raise ConfigError(f"{name} is {ratio}, expected one over a whole number")
     return merge
 
 
@@ -36,6 +38,53 @@ def eagle(model: SeeingModel) -> VisionSpec:
     spec = replace(siglip_tower(model, projector), merge=merged_by(whole))
     layer = whole.integer("select_layer", -4, least=-MOST_LAYERS)
     return spec if layer == -1 else up_to(spec, layer)
+
+
+def llama4(model: SeeingModel) -> VisionSpec:
+    """Patches have learned positions and turn besides, by their columns first."""
+    vision = model.vision
+    hidden, inner = vision.integer("hidden_size", 768), vision.integer("intermediate_size", 5632)
+    merge, outputs = merged_by(vision, "pixel_shuffle_ratio"), vision.integer("projector_output_dim", 4096)
+    if inner != hidden * merge * merge or vision.integer("projector_input_dim", 4096) != outputs:
+        raise ConfigError(
+            f"intermediate_size is {inner}, expected {hidden * merge * merge}; or projector_input_dim is not "
+            f"projector_output_dim, {outputs}"
+        )
+    mixer = attention_of(vision.integer("num_attention_heads", 16), hidden, bias=True, turns=True)
+    mlp = MLPSpec(inner, "gelu", True, ("mlp.fc1",), "mlp.fc2", gated=False)
+    norms = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer", bias=True)
+    layer = LayerSpec(replace(mixer, rope=RopeConfig(interleaved=True)), mlp, norms)
+    size = side_of(vision, "patch_size", 14)
+    side = side_of(vision, "image_size", 448) // size
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="llama4",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(layer,) * vision.integer("num_hidden_layers", 34, most=MOST_LAYERS),
+        max_position=side * side + 1,
+        norm_eps=1e-5,
+        prefix="model.layers",
+        patch=size,
+        channels=vision.integer("num_channels", 3),
+        patch_name="patch_embedding.linear",
+        patch_bias=False,
+        positions="exact",
+        position_name="positional_embedding_vlm",
+        class_token=True,
+        class_name="class_embedding",
+        rope=AxialRope(theta_of(vision), columns_first=True),
+        first_norm="layernorm_pre",
+        final_norm="layernorm_post",
+        merge=merge,
+        projector=ProjectorSpec(
+            (
+                ProjectorProduct("vision_adapter.mlp.fc1", outputs, False, "gelu"),
+                ProjectorProduct("vision_adapter.mlp.fc2", outputs, False, "gelu"),
+                ProjectorProduct("projector.linear_1", model.hidden, False),
+            )
+        ),
+    )
 
 
 class _Sizes(NamedTuple):

@@ -26,6 +26,7 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\A(?:model\.)?embed_vision\.", "projector."),
     ),
     "internvl": (),
+    "llama4": (),
     "moonvit": (
         (r"\.wqkv\.", ".attn.qkv_proj."),
         (r"\.wo\.", ".attn.proj."),
@@ -75,6 +76,8 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
         name = stored if stored.rpartition(".")[2] in _BARE else f"{stored}.weight"
         if spec.names == "radio" and name == f"{spec.position_name}.weight":
             tensor = _resized(tensor, spec.side)
+        if spec.names == "llama4" and name == f"{spec.position_name}.weight":
+            tensor = tensor.roll(1, 0)  # the class token's is stored behind those of patches
         shape = shapes.get(name)
         if tensor.dim() > 2 and shape is not None and tensor.numel() == math.prod(shape):
             tensor = tensor.reshape(shape)  # a convolution whose steps are as long as itself, or one row

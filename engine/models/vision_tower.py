@@ -186,7 +186,8 @@ class VisionTower(Tower):
         turned = None
         if spec.rope is not None:
             rows, columns = (
-                torch.cat(places) for places in zip(*((each.rows, each.columns) for each in layouts), strict=True)
+                torch.cat([_turned(each, spec.class_token) for each in places])
+                for places in zip(*((each.rows, each.columns) for each in layouts), strict=True)
             )
             head_dim = spec.layers[0].attention.head_dim
             cos, sin = turns(spec.rope, head_dim, rows.to(device), columns.to(device))
@@ -195,6 +196,11 @@ class VisionTower(Tower):
         if not spec.window:
             return whole, None
         return whole, replace(whole, texts=sequences([length for each in layouts for length in each.windows], device))
+
+
+def _turned(places: torch.Tensor, class_token: bool) -> torch.Tensor:
+    """By how much patches turn: from 1 on where a class token before them does not."""
+    return torch.nn.functional.pad(places + 1, (1, 0)) if class_token else places
 
 
 def _behind(tokens: torch.Tensor, x: torch.Tensor, pictures: int) -> torch.Tensor:

@@ -133,7 +133,29 @@ def test_a_tower_of_eagle_of_another_form_is_refused(config: dict[str, object], 
 )
 def test_a_tower_of_nemotron_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        vision_spec_from_hf({"model_type": "NemotronH_Nano_VL_V2", "vision_config": {}, **config}, 64)
+        vision_spec_from_hf({"model_type": "NemotronH_Nano_VL_V2", "vision_config": {"patch_size": 16}, **config}, 64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "vision", "why"),
+    [
+        ("ovis2", {"tokenize_function": "st_argmax"}, "tokenize_function is 'st_argmax', expected 'softmax'"),
+        ("ovis2", {"hidden_stride": 3}, "hidden_stride is 3, which does not divide 16 patches a side"),
+        ("ovis2", {"num_visual_indicator_tokens": 4}, "visual_indicator_token_ids are not num_visual_indicator_tokens"),
+        ("llama4", {"intermediate_size": 4096}, "intermediate_size is 4096, expected 3072"),
+        (
+            "llama4",
+            {"intermediate_size": 3072, "projector_input_dim": 8},
+            "projector_input_dim is not projector_output",
+        ),
+        ("llama4", {"pixel_shuffle_ratio": 0.7}, "pixel_shuffle_ratio is 0.7, expected one over a whole number"),
+    ],
+)
+def test_towers_of_ovis_2_and_llama_4_of_another_form_are_refused(
+    kind: str, vision: dict[str, object], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": kind, "vision_config": vision, "visual_indicator_token_ids": [1, 2]}, 64)
 
 
 def test_registers_are_filled_up_to_a_multiple_as_the_published_sizes_say() -> None:
