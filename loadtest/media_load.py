@@ -89,6 +89,8 @@ class CachedPicture:
     text: float
     ratio: float
     """The median of both in one round."""
+    detail: str = "low"
+    """Of the pictures: ``low`` is one tile."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,9 @@ def asked(content: object, tokens: int) -> dict[str, Any]:
     }
 
 
-def looking(data: bytes, question: str) -> list[dict[str, Any]]:
-    """One tile of a picture, and a text behind it."""
-    image = {"type": "image_url", "image_url": {"url": data_url(data), "detail": "low"}}
+def looking(data: bytes, question: str, detail: str = "low") -> list[dict[str, Any]]:
+    """A picture, of which ``low`` is one tile, and a text behind it."""
+    image = {"type": "image_url", "image_url": {"url": data_url(data), "detail": detail}}
     return [image, {"type": "text", "text": question}]
 
 
@@ -183,32 +185,34 @@ async def beside_pictures(
     return await _beside(server, streams, run)
 
 
-async def cached_picture(server: ServerProcess, rounds: int) -> CachedPicture:
-    """Each round asks about a picture and a text of its own, both for the second time, in an order that changes."""
+async def cached_picture(server: ServerProcess, rounds: int, pictures: int = 0, detail: str = "low") -> CachedPicture:
+    """Each round asks about a picture and a text that have been asked about before, in an order that changes: each
+    about one of its own, or with ``pictures`` about one of so many."""
     port, draw = server.port, random.Random(0)
     # what the chat template of a model makes of both is told apart by trying
     words = "".join(draw.choice("abcdefghijklmnopqrstuvwxyz ") for _ in range(4096))
     length, seen = 64, 0
     for _ in range(8):
-        seen = (await _ask(port, looking(picture(10**6), "Which one is it?"))).prompt_tokens
+        seen = (await _ask(port, looking(picture(10**6), "Which one is it?", detail))).prompt_tokens
         found = (await _ask(port, f"{words[:length]}Which one is it?")).prompt_tokens
         if found == seen:
             break
         length = max(1, length + seen - found)
     firsts, pairs = [], []
+    own = pictures or rounds
     for number in range(rounds):
-        data, text = picture(2 * 10**6 + number), f"{number:06}{words[6:length]}"
+        data, text = picture(2 * 10**6 + number % own), f"{number % own:06}{words[6:length]}"
         questions: dict[str, Callable[[str], object]] = {
-            "picture": lambda question, data=data: looking(data, question),  # type: ignore[misc]
+            "picture": lambda question, data=data: looking(data, question, detail),  # type: ignore[misc]
             "text": lambda question, text=text: text + question,  # type: ignore[misc]
         }
         times: dict[str, float] = {}
-        for kind, content in questions.items():
+        for kind, content in questions.items() if number < own else ():
             first = await _ask(port, content("Which one is it?"))
             if kind == "picture":
                 firsts.append(first.ttft)
         for kind in sorted(questions, reverse=bool(number % 2)):
-            times[kind] = (await _ask(port, questions[kind]("Where has it been"))).ttft
+            times[kind] = (await _ask(port, questions[kind](f"Where has it been, {number:03}"))).ttft
         pairs.append((times["picture"], times["text"]))
     return CachedPicture(
         rounds,
@@ -217,6 +221,7 @@ async def cached_picture(server: ServerProcess, rounds: int) -> CachedPicture:
         statistics.median(picture for picture, _ in pairs),
         statistics.median(text for _, text in pairs),
         statistics.median(picture / text for picture, text in pairs),
+        detail,
     )
 
 
@@ -321,6 +326,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seconds", type=number, default=20, metavar="N", help="of streams alone (20)")
     parser.add_argument("--rounds", type=number, default=20, metavar="N", help="of second questions (20)")
     parser.add_argument(
+        "--asked", type=number, default=0, metavar="N", help="pictures of second questions (one for each)"
+    )
+    parser.add_argument("--detail", choices=("low", "high"), default="low", help="of these: one tile, or all (low)")
+    parser.add_argument(
         "--files", type=Path, metavar="FOLDER", help="files that are to be refused; made up unless given"
     )
     parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
@@ -350,7 +359,7 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> MediaLoad:
                 beside_pictures(server, arguments.streams, arguments.pictures, arguments.seconds, arguments.most)
             )
         if "cached" in wanted:
-            cached = asyncio.run(cached_picture(server, arguments.rounds))
+            cached = asyncio.run(cached_picture(server, arguments.rounds, arguments.asked, arguments.detail))
         if "hostile" in wanted:
             hostile = asyncio.run(beside_hostile(server, files, arguments.seconds))
     name = arguments.model or "made up, of SmolVLM-256M's sizes"

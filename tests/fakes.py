@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
@@ -13,9 +13,8 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from stentor.engine.channel.arena import Arena
 from stentor.engine.client.client import EngineClient, EngineUnavailable
-from stentor.engine.client.media import Media, MediaStore, StagedMedia
+from stentor.engine.client.media import Media
 from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import (
@@ -241,15 +240,6 @@ class FakeEngine:
         await asyncio.sleep(self.delay)
         await self.gate.wait()
         await self._runs.wait()
-
-    @cached_property
-    def store(self) -> MediaStore:
-        """Of media that are on their way."""
-        return MediaStore(Arena(64 << 20))
-
-    async def stage(self, media: Sequence[Media]) -> StagedMedia:
-        """As :meth:`stentor.engine.client.client.EngineClient.stage`."""
-        return await self.store.stage(media)
 
     def submit(
         self,

@@ -140,12 +140,13 @@ class Arena:
         self._map[written.start : written.start + written.length] = data
         return written
 
-    def free(self, ref: ArenaRef) -> None:
-        """One holder fewer of what is shared, or the end of what was allocated. Nothing may read it any more."""
+    def free(self, ref: ArenaRef) -> bool:
+        """One holder fewer of what is shared, or the end of what was allocated, which nothing may read any more; says
+        whether it was the last."""
         digest, holders = self._holders.get(ref.start, (b"", 1))
         if holders > 1:
             self._holders[ref.start] = digest, holders - 1
-            return
+            return False
         if self._holders.pop(ref.start, None) is not None:
             del self._shared[digest]
         start, end = ref.start, ref.start + _pages(ref.length)
@@ -160,6 +161,7 @@ class Arena:
             index -= 1
             start = self._free.pop(index)[0]
         self._free.insert(index, (start, end - start))
+        return True
 
     def check_integrity(self) -> None:
         """Raise AssertionError with what is wrong, if anything is."""

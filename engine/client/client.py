@@ -21,6 +21,7 @@ from stentor.protocols.ipc.actors import (
     ControlOperation,
     EngineReady,
     Failed,
+    MediaWanted,
     Progress,
     Released,
     Resumed,
@@ -47,7 +48,7 @@ from ..processes.process import REAPED_AT_ONCE, Child, reap_orphans
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..processes.supervisor import ChildFailed, PermanentFailure, Supervisor
 from .journal import Journal
-from .media import Media, MediaStore, StagedMedia
+from .media import Media, MediaStore
 from .outages import Heartbeat, LostProcess, Observer, Outages
 from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
@@ -233,11 +234,6 @@ class EngineClient:
             self._send_queue.submit(request.rid, frames, needs_vocabulary=stream.needs_vocabulary)
             self._heartbeat.wake()
         return stream
-
-    async def stage(self, media: Sequence[Media]) -> StagedMedia:
-        """Writes what a request will bring to where workers see it, beside what the event loop does; :meth:`submit`
-        then takes no time for it. Raises :class:`..channel.arena.ArenaFull`."""
-        return await self._media.stage(media)
 
     async def pause(self) -> None:
         """No step runs from its return until :meth:`resume`, also of engines to come; requests are taken and wait, and
@@ -526,12 +522,25 @@ class EngineClient:
                                 done.set()
                         case Released(rids=rids):
                             self._media.released(rids)
+                        case MediaWanted(rids=rids):
+                            for rid in rids:
+                                self._tasks.start_soon(self._write_media, rid)
                         case Failed() as failed:
                             return failed
                         case other:
                             assert_never(other)
             finally:
                 journal.wake_readers()
+
+    async def _write_media(self, rid: int) -> None:
+        error = ""
+        try:
+            await self._media.write(rid)
+        except OSError as failed:
+            error = f"the request's media cannot be written to shared memory: {failed.strerror}"
+        if self._serving:
+            self._send_queue.media_written(rid, error)
+            self._heartbeat.wake()
 
     def _append(self, more: Append) -> None:
         """While no engine is there, the journal has what the next one hears."""

@@ -12,7 +12,7 @@ from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, ArenaRef, InputSpan, 
 from ..channel.arena import Arena
 
 _INLINE_BYTES: Final = 256 << 10
-"""More are written in a thread."""
+"""More are written when the engine asks for them, in a thread."""
 _CHUNK_BYTES: Final = 64 << 10
 """Of what is streamed, taken of the arena at once: two seconds."""
 
@@ -27,24 +27,6 @@ class Media(NamedTuple):
     """Positions; 0: as many as the model makes of any."""
     grid: tuple[int, int, int] | None = None
     interval: float = 1.0
-
-
-class StagedMedia:
-    """Media that lie where workers see them before their request does. Must be closed, once the request has been given
-    to the engine or will not be."""
-
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
-        self._held: list[ArenaRef] = []
-
-    def hold(self, ref: ArenaRef) -> None:
-        """``ref`` has a holder that is this."""
-        self._held.append(ref)
-
-    def close(self) -> None:
-        """May be called again."""
-        while self._held:
-            self._arena.free(self._held.pop())
 
 
 class StreamedMedia:
@@ -94,14 +76,22 @@ class StreamedMedia:
 
 class MediaStore:
     """Who has brought what. A request's media are freed once it has ended, and no engine reads them: the one that got
-    it says so, and one that is lost reads nothing."""
+    it says so, and one that is lost reads nothing.
 
-    def __init__(self, arena: Arena) -> None:
+    Large media get their place with the request, and are written once its engine asks for them: not where it finds
+    what was made of them before.
+    """
+
+    def __init__(self, arena: Arena, inline_bytes: int = _INLINE_BYTES) -> None:
+        """``inline_bytes``: of media that are written at once, at most."""
         self.arena = arena
+        self._inline_bytes = inline_bytes
         self._held: dict[int, list[ArenaRef]] = {}
         """By request, of those that have brought media."""
-        self._writing: dict[bytes, anyio.Event] = {}
-        """By digest, what is being written in a thread."""
+        self._unwritten: dict[int, Media] = {}
+        """What has a place and is not there yet, by where that begins."""
+        self._writing: dict[int, anyio.Event] = {}
+        """By the same, what is being written in a thread."""
         self._given: set[int] = set()
         """Requests that the engine at hand has, or is being sent."""
 
@@ -109,44 +99,8 @@ class MediaStore:
         """Requests whose media are here."""
         return len(self._held)
 
-    async def stage(self, media: Sequence[Media]) -> StagedMedia:
-        """Puts media where workers see them, so that :meth:`place` finds them there. Large ones are written in a
-        thread, while the event loop serves others. Raises :class:`..channel.arena.ArenaFull`."""
-        staged = StagedMedia(self.arena)
-        try:
-            for one in media:
-                staged.hold(await self._stage(one))
-        except BaseException:
-            staged.close()
-            raise
-        return staged
-
-    async def _stage(self, one: Media) -> ArenaRef:
-        while (event := self._writing.get(one.digest)) is not None:
-            await event.wait()  # another request brings the same
-        if self.arena.holds(one.digest):
-            return self.arena.hold(one.digest)
-        if len(one.data) <= _INLINE_BYTES:
-            return self.arena.share(one.digest, one.data)
-        ref = self.arena.allocate(len(one.data))
-        written = self._writing[one.digest] = anyio.Event()
-        try:
-            with self.arena.writer(ref, one.data) as write:
-                await anyio.to_thread.run_sync(write)  # also a caller that is cancelled waits for its end
-        except BaseException:
-            self.arena.free(ref)
-            raise
-        finally:
-            del self._writing[one.digest]
-            written.set()
-        if self.arena.holds(one.digest):  # a request has been placed with it that was not staged
-            self.arena.free(ref)
-            return self.arena.hold(one.digest)
-        self.arena.adopt(one.digest, ref)
-        return ref
-
     def place(self, rid: int, media: Sequence[Media], each: int) -> list[InputSpan]:
-        """Puts media where workers see them; ``each``: embeddings of those that do not say. Raises
+        """Gives media their places where workers see them; ``each``: embeddings of those that do not say. Raises
         :class:`..channel.arena.ArenaFull`, with nothing placed."""
         spans: list[InputSpan] = []
         if not media:
@@ -154,12 +108,43 @@ class MediaStore:
         held = self._held[rid] = []
         try:
             for one in media:
-                held.append(self.arena.share(one.digest, one.data))
-                spans.append(InputSpan(one.start, one.length or each, one.digest, held[-1], one.grid, one.interval))
+                ref = self._place(one)
+                held.append(ref)
+                written = ref.start not in self._unwritten
+                spans.append(InputSpan(one.start, one.length or each, one.digest, ref, one.grid, one.interval, written))
         except BaseException:
             self._free(rid)
             raise
         return spans
+
+    def _place(self, one: Media) -> ArenaRef:
+        if self.arena.holds(one.digest) or len(one.data) <= self._inline_bytes:
+            return self.arena.share(one.digest, one.data)
+        ref = self.arena.allocate(len(one.data))
+        self.arena.adopt(one.digest, ref)
+        self._unwritten[ref.start] = one
+        return ref
+
+    async def write(self, rid: int) -> None:
+        """Returns once all that the request has brought is written, in a thread while the event loop serves others;
+        nothing happens where it has gone. Raises OSError."""
+        for ref in [*self._held.get(rid, ())]:
+            while (event := self._writing.get(ref.start)) is not None:
+                await event.wait()  # another request has brought the same
+            if rid in self._held and (one := self._unwritten.get(ref.start)) is not None:
+                await self._write(ref, one)
+
+    async def _write(self, ref: ArenaRef, one: Media) -> None:
+        self.arena.hold(one.digest)  # whoever has brought it may go meanwhile
+        written = self._writing[ref.start] = anyio.Event()
+        try:
+            with self.arena.writer(ref, one.data) as write:
+                await anyio.to_thread.run_sync(write)  # also a caller that is cancelled waits for its end
+            del self._unwritten[ref.start]
+        finally:
+            del self._writing[ref.start]
+            written.set()
+            self._give_back(ref)
 
     def stream(self, rid: int) -> StreamedMedia:
         """Of a request whose audio comes piece by piece."""
@@ -191,4 +176,8 @@ class MediaStore:
 
     def _free(self, rid: int) -> None:
         for ref in self._held.pop(rid, ()):
-            self.arena.free(ref)
+            self._give_back(ref)
+
+    def _give_back(self, ref: ArenaRef) -> None:
+        if self.arena.free(ref):
+            self._unwritten.pop(ref.start, None)

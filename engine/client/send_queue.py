@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
-from stentor.protocols.ipc.actors import Abort, Append, Control, Ping, Submit, Vocabulary
+from stentor.protocols.ipc.actors import Abort, Append, Control, MediaWritten, Ping, Submit, Vocabulary
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.inputs import ArenaRef, add_piece
 
@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 _NOBODY = -1
 _APPEND = -2
 _CONTROL = -3
+_MEDIA = -4
 
 _Message = bytes | tuple[bytes, ...] | Submit | list[Append]
 """One frame, or several in order, or what becomes of them when its turn has come."""
@@ -36,7 +37,8 @@ class SendQueue:
 
     def __init__(self) -> None:
         self._frames: OrderedDict[tuple[int, int | None], _Message] = OrderedDict()
-        """By rid, and the index of an Abort, None for the Submit, :data:`_APPEND` for what is appended to it."""
+        """By rid, and the index of an Abort, None for the Submit, :data:`_APPEND` for what is appended to it,
+        :data:`_MEDIA` for what was to be written for it."""
         self._filled = asyncio.Event()
         self._needing: set[int] = set()
         """Rids of Submits here that need the vocabulary."""
@@ -80,6 +82,11 @@ class SendQueue:
         waiting = self._frames.setdefault((more.rid, _APPEND), [])
         assert isinstance(waiting, list)
         waiting.append(more)
+        self._filled.set()
+
+    def media_written(self, rid: int, error: str = "") -> None:
+        """Answers the engine, which has the request."""
+        self._frames[rid, _MEDIA] = encoder.encode(MediaWritten(rid, error))
         self._filled.set()
 
     def abort(self, rid: int, index: int) -> None:

@@ -30,6 +30,8 @@ from stentor.protocols.ipc.actors import (
     Control,
     ControlDone,
     EngineReady,
+    MediaWanted,
+    MediaWritten,
     Ping,
     Progress,
     Released,
@@ -102,6 +104,7 @@ Message = (
     | ResumedPart
     | Submit
     | Append
+    | MediaWritten
     | Abort
     | Ping
     | Control
@@ -207,6 +210,9 @@ class EngineLoop:
                 case Append() as more:
                     if (answered := self._scheduler.append(more)) is not None:
                         _add(out, answered)
+                case MediaWritten(rid=rid, error=error):
+                    if (answered := self._scheduler.media_written(rid, error)) is not None:
+                        _add(out, answered)
                 case Abort(rid=rid, index=index):
                     if (answered := self._scheduler.abort(rid, index)) is not None:
                         _add(out, answered)
@@ -251,6 +257,8 @@ class EngineLoop:
             await self.worker.send(plan)
             await self._send_masks(out)
         await self._send_batch(out)
+        if wanted := self._scheduler.take_media_wanted():
+            await self._tell(MediaWanted(wanted))
         if released := self._scheduler.take_released():
             await self._tell(Released(released))
         await self._send_stats()

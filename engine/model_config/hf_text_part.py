@@ -147,6 +147,8 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "AudioFlamingo3ForConditionalGeneration": Seeing("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": Seeing("aya_vision", "cohere2"),
     "Cohere2VisionForConditionalGeneration": Seeing("cohere2_vision", "cohere2"),
+    "Eagle2_5_VLForConditionalGeneration": Seeing("eagle_2_5_vl", "qwen2"),
+    "FunAudioChatForConditionalGeneration": Seeing("funaudiochat", "qwen3", "audio"),
     "Gemma3ForConditionalGeneration": Seeing("gemma3", "gemma3_text"),
     "Gemma4ForConditionalGeneration": Seeing("gemma4", "gemma4_text", "images, video"),
     "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text", "images, video"),
@@ -162,10 +164,12 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Lfm2VlForConditionalGeneration": Seeing("lfm2_vl", "lfm2"),
     "LightOnOcrForConditionalGeneration": Seeing("lighton_ocr", "qwen3"),
     "Llama4ForConditionalGeneration": Seeing("llama4", "llama4_text"),
+    "Llama_Nemotron_Nano_VL": Seeing("Llama_Nemotron_Nano_VL", "llama"),
     "LlavaForConditionalGeneration": Seeing("llava", "llama"),
     "LlavaNextForConditionalGeneration": Seeing("llava_next", "llama"),
     "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2", "images, video"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
+    "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
     "Ovis2_5": Seeing("ovis2_5", "qwen3"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
     "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2", "audio"),
@@ -218,7 +222,7 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
     return replace(spec, text_part=True, scales_media=kind.startswith("granite"))
 
 
-_OF_SPEECH: Final = ("talker.", "token2wav.", "code2wav.")
+_OF_SPEECH: Final = ("talker.", "token2wav.", "code2wav.", "audio_invert_tower.")
 """Parts of models that speak, which are left out."""
 
 

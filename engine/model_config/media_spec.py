@@ -11,7 +11,7 @@ Modality = Literal["image", "video", "audio"]
 TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
 """Model types of a tower for texts and one for pictures, which meet in one space."""
 _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
-    "image": ("image_token_id", "image_token_index", "media_placeholder_token_id"),
+    "image": ("image_token_id", "image_token_index", "media_placeholder_token_id", "img_context_token_id"),
     "video": ("video_token_id", "video_token_index"),
     "audio": ("audio_token_id", "audio_token_index"),
 }

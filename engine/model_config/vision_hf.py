@@ -10,7 +10,7 @@ from .mlp_spec import MLPSpec
 from .model_spec import SANDWICH, LayerSpec, NormKind, Norms
 from .vision_fields import MOST_SIDE, SeeingModel, activation_of, attention_of, side_of, two_products
 from .vision_moonvit import kimi_k25, kimi_vl
-from .vision_ovis import ovis2_5
+from .vision_ovis import ovis2, ovis2_5
 from .vision_qwen import glm4v, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
 from .vision_siglip import (
     aya_vision,
@@ -27,6 +27,7 @@ from .vision_siglip import (
     siglip,
 )
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
+from .vision_tiled import eagle, llama4, llama_nemotron_vl, merged_by, nemotron_h_vl
 
 
 def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec:
@@ -45,10 +46,7 @@ def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec
 def _internvl(model: SeeingModel) -> VisionSpec:
     """The two scales of a layer are multiplied into the products that they follow while these are loaded."""
     vision, whole = model.vision, model.whole
-    ratio = whole.positive("downsample_ratio", 0.5)
-    merge = round(1 / ratio)
-    if merge * ratio != 1.0:
-        raise ConfigError(f"downsample_ratio is {ratio}, expected one over a whole number")
+    merge = merged_by(whole)
     if whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS) != -1:
         raise ConfigError("vision_feature_layer is not -1, which has no native form")
     if not vision.flag("use_absolute_position_embeddings", True) or not vision.flag("use_mean_pooling", True):
@@ -140,6 +138,7 @@ def _gemma4(model: SeeingModel) -> VisionSpec:
 _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "idefics3": idefics3,
     "smolvlm": idefics3,
+    "eagle_2_5_vl": eagle,
     "gemma3": gemma3,
     "gemma4": _gemma4,
     "llava": llava,
@@ -153,8 +152,11 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "glm46v": glm4v,
     "kimi_k25": kimi_k25,
     "kimi_vl": kimi_vl,
+    "lighton_ocr": mistral3,
+    "llama4": llama4,
     "mistral3": mistral3,
     "internvl": _internvl,
+    "ovis2": ovis2,
     "ovis2_5": ovis2_5,
     "qwen2_vl": qwen2_vl,
     "qwen2_5_vl": qwen2_5_vl,
@@ -165,6 +167,8 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "paligemma": paligemma,
     "clip": clip,
     "siglip": siglip,
+    "Llama_Nemotron_Nano_VL": llama_nemotron_vl,
+    "NemotronH_Nano_VL_V2": nemotron_h_vl,
 }
 """By the model type of the whole."""
 NATIVE_TOWERS: Final = frozenset(_READERS)

@@ -1,5 +1,5 @@
-"""The tower of Ovis 2.5 (arXiv:2508.11737): SigLIP 2 over pictures in their own size, each embedding of which is a mean
-of visual words by how likely they are. Torch-free."""
+"""The towers of Ovis 2 and 2.5 (arXiv:2405.20797, arXiv:2508.11737): AIMv2 over tiles, and SigLIP 2 over pictures in
+their own size, each embedding of which is a mean of visual words by how likely they are. Torch-free."""
 
 from dataclasses import replace
 from typing import Final
@@ -11,6 +11,60 @@ from .vision_fields import MOST_SIDE, SeeingModel, activation_of, attention_of, 
 from .vision_spec import MARKS, AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
 _THETA: Final = 10_000.0
+
+
+def ovis2(model: SeeingModel) -> VisionSpec:
+    """Tokens of text that begin, part and end a picture have embeddings behind those of visual words."""
+    vision = model.vision
+    if (kind := vision.text("tokenize_function", "softmax")) != "softmax":
+        raise ConfigError(f"tokenize_function is {kind[:40]!r}, expected 'softmax'")
+    hidden, size = vision.integer("hidden_size", 1024), side_of(vision, "patch_size", 14)
+    side, merge = side_of(vision, "image_size", 224) // size, vision.integer("hidden_stride", 1, most=MOST_SIDE)
+    if side % merge:
+        raise ConfigError(f"hidden_stride is {merge}, which does not divide {side} patches a side")
+    given = model.whole.get("visual_indicator_token_ids")
+    marks = tuple(given) if isinstance(given, list | tuple) else ()
+    if not all(isinstance(token, int) and token >= 0 for token in marks) or len(marks) != vision.integer(
+        "num_visual_indicator_tokens", 5, least=0
+    ):
+        raise ConfigError("visual_indicator_token_ids are not num_visual_indicator_tokens tokens")
+    bias = vision.flag("qkv_bias")
+    mixer = attention_of(vision.integer("num_attention_heads", 8), hidden, bias=bias)
+    inner, act = vision.integer("intermediate_size", 2816), activation_of(vision, "hidden_act", "silu")
+    into = "ffn.gate_proj", "ffn.up_proj"
+    words = vision.integer("vocab_size", 16_384, least=len(marks) + 1) - len(marks)
+    norm = ProjectorNorm("projector.head_norm", "layer", 1e-5, bias=True)
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="ovis2",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(
+            LayerSpec(
+                replace(mixer, name="attention", out="out_proj"),
+                MLPSpec(inner, act, vision.flag("mlp_bias"), into, "ffn.down_proj"),
+                Norms(mixer_in="rms_norm1", mlp_in="rms_norm2"),
+            ),
+        )
+        * vision.integer("num_hidden_layers", 24, most=MOST_LAYERS),
+        max_position=side * side,
+        norm_eps=vision.positive("rms_norm_eps", 1e-5),
+        prefix="encoder.layers",
+        patch=size,
+        channels=vision.integer("num_channels", 3),
+        positions="exact",
+        first_norm="embeddings.rms_norm",
+        positions_last=True,
+        final_norm="rms_norm",
+        merge=merge,
+        projector=ProjectorSpec(
+            (
+                ProjectorProduct("projector.head_linear", words, False, norm=norm, softmax=True),
+                ProjectorProduct("projector.table", model.hidden, False, transposed=True),
+            )
+        ),
+        words=marks,
+    )
 
 
 def ovis2_5(model: SeeingModel) -> VisionSpec:

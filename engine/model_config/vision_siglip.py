@@ -25,7 +25,7 @@ _NOT_EMBEDDED: Final = ("logit_scale", "logit_bias", "embeddings.position_ids")
 """By what training multiplies cosines, and a buffer of old files."""
 
 
-def _siglip(
+def siglip_tower(
     model: SeeingModel,
     projector: ProjectorSpec,
     *,
@@ -61,8 +61,8 @@ def _siglip(
 
 
 def _clip(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
-    """As :func:`_siglip`, with a class token, which takes the first of the positions."""
-    spec = _siglip(model, projector, patch=32, activation="quick_gelu", eps=1e-5)
+    """As :func:`siglip_tower`, with a class token, which takes the first of the positions."""
+    spec = siglip_tower(model, projector, patch=32, activation="quick_gelu", eps=1e-5)
     return replace(
         spec,
         max_position=spec.max_position + 1,
@@ -111,16 +111,16 @@ def siglip(model: SeeingModel) -> VisionSpec:
     """SigLIP's own, of which a learned query does."""
     if not model.vision.flag("vision_use_head", True):
         raise ConfigError("vision_use_head is false, expected true: nothing makes one vector of a picture's patches")
-    return replace(_siglip(model, ProjectorSpec(())), pool="probe", unused=_NOT_EMBEDDED)
+    return replace(siglip_tower(model, ProjectorSpec(())), pool="probe", unused=_NOT_EMBEDDED)
 
 
 def paligemma(model: SeeingModel) -> VisionSpec:
-    return _siglip(model, ProjectorSpec((ProjectorProduct("projector.linear", model.hidden, True),)))
+    return siglip_tower(model, ProjectorSpec((ProjectorProduct("projector.linear", model.hidden, True),)))
 
 
 def idefics3(model: SeeingModel) -> VisionSpec:
     projector = ProjectorSpec((ProjectorProduct("projector.modality_projection.proj", model.hidden, False),))
-    spec = _siglip(model, projector, patch=32, width=1152, heads=16)
+    spec = siglip_tower(model, projector, patch=32, width=1152, heads=16)
     return replace(spec, positions="buckets", merge=model.whole.integer("scale_factor", 2), unused=())
 
 
@@ -132,7 +132,7 @@ def gemma3(model: SeeingModel) -> VisionSpec:
         join="mean",
         norm=ProjectorNorm("projector.mm_soft_emb_norm", "rms", eps, plus_one=True, joined=True),
     )
-    spec = _siglip(model, projector)
+    spec = siglip_tower(model, projector)
     tokens = model.whole.integer("mm_tokens_per_image", 256)
     side = int(tokens**0.5)
     if side * side != tokens or spec.side % side:
@@ -144,7 +144,7 @@ def gemma3(model: SeeingModel) -> VisionSpec:
 
 def llava(model: SeeingModel, layer: int = -2, strategy: str = "default") -> VisionSpec:
     """Of any of these towers, up to the layer whose output is taken before it is normed; the options are defaults."""
-    towers = {"clip_vision_model": _clip, "siglip_vision_model": _siglip, "pixtral": _pixtral}
+    towers = {"clip_vision_model": _clip, "siglip_vision_model": siglip_tower, "pixtral": _pixtral}
     kind = model.vision.text("model_type", "clip_vision_model")
     if kind not in towers:
         raise ConfigError(f"vision_config.model_type is {kind[:40]!r}, expected one of {', '.join(towers)}")
@@ -211,14 +211,14 @@ def aya_vision(model: SeeingModel) -> VisionSpec:
     inner = model.whole.integer("alignment_intermediate_size", model.hidden)
     eps = model.whole.positive("adapter_layer_norm_eps", 1e-6)
     norm = ProjectorNorm("projector.layernorm", "layer", eps, bias=True, joined=True)
-    spec = _siglip(model, ProjectorSpec(_gated_products(model, inner), norm=norm))
+    spec = siglip_tower(model, ProjectorSpec(_gated_products(model, inner), norm=norm))
     spec = up_to(spec, model.whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS))
     return replace(spec, merge=model.whole.integer("downsample_factor", 2, most=MOST_SIDE))
 
 
 def cohere2_vision(model: SeeingModel) -> VisionSpec:
     inner = model.whole.integer("alignment_intermediate_size", 36_864)
-    spec = _siglip(model, ProjectorSpec(_gated_products(model, inner)))
+    spec = siglip_tower(model, ProjectorSpec(_gated_products(model, inner)))
     return replace(spec, merge=model.whole.integer("downsample_factor", 2, most=MOST_SIDE))
 
 
@@ -234,7 +234,7 @@ def lfm2_vl(model: SeeingModel) -> VisionSpec:
     norm = ProjectorNorm("projector.layer_norm", "layer", 1e-5, bias=True, joined=True)
     has_norm = whole.flag("projector_use_layernorm", True)
     return replace(
-        _siglip(model, ProjectorSpec(products, norm=norm if has_norm else None)),
+        siglip_tower(model, ProjectorSpec(products, norm=norm if has_norm else None)),
         source="shaped",
         positions="antialiased",
         max_position=vision.integer("num_patches", 256),

@@ -25,7 +25,7 @@ square is stretched to the picture, corner on corner (Qwen3-VL). ``antialiased``
 bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V,
 Kimi-VL).
 ``axial``: it adds a row for its column and one for its row, of a table that has those of columns first (Gemma 4)."""
-ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu"]
+ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu2"]
 JoinKind = Literal["beside", "mean"]
 PoolKind = Literal["none", "class", "probe"]
 """What of a picture is projected. ``none``: its patches; ``class``: its class token alone (CLIP); ``probe``: what a
@@ -164,6 +164,9 @@ class VisionSpec(Backbone):
     class_token: bool = False
     """A token of its own stands before the patches of each picture; it has no embedding."""
     class_name: str = "embeddings.class_embedding"
+    registers: int = 0
+    """Tokens that stand before the patches of each picture, at no position of theirs; they have no embeddings."""
+    register_name: str = ""
     rope: AxialRope | None = None
     first_norm: str = ""
     """The name of a norm of what layers take."""
@@ -192,6 +195,8 @@ class VisionSpec(Backbone):
     """Pixels come from 0 to 1, and are taken from -1 to 1."""
     marks: str = ""
     """The name of :data:`MARKS` embeddings."""
+    words: tuple[int, ...] = ()
+    """Tokens of text whose embeddings are the tower's."""
     unused: tuple[str, ...] = ()
     """Beginnings of names that checkpoints may hold and nothing is made of."""
 
@@ -234,6 +239,8 @@ class VisionSpec(Backbone):
             found[f"{self.patch_name}.bias"] = (hidden,)
         if self.class_token:
             found[f"{self.class_name}.weight"] = (hidden,)
+        if self.registers:
+            found[f"{self.register_name}.weight"] = (self.registers, hidden)
         if self.positions != "none":
             found[f"{self.position_name}.weight"] = (self.max_position, hidden)
         for name in filter(None, (self.first_norm, self.final_norm)):
@@ -247,6 +254,8 @@ class VisionSpec(Backbone):
             found[f"{self.tiles.end}.weight"] = (self.embedding_size,)
         if self.marks:
             found[f"{self.marks}.weight"] = (MARKS, self.embedding_size)
+        if self.words:
+            found["words.weight"] = (len(self.words), self.embedding_size)
         if self.pool == "probe":
             found.update(self._head_shapes())
         for number in range(len(self.deepstack)):
@@ -277,8 +286,8 @@ class VisionSpec(Backbone):
             raise ConfigError("the tower has no layer whose output is taken")
         if not all(0 < number <= len(self.layers) for number in self.taken):
             raise ConfigError(f"outputs of layers {self.taken} are taken, expected some of {len(self.layers)}")
-        if self.class_token and (self.positions != "exact" or self.window):
-            raise ConfigError("a tower with a class token sees pictures of one size, and these whole")
+        if (self.class_token or self.registers) and (self.positions != "exact" or self.window):
+            raise ConfigError("a tower with a class token or registers sees pictures of one size, and these whole")
         for layer in dict.fromkeys(self.layers):
             layer.check()
             if self.rope is not None and layer.attention.head_dim % 4:

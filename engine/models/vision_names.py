@@ -14,7 +14,7 @@ from .vision_projector import stored_as_multiplied
 _TOWER: Final = re.compile(
     r"\A(?:model\.)?(?:vision_tower|vision_model|visual|vision_encoder|visual_tokenizer\.vit)\.(?:vision_model\.)?"
 )
-_PROJECTOR: Final = re.compile(r"\A(?:model\.)?(?:connector|multi_modal_projector|mm_projector)\.")
+_PROJECTOR: Final = re.compile(r"\A(?:model\.)?(?:connector|multi_modal_projector|mm_projector|vision_projection)\.")
 _IN_PROJ: Final = re.compile(r"(.+)\.in_proj_(weight|bias)")
 """Queries, keys and values as torch's own attention has them."""
 _BARE: Final = ("weight", "bias")
@@ -26,6 +26,7 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\A(?:model\.)?embed_vision\.", "projector."),
     ),
     "internvl": (),
+    "llama4": (),
     "moonvit": (
         (r"\.wqkv\.", ".attn.qkv_proj."),
         (r"\.wo\.", ".attn.proj."),
@@ -36,9 +37,18 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\A(merger|downsample)\.", r"projector.\1."),
     ),
+    "ovis2": (
+        (r"\Atransformer\.", ""),
+        (r"\Ahead_(linear|norm)\.", r"projector.head_\1."),
+        (r"\A(?:model\.)?visual_embeddings_table\.", "projector.table."),
+    ),
     "ovis2_5": (
         (r"\Avisual_tokenizer\.head\.", "projector.head."),
         (r"\Avte\.", "projector.vte."),
+    ),
+    "radio": (
+        (r"\Aradio_model\.(?:model\.)?", ""),
+        (r"\.attn\.qkv\.", ".attn.qkv_proj."),
     ),
     "qwen": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
@@ -64,12 +74,19 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
     renamed = _renamed(spec, tensors)
     for stored, tensor in _scaled(renamed) if spec.names == "internvl" else renamed:
         name = stored if stored.rpartition(".")[2] in _BARE else f"{stored}.weight"
+        if spec.names == "radio" and name == f"{spec.position_name}.weight":
+            tensor = _resized(tensor, spec.side)
+        if spec.names == "llama4" and name == f"{spec.position_name}.weight":
+            tensor = tensor.roll(1, 0)  # the class token's is stored behind those of patches
         shape = shapes.get(name)
         if tensor.dim() > 2 and shape is not None and tensor.numel() == math.prod(shape):
             tensor = tensor.reshape(shape)  # a convolution whose steps are as long as itself, or one row
         if spec.names == "ovis2_5" and name == "projector.vte.weight":
             yield f"{spec.marks}.weight", tensor[-MARKS:]
             tensor = tensor[:-MARKS]
+        if spec.words and name == "projector.table.weight":
+            yield "words.weight", tensor[-len(spec.words) :]
+            tensor = tensor[: -len(spec.words)]
         if spec.names == "gemma4" and _TURNED.search(name):
             tensor = _quarters(tensor, spec.layers[0].attention.head_dim)
         yield name, stored_as_multiplied(spec.projector, spec.taken_size, spec.merge, name, tensor)
@@ -93,6 +110,17 @@ def _renamed(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tens
             continue
         known = name in parts or front in parts or last in _SCALES
         yield name if known else stored, tensor  # what has no place is refused by the name that it is stored under
+
+
+def _resized(table: torch.Tensor, side: int) -> torch.Tensor:
+    """A learned square of positions [1, positions, hidden] as it is for pictures of ``side`` patches a side. Raises
+    ValueError."""
+    known = math.isqrt(table.shape[-2])
+    if known * known != table.shape[-2]:
+        raise ValueError(f"{table.shape[-2]} learned positions are no square")
+    square = table.view(1, known, known, -1).permute(0, 3, 1, 2).float()
+    made = torch.nn.functional.interpolate(square, (side, side), mode="bilinear", align_corners=False)
+    return made.flatten(2).transpose(1, 2).to(table.dtype)
 
 
 def _quarters(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:

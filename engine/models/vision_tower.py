@@ -57,6 +57,7 @@ class VisionTower(Tower):
         self._class = context.empty(hidden, dtype=context.stream) if spec.class_token else None
         if self._class is not None:
             weights.add(f"{spec.class_name}.weight", self._class)
+        self._registers = self._table(spec.register_name, spec.registers) if spec.registers else None
         self._first_norm = self._norm(spec.first_norm) if spec.first_norm else None
         rotary = RotaryTables(1, 1, context)
         self._layers = [Layer(weights, layer, spec, rotary, context) for layer in range(len(spec.layers))]
@@ -69,6 +70,9 @@ class VisionTower(Tower):
         self._marks = context.empty(MARKS, spec.embedding_size, dtype=context.stream) if spec.marks else None
         if self._marks is not None:
             weights.add(f"{spec.marks}.weight", self._marks)
+        self._words = context.empty(len(spec.words), spec.embedding_size, dtype=context.stream) if spec.words else None
+        if self._words is not None:
+            weights.add("words.weight", self._words)
         self._deepstack = [
             Projector(weights, projector, hidden, spec.merge, context, f"deepstack.{number}.")
             for number, projector in enumerate([spec.deepstack_projector] * len(spec.deepstack))
@@ -78,6 +82,9 @@ class VisionTower(Tower):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return self.spec.shapes()
+
+    def words(self) -> dict[int, torch.Tensor]:
+        return {} if self._words is None else dict(zip(self.spec.words, self._words, strict=True))
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.weights.load(tower_tensors(self.spec, tensors))
@@ -117,6 +124,8 @@ class VisionTower(Tower):
             x += self._positions_of(patches, self._positions)
         if self._class is not None:
             x = self._with_class_tokens(x, self._class, len(layouts))
+        if self._registers is not None:
+            x = _behind(self._registers, x, len(layouts))
         if self._first_norm is not None and not spec.positions_last:
             x = self._first_norm.plain(x)
         whole, near = self._batches(patches, layouts)
@@ -149,8 +158,7 @@ class VisionTower(Tower):
     def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
         """One before the patches of each of so many pictures of one size."""
         assert self._positions is not None
-        tokens = (token + self._positions[0]).expand(pictures, 1, -1)
-        return torch.cat((tokens, x.view(pictures, -1, x.shape[1])), dim=1).flatten(0, 1)
+        return _behind((token + self._positions[0])[None], x, pictures)
 
     def _embeddings(self, projector: Projector, hidden: Input, back: torch.Tensor | None) -> torch.Tensor:
         assert isinstance(hidden, torch.Tensor)
@@ -158,6 +166,8 @@ class VisionTower(Tower):
             side = self.spec.side
             pictures = hidden.view(-1, 1 + side * side, hidden.shape[1])
             hidden = pictures[:, 0].contiguous() if self.spec.pool == "class" else pictures[:, 1:].flatten(0, 1)
+        if (count := self.spec.registers) > 0:
+            hidden = hidden.view(-1, count + self.spec.side**2, hidden.shape[1])[:, count:].flatten(0, 1)
         made = projector(hidden)
         return made if back is None else made[back]
 
@@ -173,12 +183,13 @@ class VisionTower(Tower):
     def _batches(self, patches: Patches, layouts: Sequence[Layout]) -> tuple[ForwardBatch, ForwardBatch | None]:
         """For layers whose patches see a whole picture, and for those that see a window."""
         spec, device = self.spec, self._context.device
-        lengths = [len(each.rows) + spec.class_token for each in layouts]
+        lengths = [len(each.rows) + spec.class_token + spec.registers for each in layouts]
         positions = torch.arange(sum(lengths), device=device)
         turned = None
         if spec.rope is not None:
             rows, columns = (
-                torch.cat(places) for places in zip(*((each.rows, each.columns) for each in layouts), strict=True)
+                torch.cat([_turned(each, spec.class_token) for each in places])
+                for places in zip(*((each.rows, each.columns) for each in layouts), strict=True)
             )
             head_dim = spec.layers[0].attention.head_dim
             cos, sin = turns(spec.rope, head_dim, rows.to(device), columns.to(device))
@@ -187,6 +198,17 @@ class VisionTower(Tower):
         if not spec.window:
             return whole, None
         return whole, replace(whole, texts=sequences([length for each in layouts for length in each.windows], device))
+
+
+def _turned(places: torch.Tensor, class_token: bool) -> torch.Tensor:
+    """By how much patches turn: from 1 on where a class token before them does not."""
+    return torch.nn.functional.pad(places + 1, (1, 0)) if class_token else places
+
+
+def _behind(tokens: torch.Tensor, x: torch.Tensor, pictures: int) -> torch.Tensor:
+    """``tokens`` [tokens, hidden] before the patches of each of so many pictures of one size."""
+    before = tokens.expand(pictures, -1, -1)
+    return torch.cat((before, x.view(pictures, -1, x.shape[1])), dim=1).flatten(0, 1)
 
 
 def native_tower(described: Mapping[str, object], hidden: int, context: LayerContext) -> VisionTower | None:

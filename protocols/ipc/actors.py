@@ -120,6 +120,14 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=Fals
     """Whether nothing follows. The request ends when all of it has been heard."""
 
 
+class MediaWritten(msgspec.Struct, frozen=True, array_like=True, tag="written", gc=False):
+    """All that a request has brought lies in the arena, as :class:`MediaWanted` asked; or it cannot be written."""
+
+    rid: int
+    error: str = ""
+    """Why not, which ends the request."""
+
+
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort", gc=False):
     """The client no longer wants this sequence, or with ``index`` -1 the whole request."""
 
@@ -147,7 +155,9 @@ class Control(msgspec.Struct, frozen=True, array_like=True, tag="control", gc=Fa
     operation: ControlOperation
 
 
-EngineInbox = StartEngine | Vocabulary | ResumedPart | Submit | Append | Abort | Ping | Control | Shutdown
+EngineInbox = (
+    StartEngine | Vocabulary | ResumedPart | Submit | Append | MediaWritten | Abort | Ping | Control | Shutdown
+)
 
 
 # ---- to the client, from its engine
@@ -271,10 +281,10 @@ class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc
     experts: list[SequenceExperts] = []
 
 
-Resource = Literal["row", "pages", "encoder", "step", "grammar", "input", "transfer"]
+Resource = Literal["row", "pages", "encoder", "step", "grammar", "input", "media", "transfer"]
 """What a sequence can lack before it runs: a row on the worker, blocks of the KV cache, its media encoded or room for
 that, room in the next step; or what comes for its request alone: a compiled grammar, the first of its streamed
-audio, something that is being loaded."""
+audio, media that are being written, something that is being loaded."""
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False):
@@ -317,7 +327,13 @@ class Released(msgspec.Struct, frozen=True, array_like=True, tag="released", gc=
     rids: list[int]
 
 
-ClientInbox = Progress | EngineReady | Stalled | Failed | TokensBatch | Stats | ControlDone | Released
+class MediaWanted(msgspec.Struct, frozen=True, array_like=True, tag="wanted", gc=False):
+    """Media of these requests have to be encoded, and are not written: answered with :class:`MediaWritten` for each."""
+
+    rids: list[int]
+
+
+ClientInbox = Progress | EngineReady | Stalled | Failed | TokensBatch | Stats | ControlDone | Released | MediaWanted
 
 
 # ---- to a worker, from its engine

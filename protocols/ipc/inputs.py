@@ -1,7 +1,9 @@
 """What a request brings besides its tokens: media, which lie in shared memory and are named in messages.
 
 Bytes that a client sends (samples of audio) are written once, by the server, into an arena that workers map as well.
-Messages carry where they lie. They stay until the engine has said that no step will read them (``Released``).
+Messages carry where they lie. They stay until the engine has said that no step will read them (``Released``). Those of
+large media have their place from the beginning, and are written once the engine asks for them (``MediaWanted``), which
+it does not where it finds what was made of them.
 """
 
 import msgspec
@@ -41,6 +43,8 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Frames, rows and columns of its embeddings, where the model turns positions by where they lie in a picture."""
     interval: float = 1.0
     """How far the positions of two frames are apart, where frames have a time."""
+    written: bool = True
+    """Whether the bytes are there; if not, they are once the request is named by :class:`.actors.MediaWritten`."""
 
     @property
     def end(self) -> int:

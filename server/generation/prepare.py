@@ -16,7 +16,6 @@ from stentor.protocols.openai.tools import ToolUse, tool_use
 
 from ..common.keys import Caller
 from ..http.sse import Batches
-from ..media.helpers import arena_room
 from ..overload.memory_budget import MemoryShare
 from ..overload.request_context import RequestContext
 from ..text.generation import GenerationRequest, Submitter
@@ -130,19 +129,8 @@ async def observed(
 ) -> ObservedGeneration:
     """The deltas of a request, with its media, of ``media_bytes``, where workers see them; ``arrival`` and ``client``
     as in :func:`prepare_generation`."""
-    staged = None
-    if wanted.media:
-        with arena_room():
-            staged = await chat.client.stage(wanted.media)
-    try:
-        began = context.arrival if arrival is None else arrival
-        return ObservedGeneration(
-            chat, wanted, began, context.queue_slot, client, staged=staged, media_bytes=media_bytes
-        )
-    except BaseException:
-        if staged is not None:
-            staged.close()
-        raise
+    began = context.arrival if arrival is None else arrival
+    return ObservedGeneration(chat, wanted, began, context.queue_slot, client, media_bytes=media_bytes)
 
 
 async def prompt_of(chat: ChatModel, body: ChatRequest, memory: MemoryShare | None = None) -> list[int]:

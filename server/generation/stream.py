@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stentor.engine.client.media import Media, StagedMedia
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.deltas import Delta, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.sampling import SamplingFields
@@ -62,20 +62,17 @@ class ObservedGeneration:
         client: Submitter | None = None,
         *,
         field: str = "messages",
-        staged: StagedMedia | None = None,
         media_bytes: int = 0,
     ) -> None:
         """``arrival`` by ``time.monotonic()``; ``field`` is where the client wrote the prompt.
 
-        ``staged``: its media, which are closed with this, and sooner once the engine has them; not where this raises.
-        ``media_bytes`` of them are counted in the memory of ``queue_slot``, and no more from then on.
+        ``media_bytes`` of its media are counted in the memory of ``queue_slot``, until the engine has the request.
 
         Raises Overloaded where ``queue_slot`` gets no room for the prompt, and BadRequest (413) where none gets it.
         """
         self._held = TOKEN_BYTES * len(request.prompt)
         queue_slot.memory.add(self._held, field)
         queue_slot.take(len(request.prompt))
-        self._staged = staged
         self._media_bytes = media_bytes
         self._client = client or chat.client
         self._chat = chat
@@ -95,16 +92,11 @@ class ObservedGeneration:
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
         with arena_room():
             self._generation = generate(self._client, chat.pool, named, self._observe, chat.turns)
-        self._unstage()
-        # from now on they lie in shared memory alone, which has a bound of its own
+        # from now on they lie in shared memory, or wait to be written there, which has a bound of its own for both
         self._request = msgspec.structs.replace(request, media=())
         media_bytes, self._media_bytes = self._media_bytes, 0
         self._queue_slot.memory.add(-media_bytes)
         return self._generation
-
-    def _unstage(self) -> None:
-        if self._staged is not None:
-            self._staged.close()
 
     def _observe(self, deltas: list[Delta]) -> None:
         if self._tracker is not None:
@@ -117,7 +109,6 @@ class ObservedGeneration:
 
     async def aclose(self) -> None:
         """May be called at any time, and again."""
-        self._unstage()
         held, self._held = self._held, 0
         self._queue_slot.memory.add(-held)
         if self._generation is not None:

@@ -45,6 +45,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "GraniteMoeHybridForCausalLM": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 4},
     "BambaForCausalLM": {"attn_layer_indices": [1], "mamba_n_heads": 4},
     "NemotronHForCausalLM": {"hybrid_override_pattern": "M*-E"},
+    "NemotronH_Nano_VL_V2": {"hybrid_override_pattern": "M*-E"},
     "FalconH1ForCausalLM": {"mlp_multipliers": [0.8, 0.6]},
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},

@@ -31,7 +31,9 @@ from .audio_processors import (
 )
 from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
+from .eagle_processor import EagleProcessor
 from .frame_processor import FrameProcessor
+from .funaudiochat_processor import FunAudioChatProcessor
 from .images.cohere2 import Cohere2VisionImages
 from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
@@ -40,6 +42,7 @@ from .kimi_vl_processor import KimiVLProcessor
 from .lone_pictures import LonePictures
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
+from .nemotron_vl_processor import NemotronVLProcessor
 from .ovis_processor import Ovis25Processor
 from .pixtral_processor import PixtralProcessor
 from .processor_name import processor_name
@@ -55,11 +58,13 @@ _OWN: Final[Mapping[str, Any]] = {
     **{
         each.__name__: each
         for each in (
-            *(AudioFlamingo3Processor, GlmAsrProcessor, GraniteSpeechProcessor, KimiVLProcessor, Lfm2VlProcessor),
-            *(PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor, UltravoxProcessor, VoxtralProcessor),
+            *(AudioFlamingo3Processor, FunAudioChatProcessor, GlmAsrProcessor, GraniteSpeechProcessor, KimiVLProcessor),
+            *(Lfm2VlProcessor, NemotronVLProcessor, PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor),
+            *(UltravoxProcessor, VoxtralProcessor),
         )
     },
     **dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures),
+    "Eagle2_5_VLProcessor": EagleProcessor,
     "Ovis2_5Processor": Ovis25Processor,
 }
 OWN_IMAGES: Final[Mapping[str, Any]] = {
@@ -71,7 +76,11 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
 }
 """Image processors by the name of the processor, where transformers has none, or one for torchvision alone."""
 _UNNAMED: Final[Mapping[str, str]] = {
+    "eagle_2_5_vl": "Eagle2_5_VLProcessor",
+    "funaudiochat": "FunAudioChatProcessor",
     "kimi_vl": "KimiVLProcessor",
+    "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
+    "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "ultravox": "UltravoxProcessor",
 }

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from stentor.engine.client.media import Media, StagedMedia
+from stentor.engine.client.media import Media
 from stentor.engine.model_config.encoder_config import EncoderConfig
 from stentor.engine.model_config.pooling_config import PoolingConfig, tasks_of
 from stentor.protocols.ipc.actors import EngineReady
@@ -48,9 +48,6 @@ class PoolingEngine(Protocol):
     ) -> EngineEventStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests, and
         :class:`stentor.engine.channel.arena.ArenaFull` where there is no room for the media."""
-
-    async def stage(self, media: Sequence[Media]) -> StagedMedia:
-        """See :meth:`stentor.engine.client.client.EngineClient.stage`."""
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class PoolingJob:
                     length = len(prompts[sent].ids)
                     if running and held + length > WINDOW_TOKENS:
                         break
-                    stream = await self._submit(prompts[sent], wanted, behind=self._sent >= FIRST_TEXTS)
+                    stream = self._submit(prompts[sent], wanted, behind=self._sent >= FIRST_TEXTS)
                     running.append((stream, length))
                     held += length
                     sent += 1
@@ -122,28 +122,22 @@ class PoolingJob:
                 self._record.add(served)
         return done
 
-    async def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EngineEventStream:
+    def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EngineEventStream:
         """Raises Overloaded where there is no room for the prompt's media."""
         if prompt.skip or prompt.second:
             wanted = msgspec.structs.replace(wanted, skip=prompt.skip, second=prompt.second)
         name = "" if self._record is None else self._record.request_id
-        client, media = self._model.client, prompt.media.spans
         with arena_room():
-            staged = await client.stage(media) if media else None
-            try:
-                return client.submit(
-                    prompt.ids,
-                    _NO_TOKENS,
-                    [0],
-                    priority=self._priority + behind,
-                    salt=self._salt,
-                    name=name,
-                    media=media,
-                    pooling=wanted,
-                )
-            finally:
-                if staged is not None:
-                    staged.close()
+            return self._model.client.submit(
+                prompt.ids,
+                _NO_TOKENS,
+                [0],
+                priority=self._priority + behind,
+                salt=self._salt,
+                name=name,
+                media=prompt.media.spans,
+                pooling=wanted,
+            )
 
     async def _read(self, stream: EngineEventStream, served: EngineUsage) -> Pooled:
         pooled: Pooled | None = None

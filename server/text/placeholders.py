@@ -8,15 +8,19 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from .errors import TemplateError
+
+NUMBER: Final = "{number}"
+"""In what stands for a piece of media: the how manieth of its modality it is, from 1 on (Eagle 2.5)."""
 
 
 class MediaText:
     """Of one conversation. The k-th place that the template writes for a modality is its k-th piece of media's."""
 
     def __init__(self, written: Mapping[str, str], replacements: Mapping[str, Sequence[str]]) -> None:
-        """By modality: what the template writes for each, and what takes its place."""
+        """By modality: what the template writes for each, and what takes its place; both may hold :data:`NUMBER`."""
         self.written = written
         self._replacements = replacements
         self.order: list[str] = []
@@ -32,11 +36,15 @@ class MediaText:
         Raises TemplateError where the text has more or fewer places than there are media: a client may have written
         one of its own, and then nobody knows which is whose.
         """
+        patterns = {modality: _pattern(self.written[modality]) for modality in self._replacements}
         for modality, given in self._replacements.items():
-            places = text.count(self.written[modality])
-            if places != len(given):
-                raise TemplateError(self._mismatch(modality, places, len(given)))
-        following = {modality: iter(given) for modality, given in self._replacements.items()}
+            found = re.findall(patterns[modality], text)
+            if found != [_numbered(self.written[modality], place) for place, _ in enumerate(given)]:
+                raise TemplateError(self._mismatch(modality, len(found), len(given)))
+        following = {
+            modality: iter([_numbered(each, place) for place, each in enumerate(given)])
+            for modality, given in self._replacements.items()
+        }
         self.order = []
 
         def replace(found: re.Match[str]) -> str:
@@ -44,11 +52,11 @@ class MediaText:
             self.order.append(modality)
             return next(following[modality])
 
-        known = "|".join(f"(?P<{modality}>{re.escape(self.written[modality])})" for modality in following)
+        known = "|".join(f"(?P<{modality}>{pattern})" for modality, pattern in patterns.items())
         return re.sub(known, replace, text)
 
     def _mismatch(self, modality: str, places: int, count: int) -> str:
-        written = self.written[modality]
+        written = _numbered(self.written[modality], 0)
         if places > count:
             return (
                 f"The conversation holds `{written}` {places} times, which stands for {modality} input, of which there "
@@ -58,3 +66,11 @@ class MediaText:
             f"The chat template writes `{written}` {places} times for {count} pieces of {modality} input: it does not "
             "take one where it stands, such as in this role."
         )
+
+
+def _pattern(written: str) -> str:
+    return r"[0-9]+".join(map(re.escape, written.split(NUMBER)))
+
+
+def _numbered(text: str, place: int) -> str:
+    return text.replace(NUMBER, str(place + 1))

@@ -73,11 +73,13 @@ class Engine:
         max_drafts: int = 0,
         num_states: int = 0,
         media_room: int = 0,
+        late_media: bool = False,
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
         streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each is computed in one
-        step; with ``sliced`` they may be encoded in parts, and ``media_room`` is what the worker tells. With
-        ``slow_grammars`` a grammar is there when :meth:`compiled` says so."""
+        step; with ``sliced`` they may be encoded in parts, and ``media_room`` is what the worker tells; with
+        ``late_media`` they are written when :meth:`write` says so. With ``slow_grammars`` a grammar is there when
+        :meth:`compiled` says so."""
         groups = [] if attention_scope == "all" else [CacheGroup("window" if w else "full", w) for w in windows]
         if num_states:
             groups.append(CacheGroup("state", capacity=num_states))
@@ -85,7 +87,7 @@ class Engine:
             groups.append(windows_of_audio(encoder_slots))
         elif encoder_capacity:
             groups.append(CacheGroup("cross", capacity=encoder_capacity, sliced=sliced, whole=whole_spans))
-        self.shelf = Shelf()
+        self.shelf = Shelf(late=late_media)
         self.max_plan_bytes, self.max_frame = max_plan_bytes, max_frame
         self.slow_grammars = slow_grammars
         self.stream = stream
@@ -126,6 +128,8 @@ class Engine:
         """Whose grammars are not there yet."""
         self.loads: list[tuple[int, int]] = []
         """Request and epoch of what is being loaded, also what a dead worker was loading."""
+        self.wanted: list[int] = []
+        """Requests whose media are to be written."""
         self.clients: dict[int, Client] = {}
         self.plans: list[StepPlan] = []
         """As the worker takes them, forks among the rows that enter."""
@@ -183,6 +187,7 @@ class Engine:
         if self.clients[submit.rid].grammar is not None:
             awaits |= {"grammar"}
         refused = self.scheduler.submit(submit, self.now, awaits=awaits)
+        self.wanted += self.scheduler.take_media_wanted()
         if refused is not None:
             self.receive(refused)
         elif "grammar" in awaits:
@@ -211,6 +216,7 @@ class Engine:
     def kill_engine(self) -> None:
         """The scheduler is lost too, and what was being loaded; another gets what lives, as the client knows it."""
         self.loads.clear()
+        self.wanted.clear()
         self.compiling.clear()
         self.results.clear()
         self.lost.clear()
@@ -232,6 +238,14 @@ class Engine:
             self.failed.add(rid)
             self.receive(batch)
 
+    def write(self, which: int = 0, error: str = "") -> None:
+        """The media of a request that wants them are there, or cannot be."""
+        rid = self.wanted.pop(which)
+        self.shelf.write(rid)
+        if (batch := self.scheduler.media_written(rid, error)) is not None:
+            self.failed.add(rid)
+            self.receive(batch)
+
     def abort(self, rid: int, index: int = -1) -> None:
         client = self.clients[rid]
         indices = range(len(client.submit.seeds)) if index == -1 else [index]
@@ -243,6 +257,7 @@ class Engine:
     def plan(self) -> bool:
         self.now += 0.01
         plan = self.scheduler.plan(self.now, crowded=self.crowded)
+        self.wanted += self.scheduler.take_media_wanted()
         if plan is None:
             return False
         self.plans.append(with_forks(plan))
@@ -322,9 +337,11 @@ class Engine:
         while self.loads:
             self.loaded()
         for _ in range(limit):
+            while self.wanted:
+                self.write()
             if not self.scheduler.has_work and not self.scheduler.in_flight:
                 break
-            assert self.plan() or self.results, f"deadlock: {self.scheduler.stats()}"
+            assert self.plan() or self.results or self.wanted, f"deadlock: {self.scheduler.stats()}"
             if self.results and (len(self.results) > 1 or not self.scheduler.has_work or not self.plan()):
                 self.deliver()
             self.scheduler.check_integrity()

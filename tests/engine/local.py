@@ -111,6 +111,7 @@ class LocalEngine:
             self._experts[rid] = RoutedExperts(params.routed_experts, len(prompt))
         request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed, media)
         refused = self.scheduler.submit(request, self._clock)
+        self._write_media()
         self._clock += 1e-3
         if refused is not None:
             self._take(refused)
@@ -133,6 +134,8 @@ class LocalEngine:
                 self._take(self.scheduler.recover(self._clock).ended)
             while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
                 pending.append(with_forks(plan))
+            if self._write_media():
+                continue
             if not pending:
                 waits = self.ready.stream is not None  # for input
                 assert waits or not self.scheduler.has_work, "requests live and nothing can be planned"
@@ -141,6 +144,14 @@ class LocalEngine:
             self._take(self.scheduler.complete(self.runner.step(pending.popleft()), self._clock))
             if check:
                 self.scheduler.check_integrity()
+
+    def _write_media(self) -> bool:
+        """Whether some were wanted."""
+        wanted = self.scheduler.take_media_wanted()
+        for rid in wanted:
+            self.shelf.write(rid)
+            self.scheduler.media_written(rid)
+        return bool(wanted)
 
     def generate(
         self, prompt: list[int], params: SamplingParams, seed: int = 0, audio: Audio | None = None

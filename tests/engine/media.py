@@ -1,6 +1,8 @@
 """What requests of tests bring besides tokens."""
 
+import asyncio
 import os
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +16,11 @@ from stentor.protocols.ipc.inputs import ArenaRef, Streamed
 from stentor.protocols.ipc.sampling import SamplingParams
 
 _ARENA_BYTES = 256 << 20
+
+
+@cache
+def _runner() -> asyncio.Runner:
+    return asyncio.Runner()
 
 
 class Audio(NamedTuple):
@@ -49,8 +56,9 @@ class Heard(NamedTuple):
 class Shelf:
     """The client's side of an arena, and the worker's."""
 
-    def __init__(self) -> None:
-        self.store = MediaStore(Arena(_ARENA_BYTES))
+    def __init__(self, *, late: bool = False) -> None:
+        """``late``: whatever its size, nothing is written before :meth:`write`."""
+        self.store = MediaStore(Arena(_ARENA_BYTES), **({"inline_bytes": 0} if late else {}))
         self.reader = ArenaReader(os.dup(self.store.arena.fd))
         self._streams: dict[int, StreamedMedia] = {}
 
@@ -77,6 +85,10 @@ class Shelf:
             submit = msgspec.structs.replace(submit, streamed=begun)
         self.store.given(submit.rid)
         return msgspec.structs.replace(submit, inputs=spans)
+
+    def write(self, rid: int) -> None:
+        """What an engine asks for that wants the media of a request."""
+        _runner().run(self.store.write(rid))
 
     def append(self, rid: int, pcm: bytes, *, last: bool, live: bool = True) -> Append:
         """For its engine, also what no client would send; ``heard``: whether the request has not ended."""

@@ -2,27 +2,23 @@
 names that published files have."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
-from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-from stentor.tests.parity.pictures import Kind, Picture, Tensors, cat, qwen_picture
-from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, VOCAB, Maker, randomised, token
+from stentor.tests.parity.composed import Composed, Published
+from stentor.tests.parity.pictures import Kind, Picture, cat, qwen_picture
+from stentor.tests.parity.published_sounds import HEARING
+from stentor.tests.parity.published_tiles import IN_TILES
+from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, randomised, token
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
-
-
-class Published(NamedTuple):
-    model_type: str
-    make: Maker
-    kind: Kind
 
 
 def _kimi_config() -> Any:
@@ -96,124 +92,6 @@ def _rewrite(folder: Path, config: Mapping[str, object], names: Mapping[str, str
         return names[begin] + name.removeprefix(begin) if begin else name
 
     save_file({renamed(name): tensor for name, tensor in load_file(file).items()}, file)
-
-
-class Composed(torch.nn.Module):
-    """A decoder of transformers', and a module that makes embeddings of media, as a model of both."""
-
-    def __init__(self, text: Any, tower: torch.nn.Module, placeholder: int) -> None:
-        super().__init__()
-        self.text, self.tower, self.placeholder = text, tower, placeholder
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, use_cache: bool, **media: Any) -> Any:
-        embeddings = self.text.get_input_embeddings()(input_ids)
-        if media:
-            embeddings[input_ids == self.placeholder] = self.tower(**media)
-        return self.text(inputs_embeds=embeddings, attention_mask=attention_mask, use_cache=use_cache)
-
-    def save(self, folder: Path, config: Mapping[str, object], text: str, names: Callable[[str], str]) -> None:
-        """``text``: before the names of the decoder; ``names``: what a tensor of the tower is stored under."""
-        tensors = {f"{text}{name}": tensor for name, tensor in self.text.state_dict().items()}
-        tensors |= {names(name): tensor for name, tensor in self.tower.state_dict().items()}
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps(config))
-
-
-class _Gated(torch.nn.Module):
-    """Ultravox's projector since version 0.5."""
-
-    def __init__(self, inputs: int, inner: int, outputs: int) -> None:
-        super().__init__()
-        self.ln_pre = torch.nn.RMSNorm(inputs, 1e-6)
-        self.linear_1 = torch.nn.Linear(inputs, inner, bias=False)
-        self.ln_mid = torch.nn.RMSNorm(inner // 2, 1e-6)
-        self.linear_2 = torch.nn.Linear(inner // 2, outputs, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        up, gate = self.linear_1(self.ln_pre(x)).chunk(2, dim=-1)
-        out: torch.Tensor = self.linear_2(self.ln_mid(torch.nn.functional.silu(gate) * up))
-        return out
-
-
-class _Posterior(_Gated):
-    """Before that."""
-
-    def __init__(self, inputs: int, inner: int, outputs: int) -> None:
-        super().__init__(inputs, inner, outputs)
-        del self.ln_mid
-        self.ln_post = torch.nn.RMSNorm(outputs, 1e-6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        up, gate = self.linear_1(self.ln_pre(x)).chunk(2, dim=-1)
-        out: torch.Tensor = self.ln_post(self.linear_2(torch.nn.functional.silu(gate) * up))
-        return out
-
-
-class _Stacked(torch.nn.Module):
-    """Whisper's encoder, of whose positions several become one; whole windows are computed."""
-
-    def __init__(self, config: Any, projector: torch.nn.Module, stack: int) -> None:
-        super().__init__()
-        self.audio_tower = WhisperEncoder(config)
-        self.multi_modal_projector, self.stack = projector, stack
-
-    def forward(self, audio_values: torch.Tensor, audio_lens: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self._window(*each) for each in zip(audio_values, audio_lens.tolist(), strict=True)])
-
-    def _window(self, values: torch.Tensor, frames: int) -> torch.Tensor:
-        encoder = self.audio_tower
-        x = torch.nn.functional.gelu(encoder.conv1(values[None]))
-        x = torch.nn.functional.gelu(encoder.conv2(x)).transpose(1, 2)
-        x = x + encoder.embed_positions.weight[: x.shape[1]]
-        mask = torch.zeros(1, 1, x.shape[1], x.shape[1])
-        mask[..., (frames + 1) // 2 :] = -torch.inf
-        for layer in encoder.layers:
-            x = layer(x, mask)
-            x = x[0] if isinstance(x, tuple) else x
-        x = encoder.layer_norm(x)[0]
-        x = torch.nn.functional.pad(x, (0, 0, 0, -len(x) % self.stack))
-        found: torch.Tensor = self.multi_modal_projector(x.reshape(-1, self.stack * x.shape[1]))
-        return found[: -(-frames // (2 * self.stack))]
-
-
-_SOUND: Final = token("<video>")
-_WHISPER: Final = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48}
-_ULTRAVOX: Final = {**_WHISPER, "num_mel_bins": 8, "max_source_positions": 40, "model_type": "whisper"}
-
-
-def ultravox(folder: Path, *, middle: bool = True) -> Composed:
-    """``middle``: with a norm between its projector's products."""
-    text = transformers.LlamaConfig(**TEXT)
-    config = {
-        **{"architectures": ["UltravoxModel"], "model_type": "ultravox", "text_model_id": None, "audio_model_id": None},
-        **{"text_config": text.to_dict(), "audio_config": _ULTRAVOX, "vocab_size": VOCAB, "audio_token_index": _SOUND},
-        **{"hidden_size": 48, "stack_factor": 4, "projector_act": "swiglu", "projector_ln_mid": middle},
-    }
-    kind = _Gated if middle else _Posterior
-
-    def make() -> Composed:
-        tower = _Stacked(transformers.WhisperConfig(**_ULTRAVOX), kind(4 * 32, 48, 64), 4)
-        return Composed(transformers.LlamaForCausalLM(text), tower, _SOUND)
-
-    model: Composed = randomised("ultravox", make)
-    model.save(folder, config, "language_model.", str)
-    return model
-
-
-def _spoken(random: torch.Generator, size: int) -> Picture:
-    """One window; or two, of which the second is filled up."""
-    frames = ([27], [80, 19])[size]
-    values = torch.randn(len(frames), 8, max(frames), generator=random)
-    for window, count in zip(values, frames, strict=True):
-        window[:, count:] = 0
-    tensors = {"audio_values": values, "audio_lens": torch.tensor(frames)}
-    return Picture(tensors, [_SOUND] * sum(-(-count // 8) for count in frames), modality="audio")
-
-
-def _windows(parts: Sequence[Tensors]) -> dict[str, Any]:
-    """Windows of several sounds, which differ in frames."""
-    values = [window for part in parts for window in part["audio_values"]]
-    return {"audio_values": values, "audio_lens": torch.cat([part["audio_lens"] for part in parts])}
 
 
 class _NavitLayer(torch.nn.Module):
@@ -319,10 +197,10 @@ def _ovis_picture(random: torch.Generator, size: int) -> Picture:
 _OVIS: Final = Kind(_ovis_picture, token("<|image_pad|>"), cat())
 _KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
 PUBLISHED: Final[Mapping[str, Published]] = {
+    **HEARING,
+    **IN_TILES,
     "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
     "ovis2_5": Published("ovis2_5", _ovis2_5, _OVIS),
     "ovis2_5_windows": Published("ovis2_5", partial(_ovis2_5, window=1), _OVIS),
-    "ultravox": Published("ultravox", ultravox, Kind(_spoken, _SOUND, _windows)),
-    "ultravox_0.4": Published("ultravox", partial(ultravox, middle=False), Kind(_spoken, _SOUND, _windows)),
 }

@@ -9,7 +9,6 @@ from stentor.protocols.ipc.actors import (
     FinishReason,
     PromptDone,
     PromptPart,
-    Resource,
     SequenceTokens,
     Submit,
     TokensBatch,
@@ -51,21 +50,6 @@ class Output:
             return
         for sequence in request.sequences:
             if sequence.state is SequenceState.HELD:
-                self.memory.queue.push(sequence)
-
-    def stand_aside(self, request: Request, resource: Resource) -> None:
-        """A request awaits something more: those of its sequences that wait leave the queue."""
-        request.awaits |= {resource}
-        for sequence in request.sequences:
-            if sequence.state is SequenceState.WAITING:
-                self.memory.queue.take_out(sequence)
-                sequence.move((SequenceState.WAITING,), SequenceState.LOADING)
-
-    def has_come(self, request: Request, resource: Resource) -> None:
-        """What a request awaits is there; with the last of it, those that stood aside take their places."""
-        request.awaits -= {resource}
-        for sequence in request.sequences:
-            if sequence.state is SequenceState.LOADING:
                 self.memory.queue.push(sequence)
 
     def finish(
@@ -110,7 +94,7 @@ class Output:
         sequence = request.leader
         if "input" in request.awaits:
             if request.begins:
-                self.has_come(request, "input")
+                self.memory.queue.has_come(request, "input")
             return []
         if sequence.num_in_flight or (end := request.end_of(sequence)) is None:
             return []

@@ -53,7 +53,10 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> lis
         if sequence is None:
             return lacked
         found = _lacks(sequence, draft, memory)
-        if isinstance(found, str):
+        if found == "media":  # which nobody else lacks
+            memory.queue.stand_aside(sequence.request, found)
+            draft.wanted.append(sequence.request.rid)
+        elif isinstance(found, str):
             lacked.append(found)
         else:
             _admit(sequence, found, draft, memory, now)
@@ -75,6 +78,8 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
         return "pages"
     if request.inputs:
         start = prefix.length
+        if lacks_media(request, memory, start):
+            return "media"
         spans = request.spans_behind(start)
         if draft.whole_spans and not _within_spans(draft, spans, start, 1):
             return "step"
@@ -96,7 +101,7 @@ def _find_room(sequence: Sequence, memory: KVCacheManager) -> Prefix | None:
     way. With nothing running and no such hold left,
     an accepted request always fits: its own hold, if any, is what it starts from.
     """
-    prefix = _find_prefix(sequence, memory)
+    prefix = find_prefix(sequence, memory)
     needed = memory.needed_behind(prefix.tables, sequence.length)
     # Blocks for every other running row: those admitted should not be the next to be preempted.
     reserve = (len(memory.rows.running) + 1) // 2 * memory.groups
@@ -156,6 +161,16 @@ def _reach(
     return count
 
 
+def lacks_media(request: Request, memory: KVCacheManager, start: int) -> bool:
+    """Whether media that positions from ``start`` on read have to be encoded, and are not where workers see them.
+
+    Those that are encoded and held by nobody may give way to the others.
+    """
+    spans = request.spans_behind(start)
+    written = all(span.written for span in spans)
+    return not written and not all(memory.encoder_cache.is_encoded(span.digest) for span in spans)
+
+
 def waits_for_media(memory: KVCacheManager, sequence: Sequence) -> bool:
     """Whether a running sequence can compute nothing before an encoding has ended."""
     at = sequence.num_scheduled_tokens
@@ -211,7 +226,7 @@ def _encode_slices(draft: StepBuilder, memory: KVCacheManager, sequence: Sequenc
         draft.readers.add(sequence.request.rid)
 
 
-def _find_prefix(sequence: Sequence, memory: KVCacheManager) -> Prefix:
+def find_prefix(sequence: Sequence, memory: KVCacheManager) -> Prefix:
     """The longest prefix to start from, not referenced yet, at most up to the last known token."""
     request = sequence.request
     if request.held_tables:

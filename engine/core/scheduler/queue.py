@@ -5,6 +5,7 @@ from heapq import heapify, heappop, heappush
 
 from stentor.protocols.ipc.actors import Resource
 
+from ..request import Request
 from ..sequence import Order, Sequence, SequenceState
 
 
@@ -37,6 +38,21 @@ class WaitingQueue:
         needs = sequence.request.needs
         self.waiting[needs] = self.waiting.get(needs, 0) + 1
         heappush(self._heaps.setdefault(needs, []), (sequence.order, sequence))
+
+    def stand_aside(self, request: Request, resource: Resource) -> None:
+        """A request awaits something more: those of its sequences that wait leave the queue."""
+        request.awaits |= {resource}
+        for sequence in request.sequences:
+            if sequence.state is SequenceState.WAITING:
+                self.take_out(sequence)
+                sequence.move((SequenceState.WAITING,), SequenceState.LOADING)
+
+    def has_come(self, request: Request, resource: Resource) -> None:
+        """What a request awaits is there; with the last of it, those that stood aside take their places."""
+        request.awaits -= {resource}
+        for sequence in request.sequences:
+            if sequence.state is SequenceState.LOADING:
+                self.push(sequence)
 
     def restrict(self, rids: frozenset[int] | None) -> None:
         """Show the sequences of these requests alone, or with None all again; the others keep their places.

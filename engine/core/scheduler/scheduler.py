@@ -4,6 +4,8 @@ from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
+import msgspec
+
 from stentor.protocols.ipc.actors import (
     Append,
     Finished,
@@ -28,7 +30,7 @@ from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
 from .limits import Limits, memory_refusal_of
 from .output import Output, write_masks
-from .prefill import admit_waiting, plan_chunks
+from .prefill import admit_waiting, find_prefix, lacks_media, plan_chunks, waits_for_media
 from .prompt_budget import PromptBudget
 from .refusals import append_refusal_of
 from .rows import RowTable
@@ -160,6 +162,8 @@ class Scheduler:
         self._lacked: list[Resource] = []
         """What somebody in the queue lacked when the last plan was made."""
         self._prompts = PromptBudget(self._limits)
+        self._media_wanted: list[int] = []
+        """Requests whose media are to be written, and whose client has not been told."""
         self._flights: deque[InFlightStep] = deque()
         self._bisector = CrashBisector()
         self._group: frozenset[int] | None = None
@@ -206,6 +210,10 @@ class Scheduler:
             return TokensBatch([], [], [Finished(request.rid, index, "error", None, why) for index in ended])
         self._submitted += 1
         self._output.accept(accepted)
+        unwritten = any(not span.written for span in accepted.inputs)
+        if unwritten and lacks_media(accepted, self._memory, find_prefix(accepted.leader, self._memory).length):
+            self._memory.queue.stand_aside(accepted, "media")
+            self._media_wanted.append(accepted.rid)
         # whether a sequence has all it gets, only its grammar knows
         return None if request.resumed is None or "grammar" in awaits else self._end_satisfied(accepted)
 
@@ -224,7 +232,7 @@ class Scheduler:
         for sequence, constraint in zip(request.sequences, constraints, strict=True):
             sequence.constraint = constraint
         ended = self._end_satisfied(request)
-        self._output.has_come(request, "grammar")
+        self._memory.queue.has_come(request, "grammar")
         return ended
 
     def load(self, rid: int) -> None:
@@ -235,7 +243,7 @@ class Scheduler:
         finds it as any prefix that is cached.
         """
         if (request := self._output.requests.get(rid)) is not None:
-            self._output.stand_aside(request, "transfer")
+            self._memory.queue.stand_aside(request, "transfer")
 
     def loaded(self, rid: int, epoch: int, error: str | None = None) -> TokensBatch | None:
         """What :meth:`load` began in this epoch is over: the request takes its place by its importance.
@@ -248,7 +256,19 @@ class Scheduler:
             return None
         if error is not None:
             return self._noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
-        self._output.has_come(request, "transfer")
+        self._memory.queue.has_come(request, "transfer")
+        return None
+
+    def media_written(self, rid: int, error: str = "") -> TokensBatch | None:
+        """All that a request has brought can be read, as :meth:`take_media_wanted` asked; or, as ``error`` says, it
+        cannot, and the request ends. None where nothing ends."""
+        request = self._output.requests.get(rid)
+        if request is None:
+            return None
+        if error:
+            return self._noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
+        request.inputs = [msgspec.structs.replace(span, written=True) for span in request.inputs]
+        self._memory.queue.has_come(request, "media")
         return None
 
     def append(self, more: Append) -> TokensBatch | None:
@@ -316,6 +336,7 @@ class Scheduler:
         self._lacked = admit_waiting(draft, memory, now)
         draft.budget += withheld
         self._prompts.begun(len(draft.new) + len(draft.forks))
+        self._media_wanted += draft.wanted
         if not draft.works:
             return None
         if limits.max_drafts:
@@ -393,6 +414,12 @@ class Scheduler:
                 self._memory.encoder_cache.complete(digest, begun)
         return self._noted(self._output.settle(flight, result, now))
 
+    def take_media_wanted(self) -> list[int]:
+        """Requests whose media have to be encoded and are not written: each awaits :meth:`media_written`. Told once,
+        and again where media that were known are so no more."""
+        wanted, self._media_wanted = self._media_wanted, []
+        return wanted
+
     def take_released(self) -> list[int]:
         """Requests that have ended and of which no step in flight reads what they brought; each is told once."""
         if not self._output.unreleased:
@@ -419,7 +446,7 @@ class Scheduler:
             sequence.drop_row()
         for request in self._output.requests.values():
             if "transfer" in request.awaits:
-                self._output.has_come(request, "transfer")
+                self._memory.queue.has_come(request, "transfer")
         moved = [*running, *self._preempted()]
         for sequence in moved:
             sequence.num_in_flight = sequence.num_drafts_in_flight = 0

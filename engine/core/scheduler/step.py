@@ -153,6 +153,7 @@ class StepBuilder:
         "slices",
         "streams",
         "waiting",
+        "wanted",
         "whole_spans",
     )
 
@@ -179,6 +180,8 @@ class StepBuilder:
         self.encode: list[EncodeJob] = []
         self.readers: set[int] = set()
         """Requests of which the step reads what they brought in the arena."""
+        self.wanted: list[int] = []
+        """Requests that could begin if their media were written."""
         self.inputs: list[RowInput] = []
         self.new: list[NewRow] = []
         self.forks: list[ForkedRow] = []

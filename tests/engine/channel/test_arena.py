@@ -146,24 +146,49 @@ def test_a_request_of_text_alone_leaves_nothing_behind() -> None:
     assert not len(store), "no engine names a request that brought no media, so it would be kept for ever"
 
 
-def test_staged_media_are_found_by_their_request_and_go_with_the_last_who_holds_them() -> None:
+def test_large_media_have_a_place_at_once_and_are_written_when_they_are_wanted() -> None:
     store = MediaStore(Arena(4 << 20))
     small, large = Media(b"a" * 100, b"s" * 16, 0, 1), Media(bytes(range(256)) * 4096, b"l" * 16, 1, 1)
 
     async def run() -> None:
-        first, second = await asyncio.gather(store.stage([small, large]), store.stage([large]))
-        used = store.arena.used
-        assert used == (1 << 20) + PAGE, "what two bring at once is written once"
         spans = store.place(1, [small, large], 0)
-        assert store.arena.used == used
-        for span, media in zip(spans, (small, large), strict=True):
-            assert bytes(read_all(store.arena).read(span.data)) == media.data
-        for staged in (first, second, second):
-            staged.close()
-        assert store.arena.used == used
-        store.released([1])
+        same = store.place(2, [large], 0)
+        assert [span.written for span in (*spans, *same)] == [True, False, False]
+        assert store.arena.used == (1 << 20) + PAGE, "what two bring has one place"
+        reader = read_all(store.arena)
+        assert bytes(reader.read(spans[1].data)) == bytes(1 << 20)
+        await asyncio.gather(store.write(1), store.write(2))
+        assert bytes(reader.read(same[0].data)) == large.data
+        assert store.place(3, [large], 0)[0].written
+        store.released([1, 2, 3])
         assert store.arena.used == 0
+        assert not store.place(4, [large], 0)[0].written
+        store.released([4])
         store.arena.check_integrity()
+
+    asyncio.run(run())
+
+
+def test_a_request_that_ends_while_its_media_are_written_leaves_nothing_behind_and_nothing_writes_into_its_place() -> (
+    None
+):
+    store = MediaStore(Arena(64 << 20))
+    large, next_one = Media(bytes(32 << 20), b"l" * 16, 0, 1), Media(b"n" * (32 << 20), b"n" * 16, 0, 1)
+
+    async def run() -> None:
+        store.place(1, [large], 0)
+        writing = asyncio.ensure_future(store.write(1))
+        await asyncio.sleep(0)
+        store.released([1])
+        place = store.place(2, [next_one], 0)[0]
+        assert place.data.start == 32 << 20, "the other is being written"
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        await store.write(1)
+        assert store.arena.used == 32 << 20
+        store.released([2])
+        assert store.arena.used == 0
 
     asyncio.run(run())
 
@@ -171,27 +196,7 @@ def test_staged_media_are_found_by_their_request_and_go_with_the_last_who_holds_
 def test_media_that_find_no_room_leave_none_of_theirs_behind() -> None:
     store = MediaStore(Arena(2 << 20))
     fits, never = Media(bytes(1 << 20), b"f" * 16, 0, 1), Media(bytes(2 << 20), b"n" * 16, 1, 1)
-
-    async def run() -> None:
-        with pytest.raises(ArenaFull):
-            await store.stage([fits, never])
-        assert store.arena.used == 0
-
-    asyncio.run(run())
-
-
-def test_a_caller_who_goes_while_its_media_are_written_leaves_nothing_behind() -> None:
-    store = MediaStore(Arena(64 << 20))
-    large = Media(bytes(32 << 20), b"l" * 16, 0, 1)
-
-    async def run() -> None:
-        staging = asyncio.ensure_future(store.stage([large]))
-        await asyncio.sleep(0)
-        staging.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await staging
-        assert store.arena.used == 0
-        (await store.stage([large])).close()
-        assert store.arena.used == 0
-
-    asyncio.run(run())
+    with pytest.raises(ArenaFull):
+        store.place(1, [fits, never], 0)
+    assert store.arena.used == 0
+    assert store.place(2, [fits], 0)

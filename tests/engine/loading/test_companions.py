@@ -11,7 +11,7 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model
 from stentor.engine.loading.weights import iterate_weights, tower_weights
-from stentor.tests.parity.published import ultravox
+from stentor.tests.parity.published_sounds import ultravox
 
 _BEGIN = "language_model."
 

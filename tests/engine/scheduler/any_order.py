@@ -66,6 +66,12 @@ class AnyOrder(RuleBasedStateMachine):
     def loaded(self, fails: bool) -> None:
         self.engine.loaded(self.rng.randrange(len(self.engine.loads)), "it could not be loaded" if fails else None)
 
+    @precondition(lambda self: self.engine.wanted)
+    @rule(fails=st.sampled_from([False, False, False, True]))
+    def write(self, fails: bool) -> None:
+        wanted = self.engine.wanted
+        self.engine.write(self.rng.randrange(len(wanted)), "they cannot be written" if fails else "")
+
     @precondition(lambda self: self.engine.compiling)
     @rule()
     def compiled(self) -> None:

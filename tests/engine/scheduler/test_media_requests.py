@@ -228,6 +228,55 @@ def test_media_that_never_fit_are_refused(changes: dict[str, int], message: str)
     assert message in (engine.clients[rid].finished[0].message or "")
 
 
+def test_media_are_asked_for_when_they_have_to_be_encoded_and_not_where_their_blocks_are_known() -> None:
+    engine = seeing(late_media=True, prefix_cache=True)
+    prompt = [5, *[9] * 5, 6, 6]
+    first = engine.submit([*prompt, 3], media=[picture(0, 1)])
+    assert engine.wanted == [first]
+    engine.step()
+    assert not engine.plans
+    assert engine.scheduler.stats().waiting_for == {"media": 1}
+    engine.drain()
+    again = engine.submit([*prompt, 4], media=[picture(0, 1)])
+    other = engine.submit([4, *prompt], media=[picture(0, 2)])
+    late = engine.submit([*prompt[:6], 7, *[9] * 3, 3], media=[picture(0, 1), picture(1, 7)])
+    assert engine.wanted == [late], "one is known in its place, and one is encoded"
+    before = len(engine.plans)
+    while not {again, other} <= {rid for rid, client in engine.clients.items() if client.finished}:
+        engine.step()
+    assert not any(plan.encode for plan in engine.plans[before:])
+    engine.drain()
+    engine.check_clients()
+
+
+def test_a_request_whose_blocks_have_gone_while_it_waited_asks_for_its_media() -> None:
+    engine = seeing(late_media=True, prefix_cache=True, max_num_seqs=1)
+    prompt = [5, *[9] * 5, 6, 6]
+    engine.submit([*prompt, 3], media=[picture(0, 1)])
+    engine.drain()
+    engine.submit([1, 2], max_tokens=6)
+    engine.step()
+    again = engine.submit([*prompt, 4], media=[picture(0, 1)])
+    assert not engine.wanted
+    engine.scheduler.reset_prefix_cache()
+    engine.kill_worker()
+    asked = []
+    while not asked:
+        engine.step()
+        asked = engine.wanted.copy()
+    assert asked == [again]
+    engine.drain()
+    engine.check_clients()
+
+
+def test_a_request_whose_media_cannot_be_written_ends_with_the_reason() -> None:
+    engine = seeing(late_media=True)
+    rid = engine.submit([5, *[9] * 5, 6], media=[picture(0, 1)])
+    engine.write(error="no space is left")
+    assert engine.clients[rid].finished[0].message == "no space is left"
+    engine.check_empty()
+
+
 def submit_random(engine: Engine, rng: random.Random) -> int:
     prompt = random_prompt(rng)
     media = []
@@ -253,6 +302,7 @@ class MediaMachine(AnyOrder):
             max_encodings=st.integers(1, 3),
             whole_spans=st.sampled_from([0, 6]),
             sliced=st.booleans(),
+            late_media=st.booleans(),
             media_room=st.sampled_from([0, 1, 3]),
             windows=st.sampled_from([(0,), (0, 5)]),
         ),

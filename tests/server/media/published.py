@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from stentor.tests.parity.published import PUBLISHED
-from stentor.tests.support.vision_models import CHATML, PATCH, SPECIAL, write_tokenizer
+from stentor.tests.support.vision_models import CHATML, PATCH, SIDE, SPECIAL, write_tokenizer
 
 _HALF: Final = [0.5, 0.5, 0.5]
 
@@ -27,6 +27,28 @@ _CONTENT: Final = (
 )
 """A template that knows texts alone, as that of Llama."""
 _FILES: Final[Mapping[str, _Files]] = {
+    "eagle2_5": _Files(
+        CHATML.replace("{% for message", "{% set count = namespace(value=0) %}{% for message", 1).replace(
+            "IMAGE", "{% set count.value = count.value + 1 %}<image-{{ count.value }}>"
+        ),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "Eagle2_5_VLImageProcessorFast", "image_mean": _HALF, "image_std": _HALF},
+                **{"size": {"height": SIDE, "width": SIDE}, "max_dynamic_tiles": 6, "min_dynamic_tiles": 1},
+                **{"use_thumbnail": True, "pad_during_tiling": False},
+            }
+        },
+    ),
+    "funaudiochat": _Files(
+        _CONTENT,
+        {
+            "preprocessor_config.json": {
+                **{"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 8, "chunk_length": 4},
+                **{"n_fft": 400, "hop_length": 160, "sampling_rate": 16_000, "return_attention_mask": True},
+            }
+        },
+        {"<video>": "<|AUDIO|>", "<|vision_start|>": "<|audio_bos|>", "<|vision_end|>": "<|audio_eos|>"},
+    ),
     "kimi_vl": _Files(
         CHATML.replace("IMAGE", "<|media_start|>image<|media_content|><|media_pad|><|media_end|>"),
         {
@@ -40,6 +62,9 @@ _FILES: Final[Mapping[str, _Files]] = {
             **{"<|image_pad|>": "<|media_pad|>", "<|vision_start|>": "<|media_start|>"},
             **{"<|vision_end|>": "<|media_end|>", "<image>": "<|media_content|>"},
         },
+    ),
+    "llama_nemotron_vl": _Files(
+        CHATML.replace("IMAGE", "<image>\n"), {"preprocessor_config.json": {"max_num_tiles": 6}}
     ),
     "ovis2_5": _Files(
         CHATML.replace("IMAGE", "<image>\n"),

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from stentor.server.media.images.cohere2 import Cohere2VisionImages
+from stentor.server.media.images.eagle import canvas as eagle_canvas
 from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
@@ -103,3 +104,14 @@ def test_low_detail_is_fewer_patches_or_tiles(name: str, least: dict[str, int]) 
     assert processor.low_detail.keys() == least.keys()
     whole, low = (processor([waves(64, 64)], return_tensors="np", **each)["pixel_values"] for each in ({}, least))
     assert len(low) < len(whole)
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [((448, 448), (1, 1)), ((896, 448), (2, 1)), ((448, 1500), (1, 3)), ((2000, 2000), (3, 3)), ((10, 9), (1, 1))],
+)
+def test_tiles_of_eagle_are_those_that_distort_a_picture_the_least_with_enough_of_its_pixels(
+    size: tuple[int, int], grid: tuple[int, int]
+) -> None:
+    width, height = size
+    assert eagle_canvas(height, width, 448, 1, 12) == grid

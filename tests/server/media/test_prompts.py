@@ -70,7 +70,9 @@ class Family(NamedTuple):
         return ConversationMedia(made)
 
     def prompt(self, messages: Sequence[Message], pictures: Sequence[Image.Image]) -> tuple[list[int], PlacedMedia]:
-        media = self.conversation_media(pictures)
+        return self.written(messages, self.conversation_media(pictures))
+
+    def written(self, messages: Sequence[Message], media: ConversationMedia) -> tuple[list[int], PlacedMedia]:
         text = media.text
         tokens = asyncio.run(
             self.pool.render_chat(messages, add_generation_prompt=True, add_special_tokens=True, media=text)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.numpy import load
+from safetensors.numpy import load, save
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
@@ -19,7 +19,11 @@ from stentor.engine.model_config.vision_hf import vision_spec_from_hf
 from stentor.engine.models.audio_tower import native_audio_tower
 from stentor.engine.models.payload import read_payload
 from stentor.engine.models.vision_tower import native_tower
+from stentor.server.media.chat_media import ConversationMedia
 from stentor.server.media.model_processor import ModelProcessor, ProcessorError
+from stentor.server.media.processed_cache import ProcessedMedia
+from stentor.server.media.refusal import Refusal
+from stentor.server.text.errors import TemplateError
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE
 from stentor.tests.server.media.test_own_images import waves
@@ -48,7 +52,9 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 PROMPTS = {
+    "eagle2_5": "<image 1><img>{}</img>",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
+    "llama_nemotron_vl": "<img>{}</img>\n",
     "ovis2_5": "{}\n",
 }
 """What stands in a prompt for a picture, but for its placeholders."""
@@ -73,6 +79,90 @@ def test_the_prompt_is_the_published_one(whole: Whole, written: str) -> None:
     placeholder = one.pool.tokenizer.name_of(one.media._ids["image"])
     expected = written.format(placeholder * placed.tokens["image"])
     assert text == f"<|im_start|>user\na{expected}b<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_pictures_of_eagle_are_numbered(tmp_path: Path) -> None:
+    WHOLE["eagle2_5"](tmp_path)
+    one = family_in(tmp_path)
+    content = [{"type": "image"}, {"type": "text", "text": "a"}, {"type": "image"}]
+    told, placed = one.prompt([{"role": "user", "content": content}], [picture(16, 16), picture(40, 16)])
+    text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
+    small, wide = "<IMG_CONTEXT>" * 4, "<IMG_CONTEXT>" * (4 * placed.spans[1].length // 4)
+    expected = f"<image 1><img>{small}</img>a<image 2><img>{wide}</img>"
+    assert text == f"<|im_start|>user\n{expected}<|im_end|>\n<|im_start|>assistant\n"
+    assert placed.spans[1].length > 4
+
+
+@pytest.mark.parametrize("text", ["<image-1>", "<image-2>", "<image-07>"])
+def test_a_text_that_holds_a_numbered_place_is_refused_beside_pictures(tmp_path: Path, text: str) -> None:
+    WHOLE["eagle2_5"](tmp_path)
+    content = [{"type": "text", "text": text}, {"type": "image"}]
+    with pytest.raises(TemplateError, match="The conversation holds `<image-1>` 2 times, which stands for image input"):
+        family_in(tmp_path).prompt([{"role": "user", "content": content}], [picture(16, 16)])
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"downsample_ratio": 0.3}, "downsample_ratio is 0.3, expected one over a whole number"),
+        ({"select_layer": -9}, "vision_feature_layer is -9, expected one of 2 layers"),
+        ({"use_backbone_lora": 16}, "use_backbone_lora is not 0"),
+        (
+            {"vision_config": {"model_type": "radio"}},
+            "vision_config.model_type is 'radio', expected",
+        ),
+    ],
+)
+def test_a_tower_of_eagle_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    vision = {"model_type": "siglip_vision_model", "num_hidden_layers": 2}
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "eagle_2_5_vl", "vision_config": vision, **config}, 64)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (
+            {"vision_config": {"args": {"model": "vit_giant"}}},
+            "vision_config.args.model is 'vit_giant', expected one of",
+        ),
+        ({"vision_config": {"num_attention_heads": 7}}, "7 heads do not divide 1280 dimensions"),
+        ({"downsample_ratio": 0.3}, "downsample_ratio is 0.3"),
+        ({"vision_config": {"args": {"register_multiple": -3}}}, "register_multiple is '-3'"),
+    ],
+)
+def test_a_tower_of_nemotron_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "NemotronH_Nano_VL_V2", "vision_config": {"patch_size": 16}, **config}, 64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "vision", "why"),
+    [
+        ("ovis2", {"tokenize_function": "st_argmax"}, "tokenize_function is 'st_argmax', expected 'softmax'"),
+        ("ovis2", {"hidden_stride": 3}, "hidden_stride is 3, which does not divide 16 patches a side"),
+        ("ovis2", {"num_visual_indicator_tokens": 4}, "visual_indicator_token_ids are not num_visual_indicator_tokens"),
+        ("llama4", {"intermediate_size": 4096}, "intermediate_size is 4096, expected 3072"),
+        (
+            "llama4",
+            {"intermediate_size": 3072, "projector_input_dim": 8},
+            "projector_input_dim is not projector_output",
+        ),
+        ("llama4", {"pixel_shuffle_ratio": 0.7}, "pixel_shuffle_ratio is 0.7, expected one over a whole number"),
+    ],
+)
+def test_towers_of_ovis_2_and_llama_4_of_another_form_are_refused(
+    kind: str, vision: dict[str, object], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": kind, "vision_config": vision, "visual_indicator_token_ids": [1, 2]}, 64)
+
+
+def test_registers_are_filled_up_to_a_multiple_as_the_published_sizes_say() -> None:
+    teachers = [{"name": name} for name in ("clip", "siglip2", "dino_v2", "sam")]
+    args = {"model": "vit_huge_patch16_224", "register_multiple": 8, "teachers": teachers}
+    spec = vision_spec_from_hf({"model_type": "NemotronH_Nano_VL_V2", "vision_config": {"args": args}}, 64)
+    assert (spec.registers, spec.hidden_size, len(spec.layers), spec.side) == (8, 1280, 32, 32)
 
 
 def test_kimis_pictures_are_filled_up_and_have_no_more_patches_than_its_files_say(tmp_path: Path) -> None:
@@ -184,3 +274,78 @@ def test_frames_are_those_of_whispers_own_extractor(whole: Whole) -> None:
     found = load(whole.family.processor.audio(samples).payload)["audio_values"]
     assert found == pytest.approx(expected["input_features"], abs=1e-4)
     assert found.shape[2] == 30
+
+
+@pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)
+@pytest.mark.parametrize(
+    ("seconds", "frames", "count"),
+    [(0.001, [3], 1), (0.273, [20, 8], 2), (1.0, [20] * 5, 9), (1.044, [20] * 5 + [5], 9)],
+)
+def test_a_sound_of_funaudiochat_is_counted_by_its_units(
+    whole: Whole, seconds: float, frames: list[int], count: int
+) -> None:
+    samples = np.random.default_rng(1).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
+    heard = whole.family.processor.audio(samples)
+    tensors = load(heard.payload)
+    assert tensors["audio_lens"].tolist() == frames
+    assert tensors["audio_values"].shape == (len(frames), 8, 20)
+    assert heard.replacement == f"<|audio_bos|>{'<|AUDIO|>' * count}<|audio_eos|>"
+    assert len(whole.tower.encode(read_payload(heard.payload)).embeddings) == count
+    assert whole.family.processor.written == {"audio": "<|audio_bos|><|AUDIO|><|audio_eos|>"}
+
+
+@pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)
+def test_a_sound_of_funaudiochat_has_the_frames_that_whispers_extractor_makes_of_a_whole_window(whole: Whole) -> None:
+    samples = np.random.default_rng(2).normal(0, 0.1, 16_037).astype(np.float32)
+    own = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=4)
+    expected = own([samples], sampling_rate=16_000, return_tensors="np", return_attention_mask=True)
+    frames = int(expected["attention_mask"].sum())
+    found = load(whole.family.processor.audio(samples).payload)
+    assert frames == found["audio_lens"].sum()
+    values = found["audio_values"].swapaxes(0, 1).reshape(8, -1)[:, :frames]
+    assert values == pytest.approx(expected["input_features"][0, :, :frames], abs=1e-4)
+
+
+@pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)
+def test_a_sound_that_is_longer_than_the_model_hears_is_refused(whole: Whole) -> None:
+    with pytest.raises(Refusal, match="it takes 4 seconds at most"):
+        whole.family.processor.audio(np.zeros(16_000 * 4 + 1, np.float32))
+
+
+@pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)
+def test_the_prompt_of_funaudiochat_is_the_published_one(whole: Whole) -> None:
+    one = whole.family
+    heard = one.processor.audio(np.zeros(16_000, np.float32))
+    made = ProcessedMedia("audio", bytes(16), heard.payload, one.processor.written["audio"], heard.replacement, None)
+    content = [{"type": "audio"}, {"type": "text", "text": "b"}]
+    told, placed = one.written([{"role": "user", "content": content}], ConversationMedia([made]))
+    text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
+    sound = f"<|audio_bos|>{'<|AUDIO|>' * 9}<|audio_eos|>"
+    assert text == f"<|im_start|>user\n{sound}\nb<|im_end|>\n<|im_start|>assistant\n"
+    assert placed.tokens == {"audio": 9}
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"output_dim": 32}, "output_dim of audio_config is 32, and the decoder's hidden size 64"),
+        ({"n_window": 41}, "n_window is 41, expected at most the 40"),
+        ({"activation_function": "relu"}, "activation_function of audio_config is not gelu"),
+        ({"group_size": 0}, "group_size is '0'"),
+        ({"encoder_attention_heads": 3}, "32 dimensions do not divide among 3 heads"),
+    ],
+)
+def test_an_encoder_of_funaudiochat_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
+    audio = {"d_model": 32, "encoder_attention_heads": 4, "max_source_positions": 40, "n_window": 10, "output_dim": 64}
+    with pytest.raises(ConfigError, match=why):
+        audio_spec_from_hf({"model_type": "funaudiochat", "audio_config": {**audio, **config}}, 64)
+
+
+@pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)
+@pytest.mark.parametrize("count", [0, 9, -1])
+def test_as_many_embeddings_as_a_sound_cannot_have_are_refused(whole: Whole, count: int) -> None:
+    samples = np.zeros(16_00, np.float32)
+    tensors = load(whole.family.processor.audio(samples).payload) | {"audio_embeddings": np.array([count])}
+    payload = save(tensors, {"modality": "audio"})
+    with pytest.raises(ValueError, match=f"audio_embeddings is {count}, expected what"):
+        whole.tower.encode(read_payload(payload))

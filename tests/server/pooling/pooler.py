@@ -13,7 +13,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from stentor.engine.channel.arena import Arena
 from stentor.engine.client.client import EngineUnavailable
-from stentor.engine.client.media import Media, MediaStore, StagedMedia
+from stentor.engine.client.media import Media, MediaStore
 from stentor.engine.client.stream import Event
 from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.model_config.pooling_config import PoolingConfig, ScoreHead
@@ -149,9 +149,6 @@ class FakePooler:
             self.store.released([len(self.streams)])
         self.streams.append(PoolStream(self, len(self.streams), prompt, pooling))
         return self.streams[-1]
-
-    async def stage(self, media: Sequence[Media]) -> StagedMedia:
-        return await self.store.stage(media)
 
     @property
     def live(self) -> int:

@@ -9,8 +9,7 @@ import httpx
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from stentor.engine.channel.arena import Arena
-from stentor.engine.client.media import Media, MediaStore, StagedMedia
+from stentor.engine.client.media import Media
 from stentor.engine.client.stream import Event
 from stentor.engine.core.loop import engine_ready
 from stentor.protocols.ipc.actors import EngineReady, Stats
@@ -38,7 +37,6 @@ class RealPooler:
         self.failure = self.stalled = None
         self.engine_restarts = 0
         self.stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
-        self.store = MediaStore(Arena())
         self.prompts: list[list[int]] = []
         self.media: list[list[Media]] = []
         """Of each prompt."""
@@ -59,9 +57,6 @@ class RealPooler:
         self.media.append([*media])
         rid = self.engine.submit(prompt, params, salt=salt, media=[*media], pooling=pooling)
         return RealStream(self.engine, rid)
-
-    async def stage(self, media: Sequence[Media]) -> StagedMedia:
-        return await self.store.stage(media)
 
 
 class RealStream:

@@ -126,7 +126,7 @@ def test_more_conversations_than_are_read_at_a_time_have_a_vector_each(run: Run)
         for each, found in zip(texts, answer["data"], strict=True):
             near(found["embedding"], served.vector(("user", each)))
         assert served.state.admission.memory.bytes == 0, "what was held for them is given back"
-        assert served.pooler.store.arena.used == 0
+        assert served.pooler.engine.shelf.store.arena.used == 0
 
     run(use)
 

@@ -1,0 +1,193 @@
+"""Tiny random models that hear, whose classes transformers does not have: Ultravox and FunAudioChat."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transformers as untyped_transformers
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioEncoder
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+from stentor.tests.parity.composed import Composed, Published
+from stentor.tests.parity.pictures import Kind, Picture, Tensors
+from stentor.tests.support.vision_models import TEXT, VOCAB, randomised, token
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+
+class _Gated(torch.nn.Module):
+    """Ultravox's projector since version 0.5."""
+
+    def __init__(self, inputs: int, inner: int, outputs: int) -> None:
+        super().__init__()
+        self.ln_pre = torch.nn.RMSNorm(inputs, 1e-6)
+        self.linear_1 = torch.nn.Linear(inputs, inner, bias=False)
+        self.ln_mid = torch.nn.RMSNorm(inner // 2, 1e-6)
+        self.linear_2 = torch.nn.Linear(inner // 2, outputs, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        up, gate = self.linear_1(self.ln_pre(x)).chunk(2, dim=-1)
+        out: torch.Tensor = self.linear_2(self.ln_mid(torch.nn.functional.silu(gate) * up))
+        return out
+
+
+class _Posterior(_Gated):
+    """Before that."""
+
+    def __init__(self, inputs: int, inner: int, outputs: int) -> None:
+        super().__init__(inputs, inner, outputs)
+        del self.ln_mid
+        self.ln_post = torch.nn.RMSNorm(outputs, 1e-6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        up, gate = self.linear_1(self.ln_pre(x)).chunk(2, dim=-1)
+        out: torch.Tensor = self.ln_post(self.linear_2(torch.nn.functional.silu(gate) * up))
+        return out
+
+
+class _Stacked(torch.nn.Module):
+    """Whisper's encoder, of whose positions several become one; whole windows are computed."""
+
+    def __init__(self, config: Any, projector: torch.nn.Module, stack: int) -> None:
+        super().__init__()
+        self.audio_tower = WhisperEncoder(config)
+        self.multi_modal_projector, self.stack = projector, stack
+
+    def forward(self, audio_values: torch.Tensor, audio_lens: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self._window(*each) for each in zip(audio_values, audio_lens.tolist(), strict=True)])
+
+    def _window(self, values: torch.Tensor, frames: int) -> torch.Tensor:
+        encoder = self.audio_tower
+        x = torch.nn.functional.gelu(encoder.conv1(values[None]))
+        x = torch.nn.functional.gelu(encoder.conv2(x)).transpose(1, 2)
+        x = x + encoder.embed_positions.weight[: x.shape[1]]
+        mask = torch.zeros(1, 1, x.shape[1], x.shape[1])
+        mask[..., (frames + 1) // 2 :] = -torch.inf
+        for layer in encoder.layers:
+            x = layer(x, mask)
+            x = x[0] if isinstance(x, tuple) else x
+        x = encoder.layer_norm(x)[0]
+        x = torch.nn.functional.pad(x, (0, 0, 0, -len(x) % self.stack))
+        found: torch.Tensor = self.multi_modal_projector(x.reshape(-1, self.stack * x.shape[1]))
+        return found[: -(-frames // (2 * self.stack))]
+
+
+_SOUND: Final = token("<video>")
+_WHISPER: Final = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48}
+_ULTRAVOX: Final = {**_WHISPER, "num_mel_bins": 8, "max_source_positions": 40, "model_type": "whisper"}
+
+
+def ultravox(folder: Path, *, middle: bool = True) -> Composed:
+    """``middle``: with a norm between its projector's products."""
+    text = transformers.LlamaConfig(**TEXT)
+    config = {
+        **{"architectures": ["UltravoxModel"], "model_type": "ultravox", "text_model_id": None, "audio_model_id": None},
+        **{"text_config": text.to_dict(), "audio_config": _ULTRAVOX, "vocab_size": VOCAB, "audio_token_index": _SOUND},
+        **{"hidden_size": 48, "stack_factor": 4, "projector_act": "swiglu", "projector_ln_mid": middle},
+    }
+    kind = _Gated if middle else _Posterior
+
+    def make() -> Composed:
+        tower = _Stacked(transformers.WhisperConfig(**_ULTRAVOX), kind(4 * 32, 48, 64), 4)
+        return Composed(transformers.LlamaForCausalLM(text), tower, _SOUND)
+
+    model: Composed = randomised("ultravox", make)
+    model.save(folder, config, "language_model.", str)
+    return model
+
+
+def _spoken(random: torch.Generator, size: int) -> Picture:
+    """One window; or two, of which the second is filled up."""
+    frames = ([27], [80, 19])[size]
+    values = torch.randn(len(frames), 8, max(frames), generator=random)
+    for window, count in zip(values, frames, strict=True):
+        window[:, count:] = 0
+    tensors = {"audio_values": values, "audio_lens": torch.tensor(frames)}
+    return Picture(tensors, [_SOUND] * sum(-(-count // 8) for count in frames), modality="audio")
+
+
+def _windows(parts: Sequence[Tensors]) -> dict[str, Any]:
+    """Windows of several sounds, which differ in frames."""
+    values = [window for part in parts for window in part["audio_values"]]
+    return {"audio_values": values, "audio_lens": torch.cat([part["audio_lens"] for part in parts])}
+
+
+class _GroupedSound(torch.nn.Module):
+    """The encoder of Qwen2.5-Omni, with another dimension of its heads, and an embedding for each group of what it
+    makes (FunAudioChat). Units of speech are all one."""
+
+    def __init__(self, audio: Mapping[str, Any]) -> None:
+        super().__init__()
+        config = transformers.Qwen2_5OmniAudioEncoderConfig(**{**audio, "attn_implementation": "eager"})
+        self.continuous_audio_tower = Qwen2_5OmniAudioEncoder(config)
+        outputs = audio["output_dim"]
+        self.audio_tower = torch.nn.ModuleDict(
+            {
+                "embed_tokens": torch.nn.Embedding(audio["codebook_size"], outputs),
+                **{f"{name}output_matching": torch.nn.Linear(outputs, outputs, False) for name in ("", "continual_")},
+            }
+        )
+        self.size, self.unit = audio["group_size"], audio["pad_token_id"]
+        self.adds = audio["continuous_features_mode"] == "add"
+
+    def forward(self, sounds: Sequence[Mapping[str, torch.Tensor]]) -> torch.Tensor:
+        return torch.cat([self._sound(**sound) for sound in sounds])
+
+    def _sound(
+        self, audio_values: torch.Tensor, audio_lens: torch.Tensor, audio_embeddings: torch.Tensor
+    ) -> torch.Tensor:
+        frames = int(audio_lens.sum())
+        values = audio_values.transpose(0, 1).flatten(1)[:, :frames]
+        lengths = torch.tensor([frames])
+        after, _ = self.continuous_audio_tower._get_feat_extract_output_lengths(lengths)
+        heard = self.continuous_audio_tower(values, feature_lens=lengths, aftercnn_lens=after).last_hidden_state
+        count = self.size * int(audio_embeddings)
+        heard = torch.nn.functional.pad(heard[:count], (0, 0, 0, max(0, count - len(heard))))
+        parts = self.audio_tower
+        found: torch.Tensor = parts["continual_output_matching"](heard.view(-1, self.size, heard.shape[1]).mean(1))
+        units = parts["embed_tokens"].weight[self.unit].expand(len(found), -1)
+        return found + parts["output_matching"](units) if self.adds else found
+
+
+_GROUPED: Final = {
+    **{**_WHISPER, "num_mel_bins": 8, "max_source_positions": 40, "n_window": 10, "output_dim": 64, "group_size": 3},
+    **{"codebook_size": 12, "pad_token_id": 7, "continuous_features_mode": "add"},
+}
+
+
+def _funaudiochat(folder: Path, *, adds: bool = True) -> Composed:
+    text = transformers.Qwen3Config(**TEXT, head_dim=16, tie_word_embeddings=False)
+    audio = {**_GROUPED, "continuous_features_mode": "add" if adds else "replace"}
+    config = {
+        **{"architectures": ["FunAudioChatForConditionalGeneration"], "model_type": "funaudiochat"},
+        **{"text_config": text.to_dict(), "audio_config": {**audio, "model_type": "funaudiochat_audio_encoder"}},
+        **{"audio_token_index": _SOUND, "hidden_size": 64},
+    }
+    model: Composed = randomised(
+        "funaudiochat", lambda: Composed(transformers.Qwen3ForCausalLM(text), _GroupedSound(audio), _SOUND)
+    )
+    model.save(folder, config, "language_model.", str)
+    return model
+
+
+def _grouped(random: torch.Generator, size: int) -> Picture:
+    """A window and a half; or two and a little, with an odd number of positions."""
+    frames = ([20, 9], [20, 20, 1])[size]
+    values = torch.randn(len(frames), 8, 20, generator=random)
+    for window, count in zip(values, frames, strict=True):
+        window[:, count:] = 0
+    count = -(-(sum(frames) // 4) // 3)
+    tensors = {"audio_values": values, "audio_lens": torch.tensor(frames), "audio_embeddings": torch.tensor([count])}
+    return Picture(tensors, [_SOUND] * count, modality="audio")
+
+
+_GROUPS: Final = Kind(_grouped, _SOUND, lambda parts: {"sounds": parts})
+HEARING: Final[Mapping[str, Published]] = {
+    "funaudiochat": Published("funaudiochat", _funaudiochat, _GROUPS),
+    "funaudiochat_alone": Published("funaudiochat", partial(_funaudiochat, adds=False), _GROUPS),
+    "ultravox": Published("ultravox", ultravox, Kind(_spoken, _SOUND, _windows)),
+    "ultravox_0.4": Published("ultravox", partial(ultravox, middle=False), Kind(_spoken, _SOUND, _windows)),
+}

@@ -1,0 +1,192 @@
+"""Tiny random models that see tiles, whose classes transformers does not have: Eagle 2.5 and Nemotron Nano VL."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transformers as untyped_transformers
+from safetensors.torch import load_file, save_file
+
+from stentor.tests.parity.composed import Composed, Published
+from stentor.tests.parity.pictures import Kind, Picture, cat
+from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, randomised, token
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+
+class _Tiled(torch.nn.Module):
+    """SigLIP's tower over tiles, and two products of each square of four patches (Eagle 2.5)."""
+
+    def __init__(self, vision: Mapping[str, Any], layer: int) -> None:
+        super().__init__()
+        config = transformers.SiglipVisionConfig(**vision, vision_use_head=False)
+        self.vision_model = transformers.SiglipVisionModel(config)
+        self.layer, joined = layer, 4 * vision["hidden_size"]
+        products = torch.nn.Linear(joined, 64), torch.nn.GELU(), torch.nn.Linear(64, 64)
+        self.mlp1 = torch.nn.Sequential(torch.nn.LayerNorm(joined), *products)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        found = self.vision_model(pixel_values, output_hidden_states=True)
+        patches = found.last_hidden_state if self.layer == -1 else found.hidden_states[self.layer]
+        side = int(patches.shape[1] ** 0.5)
+        squares = patches.view(len(patches), side // 2, 2, side // 2, 2, -1).transpose(2, 3)
+        made: torch.Tensor = self.mlp1(squares.flatten(3).flatten(0, 2))
+        return made
+
+
+def eagle(folder: Path, *, layer: int = -2) -> Composed:
+    """``layer``: whose output is taken; -1: that of the last, normed."""
+    text = transformers.Qwen2Config(**TEXT, tie_word_embeddings=False)
+    vision = {**SIZES, "patch_size": PATCH, "image_size": SIDE}
+    config = {
+        **{"architectures": ["Eagle2_5_VLForConditionalGeneration"], "model_type": "eagle_2_5_vl"},
+        **{"text_config": text.to_dict(), "vision_config": {**vision, "model_type": "siglip_vision_model"}},
+        **{"image_token_index": token("<IMG_CONTEXT>"), "select_layer": layer, "downsample_ratio": 0.5},
+        **{"use_backbone_lora": 0, "use_llm_lora": 0, "mlp_connector_layers": 2},
+    }
+
+    def make() -> Composed:
+        return Composed(transformers.Qwen2ForCausalLM(text), _Tiled(vision, layer), token("<IMG_CONTEXT>"))
+
+    def named(name: str) -> str:
+        known = name.startswith(("mlp1.", "vision_model.vision_model."))
+        return name if known else name.replace("vision_model.", "vision_model.vision_model.", 1)
+
+    model: Composed = randomised("eagle2_5", make)
+    model.save(folder, config, "language_model.", named)
+    return model
+
+
+def _in_tiles(random: torch.Generator, size: int) -> Picture:
+    tiles = (1, 3)[size]
+    pixels = torch.randn(tiles, 3, SIDE, SIDE, generator=random)
+    return Picture({"pixel_values": pixels}, [token("<IMG_CONTEXT>")] * (tiles * (SIDE // PATCH // 2) ** 2))
+
+
+class _Radio(torch.nn.Module):
+    """transformers' C-RADIO over tiles, and two products of each square of four patches (Nemotron Nano VL)."""
+
+    def __init__(self, products: torch.nn.Sequential) -> None:
+        super().__init__()
+        config = transformers.RadioConfig(
+            **{name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")},
+            **{"mlp_ratio": SIZES["intermediate_size"] / SIZES["hidden_size"], "patch_size": PATCH},
+            **{"max_img_size": 6 * PATCH, "image_size": SIDE, "num_cls_tokens": 2, "num_registers": 2},
+        )
+        self.vision_model = transformers.RadioModel(config)
+        self.vision_model.make_preprocessor_external()
+        self.mlp1 = products
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        patches = self.vision_model(pixel_values).features
+        side = int(patches.shape[1] ** 0.5)
+        squares = patches.view(len(patches), side // 2, 2, side // 2, 2, -1).transpose(2, 3)
+        made: torch.Tensor = self.mlp1(squares.flatten(3).flatten(0, 2))
+        return made
+
+
+class _SquaredReLU(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) ** 2
+
+
+_RADIO_NAMES: Final = {
+    "vision_model.embeddings.patch_projection": "patch_generator.embedder",
+    "vision_model.embeddings.position_embedding": "patch_generator.pos_embed",
+    "vision_model.embeddings.cls_register_token": "patch_generator.cls_token.token",
+    "vision_model.encoder.layer.": "blocks.",
+}
+"""As published, behind ``vision_model.radio_model.model.``."""
+
+
+def _nemotron_vl(folder: Path, name: str, text: Any, make_text: Callable[[], Any], products: list[Any]) -> Composed:
+    picture = token("<image>")
+    config = {
+        **{"architectures": [name], "model_type": name, "llm_config": text.to_dict(), "force_image_size": SIDE},
+        **{"img_context_token_id": picture, "downsample_ratio": 0.5, "projector_hidden_size": 48, "ps_version": "v2"},
+        **{"norm_mean": [0.5] * 3, "norm_std": [0.5] * 3, "use_thumbnail": True, "patch_size": PATCH},
+        "vision_config": {
+            **SIZES,
+            **{"model_type": "radio", "patch_size": PATCH},
+            "args": {
+                **{"model": "vit_huge_patch16_224", "cpe_max_size": 6 * PATCH, "register_multiple": 4},
+                **{"cls_token_per_teacher": True, "teachers": [{"name": each} for each in ("clip", "dino", "clip")]},
+            },
+        },
+    }
+    model: Composed = randomised(name, lambda: Composed(make_text(), _Radio(torch.nn.Sequential(*products)), picture))
+
+    with torch.no_grad():
+        for scale in (each for name, each in model.named_parameters() if "layer_scale" in name):
+            scale.fill_(1.0)  # published files have none
+
+    def named(own: str) -> str:
+        for begin, published in _RADIO_NAMES.items():
+            if own.startswith(begin):
+                return f"vision_model.radio_model.model.{published}{own.removeprefix(begin)}"
+        return own
+
+    model.save(folder, config, "language_model.", named)
+    _join_heads(folder, "backbone." if text.model_type == "nemotron_h" else "model.")
+    return model
+
+
+def _join_heads(folder: Path, decoder: str) -> None:
+    """Queries, keys and values as one product, as published; ``decoder``: what its layers' names begin with there."""
+    file = folder / "model.safetensors"
+    found = load_file(file)
+    parts = ("q_proj", "k_proj", "v_proj")
+    for name in [name for name in found if ".attention.q_proj." in name]:
+        joint = torch.cat([found.pop(name.replace("q_proj", part)) for part in parts])
+        found[name.replace("attention.q_proj", "attn.qkv")] = joint
+    renamed = {"language_model.model.": f"language_model.{decoder}", ".attention.o_proj.": ".attn.proj."}
+    for own, published in renamed.items():
+        found = {name.replace(own, published): tensor for name, tensor in found.items()}
+    scales = [
+        name for name in found if "layer_scale" in name or "vision_model.summary" in name or "conditioner" in name
+    ]
+    for name in scales:
+        del found[name]
+    save_file(found, file)
+
+
+def llama_nemotron_vl(folder: Path) -> Composed:
+    text = transformers.LlamaConfig(**TEXT)
+    joined = 4 * SIZES["hidden_size"]
+    products = [torch.nn.LayerNorm(joined), torch.nn.Linear(joined, 48), torch.nn.GELU(), torch.nn.Linear(48, 64)]
+    return _nemotron_vl(folder, "Llama_Nemotron_Nano_VL", text, lambda: transformers.LlamaForCausalLM(text), products)
+
+
+def nemotron_h_vl(folder: Path) -> Composed:
+    sizes = {name: value for name, value in TEXT.items() if name != "num_hidden_layers"}
+    text = transformers.NemotronHConfig(
+        **sizes,
+        **{"layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"], "mamba_num_heads": 8},
+        **{"mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 8, "head_dim": 16, "tie_word_embeddings": False},
+    )
+    joined = 4 * SIZES["hidden_size"]
+    products = [
+        torch.nn.RMSNorm(joined, 1e-5),
+        torch.nn.Linear(joined, 48, False),
+        _SquaredReLU(),
+        torch.nn.Linear(48, 64, False),
+    ]
+    return _nemotron_vl(folder, "NemotronH_Nano_VL_V2", text, lambda: transformers.NemotronHForCausalLM(text), products)
+
+
+def _four_a_tile(random: torch.Generator, size: int) -> Picture:
+    made = _in_tiles(random, size)
+    return Picture(made.tensors, [token("<image>")] * len(made.tokens))
+
+
+_RADIO: Final = Kind(_four_a_tile, token("<image>"), cat())
+_TILED: Final = Kind(_in_tiles, token("<IMG_CONTEXT>"), cat())
+IN_TILES: Final[Mapping[str, Published]] = {
+    "eagle2_5": Published("eagle_2_5_vl", eagle, _TILED),
+    "eagle2_5_whole": Published("eagle_2_5_vl", partial(eagle, layer=-1), _TILED),
+    "llama_nemotron_vl": Published("Llama_Nemotron_Nano_VL", llama_nemotron_vl, _RADIO),
+    "nemotron_h_vl": Published("NemotronH_Nano_VL_V2", nemotron_h_vl, _RADIO),
+}
