@@ -248,7 +248,8 @@ class Attention:
         assert isinstance(q, Traced)
         assert isinstance(k, Traced)
         assert isinstance(v, Traced)
-        if batch.caches[self._cache].k.dtype not in (self._dtype, torch.int8):
+        cache = batch.caches[self._cache]
+        if cache.k.dtype not in (self._dtype, torch.int8, torch.float8_e4m3fn):
             return q.beside(k, v).call("attention to a cache of another dtype", self._attend_rows, spec.q_size)
         if spec.gated or self._layer_norms:
             what = "attention with a gate" if spec.gated else "attention with layer norms of heads"
@@ -273,7 +274,8 @@ class Attention:
             interleaved=self._interleaved,
             turned_first=spec.turned_first,
             query_scales=self._query_scales,
-            group=batch.caches[self._cache].group,
+            cache_scales=self._scales if cache.k.dtype == torch.float8_e4m3fn else None,
+            group=cache.group,
         )
 
     def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason, triton_cache_unsupported_reason
+from ..kv_cache.layout import FP8, INT8
 from ..native import by_dtype, pointers, threads
 from ..variants import Choice, Variant, select_variant
 from . import reference
@@ -18,7 +19,10 @@ _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIZES = (_I, _I, _I, _I, _I, _I, _I, _I, _I)
 _ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _I, ctypes.c_bool, _I)
 _NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
-_NATIVE_INT8 = by_dtype("stentor_paged_attention_int8", *_ARGUMENTS, restype=_I)
+_NATIVE_CODED = {
+    code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
+    for code, name in ((INT8, "int8"), (FP8, "float8"))
+}
 MAX_TRITON_DIM = 256
 """Dims of a head that the Triton kernels' tiles hold."""
 
@@ -139,7 +143,7 @@ def attend_native(
     tokens, heads, dim = q.shape
     blocks, kv_heads, _, size = k_cache.shape
     out = torch.empty((tokens, heads, dim), dtype=q.dtype)
-    fault = (_NATIVE if k_scale is None else _NATIVE_INT8)[q.dtype](
+    fault = _NATIVE_CODED.get(k_cache.dtype, _NATIVE)[q.dtype](
         *pointers(q, k_cache, v_cache, out),
         *batch.addresses,
         *(tokens, heads, kv_heads, dim, size, blocks, batch.block_tables.shape[1], q.stride(0)),

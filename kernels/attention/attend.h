@@ -11,6 +11,7 @@
 #pragma once
 
 #include "coded.h"
+#include "expanded.h"
 #include "pairs.h"
 #include "parallel.h"
 #include "softmax.h"
@@ -42,7 +43,16 @@ struct Call {
     const float* sinks;  // [heads], scores without a value that take part in the softmax; null: none
     int64_t after = 0;  // keys after its own that it sees; -1: all
     bool fewer = false;  // a sequence may have fewer keys than queries
-    const float *k_scales = nullptr, *v_scales = nullptr;  // [blocks, kv_heads, size], of codes
+    const float *k_scales = nullptr, *v_scales = nullptr;  // int8: [blocks, kv_heads, size]; float8: [kv_heads]
+
+    // What all keys, or values, of a head are multiplied by.
+    float key_factor(int64_t kv_head) const { return factor(k_scales, kv_head); }
+    float value_factor(int64_t kv_head) const { return factor(v_scales, kv_head); }
+
+   private:
+    static float factor(const float* scales, int64_t kv_head) {
+        return std::is_same<T, e4m3>::value ? scales[kv_head] * FLOAT8_UNIT : 1.0f;
+    }
 };
 
 struct Item {
@@ -67,7 +77,7 @@ class Room {
 
 // Room for the rows of an item.
 struct Scratch {
-    Room queries, scores, weights, pairs, numbers;
+    Room queries, scores, weights, tile, numbers;
 
     Running running(int64_t rows, int64_t width, int which) {
         const int64_t each = padded(Running::floats(rows, width));
@@ -92,7 +102,7 @@ int64_t end_visible(const C& c, const Item& item, int64_t token) {
 template <class Kernel, class Q, class T>
 void load_queries(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, float* queries) {
     const int64_t group = c.heads / c.kv_heads, stride = Kernel::query_floats(c.dim);
-    const float factor = c.softcap > 0 ? c.scale : c.scale * LOG2E;
+    const float factor = (c.softcap > 0 ? c.scale : c.scale * LOG2E) * c.key_factor(kv_head);
     for (int64_t t = 0; t < item.count; ++t)
         for (int64_t h = first; h < last; ++h, queries += stride)
             Kernel::put_query(c.q + (item.token + t) * c.q_stride + (kv_head * group + h) * c.dim, factor, c.dim, queries);
@@ -148,27 +158,26 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
     const int64_t rows = item.count * each, dim = c.dim, query = Kernel::query_floats(dim);
     float* const scores = scratch.scores.of<float>(Kernel::SCORED * KEYS);
     Weight* const weights = scratch.weights.of<Weight>(rows * KEYS);
-    const int64_t paired = Kernel::paired(rows, dim);
-    T* const pairs = scratch.pairs.of<T>(paired);
+    bf16* const room = scratch.tile.of<bf16>(Kernel::laid_out(rows, dim));
     state.clear(rows);
     const int32_t* table = c.tables + item.sequence * c.table_width;
     const int64_t start = std::max(first_visible(c, item.position), part * PART);
     const int64_t stop = std::min(end_visible(c, item, item.count - 1), (part + 1) * PART);
     for (int64_t key = start / KEYS * KEYS; key < stop; key += KEYS) {
-        Tile<T> tile{{}, {}, c.size, dim, std::max<int64_t>(0, start - key), std::min(KEYS, stop - key)};
-        const int64_t low = tile.begin / RUN * RUN, high = (tile.end - 1) / RUN * RUN;
+        Tile<T> cached{{}, {}, c.size, dim, std::max<int64_t>(0, start - key), std::min(KEYS, stop - key)};
+        const int64_t low = cached.begin / RUN * RUN, high = (cached.end - 1) / RUN * RUN;
         for (int64_t run = 0; run < RUNS; ++run) {
             const int64_t at = key + std::min(std::max(run * RUN, low), high);
             const int64_t head = (int64_t)table[at / c.size] * c.kv_heads + kv_head, offset = at % c.size;
-            tile.keys[run] = c.k_cache + head * dim * c.size + offset;
-            tile.values[run] = c.v_cache + (head * c.size + offset) * dim;
+            cached.keys[run] = c.k_cache + head * dim * c.size + offset;
+            cached.values[run] = c.v_cache + (head * c.size + offset) * dim;
             if constexpr (std::is_same<T, i8>::value) {
-                tile.key_scales[run] = c.k_scales + head * c.size + offset;
-                tile.value_scales[run] = c.v_scales + head * c.size + offset;
+                cached.key_scales[run] = c.k_scales + head * c.size + offset;
+                cached.value_scales[run] = c.v_scales + head * c.size + offset;
             }
         }
         if (key + KEYS < stop) fetch_tile(c, table, kv_head, key + KEYS, stop);
-        if (paired > 0) Kernel::pair(tile, pairs);
+        const auto& tile = Kernel::lay_out(cached, rows, room);
         const int64_t from_all = first_visible(c, item.position + item.count - 1), to_all = end_visible(c, item, 0);
         const bool all = from_all <= key && to_all >= key + KEYS;  // every row sees every key
         const auto weigh_row = [&](int64_t row, float* from) {
@@ -208,9 +217,9 @@ template <class Q, class T>
 void finish(const Call<Q, T>& c, int64_t token, int64_t head, const Running& state, int64_t row) {
     Q* to = c.out + (token * c.heads + head) * c.dim;
     const float sum = hsum(load(state.totals + row * LANES)) + sink_weight(c, head, state, row);
-    const vf total = set1(sum > 0 ? sum : 1.0f);
+    const vf total = set1(sum > 0 ? sum : 1.0f), factor = set1(c.value_factor(head / (c.heads / c.kv_heads)));
     for (int64_t d = 0; d < c.dim; d += LANES) {
-        const vf mean = load(state.sums + row * state.width + d) / total + 0.0f;  // no zero has a sign
+        const vf mean = load(state.sums + row * state.width + d) / total * factor + 0.0f;  // no zero has a sign
         if (d + LANES <= c.dim)
             store(to + d, mean);
         else
@@ -252,41 +261,48 @@ void attend_one_part_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, 
     attend_part<Kernel>(c, item, kv_head, last - first, part, queries, scratch, state);
 }
 
-// Who multiplies by a cache of a type: the first that takes the dim.
-template <class T>
-struct Products {
-    using First = Pairs<T>;
-    using Second = Singles<T>;
-};
-template <>
-struct Products<i8> {
-    using First = Codes;
-    using Second = SingleCodes;
-};
-
 // Calls body(Kernel()) with what takes the products: tiles where there are any, for all rows alike, else vectors.
 template <class T, class Body>
-void by_kernel(int64_t dim, const Body& body) {
+void by_kernel(int64_t rows, int64_t dim, const Body& body) {
+    if constexpr (std::is_same<T, e4m3>::value) {
+        return by_kernel<bf16>(rows, dim, [&](auto kernel) {
+            using Kernel = decltype(kernel);
+            if constexpr (std::is_same<Kernel, Singles<bf16>>::value)
+                if (rows <= DEEP) return body(Singles<e4m3>());
+            body(Expanded<Kernel>());
+        });
+    }
 #if defined(STENTOR_TILES)
     if constexpr (std::is_same<T, bf16>::value)
         if (dim % SUMMED == 0 && tiles::with_tiles([&](auto of) { return body(Tiled<decltype(of)>()), true; }, false)) return;
 #endif
-    using P = Products<T>;
-    if (P::First::takes(dim)) return body(typename P::First());
-    body(typename P::Second());
+#if defined(__AVX512BF16__)
+    if constexpr (std::is_same<T, bf16>::value)
+        if (Pairs::takes(dim)) return body(Pairs());
+#endif
+#if defined(STENTOR_PRODUCTS_OF_CODES)
+    if constexpr (std::is_same<T, i8>::value)
+        if (Codes::takes(dim)) return body(Codes());
+#endif
+    if constexpr (std::is_same<T, i8>::value)
+        body(SingleCodes());
+    else if constexpr (!std::is_same<T, e4m3>::value)
+        body(Singles<T>());
 }
 
 // An item whole, for the query heads [first, last) of a kv head's.
 template <class Q, class T>
 void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
-    by_kernel<T>(c.dim, [&](auto kernel) { attend_by<decltype(kernel)>(c, item, kv_head, first, last); });
+    by_kernel<T>(item.count * (last - first), c.dim, [&](auto kernel) {
+        attend_by<decltype(kernel)>(c, item, kv_head, first, last);
+    });
 }
 
 // One part of a single token's row, for the query heads [first, last) of a kv head's, into `state`.
 template <class Q, class T>
 void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, int64_t part,
                      const Running& state) {
-    by_kernel<T>(c.dim, [&](auto kernel) {
+    by_kernel<T>(last - first, c.dim, [&](auto kernel) {
         attend_one_part_by<decltype(kernel)>(c, item, kv_head, first, last, part, state);
     });
 }
@@ -302,6 +318,8 @@ STENTOR_ATTEND(extern, float, bf16)
 STENTOR_ATTEND(extern, bf16, bf16)
 STENTOR_ATTEND(extern, float, i8)
 STENTOR_ATTEND(extern, bf16, i8)
+STENTOR_ATTEND(extern, float, e4m3)
+STENTOR_ATTEND(extern, bf16, e4m3)
 
 // The first sequence whose lengths or blocks lead outside what the tensors hold, or -1.
 template <class C>

@@ -9,8 +9,6 @@ namespace attention {
 
 // In single precision, of what the codes stand for.
 struct SingleCodes : Singles<i8> {
-    static bool takes(int64_t) { return true; }
-
     template <int R>
     static void score(const float* queries, const Tile<i8>& tile, const float* starts, float* scores) {
         const float none[R] = {};
@@ -31,6 +29,7 @@ struct SingleCodes : Singles<i8> {
 };
 
 #if defined(__AVX2__) && (!defined(__AVX512F__) || defined(__AVX512BW__))
+#define STENTOR_PRODUCTS_OF_CODES
 
 typedef int16_t vp __attribute__((vector_size(LANES * 4)));
 
@@ -63,8 +62,8 @@ struct Codes {
     // A scale, and codes.
     static int64_t query_floats(int64_t dim) { return 1 + dim / 2; }
 
-    static int64_t paired(int64_t, int64_t) { return 0; }
-    static void pair(Tile<i8>&, i8*) {}
+    static int64_t laid_out(int64_t, int64_t) { return 0; }
+    static const Tile<i8>& lay_out(const Tile<i8>& tile, int64_t, bf16*) { return tile; }
 
     template <class Q>
     static void put_query(const Q* from, float factor, int64_t dim, float* to) {
@@ -197,12 +196,6 @@ struct Codes {
             }
         }
     }
-};
-
-#else
-
-struct Codes : SingleCodes {
-    static bool takes(int64_t) { return false; }
 };
 
 #endif

@@ -9,13 +9,13 @@ namespace attention {
 #if defined(__AVX512BF16__)
 
 // Queries and weights are rounded to bfloat16, as keys and values are.
-template <class T>
 struct Pairs {
     using Weight = bf16;
+    using T = bf16;
     static constexpr bool ON_TILES = false;
     static constexpr int64_t SCORED = DEEP;
 
-    static bool takes(int64_t dim) { return std::is_same<T, bf16>::value && dim % (2 * LANES) == 0; }
+    static bool takes(int64_t dim) { return dim % (2 * LANES) == 0; }
 
     static int64_t query_floats(int64_t dim) { return dim / 2; }
 
@@ -29,10 +29,11 @@ struct Pairs {
     }
 
     // Room that a tile's pairs take where they are put together once for all rows: none for a few rows.
-    static int64_t paired(int64_t rows, int64_t dim) { return rows > MANY ? 2 * KEYS * dim : 0; }
+    static int64_t laid_out(int64_t rows, int64_t dim) { return rows > MANY ? 2 * KEYS * dim : 0; }
 
     // Keys become [dim / 2, KEYS, 2], values [KEYS / 2, dim, 2].
-    static void pair(Tile<T>& tile, T* room) {
+    static Tile<T> lay_out(Tile<T> tile, int64_t rows, T* room) {
+        if (laid_out(rows, tile.dim) == 0) return tile;
         T *const keys = room, *const values = room + KEYS * tile.dim;
         const int64_t dim = tile.dim, size = tile.size, last = tile.first_run() + tile.runs();
         for (int64_t run = tile.first_run(); run < last; ++run) {
@@ -59,6 +60,7 @@ struct Pairs {
         }
         tile.paired_keys = keys;
         tile.paired_values = values;
+        return tile;
     }
 
     template <int R>
@@ -203,13 +205,6 @@ struct Pairs {
         const __m512i a = _mm512_loadu_si512(first), b = second ? _mm512_loadu_si512(second) : _mm512_setzero_si512();
         for (int i = 0; i < 2; ++i) out[i] = (__m512bh)_mm512_permutex2var_epi16(a, _mm512_load_si512(TURNS[i]), b);
     }
-};
-
-#else
-
-template <class T>
-struct Pairs : Singles<T> {
-    static bool takes(int64_t) { return false; }
 };
 
 #endif

@@ -2,6 +2,7 @@
 // precision, in pairs.h with pairs of bfloat16.
 #pragma once
 
+#include "float8.h"
 #include "simd_math.h"
 
 #include <algorithm>
@@ -55,8 +56,10 @@ static void add_columns(const float* weights, const T* const* runs, int64_t dim,
     for (int64_t key = begin; key < end; ++key) {
         const T* from = runs[key / RUN] + at + key % RUN * dim;
         vf value[V];
-        #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) value[v] = lanes == LANES ? load(from + v * LANES) : load_part(from, lanes);
+        if (V > 1 || lanes == LANES)
+            load_next<V>(from, value);
+        else
+            value[0] = load_part(from, lanes);
         #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             const vf weight = set1(weights[r * KEYS + key]);
@@ -77,7 +80,7 @@ struct Tile {
     const T *keys[RUNS], *values[RUNS];
     int64_t size, dim;    // of a block; of a head
     int64_t begin, end;   // keys that some row sees
-    const T *paired_keys = nullptr, *paired_values = nullptr;  // what Pairs makes of them for many rows
+    const T *paired_keys = nullptr, *paired_values = nullptr;  // what was laid out in pairs for many rows
     const float *key_scales[RUNS] = {}, *value_scales[RUNS] = {};  // of each run's codes
 
     // The runs that some row sees.
@@ -93,8 +96,9 @@ struct Singles {
 
     static int64_t query_floats(int64_t dim) { return dim; }
 
-    static int64_t paired(int64_t, int64_t) { return 0; }
-    static void pair(Tile<T>&, T*) {}
+    // Room that it takes to lay a tile out once for all rows, and the tile as it then lies: none, and as it is.
+    static int64_t laid_out(int64_t, int64_t) { return 0; }
+    static const Tile<T>& lay_out(const Tile<T>& tile, int64_t, bf16*) { return tile; }
 
     template <class Q>
     static void put_query(const Q* from, float factor, int64_t dim, float* to) {
@@ -120,7 +124,9 @@ struct Singles {
             for (int64_t d = 0; d < dim; ++d) {
                 vf key[WIDE];
                 #pragma GCC unroll 8
-                for (int v = 0; v < WIDE; ++v) key[v] = held(load(from[v] + d * tile.size));
+                for (int v = 0; v < WIDE; v += SIXTEEN) load_next<SIXTEEN>(from[v] + d * tile.size, key + v);
+                #pragma GCC unroll 8
+                for (int v = 0; v < WIDE; ++v) key[v] = held(key[v]);
                 #pragma GCC unroll 8
                 for (int r = 0; r < R; ++r) {
                     const vf query = set1(queries[r * dim + d]);

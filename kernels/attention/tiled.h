@@ -30,10 +30,11 @@ struct Tiled {
     }
 
     // Few rows take keys and values as they lie.
-    static int64_t paired(int64_t rows, int64_t dim) { return rows < tiles::FROM_ROWS ? 0 : 2 * KEYS * dim; }
+    static int64_t laid_out(int64_t rows, int64_t dim) { return rows < tiles::FROM_ROWS ? 0 : 2 * KEYS * dim; }
 
     // Keys become [dim / 2, KEYS, 2], values [KEYS / 2, dim, 2]; values of keys that no row sees are zero.
-    static void pair(Tile<T>& tile, T* room) {
+    static Tile<T> lay_out(Tile<T> tile, int64_t rows, T* room) {
+        if (laid_out(rows, tile.dim) == 0) return tile;
         T *const keys = room, *const values = room + KEYS * tile.dim;
         const int64_t dim = tile.dim, last = tile.first_run() + tile.runs();
         for (int64_t run = tile.first_run(); run < last; ++run)
@@ -50,6 +51,7 @@ struct Tiled {
         }
         tile.paired_keys = keys;
         tile.paired_values = values;
+        return tile;
     }
 
     // scores[r][key] = starts[r] + queries[r] · key of some rows at a time, of which weigh(row, its scores) is called then.

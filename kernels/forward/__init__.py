@@ -109,8 +109,9 @@ class Forward:
     def __init__(
         self, program: Program, caches: Sequence[tuple[Tensor, ...]] = (), *, variant: Choice = "auto"
     ) -> None:
-        """``caches``: K and V of each layer, float32, bfloat16 or int8 (:func:`stentor.kernels.make_kv_cache`) and with
-        scales behind them where they are int8, on the CPU; whatever a layer keeps that no instruction is about.
+        """``caches``: K and V of each layer, of one of :data:`.instruction.CACHE_TYPES`
+        (:func:`stentor.kernels.make_kv_cache`) and with scales behind them where they are int8, on the CPU; whatever a
+        layer keeps that no instruction is about.
 
         Raises:
             ValueError: caches that the variant cannot take, or a variant that cannot run.
@@ -118,19 +119,19 @@ class Forward:
         self.program = program
         self.variant = choose(variant)
         self._caches = list(caches)
-        written = {instruction.layer for instruction in program.instructions}
+        stored = {instruction.layer: instruction.cache_scales for instruction in program.instructions}
         shapes = {}
         for layer, cache in enumerate(self._caches):
-            if layer not in written:
+            if layer not in stored:
                 continue
             k_cache, v_cache, *scales = cache
-            k_scale, v_scale = scales or (None, None)
+            k_scale, v_scale = scales or stored[layer] or (None, None)
             shapes[layer] = check_caches(k_cache, v_cache, "forward")
             check_scales(k_cache, k_scale, v_scale, "forward")
             if (unsupported_reason := native_cache_unsupported_reason(k_cache, k_cache.dtype)) is not None:
                 raise ValueError(f"forward: {unsupported_reason}")
             if k_cache.dtype not in CACHE_TYPES:
-                raise ValueError(f"forward: caches are float32, bfloat16 or int8, not {describe(k_cache)}")
+                raise ValueError(f"forward: caches are float32, bfloat16, int8 or float8, not {describe(k_cache)}")
         for i in program.instructions:
             if i.layer == NONE:
                 continue

@@ -40,7 +40,7 @@ NONE = -1
 MAX_PHASES = 4
 """Of one instruction: loops over its rows that all threads end together. The same in program.h."""
 
-CACHE_TYPES = (torch.float32, torch.bfloat16, torch.int8)
+CACHE_TYPES = (torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn)
 """What caches may be of: the order of program.h's CacheType."""
 
 _P, _I, _D = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
@@ -140,6 +140,8 @@ class Instruction:
     """float32 [heads]: a score of each that takes part in its softmax and has no value."""
     layer: int = NONE
     """Whose cache it is."""
+    cache_scales: tuple[Tensor, Tensor] | None = None
+    """float32 [kv_heads] each: what keys and values of a float8 cache are multiplied by."""
     group: int = 0
     """Of layers, which share block tables."""
     weight: PackedWeight | None = None
@@ -184,7 +186,7 @@ def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> Instructi
     does not keep the tensors alive."""
     cos, sin = i.rotary or (None, None)
     k_cache, v_cache, *scales = caches[i.layer] if i.layer != NONE else (None, None)
-    k_scales, v_scales = scales or (None, None)
+    k_scales, v_scales = scales or i.cache_scales or (None, None)
     return InstructionStruct(
         kind=OPS.index(i.op) if i.op != "call" else NONE,  # between what runs natively
         src=i.src,

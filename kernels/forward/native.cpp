@@ -206,6 +206,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
                 switch (op.cache_type) {
                     case BF16_CACHE: return rotate_token<bf16>(op, row(op.src, t), run.batch.positions[t], slot);
                     case INT8_CACHE: return rotate_token<i8>(op, row(op.src, t), run.batch.positions[t], slot);
+                    case FLOAT8_CACHE: return rotate_token<e4m3>(op, row(op.src, t), run.batch.positions[t], slot);
                     default: return rotate_token<float>(op, row(op.src, t), run.batch.positions[t], slot);
                 }
             });
@@ -214,6 +215,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
             switch (op.cache_type) {
                 case BF16_CACHE: return attend<bf16>(run, op, run.queries_of[index], walk);
                 case INT8_CACHE: return attend<i8>(run, op, run.queries_of[index], walk);
+                case FLOAT8_CACHE: return attend<e4m3>(run, op, run.queries_of[index], walk);
                 default: return attend<float>(run, op, run.queries_of[index], walk);
             }
         case GATE_UP_ACTIVATE:

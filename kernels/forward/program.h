@@ -22,7 +22,7 @@ enum Kind : int64_t {
     MOE = 9,  // src has logits from `column`: dst = weighted sum of the chosen experts of prepared[0]
 };
 
-enum CacheType : int64_t { F32_CACHE = 0, BF16_CACHE = 1, INT8_CACHE = 2 };
+enum CacheType : int64_t { F32_CACHE = 0, BF16_CACHE = 1, INT8_CACHE = 2, FLOAT8_CACHE = 3 };
 
 constexpr int64_t MAX_PHASES = 4;  // of one instruction
 
@@ -40,7 +40,7 @@ struct Instruction {
     double scale, eps, softcap;
     const float *norm, *second_norm, *bias, *second_bias, *cos, *sin, *sinks, *query_scales;
     void *k_cache, *v_cache;
-    float *k_scales, *v_scales;  // of codes
+    float *k_scales, *v_scales;  // of codes: of int8 by token and head, of float8 by head
     Packed weight, second_weight;
     Router router;
     int64_t weight_input;

@@ -137,9 +137,11 @@ class Program:
         interleaved: bool = False,
         turned_first: bool = False,
         query_scales: Tensor | None = None,
+        cache_scales: tuple[Tensor, Tensor] | None = None,
         group: int = 0,
     ) -> None:
-        """``heads``: query heads, kv heads, dims of a head; ``query_scales``: see :attr:`Instruction.query_scales`."""
+        """``heads``: query heads, kv heads, dims of a head; ``query_scales`` and ``cache_scales``: see
+        :class:`.instruction.Instruction`."""
         self._check(src, (heads[0] + 2 * heads[1]) * heads[2])
         cos, sin = rotary
         if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > heads[2]:
@@ -166,6 +168,7 @@ class Program:
                 interleaved=interleaved,
                 turned_first=turned_first,
                 query_scales=query_scales,
+                cache_scales=cache_scales,
                 group=group,
             )
         )
@@ -182,11 +185,12 @@ class Program:
         chunk: int = 0,
         softcap: float,
         sinks: Tensor | None = None,
+        cache_scales: tuple[Tensor, Tensor] | None = None,
         group: int = 0,
     ) -> None:
-        """``window`` and ``chunk``: see :func:`stentor.kernels.paged_attention`; ``sinks``: see
-        :attr:`Instruction.sinks`. Raises ValueError for query heads that are no multiple of the kv heads, or a ``dst``
-        or sinks that do not fit them."""
+        """``window`` and ``chunk``: see :func:`stentor.kernels.paged_attention`; ``sinks`` and ``cache_scales``: see
+        :class:`.instruction.Instruction`. Raises ValueError for query heads that are no multiple of the kv heads, or a
+        ``dst`` or sinks that do not fit them."""
         self._check(src, heads[0] * heads[2])
         if heads[0] % heads[1]:
             raise ValueError(f"program: {heads[0]} query heads are no multiple of {heads[1]} kv heads")
@@ -210,6 +214,7 @@ class Program:
                 window=window or -chunk,
                 softcap=softcap,
                 sinks=sinks,
+                cache_scales=cache_scales,
                 group=group,
             )
         )

@@ -48,9 +48,10 @@ def run_program(
                 buffers[i.dst][:, i.column : i.column + i.weight.shape[0]] = linear_packed(prepared, i.weight, i.bias)
             case "rotate":
                 assert positions is not None
-                _rotate(i, buffers[i.src], caches[i.layer], positions, batches[i.group].slots)
+                cache = caches[i.layer] + (i.cache_scales or ())
+                _rotate(i, buffers[i.src], cache, positions, batches[i.group].slots)
             case "attend":
-                k_cache, v_cache, *scales = (cache.float() for cache in caches[i.layer])
+                k_cache, v_cache, *scales = (part.float() for part in caches[i.layer] + (i.cache_scales or ()))
                 k_scale, v_scale = scales or (None, None)
                 q = buffers[i.src][:, : i.heads * i.dim].reshape(-1, i.heads, i.dim)
                 given = q, k_cache, v_cache, batches[i.group], i.scale, i.window, i.softcap

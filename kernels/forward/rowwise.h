@@ -3,6 +3,7 @@
 
 #include "../norm/rms.h"
 #include "codes.h"
+#include "float8.h"
 #include "program.h"
 #include "vec.h"
 
@@ -89,6 +90,9 @@ static void rotate_token(const Instruction& op, float* row, int64_t position, in
         if constexpr (std::is_same<T, i8>::value) {
             op.k_scales[at] = put_codes(k + h * dim, dim, keys, size);
             op.v_scales[at] = put_codes(v + h * dim, dim, values, 1);
+        } else if constexpr (std::is_same<T, e4m3>::value) {
+            put_codes(k + h * dim, dim, op.k_scales[h], keys, size);
+            put_codes(v + h * dim, dim, op.v_scales[h], values, 1);
         } else {
             for (int64_t d = 0; d < dim; ++d) narrow(k[h * dim + d], keys + d * size);
             int64_t d = 0;

@@ -130,6 +130,7 @@ class Traced:
         interleaved: bool = False,
         turned_first: bool = False,
         query_scales: Tensor | None = None,
+        cache_scales: tuple[Tensor, Tensor] | None = None,
         group: int = 0,
     ) -> "Traced":
         """Causal attention over the layer's cache, to which keys and values are written: see :meth:`.Program.rotate`
@@ -145,6 +146,7 @@ class Traced:
             interleaved=interleaved,
             turned_first=turned_first,
             query_scales=query_scales,
+            cache_scales=cache_scales,
             group=group,
         )
         buffer = self.program.buffer(heads[0] * heads[2])
@@ -158,6 +160,7 @@ class Traced:
             chunk=chunk,
             softcap=softcap,
             sinks=sinks,
+            cache_scales=cache_scales,
             group=group,
         )
         return Traced.written(self.program, buffer)

@@ -44,12 +44,15 @@ _NATIVE = {
     torch.bfloat16: _NATIVE_16,
     torch.float16: _NATIVE_16,
 }
-_NATIVE_INT8 = by_dtype("stentor_write_kv_int8", _P, _P, *_ARGUMENTS, restype=_I)
+_NATIVE_CODED = {
+    code: by_dtype(f"stentor_write_kv_{name}", _P, _P, *_ARGUMENTS, restype=_I)
+    for code, name in ((INT8, "int8"), (FP8, "float8"))
+}
 
 
 def choose(k: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
     """The variant that :func:`write_kv_` runs. Raises ValueError where one is asked for that cannot run."""
-    functions = _NATIVE_INT8 if k_cache.dtype == INT8 else _NATIVE
+    functions = _NATIVE_CODED.get(k_cache.dtype, _NATIVE)
     native = native_unsupported_reason(functions.get(k.dtype), k) or native_cache_unsupported_reason(k_cache, k.dtype)
     triton = triton_unsupported_reason(k, variant) or triton_cache_unsupported_reason(k_cache)
     return select_variant(variant, triton=triton, native=native)
@@ -92,8 +95,8 @@ def write_kv_(
     if chosen == "reference":
         reference.write_kv_(k, v, k_cache, v_cache, slots, k_scale, v_scale)
         return
-    functions, scales = (_NATIVE_INT8, (k_scale, v_scale)) if k_cache.dtype == INT8 else (_NATIVE, ())
-    bad = functions[k.dtype](
+    scales = () if k_scale is None else (k_scale, v_scale)
+    bad = _NATIVE_CODED.get(k_cache.dtype, _NATIVE)[k.dtype](
         *pointers(k, v, k_cache, v_cache, *scales, slots),
         *(slots.shape[0], heads, dim, size, blocks, k.stride(0), v.stride(0)),
         threads(),

@@ -116,8 +116,8 @@ def read_scaled(codes: Tensor, scale: Tensor) -> Tensor:
 
 def native_cache_unsupported_reason(k_cache: Tensor, dtype: torch.dtype) -> str | None:
     """Why native operations on rows of ``dtype`` cannot take the caches; None when they can."""
-    if k_cache.dtype not in (dtype, INT8):
-        return f"it takes caches of the rows' dtype or int8, not {describe(k_cache)}"
+    if k_cache.dtype not in (dtype, INT8, FP8):
+        return f"it takes caches of the rows' dtype, int8 or float8_e4m3fn, not {describe(k_cache)}"
     if not k_cache.is_contiguous():
         return "it takes keys that are contiguous as [blocks, heads, dim, size]; these are transposed"
     return None

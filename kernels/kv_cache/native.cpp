@@ -1,6 +1,8 @@
 // Copies rows to their slots: keys transposed within the block, values as they are. Only the width of
-// an element matters, so bfloat16 and float16 share one version. Caches of int8 hold codes and a scale a token and head.
+// an element matters, so bfloat16 and float16 share one version. Caches of int8 hold codes and a scale a token and head, those
+// of float8 codes in parts of a scale a head.
 #include "codes.h"
+#include "float8.h"
 #include "parallel.h"
 
 #include <cstring>
@@ -40,6 +42,15 @@ int64_t copy_kv(const T* k, const T* v, T* k_cache, T* v_cache, const int64_t* s
 }
 
 template <class T>
+int64_t encode_kv(const T* k, const T* v, e4m3* k_cache, e4m3* v_cache, const float* k_scales, const float* v_scales,
+                  const int64_t* slots, const Shape& s, int64_t threads) {
+    return write_kv(s, slots, threads, [&](int64_t t, int64_t h, int64_t place, int64_t offset) {
+        put_codes(k + t * s.k_stride + h * s.dim, s.dim, k_scales[h], k_cache + place * s.dim * s.size + offset, s.size);
+        put_codes(v + t * s.v_stride + h * s.dim, s.dim, v_scales[h], v_cache + (place * s.size + offset) * s.dim, 1);
+    });
+}
+
+template <class T>
 int64_t encode_kv(const T* k, const T* v, i8* k_cache, i8* v_cache, float* k_scales, float* v_scales,
                   const int64_t* slots, const Shape& s, int64_t threads) {
     return write_kv(s, slots, threads, [&](int64_t t, int64_t h, int64_t place, int64_t offset) {
@@ -60,9 +71,8 @@ int64_t encode_kv(const T* k, const T* v, i8* k_cache, i8* v_cache, float* k_sca
         return stentor::copy_kv(k, v, k_cache, v_cache, slots, {tokens, heads, dim, size, blocks, k_stride, v_stride}, \
                                 threads);                                                                             \
     }
-#define STENTOR_ENCODE_KV(NAME, T)                                                                                    \
-    STENTOR_EXPORT int64_t NAME(const T* k, const T* v, stentor::i8* k_cache, stentor::i8* v_cache,           \
-                                float* k_scales,                                                                      \
+#define STENTOR_ENCODE_KV(NAME, T, C)                                                                                 \
+    STENTOR_EXPORT int64_t NAME(const T* k, const T* v, stentor::C* k_cache, stentor::C* v_cache, float* k_scales,    \
                                 float* v_scales, const int64_t* slots, int64_t tokens, int64_t heads, int64_t dim,    \
                                 int64_t size, int64_t blocks, int64_t k_stride, int64_t v_stride, int64_t threads) {  \
         return stentor::encode_kv(k, v, k_cache, v_cache, k_scales, v_scales, slots,                                  \
@@ -71,5 +81,7 @@ int64_t encode_kv(const T* k, const T* v, i8* k_cache, i8* v_cache, float* k_sca
 
 STENTOR_COPY_KV(stentor_write_kv_32, uint32_t)
 STENTOR_COPY_KV(stentor_write_kv_16, uint16_t)
-STENTOR_ENCODE_KV(stentor_write_kv_int8_f32, float)
-STENTOR_ENCODE_KV(stentor_write_kv_int8_bf16, stentor::bf16)
+STENTOR_ENCODE_KV(stentor_write_kv_int8_f32, float, i8)
+STENTOR_ENCODE_KV(stentor_write_kv_int8_bf16, stentor::bf16, i8)
+STENTOR_ENCODE_KV(stentor_write_kv_float8_f32, float, e4m3)
+STENTOR_ENCODE_KV(stentor_write_kv_float8_bf16, stentor::bf16, e4m3)

@@ -29,6 +29,10 @@ SHAPES = {
     "brain": Shape(kinds=(("bf16", USUAL),), cache=torch.bfloat16),
     "coded cache": Shape(cache=torch.int8, windows=(8, 0), softcap=5.0, sunk=True),
     "coded cache of odd heads": Shape(cache=torch.int8, turned=6, dim=12, heads=6, kv_heads=3, qk_norm="head"),
+    "float8 cache": Shape(cache=torch.float8_e4m3fn, windows=(8, 0), softcap=5.0, sunk=True),
+    "float8 cache of odd heads": Shape(
+        cache=torch.float8_e4m3fn, turned=6, dim=12, heads=6, kv_heads=3, qk_norm="head", kinds=(("bf16", USUAL),)
+    ),
     "gated": Shape(inner=64, biased=True),
     "brain gated": Shape(kinds=(("bf16", USUAL),), cache=torch.bfloat16, inner=32, activation="gelu_tanh"),
     "starcoder": Shape(centred=True, biased=True, gated=False, activation="gelu_tanh", hidden=41),

@@ -136,6 +136,9 @@ def make_program(shape: Shape) -> tuple[Program, int]:
     qkv, attended = program.buffer(q_size + 2 * kv_size), program.buffer(q_size)
     gate_up = program.buffer(shape.experts or (2 if shape.gated else 1) * shape.inner)
     scales = torch.linspace(1.0, 1.5, shape.positions) if shape.scaled_queries else None
+    cache_scales = None
+    if shape.cache == torch.float8_e4m3fn:
+        cache_scales = torch.linspace(0.01, 0.02, shape.kv_heads), torch.linspace(0.03, 0.02, shape.kv_heads)
     recorder = _Recorder(shape, program)
     before, after = shape.norms != "post", shape.norms != "pre"
     program.embed(residual, embedding_of(shape), 1.5)
@@ -159,6 +162,7 @@ def make_program(shape: Shape) -> tuple[Program, int]:
             interleaved=shape.interleaved,
             turned_first=shape.turned_first,
             query_scales=scales,
+            cache_scales=cache_scales,
         )
         program.attend(
             qkv,
@@ -169,6 +173,7 @@ def make_program(shape: Shape) -> tuple[Program, int]:
             window=window,
             softcap=shape.softcap,
             sinks=recorder.sinks(),
+            cache_scales=cache_scales,
         )
         recorder.norm_and_quantize(attended)
         recorder.linear(delta, q_size, shape.hidden)
@@ -217,7 +222,7 @@ class Sequences:
             self.caches = [(*cache, torch.zeros(scales), torch.zeros(scales)) for cache in self.caches]
         if variant == "native":
             for tensor in (tensor for cache in self.caches for tensor in cache if tensor.is_floating_point()):
-                tensor.fill_(torch.nan)
+                tensor.copy_(torch.tensor(torch.nan))
         program, self.hidden = make_program(shape)
         self.forward = Forward(program, self.caches, variant=variant)
         self.shape = shape

@@ -29,7 +29,7 @@ class World:
     sinks: Tensor | None = None
     chunk: int = 0
     scales: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
-    """Of int8 keys and values."""
+    """Of int8 or float8 keys and values."""
 
     def run(self, parts: list[tuple[int, int, int]], variant: str = "native") -> list[Tensor]:
         """Attends positions [begin, end) of sequences, given as (sequence, begin, end), in one batch."""
@@ -37,7 +37,7 @@ class World:
         k_cache, v_cache = self.k_cache, self.v_cache
         k_scale, v_scale = self.scales
         if variant == "reference":  # it multiplies hidden keys by zero
-            k_cache, v_cache = k_cache.nan_to_num(), v_cache.nan_to_num()
+            k_cache, v_cache = (each.float().nan_to_num().to(each.dtype) for each in (k_cache, v_cache))
             k_scale, v_scale = (each if each is None else each.nan_to_num() for each in (k_scale, v_scale))
         out = paged_attention(
             q,
@@ -94,7 +94,9 @@ def make_world(
         k_cache, v_cache = (torch.full(shape, 99, dtype=cache_dtype) for shape in shapes)
         scales = torch.full((blocks, kv_heads, size), torch.nan), torch.full((blocks, kv_heads, size), torch.nan)
     else:
-        k_cache, v_cache = (torch.full(shape, torch.nan, dtype=dtype) for shape in shapes)
+        k_cache, v_cache = (torch.zeros(shape).add(torch.nan).to(cache_dtype or dtype) for shape in shapes)
+    if cache_dtype == torch.float8_e4m3fn:
+        scales = 2.0 ** torch.linspace(-6, -7, kv_heads), 2.0 ** torch.linspace(-7, -6, kv_heads)
     queries, tables = [], []
     for s, length in enumerate(lengths):
         table = [free.pop() for _ in range(-(-length // size))]

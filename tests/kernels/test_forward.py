@@ -446,7 +446,7 @@ def test_caches_of_another_layout_or_dtype_are_refused() -> None:
     transposed = make_kv_cache(2, 2, 16, 16, torch.float32, "cpu", keys_transposed=False)
     with pytest.raises(ValueError, match="forward: it takes keys that are contiguous"):
         Forward(program, [transposed])
-    with pytest.raises(ValueError, match="caches are float32, bfloat16 or int8"):
+    with pytest.raises(ValueError, match="caches are float32, bfloat16, int8 or float8"):
         Forward(program, [make_kv_cache(2, 2, 16, 16, torch.float16, "cpu")])
 
 

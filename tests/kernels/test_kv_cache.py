@@ -88,15 +88,35 @@ def test_the_layout_changes_nothing_that_is_seen(dtype: torch.dtype) -> None:
     assert torch.equal(caches[0][1], caches[1][1])
 
 
-def test_the_native_variant_leaves_transposed_keys_and_float8_to_the_reference() -> None:
+def test_the_native_variant_leaves_transposed_keys_and_other_dtypes_to_the_reference() -> None:
     rows = torch.ones(1, 2, 8)
     cuda_layout, _ = make_kv_cache(2, 2, 8, 16, torch.float32, "cpu", keys_transposed=False)
-    float8, _ = make_kv_cache(2, 2, 8, 16, FP8, "cpu")
-    assert choose(rows, cuda_layout) == choose(rows, float8) == "reference"
+    brain, _ = make_kv_cache(2, 2, 8, 16, torch.bfloat16, "cpu")
+    assert choose(rows, cuda_layout) == choose(rows, brain) == "reference"
     with pytest.raises(ValueError, match="these are transposed"):
         choose(rows, cuda_layout, "native")
-    with pytest.raises(ValueError, match="caches of the rows' dtype or int8"):
-        choose(rows, float8, "native")
+    with pytest.raises(ValueError, match="caches of the rows' dtype, int8 or float8_e4m3fn"):
+        choose(rows, brain, "native")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_number_becomes_the_float8_code_of_the_reference(dtype: torch.dtype) -> None:
+    """Those about each tie, those too small to be normal, and what is none."""
+    codes = torch.arange(256, dtype=torch.uint8).view(FP8).float()
+    middles = (codes[:126] + codes[1:127]) / 2
+    near = torch.cat([codes, middles, middles.nextafter(torch.tensor(0.0)), middles.nextafter(torch.tensor(1e9))])
+    rows = torch.cat([near, -near, torch.tensor([1e9, -torch.inf, torch.inf, 1e-9, -1e-9, -0.0])]).to(dtype)
+    rows = torch.nn.functional.pad(rows, (0, -len(rows) % 12)).view(12, 1, -1)
+    found = []
+    for variant in ("native", "reference"):
+        caches = make_kv_cache(1, 1, rows.shape[2], 16, FP8, "cpu")
+        for scale in (1.0, 0.3):
+            scales = {f"{which}_scale": torch.tensor([scale]) for which in "kv"}
+            write_kv_(rows, rows, *caches, torch.arange(12), **scales, variant=variant)  # type: ignore[arg-type]
+            found.append([cache.view(torch.uint8).clone() for cache in caches])
+    for mine, theirs in zip(found[:2], found[2:], strict=True):
+        for codes_, expected in zip(mine, theirs, strict=True):
+            assert torch.equal(codes_, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
