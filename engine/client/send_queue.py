@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from stentor.protocols.ipc.actors import Abort, Append, Control, Ping, Submit, Vocabulary
+from stentor.protocols.ipc.adapters import WarmAdapter
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.inputs import ArenaRef, add_piece
 
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 _NOBODY = -1
 _APPEND = -2
 _CONTROL = -3
+_ADAPTER = -4
 
 _Message = bytes | tuple[bytes, ...] | Submit | list[Append]
 """One frame, or several in order, or what becomes of them when its turn has come."""
@@ -92,6 +94,10 @@ class SendQueue:
 
     def control(self, control: Control) -> None:
         self._frames[_CONTROL, control.number] = encoder.encode(control)
+        self._filled.set()
+
+    def warm(self, message: WarmAdapter) -> None:
+        self._frames[_ADAPTER, message.ticket] = encoder.encode(message)
         self._filled.set()
 
     def offer_vocabulary(self) -> None:
