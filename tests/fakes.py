@@ -26,6 +26,7 @@ from stentor.protocols.ipc.actors import (
     Stats,
     Thinking,
 )
+from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
 from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -222,6 +223,12 @@ class FakeEngine:
         self.thinking: list[Thinking | None] = []
         self.media: list[Sequence[Media]] = []
         self.controls: list[str] = []
+        self.adapters: list[AdapterRef | None] = []
+        """Of every request."""
+        self.loaded: list[AdapterRef] = []
+        """Those that were loaded before any request."""
+        self.refuses_adapters = ""
+        """Why none can be loaded."""
         self._runs = asyncio.Event()
         self._runs.set()
 
@@ -235,6 +242,10 @@ class FakeEngine:
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
         self.controls.append("recompute" if recompute else "reset_prefix_cache")
+
+    async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
+        self.loaded.append(adapter)
+        return AdapterWarm(0, self.refuses_adapters)
 
     async def pace(self) -> None:
         await asyncio.sleep(self.delay)
@@ -255,11 +266,13 @@ class FakeEngine:
         media: Sequence[Media] = (),
         probe: PromptProbe | None = None,
         resumed: list[list[int]] | None = None,
+        adapter: AdapterRef | None = None,
     ) -> FakeStream:
         if self.failure is not None or self.ready is None:
             raise EngineUnavailable(self.failure or "starting")
         self.submitted.append((seeds, priority, salt))
         self.names.append(name)
+        self.adapters.append(adapter)
         self.grammars.append(grammar)
         self.thinking.append(thinking)
         self.media.append(media)
@@ -340,7 +353,7 @@ def fake_state(
         access=access or AccessControl(),
         observer=observer or Observer(),
         metrics=metrics,
-        registry=ModelRegistry(models),
+        registry=ModelRegistry(models, None if registry is None else registry.adapters),
         store=make_store(storing) if store is None else store,
         auxiliary=AuxiliaryModels(transcription, decoder, embedding, speech),
         spec=spec,

@@ -32,6 +32,7 @@ from stentor.protocols.ipc.actors import (
     Thinking,
     TokensBatch,
 )
+from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm, WarmAdapter
 from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.codec import decode_client, encoder
@@ -107,6 +108,8 @@ class EngineClient:
         """Whether the process at hand has been ready: submits and aborts go to it."""
         self._controls: dict[int, asyncio.Event] = {}
         """Those that the engine at hand has yet to answer."""
+        self._adapters: dict[int, asyncio.Future[AdapterWarm | None]] = {}
+        """Adapters that somebody waits for, by ticket; None: they will not be told of."""
         self._next_control = 0
         self._paused = False
         self._outages = Outages(config.worker.name)
@@ -175,6 +178,7 @@ class EngineClient:
         streamed: bytes | None = None,
         pooling: Pooling | None = None,
         resumed: list[list[int]] | None = None,
+        adapter: AdapterRef | None = None,
     ) -> RequestStream:
         """Hands a request to the engine, under ``name`` in logs. Raises :class:`EngineUnavailable`.
 
@@ -186,7 +190,8 @@ class EngineClient:
         ``media`` is what stands in the prompt or is attended to, and ``probe`` what is wanted of it besides tokens;
         ``streamed`` is the beginning of the audio of a streaming transcription, which goes on by
         :meth:`.RequestStream.append`. Raises :class:`..channel.arena.ArenaFull` where there is no room for them.
-        ``pooling`` is what a model that pools makes of the prompt, of which it draws no tokens.
+        ``pooling`` is what a model that pools makes of the prompt, of which it draws no tokens. ``adapter`` is what is
+        added to the model.
         """
         if self._failure is not None:
             raise EngineUnavailable(self._failure)
@@ -218,6 +223,7 @@ class EngineClient:
             probe=probe,
             streamed=None if audio is None else audio.streamed(),
             pooling=pooling,
+            adapter=adapter,
             resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
         frames = tuple(submit_frames(request))  # also while it waits: what cannot be sent is refused now
@@ -264,7 +270,27 @@ class EngineClient:
         self._heartbeat.wake()
         await done.wait()
 
+    async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
+        """Loads an adapter before any request names it; returns why it cannot be, if it cannot. Raises
+        :class:`EngineUnavailable` where the engine is not there, or lost meanwhile."""
+        if not self._serving:
+            raise EngineUnavailable(self._failure or self.stalled or "the model is still loading")
+        ticket, self._next_control = self._next_control, self._next_control + 1
+        answer = self._adapters[ticket] = asyncio.get_running_loop().create_future()
+        self._send_queue.warm(WarmAdapter(ticket, adapter))
+        self._heartbeat.wake()
+        try:
+            found = await answer
+        finally:
+            self._adapters.pop(ticket, None)
+        if found is None:
+            raise EngineUnavailable("the engine was lost while it loaded the adapter")
+        return found
+
     def _end_controls(self) -> None:
+        for answer in self._adapters.values():
+            if not answer.done():
+                answer.set_result(None)
         for done in self._controls.values():
             done.set()
         self._controls.clear()
@@ -477,7 +503,7 @@ class EngineClient:
 
     def _awaits_engine(self) -> bool:
         """Whether anybody waits for the engine at hand to do something."""
-        return self._serving and bool(self._journal or self._controls)
+        return self._serving and bool(self._journal or self._controls or self._adapters)
 
     async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | PermanentFailure:
         try:
@@ -520,6 +546,9 @@ class EngineClient:
                         case ControlDone(number=number):
                             if (done := self._controls.pop(number, None)) is not None:
                                 done.set()
+                        case AdapterWarm(ticket=ticket) as warm:
+                            if (answer := self._adapters.get(ticket)) is not None and not answer.done():
+                                answer.set_result(warm)
                         case Released(rids=rids):
                             self._media.released(rids)
                         case MediaWanted(rids=rids):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from stentor.protocols.ipc.actors import Abort, Append, Control, MediaWritten, Ping, Submit, Vocabulary
+from stentor.protocols.ipc.adapters import WarmAdapter
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.inputs import ArenaRef, add_piece
 
@@ -20,6 +21,7 @@ _NOBODY = -1
 _APPEND = -2
 _CONTROL = -3
 _MEDIA = -4
+_ADAPTER = -5
 
 _Message = bytes | tuple[bytes, ...] | Submit | list[Append]
 """One frame, or several in order, or what becomes of them when its turn has come."""
@@ -99,6 +101,10 @@ class SendQueue:
 
     def control(self, control: Control) -> None:
         self._frames[_CONTROL, control.number] = encoder.encode(control)
+        self._filled.set()
+
+    def warm(self, message: WarmAdapter) -> None:
+        self._frames[_ADAPTER, message.ticket] = encoder.encode(message)
         self._filled.set()
 
     def offer_vocabulary(self) -> None:

@@ -158,6 +158,8 @@ async def _run_worker(
             stream=ready.stream,
             max_encodings=ready.limits.max_encodings or None,
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
+            max_loras=config.worker.max_loras if config.worker.enable_lora else 0,
+            max_cpu_loras=config.worker.max_cpu_loras,
             config=config.scheduler,
         )
         loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery, co_tenants=co_tenants)

@@ -45,6 +45,7 @@ from stentor.protocols.ipc.actors import (
     Vocabulary,
     WorkerReady,
 )
+from stentor.protocols.ipc.adapters import AdapterLoaded, WarmAdapter
 from stentor.protocols.ipc.codec import decode_engine, encoder
 from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.steps import StepResult
@@ -111,6 +112,8 @@ Message = (
     | Shutdown
     | Prepared
     | StepResult
+    | WarmAdapter
+    | AdapterLoaded
     | WorkerDown
     | WorkerStuck
     | WorkerUp
@@ -239,6 +242,14 @@ class EngineLoop:
                     self._stats_sent = 0.0
                 case Control() as control:
                     self._take_control(control)
+                case WarmAdapter() as warm:
+                    if (answer := self._scheduler.warm(warm)) is not None:
+                        await self._tell(answer)
+                case AdapterLoaded() as loaded:
+                    ended, answers = self._scheduler.adapter_loaded(loaded)
+                    _add(out, ended)
+                    for answer in answers:
+                        await self._tell(answer)
                 case Shutdown():
                     return False
                 case StartEngine():
@@ -247,6 +258,12 @@ class EngineLoop:
                     assert_never(other)
         # the worker first: it may be waiting, the client never is
         await self._send_masks(out)
+        if self._serving:
+            orders, answers = self._scheduler.take_adapter_orders()
+            for order in orders:
+                await self.worker.send(order)
+            for answer in answers:
+                await self._tell(answer)
         crowded = self._co_tenants is not None and self._co_tenants.are_busy()
         while self._serving and not self._paused and self._scheduler.in_flight < MAX_IN_FLIGHT:
             plan = self._scheduler.plan(time.monotonic(), crowded=crowded)
@@ -408,7 +425,8 @@ class EngineLoop:
         try:
             while True:
                 for result in await self.worker.receive():
-                    self._watch.completed(result.step)
+                    if isinstance(result, StepResult):
+                        self._watch.completed(result.step)
                     self.mailbox.push(result)
                 if self.worker.verdict is not None:
                     await self._stall(self.worker.verdict)

@@ -27,12 +27,15 @@ _SPAN_BYTES: Final = 64
 NOTHING: frozenset[Resource] = frozenset()
 _BY_ALL: frozenset[Resource] = frozenset(("row", "pages", "step"))
 _WITH_MEDIA: frozenset[Resource] = _BY_ALL | {"encoder"}
+_WITH_ADAPTER: frozenset[Resource] = _BY_ALL | {"adapter_slot"}
+_WITH_MEDIA_AND_ADAPTER: frozenset[Resource] = _WITH_MEDIA | _WITH_ADAPTER
 
 
 class Request:
     """One prompt and its sequences. Lengths are in tokens, times in seconds of the client's monotonic clock."""
 
     __slots__ = (
+        "adapter",
         "alignment",
         "arrival",
         "awaits",
@@ -102,6 +105,7 @@ class Request:
             else msgspec.structs.replace(self.row_params, prompt_logprobs=None)
         )
         self.salt = submit.salt
+        self.adapter = submit.adapter
         self.inputs = submit.inputs
         """In order of their positions."""
         self.probe = submit.probe
@@ -109,6 +113,8 @@ class Request:
         self.pooled: Pooled | None = None
         self.sees_all = sees_all
         self.needs = _WITH_MEDIA if submit.inputs else _BY_ALL
+        if submit.adapter is not None:
+            self.needs = _WITH_MEDIA_AND_ADAPTER if submit.inputs else _WITH_ADAPTER
         """What it shares with others."""
         self.awaits = awaits
         """What is coming for it alone; until it is here, sequences without a row are LOADING."""
@@ -276,7 +282,8 @@ class Request:
 
     def root_digest(self) -> bytes:
         """The parent of its first block."""
-        return root_digest(self.salt, b"".join(span.digest for span in self.inputs if span.start < 0))
+        media = b"".join(span.digest for span in self.inputs if span.start < 0)
+        return root_digest(self.salt, media, -1 if self.adapter is None else self.adapter.number)
 
     def spans_behind(self, position: int) -> list[InputSpan]:
         """Media that positions from this one on read."""

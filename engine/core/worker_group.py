@@ -24,6 +24,7 @@ import anyio
 import msgspec
 
 from stentor.protocols.ipc.actors import Progress, WorkerReady
+from stentor.protocols.ipc.adapters import AdapterLoaded, DropAdapter, LoadAdapter
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -100,9 +101,9 @@ class WorkerGroup:
             raise min(losses, key=lambda lost: lost.of_peer)
         return _merged([ready[rank] for rank in range(len(self._members))])
 
-    async def send(self, message: StepPlan | Masks) -> None:
-        """Send a step or its masks to all; waits while the ring of one is full. The dead get nothing: :meth:`receive`
-        tells."""
+    async def send(self, message: StepPlan | Masks | LoadAdapter | DropAdapter) -> None:
+        """Send a step, its masks, or what becomes of an adapter to all; waits while the ring of one is full. The dead
+        get nothing: :meth:`receive` tells."""
         frame = encoder.encode(message)
         for member in self._members:
             await member.send(frame)
@@ -119,7 +120,7 @@ class WorkerGroup:
             yield
             tasks.cancel_scope.cancel()
 
-    async def receive(self) -> list[StepResult]:
+    async def receive(self) -> list[StepResult | AdapterLoaded]:
         """See :meth:`.worker_life.WorkerLife.receive`. Raises :class:`.worker_life.WorkerLost` with all of them dead,
         or given up."""
         try:

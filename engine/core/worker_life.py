@@ -9,6 +9,7 @@ from typing import Final
 import anyio
 
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.ipc.adapters import AdapterLoaded
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPart, StepResult
@@ -127,10 +128,10 @@ class WorkerLife:
         with contextlib.suppress(PeerDied, ChannelClosed):
             await self._endpoint.send(frame)
 
-    async def receive(self) -> list[StepResult]:
-        """Results, with all of their parts; none where it says that it cannot go on, for which it is killed
-        (:attr:`verdict`). Raises :class:`WorkerLost`."""
-        results: list[StepResult] = []
+    async def receive(self) -> list[StepResult | AdapterLoaded]:
+        """Results, with all of their parts, and what is told of adapters; none where it says that it cannot go on, for
+        which it is killed (:attr:`verdict`). Raises :class:`WorkerLost`."""
+        results: list[StepResult | AdapterLoaded] = []
         while not results:
             try:
                 frames = await self._endpoint.receive()
@@ -140,6 +141,8 @@ class WorkerLife:
                 match decode_engine_worker.decode(frame):
                     case StepResult() as result:
                         results.append(self._parts.joined(result))
+                    case AdapterLoaded() as loaded:
+                        results.append(loaded)
                     case StepPart() as part:
                         self._parts.add(part)
                     case Failed(message=why, of_peer=of_peer):

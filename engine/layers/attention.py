@@ -62,8 +62,11 @@ class Attention:
         self._cache = model.cache_index(layer)
         self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)
-        self.into = Linear.of(weights, prefix, into, context, adapters=model.adapters, dtype=context.dtype)
-        self.out = Linear.of(weights, prefix, out, context, adapters=model.adapters, dtype=context.stream, summed=True)
+        tasks = model.adapters
+        self.into = Linear.of(weights, prefix, into, context, adapters=tasks, adaptable=True, dtype=context.dtype)
+        self.out = Linear.of(
+            weights, prefix, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True
+        )
         prefix = f"{prefix}.{spec.name}"
         if spec.tied_values:
             weights.share(f"{prefix}.k_proj", f"{prefix}.v_proj")
@@ -107,15 +110,15 @@ class Attention:
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V where there are caches."""
-        parts: Sequence[Stream] = self.into(x, batch.task_rows).split_with_sizes(
+        parts: Sequence[Stream] = self.into(x, batch.adapter_rows).split_with_sizes(
             self._sizes, dim=1
         )  # split() is Python's
         q, k, v = parts
         if self._full_norms is not None:
             q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
         if isinstance(q, Traced) or isinstance(k, Traced) or isinstance(v, Traced):
-            return self.out(self._traced(q, k, v, batch))
-        return self.out(self.attend(q, k, v, batch), batch.task_rows)
+            return self.out(self._traced(q, k, v, batch), batch.adapter_rows)
+        return self.out(self.attend(q, k, v, batch), batch.adapter_rows)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, size] each, not rotated and not normed by head, gates among queries → [tokens, heads · head_dim]."""

@@ -8,7 +8,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import TracedTokens
 
-from .task_adapters import TaskRows
+from .adapters import AdapterRows
 from .varlen_batch import Padded, VarlenBatch
 
 CacheScales = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -163,8 +163,8 @@ class ForwardBatch:
     """int64 [tokens], for encoders that tell tokens apart; None: all 0."""
     tasks: Sequence[int] = ()
     """Of each text the number of its task's adapter, -1 for none; empty: none has one."""
-    task_rows: Sequence[TaskRows] = ()
-    """The same by task, as linear layers take it."""
+    adapter_rows: Sequence[AdapterRows] = ()
+    """Which rows have which adapter, of their task or of their request, as linear layers take it."""
     turns: tuple[torch.Tensor, torch.Tensor] | None = None
     """Cosines and sines by which queries and keys turn in place of those of the layers' tables, float32
     [positions, rotating pairs] each."""
@@ -188,7 +188,12 @@ class ForwardBatch:
 
     @classmethod
     def traced(
-        cls, tokens: TracedTokens, caches: Sequence[LayerCache], media: MediaBatch | None = None
+        cls,
+        tokens: TracedTokens,
+        caches: Sequence[LayerCache],
+        media: MediaBatch | None = None,
+        adapter_rows: Sequence[AdapterRows] = (),
     ) -> "ForwardBatch":
-        """For a pass over these caches that is to be recorded; ``media`` says what may stand in place of tokens."""
-        return cls(tokens, torch.empty(0, dtype=torch.int64), caches, media=media)
+        """For a pass over these caches that is to be recorded; ``media`` says what may stand in place of tokens,
+        ``adapter_rows`` whether some may have adapters."""
+        return cls(tokens, torch.empty(0, dtype=torch.int64), caches, media=media, adapter_rows=adapter_rows)

@@ -11,6 +11,7 @@ from stentor.protocols.ipc.config import MoEBackend
 
 from ..quantization.choose import Backend
 from ..quantization.formats import Format, OnlineFormat, QuantizedCheckpoint
+from .adapters import AdapterPlaces
 from .parts import BeforePart
 from .rank_group import RankGroup
 
@@ -44,6 +45,8 @@ class LayerContext:
     """What goes from layer to layer is float32, whatever ``dtype`` is."""
     tells_experts: bool = False
     """Mixtures of experts tell :attr:`.forward_batch.ForwardBatch.routed` of each token's, in a CPU's program too."""
+    adapters: AdapterPlaces | None = None
+    """Where adapters may add to products that a checkpoint stores; None where none are loaded."""
     ranks: RankGroup | None = None
     """The workers that split the model; None where one has it all."""
     moe_backend: MoEBackend = "auto"

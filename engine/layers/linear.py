@@ -24,12 +24,13 @@ from ..quantization.formats import (
     OnlineFormat,
 )
 from ..quantization.stored import PartFormat, endings, expand
+from .adapters import AdaptedLinear, AdapterRows
 from .coded import CodedLinear
 from .layer_context import LayerContext
 from .packed import PackedLinear
 from .parts import BeforePart, parts
 from .quantized import GGUFLinear, Input, Int4Linear, ScaledLinear, Stream
-from .task_adapters import AdaptedLinear, TaskRows
+from .task_adapters import linear_of_tasks
 from .weights import WeightError, WeightMap
 
 _LEAST_ROWS: Final = 16
@@ -78,7 +79,7 @@ class Linear:
         adapted: AdaptedLinear | None = None,
     ) -> None:
         """``bias``: whether all parts have one, or those that do; the others' is zero. ``dtype``: what ``y`` is rounded
-        to. ``adapted``: what tasks add to the product."""
+        to. ``adapted``: what adapters add to the product."""
         self._activation, self._dtype, self._adapted, self._stream = activation, dtype, adapted, context.stream
         self._before = context.before_part
         added = torch.float32 if context.packed else context.dtype
@@ -100,15 +101,21 @@ class Linear:
         context: LayerContext,
         *,
         adapters: TaskAdapters | None = None,
+        adaptable: bool = False,
         activation: kernels.ActivationKind | None = None,
         dtype: torch.dtype | None = None,
         summed: bool = False,
     ) -> "Linear":
         """What a spec describes, of the layer whose tensors' names begin with ``prefix``; ``adapters`` are stored under
-        the name of the first part. ``summed``: where workers split the model, each has some of the inputs."""
+        the name of the first part. ``adaptable``: calls say which rows have which adapter, so that others may be
+        loaded. ``summed``: where workers split the model, each has some of the inputs."""
         parts = {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
         inputs, outputs = projection.inputs, sum(parts.values())
-        adapted = AdaptedLinear(weights, next(iter(parts)), inputs, outputs, adapters, context) if adapters else None
+        adapted: AdaptedLinear | None = None
+        if adapters is not None:
+            adapted = linear_of_tasks(weights, next(iter(parts)), inputs, outputs, adapters, context)
+        elif adaptable and context.adapters is not None:
+            adapted = context.adapters.add(parts, inputs, invariant=context.invariant)
         biased = {f"{prefix}.{name}" for name, _ in projection.parts if name not in projection.unbiased}
         bias = biased if projection.bias else False
         made = SummedLinear if summed and context.ranks is not None else cls
@@ -116,8 +123,9 @@ class Linear:
 
     @property
     def input_scheme(self) -> ActivationScheme | None:
-        """How inputs are quantised before they are multiplied; None where they stay as they are."""
-        return self._multiply.input_scheme
+        """How inputs are quantised before they are multiplied; None where they stay as they are, as adapters take
+        them."""
+        return None if self._adapted is not None else self._multiply.input_scheme
 
     @property
     def input_scale(self) -> torch.Tensor | None:
@@ -125,31 +133,43 @@ class Linear:
         return self._multiply.input_scale
 
     @overload
-    def __call__(self, x: torch.Tensor | Quantized, tasks: Sequence[TaskRows] = ()) -> torch.Tensor: ...
+    def __call__(self, x: torch.Tensor | Quantized, groups: Sequence[AdapterRows] = ()) -> torch.Tensor: ...
 
     @overload
-    def __call__(self, x: Input, tasks: Sequence[TaskRows] = ()) -> Stream: ...
+    def __call__(self, x: Input, groups: Sequence[AdapterRows] = ()) -> Stream: ...
 
-    def __call__(self, x: Input, tasks: Sequence[TaskRows] = ()) -> Stream:
-        """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]. ``tasks`` are those
-        of its rows."""
+    def __call__(self, x: Input, groups: Sequence[AdapterRows] = ()) -> Stream:
+        """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]. ``groups`` are its
+        rows that have adapters."""
         if isinstance(x, Traced):
-            traced: Stream = self._multiply(x)  # type: ignore[arg-type]  # packed
-            if self._activation is None:
-                return traced
-            assert isinstance(traced, Traced)
-            return traced.activated(self._activation)
+            return self._traced(x, groups)
         if self._before is not None:
-            if isinstance(self._multiply, PackedLinear) and isinstance(x, torch.Tensor) and not tasks:
+            if isinstance(self._multiply, PackedLinear) and isinstance(x, torch.Tensor) and not groups:
                 return self._in_parts(x, self._multiply, self._before)
             self._before(math.inf)
-        if not tasks or self._adapted is None:
+        if not groups or self._adapted is None:
             return self._product(x, self._activation, self._dtype)
         assert isinstance(x, torch.Tensor)
-        product = self._adapted.add_(self._product(x, None, self._stream), x.to(self._stream), tasks)
+        product = self._adapted.add_(self._product(x, None, self._stream), x.to(self._stream), groups)
         if self._activation is not None:
             product = kernels.activate_(product, self._activation)
         return product if self._dtype is None else product.to(self._dtype)
+
+    def _traced(self, x: Traced, groups: Sequence[AdapterRows]) -> Stream:
+        """The same of a pass that is recorded; ``groups`` say whether rows may have adapters."""
+        traced: Stream = self._multiply(x)  # type: ignore[arg-type]  # packed
+        adapted = self._adapted
+        if groups and adapted is not None:
+            assert isinstance(traced, Traced)
+
+            def add(rows: torch.Tensor, product: torch.Tensor, batch: Any) -> None:
+                adapted.add_(product, rows, batch.adapter_rows)
+
+            traced = x.added_to(traced, "what adapters add", add)
+        if self._activation is None:
+            return traced
+        assert isinstance(traced, Traced)
+        return traced.activated(self._activation)
 
     def _in_parts(self, x: torch.Tensor, multiply: PackedLinear, before: BeforePart) -> torch.Tensor:
         """Some rows at a time: with packed weights a row's result does not depend on the others."""
@@ -187,13 +207,13 @@ class SummedLinear(Linear):
         self._ranks = context.ranks
 
     @overload
-    def __call__(self, x: torch.Tensor | Quantized, tasks: Sequence[TaskRows] = ()) -> torch.Tensor: ...
+    def __call__(self, x: torch.Tensor | Quantized, groups: Sequence[AdapterRows] = ()) -> torch.Tensor: ...
 
     @overload
-    def __call__(self, x: Input, tasks: Sequence[TaskRows] = ()) -> Stream: ...
+    def __call__(self, x: Input, groups: Sequence[AdapterRows] = ()) -> Stream: ...
 
-    def __call__(self, x: Input, tasks: Sequence[TaskRows] = ()) -> Stream:
-        product = super().__call__(x, tasks)
+    def __call__(self, x: Input, groups: Sequence[AdapterRows] = ()) -> Stream:
+        product = super().__call__(x, groups)
         if isinstance(product, Traced):
             return product.call("the sum over workers", lambda rows, _: self._ranks.sum_(rows), product.width)
         return self._ranks.sum_(product)

@@ -60,13 +60,17 @@ class MLP:
         self._gated, self._activation, self._gate_scale = spec.gated, spec.activation, spec.gate_scale
         fused = None if spec.gated or spec.activation == "relu" or spec.activation == "xielu" else spec.activation
         dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
-        self.input = Linear.of(weights, prefix, into, context, adapters=adapters, activation=fused, dtype=dtype)
-        self._down = Linear.of(weights, prefix, out, context, adapters=adapters, dtype=context.stream, summed=True)
+        self.input = Linear.of(
+            weights, prefix, into, context, adapters=adapters, adaptable=True, activation=fused, dtype=dtype
+        )
+        self._down = Linear.of(
+            weights, prefix, out, context, adapters=adapters, adaptable=True, dtype=context.stream, summed=True
+        )
         self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]"""
-        return self._down(self._activated(self.input(x, batch.task_rows)), batch.task_rows)
+        return self._down(self._activated(self.input(x, batch.adapter_rows)), batch.adapter_rows)
 
     def _activated(self, up: Stream) -> Input:
         """As the last product takes it; ``up`` may begin with gates."""

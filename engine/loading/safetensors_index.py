@@ -8,6 +8,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import CheckpointError
 
@@ -80,20 +81,25 @@ def _files(folder: Path) -> list[Path]:
 
 def tensors_of(file: Path) -> list[StoredTensor]:
     """Every tensor of one file, in the order of its header. Raises :class:`CheckpointError`."""
+    try:
+        with file.open("rb") as stream:
+            return tensors_in(stream, file.stat().st_size, file)
+    except OSError as error:
+        raise CheckpointError(f"Cannot load {file}: {error.strerror or error}.") from error
+
+
+def tensors_in(stream: BinaryIO, size: int, file: Path, max_header: int = MAX_HEADER_BYTES) -> list[StoredTensor]:
+    """The same of a file of ``size`` bytes that is open at its beginning. Raises :class:`CheckpointError`, OSError."""
 
     def broken(why: str) -> CheckpointError:
         return CheckpointError(f"Cannot load {file}: {why}; fetch it again.")
 
+    prefix = stream.read(8)
+    length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+    if not 2 <= length <= min(max_header, size - 8):
+        raise broken("it has no safetensors header")
     try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            prefix = stream.read(8)
-            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-            if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
-                raise broken("it has no safetensors header")
-            header = json.loads(stream.read(length))
-    except OSError as error:
-        raise CheckpointError(f"Cannot load {file}: {error.strerror or error}.") from error
+        header = json.loads(stream.read(length))
     except (ValueError, RecursionError) as error:
         raise broken("its safetensors header is malformed") from error
     if not isinstance(header, dict):

@@ -13,6 +13,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
+from ..layers.adapters import SOME, AdapterRows
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
@@ -53,7 +54,8 @@ class Decoder:
         rotary = self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens)
         sees_whole = any(isinstance(each.mixer, AttentionSpec) and each.mixer.whole_spans for each in config.layers)
         self._media = MediaBatch(media_layers, sees_whole)
-        self._media_body: Body | None = None
+        self._bodies: dict[tuple[bool, bool], Body] = {}
+        """Of passes in which some tokens are media, and some rows have adapters."""
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self._embedded_rows, context)
@@ -103,7 +105,9 @@ class Decoder:
         where weights are packed, and good until the next pass.
         """
         if batch.texts is None and (programs := self.programs(batch.caches)) is not None:
-            return programs.hidden(batch) if batch.media is None else self._with_media(batch).hidden(batch)
+            if batch.media is None and not batch.adapter_rows:
+                return programs.hidden(batch)
+            return self._body_for(batch).hidden(batch)
         hidden = self._hidden(batch)
         assert isinstance(hidden, torch.Tensor)
         return hidden
@@ -164,14 +168,18 @@ class Decoder:
         if not isinstance(self._embedding, PackedTable):
             return None
         if self._programs is None or not self._programs.over(caches):
-            self._programs, self._media_body = self._record(caches), None
+            self._programs = self._record(caches)
+            self._bodies.clear()
         return self._programs
 
-    def _with_media(self, batch: ForwardBatch) -> Body:
-        """The pass over the batch's caches for tokens some of which are media, recorded when there first are any."""
-        if self._media_body is None:
-            self._media_body = Body(self._recorded(batch.caches, self._media), batch.caches)
-        return self._media_body
+    def _body_for(self, batch: ForwardBatch) -> Body:
+        """The pass over the batch's caches where some of its tokens are media, or have adapters, recorded when there
+        first are any."""
+        kind = batch.media is not None, bool(batch.adapter_rows)
+        if (body := self._bodies.get(kind)) is None:
+            residual = self._recorded(batch.caches, self._media if kind[0] else None, SOME if kind[1] else ())
+            body = self._bodies[kind] = Body(residual, batch.caches)
+        return body
 
     @property
     def finishes(self) -> bool:
@@ -196,8 +204,13 @@ class Decoder:
         """The pass over these caches recorded anew, from tokens to hidden states."""
         return self._recorded(caches)
 
-    def _recorded(self, caches: Sequence[LayerCache], media: MediaBatch | None = None) -> Traced:
-        residual = self._hidden(ForwardBatch.traced(TracedTokens(Program()), caches, media))
+    def _recorded(
+        self,
+        caches: Sequence[LayerCache],
+        media: MediaBatch | None = None,
+        adapter_rows: Sequence[AdapterRows] = (),
+    ) -> Traced:
+        residual = self._hidden(ForwardBatch.traced(TracedTokens(Program()), caches, media, adapter_rows))
         assert isinstance(residual, Traced)
         return residual
 

@@ -12,6 +12,7 @@ import torch
 
 from stentor import kernels
 
+from ..layers.adapters import rows_by_adapter
 from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
@@ -20,7 +21,7 @@ from ..layers.norm import LayerNorm, joined
 from ..layers.packed import PackedTable
 from ..layers.quantized import Stream
 from ..layers.rotary import RotaryTables
-from ..layers.task_adapters import AdaptedTable, rows_by_task
+from ..layers.task_adapters import AdaptedTable
 from ..layers.weights import WeightMap
 from ..model_config.encoder_config import EncoderConfig
 
@@ -86,8 +87,8 @@ class Encoder:
         if self._types is not None:
             x = x + (self._types[0] if token_types is None else self._types[token_types])
         if batch.tasks:
-            groups = rows_by_task(batch.tasks, varlen.lengths, tokens.device)
-            batch = replace(batch, task_rows=groups)
+            groups = rows_by_adapter(batch.tasks, varlen.lengths, tokens.device)
+            batch = replace(batch, adapter_rows=groups)
             if self._adapted_words is not None:
                 self._adapted_words.add_(x, tokens, groups)
             if self._adapted_types is not None:

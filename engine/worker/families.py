@@ -16,6 +16,7 @@ from stentor.protocols.ipc.inputs import ArenaRef, StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, RowStep, StepPlan
 
+from ..layers.adapters import AdapterPlaces
 from ..layers.layer_context import LayerContext
 from ..layers.rank_group import RankGroup
 from ..loading.checkpoint import Checkpoint
@@ -25,6 +26,8 @@ from ..models.decoder import Decoder
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
+from .adapter_rows import AdapterRowsOf
+from .adapter_store import AdapterStore
 from .audio_streams import AudioStreams
 from .audio_windows import AudioWindows
 from .caches import PageGroup, allocate_caches, kv_block_bytes, of_groups, page_groups
@@ -178,18 +181,37 @@ def first_tokens(
     spans: Sequence[RowSpan] = (),
     encode: Sequence[EncodeJob] = (),
     inputs: Sequence[RowInput] = (),
+    adapter: int = -1,
 ) -> list[StepPlan]:
     """Prefills a few tokens and decodes one, of a row with these ``spans``; the media of ``encode`` are encoded in the
-    first step, and ``inputs`` are given to the row then."""
+    first step, and ``inputs`` are given to the row then. ``adapter`` is the slot of its adapter."""
     length = max(1, min(_FIRST_TOKENS, config.block_size - 1, sizes.max_model_len - 1))
     prompt = [token % vocab_size for token in range(length)]
     params = SamplingParams(max_tokens=2, temperature=0.0)
-    row = NewRow(0, prompt, length, params, 0, [0] * max(1, len(sizes.pages)), spans=list(spans))
+    row = NewRow(0, prompt, length, params, 0, [0] * max(1, len(sizes.pages)), spans=list(spans), adapter=adapter)
     step = RowStep(0, 0, length, [], True, state=0 if sizes.num_states else -1)
     first = StepPlan(0, 0, [], [row], [step], encode=list(encode), inputs=list(inputs))
     if length + 1 > sizes.max_model_len:
         return [first]
     return [first, StepPlan(0, 1, [], [], [RowStep(0, length, 1, [], True)])]
+
+
+def max_adapters(config: WorkerConfig) -> int:
+    """That are in memory at a time, at most."""
+    return max(config.max_loras, config.max_cpu_loras) if config.enable_lora else 0
+
+
+def adapter_bytes(config: WorkerConfig, places: AdapterPlaces | None) -> int:
+    """That they take then, at most."""
+    return 0 if places is None else max_adapters(config) * places.nbytes(config.max_lora_rank)
+
+
+def adapter_lines(config: WorkerConfig, places: AdapterPlaces | None) -> list[MemoryLine]:
+    """Of adapters, where some are served."""
+    if places is None:
+        return []
+    most, rank = max_adapters(config), config.max_lora_rank
+    return [MemoryLine("adapters", adapter_bytes(config, places), f"up to {most} of rank {rank}, as they are loaded")]
 
 
 class Text:
@@ -222,7 +244,7 @@ class Text:
 
     def runs_ahead(self, config: WorkerConfig) -> bool:
         """Whether a device computes it a step ahead of what the host has read."""
-        return not config.return_routed_experts
+        return not (config.return_routed_experts or config.enable_lora)
 
     def make(self, context: LayerContext, longest: int) -> TextModel:
         return Decoder(self.spec, context, max_model_len=longest)
@@ -257,6 +279,9 @@ class Text:
             parts.append(states)
         if config.return_routed_experts:
             parts.append(RoutedRows(expert_shape(self.spec)))
+        if model.context.adapters is not None:
+            store = AdapterStore(model.context.adapters, config.max_lora_rank, model.context.device)
+            parts.append(AdapterRowsOf(store, model.context.device))
         return JoinedExtras(parts) if len(parts) > 1 else next(iter(parts), None)
 
     def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
@@ -284,10 +309,18 @@ class Text:
             ) from error
 
     def first_steps(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[StepPlan]:
-        return first_tokens(config, self.spec.vocab_size, sizes)
+        plans = first_tokens(config, self.spec.vocab_size, sizes)
+        # again as rows with adapters are computed, of which there are none in the slot yet
+        adapted = first_tokens(config, self.spec.vocab_size, sizes, adapter=0) if config.enable_lora else []
+        return [*plans, *(msgspec.structs.replace(plan, freed=[0] if plan.new else []) for plan in adapted)]
 
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
-        return [*self.state_memory(config, model, sizes), cache_line(config, sizes), *self.media_memory(sizes)]
+        return [
+            *self.state_memory(config, model, sizes),
+            cache_line(config, sizes),
+            *self.media_memory(sizes),
+            *adapter_lines(config, model.context.adapters),
+        ]
 
     def state_memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
         """Of recurrent states, where there are any."""

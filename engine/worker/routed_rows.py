@@ -75,44 +75,44 @@ class JoinedExtras:
     """Several :class:`.runner.RowExtras` as one."""
 
     def __init__(self, parts: Sequence[RowExtras]) -> None:
-        self._parts = parts
+        self.parts = parts
 
     @property
     def yield_device(self) -> Callable[[], None] | None:
-        return self._parts[0].yield_device
+        return self.parts[0].yield_device
 
     @yield_device.setter
     def yield_device(self, given: Callable[[], None] | None) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.yield_device = given
 
     @property
     def media(self) -> MediaReader:
-        return self._parts[0].media
+        return self.parts[0].media
 
     @media.setter
     def media(self, given: MediaReader) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.media = given
 
     def concerns(self, rows: Sequence[RowStep]) -> bool:
-        return any(part.concerns(rows) for part in self._parts)
+        return any(part.concerns(rows) for part in self.parts)
 
     def enter(self, plan: StepPlan) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.enter(plan)
 
     def release(self, slots: Sequence[int]) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.release(slots)
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
-        for part in self._parts:
+        for part in self.parts:
             batch = part.extend(batch, rows)
         return batch
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
-        found = [part.read(batch, rows, hidden) for part in self._parts]
+        found = [part.read(batch, rows, hidden) for part in self.parts]
         return Findings(
             [each for one in found for each in one.alignments],
             [each for one in found for each in one.pooled],
@@ -121,6 +121,6 @@ class JoinedExtras:
         )
 
     def ended(self, result: StepResult) -> StepResult:
-        for part in self._parts:
+        for part in self.parts:
             result = part.ended(result)
         return result

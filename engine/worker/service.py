@@ -7,6 +7,7 @@ from functools import partial
 from typing import assert_never
 
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker
+from stentor.protocols.ipc.adapters import DropAdapter, LoadAdapter
 from stentor.protocols.ipc.codec import decode_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig, process_name
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -20,6 +21,7 @@ from ..loading.errors import CheckpointError
 from ..processes.exception_groups import one_line
 from ..processes.logs import set_up_logging
 from ..sharing.lease import Member
+from .adapter_store import AdapterStore
 from .device_lease import AloneOnDevice, DeviceLease, SharedDevice
 from .errors import SetupError
 from .executor import Executor
@@ -29,6 +31,8 @@ from .setup import set_up
 logger = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 0.1
+_READ_SECONDS = 0.005
+"""Between two looks whether an adapter has been read, while no message comes."""
 
 
 class Worker:
@@ -55,6 +59,7 @@ class Worker:
         self._sends_results = True
         self._arena = None if arena_fd is None else ArenaReader(arena_fd)
         self._steps: Executor | None = None
+        self._adapters: AdapterStore | None = None
 
     def run(self) -> int:
         """Serves until told to end; returns the exit code. Raises :class:`PeerDied` when the engine is gone."""
@@ -62,6 +67,11 @@ class Worker:
             seconds = None if self._steps is None else self._steps.rest()
             if self._steps is not None and self._steps.failed:
                 return 1
+            if self._adapters is not None and self._adapters.reading:
+                for loaded in self._adapters.take():
+                    self._send(loaded)
+                if self._adapters.reading:
+                    seconds = _READ_SECONDS if seconds is None else min(seconds, _READ_SECONDS)
             for frame in self._engine.receive_blocking(seconds):
                 match decode_worker.decode(frame):
                     case StartWorker(config=config):
@@ -74,6 +84,10 @@ class Worker:
                     case Masks() as masks:
                         if not self._step(masks):
                             return 1
+                    case LoadAdapter(adapter=adapter):
+                        self._adapter_store().load(adapter)
+                    case DropAdapter(number=number):
+                        self._adapter_store().drop(number)
                     case Shutdown():
                         if self._steps is not None:
                             self._steps.close()
@@ -111,7 +125,13 @@ class Worker:
             if runner.extras is not None:
                 runner.extras.yield_device = partial(shared.yield_device, setup.device)
         self._steps = setup.executor(self._send, lease)
+        self._adapters = setup.adapters
         return None
+
+    def _adapter_store(self) -> AdapterStore:
+        if self._adapters is None:
+            raise RuntimeError("an adapter was to be loaded or dropped by a worker that was started without any")
+        return self._adapters
 
     def _step(self, message: StepPlan | Masks) -> bool:
         """Whether the worker can go on."""

@@ -16,6 +16,7 @@ from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPlan
 
+from ..layers.adapters import AdapterPlaces
 from ..layers.forward_batch import LayerCache
 from ..layers.rank_group import RankGroup
 from ..loading.checkpoint import Checkpoint, open_checkpoint
@@ -27,6 +28,7 @@ from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.pooling_model import PoolingModel
 from ..sharing.lease import Member
+from .adapter_rows import store_of
 from .async_compute import AsyncCompute, AsyncRunner
 from .cached_weights import open_cached
 from .caches import allocate_caches, cache_groups, cache_tensors, choose_cache_dtype
@@ -35,7 +37,17 @@ from .device import Device
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import AsyncExecutor, Executor, Send, SyncExecutor
-from .families import Family, Settled, Sizes, StreamedTranscription, Text, Transcription, agreed, with_rows
+from .families import (
+    Family,
+    Settled,
+    Sizes,
+    StreamedTranscription,
+    Text,
+    Transcription,
+    adapter_bytes,
+    agreed,
+    with_rows,
+)
 from .limits import limits_of, with_limits
 from .media_family import TextWithMedia, sees
 from .memory import GIB, default_kv_bytes, resident_bytes
@@ -155,6 +167,8 @@ def set_up_on(
     at = _CPU if device is None else device.torch_device
     family = open_family(config, "cpu" if device is None else "cuda")
     checkpoint = family.checkpoint
+    if config.enable_lora:
+        _check_adaptable(config, family)
     config = with_limits(config, family.limits)
     wanted = family.longest(config)
     if isinstance(family, PoolingFamily) and not family.groups:
@@ -177,7 +191,8 @@ def set_up_on(
 
     @cache
     def shapes() -> Any:
-        return family.make(replace(context, shapes_only=True), 1)
+        places = None if context.adapters is None else AdapterPlaces()
+        return family.make(replace(context, shapes_only=True, adapters=places), 1)
 
     kept = open_cached(checkpoint, config, context, weights_fd, lambda: _bytes_of(shapes()), family.beside)
     found = None if kept is None else kept.found
@@ -186,7 +201,8 @@ def set_up_on(
     if device is None:
         budget = config.kv_cache_memory or 0
         if config.kv_cache_memory is None and settled is None:
-            budget = default_kv_bytes(_bytes_of(shapes()), config.memory_share / config.tensor_parallel_size)
+            needed = _bytes_of(shapes()) + (adapter_bytes(config, shapes().context.adapters) if context.adapters else 0)
+            budget = default_kv_bytes(needed, config.memory_share / config.tensor_parallel_size)
         sizes = agreed(family.size(config, shapes, wanted, cache_dtype, budget, settled), ranks)
     longest = wanted if sizes is None else sizes.max_model_len
     model = load_weights(
@@ -206,6 +222,7 @@ def set_up_on(
         if sizes is None:
             assert device is not None
             budget = _measured(config, family, model, wanted, device, cache_dtype, progress)
+            budget -= adapter_bytes(config, context.adapters)
             sizes = agreed(family.size(config, lambda: model, wanted, cache_dtype, budget), ranks)
         config = with_rows(config, sizes.num_states)
         runner, calls, caches = _runner(config, family, model, sizes, at, cache_dtype)
@@ -235,7 +252,19 @@ def set_up_on(
     ready = WorkerReady(
         sizes.blocks, sizes.max_model_len, memory, notes, limits, cache_groups(family.groups, sizes.pages)
     )
-    return Setup(runner, executor, at, family.completed(ready, config, model, sizes), ahead, has_own_cpus)
+    ready = family.completed(ready, config, model, sizes)
+    return Setup(runner, executor, at, ready, ahead, has_own_cpus, store_of(runner.extras))
+
+
+def _check_adaptable(config: WorkerConfig, family: Family) -> None:
+    """Raises :class:`SetupError` where no adapters can be served."""
+    why = ""
+    if config.tensor_parallel_size > 1:
+        why = "adapters are not split over workers; leave --tensor-parallel-size out"
+    elif not isinstance(family, Text) or isinstance(family, TransformersText):
+        why = "adapters are served of models that chat and run in this server's own code; leave it out"
+    if why:
+        raise SetupError(f"--enable-lora: {why}")
 
 
 def _threads_of_torch(family: Family) -> bool:

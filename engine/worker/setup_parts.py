@@ -16,6 +16,7 @@ from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.config import DType, WorkerConfig
 
 from ..core.cache.needs import BlockNeeds
+from ..layers.adapters import AdapterPlaces
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
@@ -28,6 +29,7 @@ from ..quantization.choose import Layer, select
 from ..quantization.formats import OnlineFormat, QuantizationRule, QuantizedCheckpoint
 from ..sharing.cpu_plan import CpuPlan, WorkerPlace, plan_cpus
 from ..sharing.cpu_topology import CpuTopology, read_topology
+from .adapter_store import AdapterStore
 from .async_compute import AsyncCompute
 from .cached_weights import CachedWeights
 from .caches import PageGroup
@@ -57,6 +59,8 @@ class Setup:
     """The runner's, where its steps are not waited for."""
     has_own_cpus: bool = False
     """Whether workers of other models compute on other processors."""
+    adapters: AdapterStore | None = None
+    """Where adapters are served."""
 
 
 def choose_dtype(
@@ -171,7 +175,13 @@ def layer_context(
         quantized = QuantizedCheckpoint(f"--quantization {wanted}", (rule,), ignore=("lm_head",))
     tells = config.return_routed_experts
     return LayerContext(
-        device, dtype, config.batch_invariant, quantized, tells_experts=tells, moe_backend=config.moe_backend
+        device,
+        dtype,
+        config.batch_invariant,
+        quantized,
+        tells_experts=tells,
+        moe_backend=config.moe_backend,
+        adapters=AdapterPlaces() if config.enable_lora else None,
     )
 
 
@@ -244,7 +254,7 @@ def _stored_shapes(
     """Of what a checkpoint of the whole model would hold."""
     if context.ranks is not None:
         return checkpoint.decoder.shapes()
-    plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True)
+    plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True, adapters=None)
     model = make(plain)
     return model.weights.shapes if isinstance(model, Decoder | TransformersDecoder | Whisper) else {}
 

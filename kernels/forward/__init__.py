@@ -218,8 +218,7 @@ class Forward:
             )
             _check_fault(_RUN(ctypes.byref(bound), ctypes.byref(struct), threads()), rows)
             if called is not None:
-                assert called.run is not None
-                self._buffers[called.dst][:rows] = called.run(self._buffers[called.src][:rows], besides)
+                called.call([buffer[:rows] for buffer in self._buffers], besides)
 
     def _reserve(self, rows: int) -> None:
         if rows <= self._rows:

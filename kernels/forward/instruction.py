@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -91,8 +91,8 @@ class Instruction:
     moe               ``dst`` = the weighted sum of the experts that ``router`` chooses for each token; ``src`` holds
                       logits from ``column``, the experts take the input, and their weights are ``weight`` (gates and
                       ups) and ``second_weight``, with their biases
-    call              ``dst`` = what ``run`` makes of ``src``: an operation that no instruction does, between two native
-                      stretches of the program
+    call              ``dst`` = what ``run`` makes of ``src``, or of both: an operation that has no instruction, between
+                      two native stretches of the program
     ================= ==================================================================================================
     """
 
@@ -153,7 +153,9 @@ class Instruction:
     """See :func:`stentor.kernels.packed_experts_mlp`."""
     what: str = ""
     """Is called, in words."""
-    run: Callable[[Tensor, Any], Tensor] | None = None
+    run: Callable[..., Tensor] | None = None
+    in_place: bool = False
+    """``run`` is given ``dst`` as well, behind ``src``, and changes it."""
 
     @property
     def experts(self) -> int:
@@ -174,6 +176,15 @@ class Instruction:
                 return buffer == self.src and self.add != NONE
             case _:
                 return buffer == self.dst
+
+    def call(self, buffers: Sequence[Tensor], besides: object) -> None:
+        """Of a ``call``: has it run over these rows of all buffers."""
+        assert self.run is not None
+        src, dst = buffers[self.src], buffers[self.dst]
+        if self.in_place:
+            self.run(src, dst, besides)
+        else:
+            dst.copy_(self.run(src, besides))
 
     @property
     def buffers(self) -> tuple[int, ...]:

@@ -314,6 +314,16 @@ class Program:
         """``run`` takes the rows of ``src``, and what the program is run with besides; returns those of ``dst``."""
         self._append(Instruction("call", src=src, dst=dst, what=what, run=run))
 
+    def add_to(self, src: int, dst: int, what: str, run: Callable[[Tensor, Tensor, Any], object]) -> None:
+        """``run`` takes the rows of ``src``, those of ``dst``, which it changes in place, and what the program is run
+        with besides."""
+
+        def added(rows: Tensor, product: Tensor, besides: Any) -> Tensor:
+            run(rows, product, besides)
+            return product
+
+        self._append(Instruction("call", src=src, dst=dst, what=what, run=added, in_place=True))
+
     @property
     def calls(self) -> list[str]:
         """What is called, in words, in order."""

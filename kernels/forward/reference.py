@@ -63,8 +63,7 @@ def run_program(
             case "moe":
                 buffers[i.dst].copy_(_mixed(i, buffers[i.src], prepared))
             case "call":
-                assert i.run is not None
-                buffers[i.dst].copy_(i.run(buffers[i.src], besides))
+                i.call(buffers, besides)
             case "gate_up_activate":
                 assert i.weight is not None
                 assert i.second_weight is not None

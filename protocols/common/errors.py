@@ -18,15 +18,24 @@ class ErrorResponse(msgspec.Struct, frozen=True):
 class BadRequest(Exception):
     """What the client sent cannot be served.
 
-    ``param`` names the field at fault, ``code`` is OpenAI's machine-readable word where it has one.
+    ``param`` names the field at fault, ``code`` is OpenAI's machine-readable word where it has one, ``kind`` the type
+    of error.
     """
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code
         self.status = status
+        self.kind = kind
 
 
 def wrong(field: str, what: str, code: str | None = None) -> BadRequest:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from .adapters import AdapterLoaded, AdapterRef, AdapterWarm, DropAdapter, LoadAdapter, WarmAdapter
 from .audio import AlignmentOutput, PromptProbe
 from .cache_groups import FULL, CacheGroup
 from .config import EngineConfig, StepLimits, WorkerConfig
@@ -18,9 +19,9 @@ from .sampling import SamplingParams
 from .steps import ExpertShape, Masks, StepPart, StepPlan, StepResult, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-Fault = Literal["", "grammar", "allowed_token_ids", "bad_words"]
-"""What a request has asked for that ended it with an error: a grammar that became too large on the way, or limits to
-its tokens that leave nothing to draw. "" where it is not the request's."""
+Fault = Literal["", "grammar", "allowed_token_ids", "bad_words", "adapter"]
+"""What a request has asked for that ended it with an error: a grammar that became too large on the way, limits to its
+tokens that leave nothing to draw, or an adapter that does not fit the model. "" where it is not the request's."""
 
 
 # ---- to the engine, from its client in the server process
@@ -99,6 +100,8 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     """For a model that transcribes streamed audio; such a request has one sequence."""
     pooling: Pooling | None = None
     """What is made of the prompt, by a model that draws no tokens; such a request has one sequence and wants none."""
+    adapter: AdapterRef | None = None
+    """What is added to the model's products for this request."""
 
 
 class ResumedPart(msgspec.Struct, frozen=True, array_like=True, tag="resumed", gc=False):
@@ -156,7 +159,17 @@ class Control(msgspec.Struct, frozen=True, array_like=True, tag="control", gc=Fa
 
 
 EngineInbox = (
-    StartEngine | Vocabulary | ResumedPart | Submit | Append | MediaWritten | Abort | Ping | Control | Shutdown
+    StartEngine
+    | Vocabulary
+    | ResumedPart
+    | Submit
+    | Append
+    | MediaWritten
+    | Abort
+    | Ping
+    | Control
+    | WarmAdapter
+    | Shutdown
 )
 
 
@@ -281,10 +294,13 @@ class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc
     experts: list[SequenceExperts] = []
 
 
-Resource = Literal["row", "pages", "encoder", "step", "grammar", "input", "media", "transfer"]
+Resource = Literal[
+    "row", "pages", "encoder", "step", "adapter_slot", "grammar", "input", "media", "transfer", "adapter"
+]
 """What a sequence can lack before it runs: a row on the worker, blocks of the KV cache, its media encoded or room for
-that, room in the next step; or what comes for its request alone: a compiled grammar, the first of its streamed
-audio, media that are being written, something that is being loaded."""
+that, room in the next step, a slot for its adapter; or what comes for its request alone: a compiled grammar, the first
+of its streamed audio, media that are being written, something that is being loaded, its adapter in the worker's
+memory."""
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False):
@@ -313,6 +329,10 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     waiting_for: dict[Resource, int] = {}
     """Sequences by what they lack, or what somebody before them does; those left out wait for tokens of their own
     request: its prompt, or one in flight."""
+    running_adapters: list[int] = []
+    """Numbers of the adapters that rows have."""
+    waiting_adapters: list[int] = []
+    """Of those that requests name and no row has."""
 
 
 class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
@@ -333,7 +353,9 @@ class MediaWanted(msgspec.Struct, frozen=True, array_like=True, tag="wanted", gc
     rids: list[int]
 
 
-ClientInbox = Progress | EngineReady | Stalled | Failed | TokensBatch | Stats | ControlDone | Released | MediaWanted
+ClientInbox = (
+    Progress | EngineReady | Stalled | Failed | TokensBatch | Stats | ControlDone | Released | MediaWanted | AdapterWarm
+)
 
 
 # ---- to a worker, from its engine
@@ -343,7 +365,7 @@ class StartWorker(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     config: WorkerConfig
 
 
-WorkerInbox = StartWorker | StepPlan | Masks | Shutdown
+WorkerInbox = StartWorker | StepPlan | Masks | LoadAdapter | DropAdapter | Shutdown
 
 
 # ---- to the engine, from a worker
@@ -365,4 +387,4 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     """What is told of each position, where ``WorkerConfig.return_routed_experts`` is set."""
 
 
-EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | StepResult
+EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | StepResult | AdapterLoaded

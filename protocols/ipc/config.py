@@ -130,6 +130,25 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             name="enable-return-routed-experts",
         ),
     ] = False
+    enable_lora: Annotated[
+        bool, Flag("serve LoRA adapters of the chat model, which requests name in place of it", group="model")
+    ] = False
+    max_loras: Annotated[
+        int, Flag("adapters that sequences in one step may have; requests for others wait", 1, 1024, group="model")
+    ] = 8
+    max_lora_rank: Annotated[int, Flag("the largest rank of an adapter; others are refused", 1, 512, group="model")] = (
+        16
+    )
+    max_cpu_loras: Annotated[
+        int,
+        Flag(
+            "adapters that are kept in memory, those that no request names until others are wanted; 0 and less than "
+            "--max-loras is as many as that",
+            0,
+            65536,
+            group="model",
+        ),
+    ] = 0
     cuda_graphs: Annotated[bool, Flag("capture decode steps as CUDA graphs, while serving")] = True
     cuda_graph_sizes: Annotated[
         tuple[int, ...],

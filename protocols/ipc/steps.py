@@ -58,6 +58,8 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pooling: Pooling | None = None
     state: int = -1
     """The slot of the recurrent state that it begins from, which it does not write; -1: it begins with none."""
+    adapter: int = -1
+    """The slot of its adapter; -1: it has none."""
 
 
 class ForkedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -142,6 +144,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     copies: list[tuple[int, int]] = []
     """Blocks that are copied in order, from and to: a row that enters goes on within a block that others know. No block
     is written here that is still to be read."""
+    adapters: list[tuple[int, int]] = []
+    """Slots of adapters that get another one, and the number of each; before rows enter."""
 
 
 class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):

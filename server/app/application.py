@@ -19,7 +19,7 @@ from ..api.chat import route as chat
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, pooling, scoring
 from ..api.files_and_batches import batches, files
-from ..api.ops import control, models, operations, page, tokens
+from ..api.ops import adapters, control, models, operations, page, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
@@ -87,6 +87,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *tokens.routes(state.chat),
             *operations.routes(state.admission, state.metrics),
             *control.routes(state.control, state.admission, state.access.keys),
+            *adapters.routes(state.chat, state.access.keys),
             *files.routes(state.for_store),
             *batches.routes(state.for_store),
             *transcriptions.routes(state.for_transcription),

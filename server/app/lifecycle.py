@@ -20,7 +20,7 @@ import anyio
 import anyio.abc
 import uvicorn
 
-from stentor.engine.client.client import EngineClient
+from stentor.engine.client.client import EngineClient, EngineUnavailable
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_config import GenerationConfig, generation_config_from_hf
@@ -198,6 +198,7 @@ async def _run(
                 lambda: drain_on_signals(state.admission, listener.close, config.http.shutdown_timeout, end),
             )
             ready = await engines.wait_started()
+            await load_adapters(state)
         names = {model.kind: model.names[0] for model in state.registry}
         recovery = state.metrics.recovery
         engines.watch_recoveries(lambda kind, process, seconds: recovery[names[kind]][process].observe(seconds))
@@ -217,6 +218,18 @@ async def _run(
         supervisor.cancel()
         return FAILED
     return code
+
+
+async def load_adapters(state: ServerState) -> None:
+    """Those that the operator has named, so that what is no adapter of the model is known at start. Raises
+    :class:`..http.listening.StartError`."""
+    for adapter in state.registry.adapters:
+        try:
+            answer = await state.chat.client.load_adapter(adapter)
+        except EngineUnavailable as error:
+            raise StartError(str(error)) from error
+        if answer.error:
+            raise StartError(f"--lora-modules {adapter.name}={adapter.path}: {answer.error}")
 
 
 async def load_state(
@@ -279,7 +292,11 @@ async def load_state(
     except CheckpointError as error:
         raise StartError(str(error)) from error
     asking = asking_of(config, spec, checkpoint.config.architecture)
-    registry = config.registry(transcribes=asking is not None)
+    try:
+        adapters = config.adapters.registry(enabled=config.engine.worker.enable_lora)
+        registry = config.registry(transcribes=asking is not None, adapters=adapters)
+    except (CheckpointError, ValueError) as error:
+        raise StartError(str(error)) from error
     beside: dict[ModelRole, EngineClient] = {kind: each for kind, each in engines.clients.items() if kind != "chat"}
     metrics = Metrics(
         names[0], client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside}

@@ -28,7 +28,7 @@ from ..api.common.described import JSON, Operation, Operations
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, pooling, scoring
 from ..api.files_and_batches import batches, files
-from ..api.ops import control, models, operations, page, tokens
+from ..api.ops import adapters, control, models, operations, page, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
@@ -257,7 +257,8 @@ OPERATIONS: Final[Operations] = {
 
 def routes(access: AccessControl) -> list[Route]:
     families = (
-        *(chat, completions, conversations, messages, models, tokens, operations, control, responses, files, batches),
+        *(chat, completions, conversations, messages, models, tokens, operations, control, adapters),
+        *(responses, files, batches),
         realtime,
         transcriptions,
         speech,

@@ -26,6 +26,7 @@ from ..media.chat_media import ChatMedia
 from ..media.collect import Accepted
 from ..media.processor import MediaProcessor
 from ..middleware.access_control import AccessControl
+from ..observability.figures import AdapterFigures
 from ..observability.metrics import Metrics
 from ..observability.observer import Observer
 from ..parsing.output import OutputFormat
@@ -148,6 +149,9 @@ def compose(
     """
     admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
     grammars = Grammars(lambda: token_bytes_of(pool.tokenizer, defaults.eos_token_ids), config.limits.grammar)
+    if config.engine.worker.enable_lora:
+        most, name_of = config.engine.worker.max_loras, registry.adapters.name_of
+        AdapterFigures(config.model.served_names[0], most, lambda: client.stats, name_of, metrics.registry)
     chat = ChatModel(
         config=config.model,
         client=client,

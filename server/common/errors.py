@@ -59,6 +59,12 @@ def generation_error(finish: Finish | None) -> Exception:
                 "less.",
                 code="grammar_too_complex",
             )
+        case "adapter":
+            return BadRequest(
+                "The adapter of this name cannot be served: its files do not fit the model, or have changed.",
+                "model",
+                "adapter_not_served",
+            )
         case field:
             return wrong(
                 field, "leaves nothing to draw of what the grammar or the thinking budget asks for", "invalid_value"

@@ -18,6 +18,7 @@ from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.protocols.ipc.flag import Flag
 
 from ..common.keys import KeyDigest
+from .adapters import AdapterRegistry, AdaptersConfig
 from .limits import LimitsConfig, OverloadConfig
 from .media import MediaConfig
 from .model_registry import ModelRegistry, ModelRole, ServedModel
@@ -287,6 +288,7 @@ class Config(msgspec.Struct, frozen=True):
     engine: EngineConfig
     """``engine.worker.model`` is empty until :meth:`located`."""
     model: ModelConfig = ModelConfig()
+    adapters: AdaptersConfig = AdaptersConfig()
     transcription: TranscriptionConfig = TranscriptionConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     speech: SpeechConfig = SpeechConfig()
@@ -352,7 +354,7 @@ class Config(msgspec.Struct, frozen=True):
             located = msgspec.structs.replace(located, speech=msgspec.structs.replace(self.speech, path=str(speech)))
         return located
 
-    def registry(self, *, transcribes: bool = False) -> ModelRegistry:
+    def registry(self, *, transcribes: bool = False, adapters: AdapterRegistry | None = None) -> ModelRegistry:
         """What is served; ``transcribes``: the chat model too. Raises ValueError, in a line for the operator, where two
         models have one name."""
         also: tuple[ModelRole, ...] = ("transcription",) if transcribes else ()
@@ -363,7 +365,7 @@ class Config(msgspec.Struct, frozen=True):
             models.append(ServedModel("embedding", self.embedding.served_names, self.embedding.model))
         if self.speech.model is not None:
             models.append(ServedModel("speech", self.speech.served_names, self.speech.model))
-        return ModelRegistry(models)
+        return ModelRegistry(models, adapters)
 
     @property
     def _beside(self) -> "dict[ModelRole, TranscriptionConfig | EmbeddingConfig]":

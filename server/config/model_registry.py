@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.adapters import AdapterRef
+
+from .adapters import AdapterRegistry
 
 ModelRole = Literal["chat", "transcription", "speech", "embedding"]
 
@@ -32,13 +35,17 @@ class ServedModel:
     """What the operator asked to be served; empty means the first name."""
     also: tuple[ModelRole, ...] = ()
     """What else it is for; where there is a model for that alone, requests that name none go to that."""
+    parent: str = ""
+    """Of a model with an adapter: the name of the one that it is added to."""
 
 
 class ModelRegistry:
-    """Immutable; no two models have a name in common."""
+    """No two models have a name in common. Immutable but for ``adapters`` of the chat model, each of which is a model
+    to clients."""
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+    def __init__(self, models: Sequence[ServedModel], adapters: AdapterRegistry | None = None) -> None:
         """At most one model of a kind. Raises ValueError, in a line for the operator, where two have one name."""
+        self.adapters = AdapterRegistry() if adapters is None else adapters
         self._models = tuple(models)
         self._by_kind = {kind: model for model in models for kind in model.also}
         self._by_kind |= {model.kind: model for model in models}
@@ -48,20 +55,40 @@ class ModelRegistry:
                 other = self._by_name.setdefault(name, model)
                 if other is not model:
                     raise ValueError(f"{ARTICLES[other.kind]} and {ARTICLES[model.kind]} are both served as {name!r}")
+        for adapter in self.adapters:
+            if adapter.name in self._by_name:
+                raise ValueError(f"an adapter and a model are both served as {adapter.name!r}")
 
     def __iter__(self) -> Iterator[ServedModel]:
+        """Without adapters."""
         return iter(self._models)
 
     def __contains__(self, name: object) -> bool:
         """Whether a model goes by that name."""
-        return name in self._by_name
+        return name in self._by_name or (isinstance(name, str) and self._adapted(name) is not None)
+
+    @property
+    def adapted(self) -> list[ServedModel]:
+        """The chat model with each adapter that is known by now."""
+        return [model for adapter in self.adapters if (model := self._adapted(adapter.name)) is not None]
+
+    def adapter_of(self, name: str) -> AdapterRef | None:
+        """What a request for the model of this name adds to the chat model; None where that is it itself."""
+        return None if name in self._by_name else self.adapters.get(name)
+
+    def _adapted(self, name: str) -> ServedModel | None:
+        base = self._by_kind.get("chat")
+        adapter = None if base is None or name in self._by_name else self.adapters.get(name)
+        if base is None or adapter is None:
+            return None
+        return ServedModel("chat", (name,), adapter.path, parent=base.names[0])
 
     def of_kind(self, kind: ModelRole) -> ServedModel | None:
         return self._by_kind.get(kind)
 
     def find(self, name: str, param: str = "model") -> ServedModel:
         """The model that goes by ``name``, whatever it is for. Raises BadRequest (404)."""
-        model = self._by_name.get(name)
+        model = self._by_name.get(name) or self._adapted(name)
         if model is None:
             raise BadRequest(f"The model `{_shown(name)}` does not exist.", param, "model_not_found", status=404)
         return model

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stentor.engine.client.media import Media
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.deltas import Delta, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.sampling import SamplingFields
@@ -31,6 +32,7 @@ def generation_request(
     caller: Caller,
     constraints: Constraints = FREE,
     media: Sequence[Media] = (),
+    adapter: AdapterRef | None = None,
 ) -> GenerationRequest:
     return GenerationRequest(
         prompt=prompt,
@@ -47,6 +49,7 @@ def generation_request(
         priority=request.priority,
         salt=caller.cache_salt(request.cache_salt),
         media=tuple(media),
+        adapter=adapter,
     )
 
 

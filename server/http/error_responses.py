@@ -32,7 +32,7 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
     """Status and body for any exception; one that is not known is logged and told as an internal error."""
     match error:
         case BadRequest():
-            return error.status, ErrorBody(error.message, "invalid_request_error", error.param, error.code)
+            return error.status, ErrorBody(error.message, error.kind, error.param, error.code)
         case ServerError():
             return error.status, ErrorBody(str(error), error.kind, None, error.code)
         case EngineUnavailable():

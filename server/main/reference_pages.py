@@ -15,6 +15,7 @@ from stentor.protocols.ipc.actors import EngineReady, Stats
 
 from ..common import exit_codes
 from ..media.metrics import MediaMetrics
+from ..observability.figures import AdapterFigures
 from ..observability.metrics import Metrics
 from ..options.option import GROUPS, OPTIONS, Option
 from ..options.reading import CONFIG_FILE
@@ -35,6 +36,7 @@ overrides the environment, which overrides the file. An unknown option is an err
 `run-batch` takes the same options, `pull` some of them. This page is generated from the program: `make reference`.
 """
 _COMMON_LABELS: Final = frozenset({"model_name", "le"})
+_VARYING_FAMILIES: Final = ("stentor:cache_config_info", "stentor:lora_requests_info")
 _VARYING_LABELS: Final = frozenset({"status", "process", "version", "python"})
 """Labels whose values depend on the machine or on what has happened."""
 
@@ -61,6 +63,7 @@ def metric_families() -> list[Metric]:
     SpeechMetrics(registry, "MODEL")
     EmbeddingMetrics(registry, "MODEL")
     MediaMetrics(registry, "MODEL")
+    AdapterFigures("MODEL", 0, lambda: _IdleEngine.stats, str, registry)
     return [family for family in registry.collect() if not family.name.endswith("_created")]
 
 
@@ -91,7 +94,7 @@ def _labels(family: Metric) -> str:
             values.setdefault(label, {})[sample.labels[label]] = None
     shown = []
     for label in sorted(values):
-        closed = label not in _VARYING_LABELS and family.name != "stentor:cache_config_info"
+        closed = label not in _VARYING_LABELS and family.name not in _VARYING_FAMILIES
         shown.append(f"`{label}`" + (f": {', '.join(f'`{value}`' for value in values[label])}" if closed else ""))
     return "; ".join(shown)
 

@@ -18,6 +18,7 @@ from stentor.protocols.openai.tokens import DetokenizeRequest, TokenizeRequest
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 
+from ..api.ops.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from ..api.ops.control import AbortRequest
 
 _LARGE: Final = 2**31 - 1
@@ -120,6 +121,8 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/tokenize",), TokenizeRequest),
     Request(("/detokenize",), DetokenizeRequest),
     Request(("/abort_requests",), AbortRequest),
+    Request(("/v1/load_lora_adapter",), LoadAdapterRequest),
+    Request(("/v1/unload_lora_adapter",), UnloadAdapterRequest),
 )
 
 _HEAD: Final = """# Fields of requests

@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import platform
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 import stentor
+from stentor.protocols.ipc.actors import Stats
 
 from .declarations import Declarations, family
 from .processes import ProcessCollector
@@ -107,6 +109,39 @@ class ServerFigures:
     def _by_reason(self, name: str, text: str, counts: Mapping[str, int]) -> Metric:
         samples = [((self._model, reason), count) for reason, count in counts.items()]
         return family(CounterMetricFamily, name, text, samples, "reason")
+
+
+class AdapterFigures:
+    """Which adapters requests have, by the names that the operator has given them. Registers itself."""
+
+    def __init__(
+        self,
+        model: str,
+        most: int,
+        stats: Callable[[], Stats],
+        name_of: Callable[[int], str],
+        registry: CollectorRegistry,
+    ) -> None:
+        """``most``: that rows may have at a time."""
+        self._model, self._most = model, most
+        self._stats, self._name_of = stats, name_of
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        named = [
+            ",".join(sorted(filter(None, map(self._name_of, numbers))))
+            for numbers in (stats.running_adapters, stats.waiting_adapters)
+        ]
+        yield family(
+            GaugeMetricFamily,
+            "lora_requests_info",
+            "Seconds since the epoch; the labels name the LoRA adapters that requests run with, and wait with.",
+            [((self._model, str(self._most), *named), time.time())],
+            "max_lora",
+            "running_lora_adapters",
+            "waiting_lora_adapters",
+        )
 
 
 def _running_tasks() -> int | None:

@@ -267,7 +267,8 @@ class _EngineCollector:
         waiting = (((m, name), each.waiting_for.get(name, 0)) for m, each in stats for name in get_args(Resource))
         text = (
             "Sequences that wait, by what they or an earlier one lack: a row, pages (KV cache blocks), "
-            "room in the encoder cache, room in the next step, a grammar, streamed input, written media, a transfer."
+            "room in the encoder cache, room in the next step, a slot for an adapter, a grammar, streamed input, "
+            "written media, a transfer, an adapter that is being loaded."
         )
         yield family(GaugeMetricFamily, "num_requests_waiting_by_reason", text, waiting, "reason")
         restarts = (((model,), engine.engine_restarts) for model, engine in engines)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from ..common.files import FileRefused
 from ..common.keys import KeyDigest, read_key_file
+from ..config.adapters import AdapterModule
 from ..config.config import ANY_ORIGIN, SocketMode, ToolServer
 from ..config.media import MAX_MEDIA, MediaCounts
 
@@ -201,6 +202,31 @@ def _tool_servers(raw: object) -> tuple[ToolServer, ...]:
     return tuple(found)
 
 
+def _lora_modules(raw: object) -> tuple[AdapterModule, ...]:
+    """``NAME=FOLDER``, or vLLM's JSON object, or several of either."""
+    if isinstance(raw, str):
+        raw = [raw] if raw.lstrip().startswith("{") else raw.split(",")
+    if not isinstance(raw, list) or not raw:
+        raise ValueError(raw)
+    found = []
+    for each in raw:
+        fields = each
+        if isinstance(each, str) and each.lstrip().startswith("{"):
+            fields = json.loads(each)
+        elif isinstance(each, str):
+            name, _, path = each.partition("=")
+            fields = {"name": name.strip(), "path": path.strip()}
+        if not isinstance(fields, dict):
+            raise ValueError(raw)
+        name, path = fields.get("name"), fields.get("path")
+        if not isinstance(name, str) or not isinstance(path, str) or not name or not path:
+            raise ValueError(raw)
+        found.append(AdapterModule(name, path))
+    if len({module.name for module in found}) < len(found):
+        raise Refused("two adapters have one name")
+    return tuple(found)
+
+
 def _collector(raw: object) -> str:
     """An address, refused where what would send to it is not installed."""
     if not isinstance(raw, str):
@@ -347,6 +373,9 @@ KINDS: Final = {
     ),
     "tool_servers": Kind(
         "one or more NAME=URL, such as browser=http://127.0.0.1:9000/mcp", _tool_servers, "NAME=URL", many=True
+    ),
+    "lora_modules": Kind(
+        "one or more NAME=FOLDER, or JSON objects with name and path", _lora_modules, "NAME=FOLDER", many=True
     ),
     # an address may hold a password
     "collector": Kind("an http:// or https:// address such as http://collector:4318", _collector, "URL", secret=True),

@@ -8,6 +8,7 @@ import msgspec
 
 from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens, Thinking
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -54,6 +55,7 @@ class Submitter(Protocol):
         thinking: Thinking | None = None,
         media: Sequence[Media] = (),
         resumed: list[list[int]] | None = None,
+        adapter: AdapterRef | None = None,
     ) -> EngineEventStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
 
@@ -85,6 +87,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The request's id, for logs."""
     media: tuple[Media, ...] = ()
     """What stands in the prompt besides tokens."""
+    adapter: AdapterRef | None = None
+    """What is added to the model."""
 
 
 class Generation:
@@ -150,6 +154,7 @@ class Generation:
             grammar=request.grammar,
             thinking=request.thinking,
             media=request.media,
+            adapter=request.adapter,
         )
 
     def __aiter__(self) -> Self:

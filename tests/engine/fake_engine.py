@@ -15,6 +15,7 @@ from stentor.engine.core.scheduler.step import MAX_PLAN_BYTES
 from stentor.engine.core.sequence import SequenceState
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.actors import Resource, Submit, TokensBatch
+from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef, LoadAdapter
 from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import SchedulerConfig
@@ -74,12 +75,21 @@ class Engine:
         num_states: int = 0,
         media_room: int = 0,
         late_media: bool = False,
+        max_loras: int = 0,
+        max_cpu_loras: int = 0,
+        slow_adapters: bool = False,
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
         streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each is computed in one
         step; with ``sliced`` they may be encoded in parts, and ``media_room`` is what the worker tells; with
         ``late_media`` they are written when :meth:`write` says so. With ``slow_grammars`` a grammar is there when
-        :meth:`compiled` says so."""
+        :meth:`compiled` says so, with ``slow_adapters`` an adapter when :meth:`read_adapter` does."""
+        self.slow_adapters = slow_adapters
+        self.adapter_orders: list[AdapterRef] = []
+        """Adapters that the worker was told to load and has not."""
+        self.adapters: set[int] = set()
+        """Those that it has."""
+        self.adapter_slots: dict[int, int] = {}
         groups = [] if attention_scope == "all" else [CacheGroup("window" if w else "full", w) for w in windows]
         if num_states:
             groups.append(CacheGroup("state", capacity=num_states))
@@ -114,6 +124,8 @@ class Engine:
             max_mixed_encodings=max_mixed_encodings,
             max_plan_bytes=max_plan_bytes,
             max_frame=max_frame,
+            max_loras=max_loras,
+            max_cpu_loras=max_cpu_loras,
         )
         self.scheduler = self._new_scheduler()
         self.max_drafts, self.media_room = max_drafts, media_room
@@ -169,12 +181,16 @@ class Engine:
         media: list[Media] | None = None,
         pooling: Pooling | None = None,
         loading: bool = False,
+        adapter: int = -1,
     ) -> int:
         rid = self._next_rid
         self._next_rid += 1
         params = params or SamplingParams(max_tokens=0 if pooling is not None else max_tokens)
         name = str(rid) if media else ""
-        submit = Submit(rid, prompt, params, list(seeds), priority, salt, self.now, name=name, pooling=pooling)
+        named = None if adapter < 0 else AdapterRef(adapter, f"adapter-{adapter}", "")
+        submit = Submit(
+            rid, prompt, params, list(seeds), priority, salt, self.now, name=name, pooling=pooling, adapter=named
+        )
         submit = self.shelf.bring(submit, self.cross, audio, streamed, media)
         self.clients[rid] = Client(submit, grammar, audio, streamed, media or [])
         if loading:
@@ -220,6 +236,7 @@ class Engine:
         self.compiling.clear()
         self.results.clear()
         self.lost.clear()
+        self._forget_adapters()
         self.worker = self._new_worker()
         self.scheduler = self._new_scheduler()
         self.shelf.store.lost()
@@ -254,8 +271,36 @@ class Engine:
         if batch is not None:
             self.receive(batch)
 
+    def take_adapter_orders(self) -> None:
+        for order in self.scheduler.take_adapter_orders()[0]:
+            if isinstance(order, LoadAdapter):
+                self.adapter_orders.append(order.adapter)
+            else:
+                self.adapters.remove(order.number)
+        while self.adapter_orders and not self.slow_adapters:
+            self.read_adapter()
+
+    def read_adapter(self, error: str = "") -> None:
+        number = self.adapter_orders.pop(0).number
+        if not error:
+            self.adapters.add(number)
+        batch, _ = self.scheduler.adapter_loaded(AdapterLoaded(number, error))
+        self.failed.update(end.rid for end in batch.finished)
+        self.receive(batch)
+
+    def _check_adapters(self, plan: StepPlan) -> None:
+        """Each row has the slot in which its request's adapter is, of those that the worker has."""
+        self.adapter_slots |= dict(plan.adapters)
+        assert {number for _, number in plan.adapters} <= self.adapters, "an adapter is put in a slot and is not there"
+        rows = {sequence.slot: sequence.request.adapter for sequence in self.scheduler._rows.running}
+        for new in plan.new:
+            adapter = rows[new.slot]
+            found = None if new.adapter < 0 else self.adapter_slots[new.adapter]
+            assert found == (None if adapter is None else adapter.number), "a row has another adapter than its request"
+
     def plan(self) -> bool:
         self.now += 0.01
+        self.take_adapter_orders()
         plan = self.scheduler.plan(self.now, crowded=self.crowded)
         self.wanted += self.scheduler.take_media_wanted()
         if plan is None:
@@ -264,6 +309,7 @@ class Engine:
         self.sent.append(plan)
         self._check_bytes(plan)
         self._check_order(self.plans[-1])
+        self._check_adapters(self.plans[-1])
         if (result := self.worker.run(plan)) is not None:
             self.results.append(result)
         self._mask()
@@ -309,6 +355,7 @@ class Engine:
         self.deaths.append(in_flight)
         self.lost.extend(self.results)
         self.results.clear()
+        self._forget_adapters()
         self.worker = self._new_worker()
         recovery = self.scheduler.recover(self.now)
         self.failed.update(end.rid for end in recovery.ended.finished)
@@ -316,6 +363,11 @@ class Engine:
             assert self.deaths.count(in_flight) >= DEATHS_TO_CONVICT, "failed without having died alone"
         assert recovery.explained == bool(recovery.ended.finished)
         self.receive(recovery.ended)
+
+    def _forget_adapters(self) -> None:
+        self.adapter_orders.clear()
+        self.adapters.clear()
+        self.adapter_slots.clear()
 
     def restart_with(self, cross: CacheGroup) -> None:
         """The worker dies, and the next one has such an encoder cache."""

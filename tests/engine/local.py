@@ -16,6 +16,7 @@ from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
 from stentor.engine.worker.setup_parts import Setup
 from stentor.protocols.ipc.actors import Finished, PromptDone, Submit, TokensBatch
+from stentor.protocols.ipc.adapters import AdapterRef, DropAdapter
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
@@ -53,6 +54,7 @@ class LocalEngine:
         self.config = config
         self.ready = setup.ready
         self.runner = setup.runner
+        self.adapters = setup.adapters
         self.steps = 0
         self.deaths = 0
         self.restart(setup.ready.num_blocks)
@@ -76,6 +78,8 @@ class LocalEngine:
             stream=self.ready.stream,
             max_encodings=limits.max_encodings or None,
             max_mixed_encodings=limits.max_mixed_encodings or None,
+            max_loras=self.config.max_loras if self.config.enable_lora else 0,
+            max_cpu_loras=self.config.max_cpu_loras,
         )
         self.outcomes: dict[tuple[int, int], Outcome] = {}
         self.prompts: dict[int, PromptDone] = {}
@@ -85,7 +89,10 @@ class LocalEngine:
         self._next_rid = 0
 
     def _forget(self) -> None:
-        """The worker loses its rows, and what it has encoded."""
+        """The worker loses its rows, its adapters, and what it has encoded."""
+        if self.adapters is not None:
+            for number in self.adapters.numbers:
+                self.adapters.drop(number)
         self.runner.release(list(range(self.ready.limits.max_num_seqs)))
         cross = group_of(self.ready.groups, "cross")
         if self.runner.extras is not None and cross is not None:
@@ -101,12 +108,13 @@ class LocalEngine:
         streamed: Heard | None = None,
         media: list[Media] | None = None,
         pooling: Pooling | None = None,
+        adapter: AdapterRef | None = None,
     ) -> int:
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         seeds = seeds or [0]
         for index in range(len(seeds)):
             self.outcomes[rid, index] = Outcome()
-        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock, pooling=pooling)
+        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock, pooling=pooling, adapter=adapter)
         if params.routed_experts is not None:
             self._experts[rid] = RoutedExperts(params.routed_experts, len(prompt))
         request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed, media)
@@ -132,6 +140,7 @@ class LocalEngine:
                 self._forget()
                 self.deaths += 1
                 self._take(self.scheduler.recover(self._clock).ended)
+            self._load_adapters()
             while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
                 pending.append(with_forks(plan))
             if self._write_media():
@@ -152,6 +161,16 @@ class LocalEngine:
             self.shelf.write(rid)
             self.scheduler.media_written(rid)
         return bool(wanted)
+
+    def _load_adapters(self) -> None:
+        for order in self.scheduler.take_adapter_orders()[0]:
+            assert self.adapters is not None
+            if isinstance(order, DropAdapter):
+                self.adapters.drop(order.number)
+                continue
+            self.adapters.load(order.adapter)
+            for loaded in self.adapters.take(None):
+                self._take(self.scheduler.adapter_loaded(loaded)[0])
 
     def generate(
         self, prompt: list[int], params: SamplingParams, seed: int = 0, audio: Audio | None = None

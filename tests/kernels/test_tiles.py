@@ -242,7 +242,16 @@ def test_for_a_processor_with_tiles_the_kernels_have_its_instructions() -> None:
     assert len(sources) == len(units)
     library = build(sources=sources, march="sapphirerapids", options=("-O1",))
     code = subprocess.run(["objdump", "-d", str(library)], capture_output=True, text=True, check=True).stdout
-    for instruction in ("ldtilecfg", "tileloadd", "tdpbf16ps", "tdpbssd", "tdpbsud", "tilestored", "tilerelease", *OF_CODES):
+    for instruction in (
+        "ldtilecfg",
+        "tileloadd",
+        "tdpbf16ps",
+        "tdpbssd",
+        "tdpbsud",
+        "tilestored",
+        "tilerelease",
+        *OF_CODES,
+    ):
         assert re.search(rf"\b{instruction}\b", code), instruction
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import torch
 
 from stentor.engine.layers.rank_group import RankGroup
+from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.choose import Backend
+from stentor.engine.worker.adapter_rows import AdapterRowsOf
+from stentor.engine.worker.adapter_store import AdapterStore
 from stentor.engine.worker.batch import build_batch
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.families import Text
@@ -20,6 +23,7 @@ from stentor.engine.worker.setup import open_family
 from stentor.engine.worker.setup_parts import layer_context
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.config import ModelImpl, MoEBackend, OnlineQuantization, StateDType, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
@@ -47,10 +51,12 @@ class PagedDecoder:
         states: StateDType = "auto",
         ranks: RankGroup | None = None,
         moe_backend: MoEBackend = "auto",
+        max_lora_rank: int = 0,
     ) -> None:
         """``packed``: whether a pass is a program over packed weights, or a call an operation, as on a GPU; None: as
         a worker on this CPU settles it, but for kernels that were asked for by name. The cache is of ``dtype`` unless
-        another is named. ``states`` is what recurrent states are kept in. With ``ranks`` it is a part of the model."""
+        another is named. ``states`` is what recurrent states are kept in. With ``ranks`` it is a part of the model.
+        Above a ``max_lora_rank`` of 0 rows may have adapters."""
         config = WorkerConfig(
             model=str(path),
             batch_invariant=invariant,
@@ -60,6 +66,7 @@ class PagedDecoder:
             tensor_parallel_size=1 if ranks is None else ranks.size,
             rank=0 if ranks is None else ranks.rank,
             moe_backend=moe_backend,
+            enable_lora=max_lora_rank > 0,
         )
         family = open_family(config, "cpu")
         assert isinstance(family, Text)
@@ -74,6 +81,9 @@ class PagedDecoder:
         self._rows = RowTable(SLOTS, max_model_len, BLOCK)
         kept, dtypes = self.config.states, StateDTypes.of(config, place.dtype)
         self._states = RowStates(kept, 2 * SLOTS, SLOTS, dtypes, place.device) if kept else None
+        self._adapters = None
+        if place.adapters is not None:
+            self._adapters = AdapterRowsOf(AdapterStore(place.adapters, max_lora_rank, place.device), place.device)
         self._moves: dict[int, int] = {}
         """Rows that go on in another slot for their state."""
         self._free = list(range(BLOCKS))
@@ -87,13 +97,33 @@ class PagedDecoder:
         assert programs is not None
         return programs.calls
 
-    def add(self, slot: int, tokens: Sequence[int], shared_blocks: Sequence[int] = (), left: int = -1) -> list[int]:
+    def load(self, number: int, folder: Path) -> None:
+        """Puts an adapter into the slot of its number. Raises CheckpointError."""
+        assert self._adapters is not None
+        self._adapters.store.load(AdapterRef(number, str(number), str(folder)))
+        (loaded,) = self._adapters.store.take(None)
+        if loaded.error:
+            raise CheckpointError(loaded.error)
+        self._adapters.store.put([(number, number)])
+
+    def add(
+        self,
+        slot: int,
+        tokens: Sequence[int],
+        shared_blocks: Sequence[int] = (),
+        left: int = -1,
+        adapter: int = -1,
+    ) -> list[int]:
         """Enters a row whose tokens are all known; returns its block table. With shared blocks it begins from the state
         that was ``left`` behind them."""
         count = -(-len(tokens) // BLOCK) - len(shared_blocks)
         blocks = [*shared_blocks, *(self._free.pop() for _ in range(count))]
-        new = NewRow(slot, list(tokens), len(tokens), SamplingParams(max_tokens=1), 0, blocks, state=left)
+        new = NewRow(
+            slot, list(tokens), len(tokens), SamplingParams(max_tokens=1), 0, blocks, state=left, adapter=adapter
+        )
         self._rows.add(new)
+        if self._adapters is not None:
+            self._adapters.enter(StepPlan(0, 0, [], [new], []))
         if self._states is not None:
             self._states.enter(StepPlan(0, 0, [], [new], []))
             self._moves[slot] = slot
@@ -113,6 +143,8 @@ class PagedDecoder:
             RowStep(slot, start, count, [], False, state=self._moves.pop(slot, -1)) for slot, start, count in spans
         ]
         batch = build_batch(steps, self._rows, self.caches, torch.device("cpu")).forward
-        hidden = self.model.forward(batch if self._states is None else self._states.extend(batch, steps))
+        for extras in (self._states, self._adapters):
+            batch = batch if extras is None else extras.extend(batch, steps)
+        hidden = self.model.forward(batch)
         logits = self.model.logits(hidden).clone()  # packed, they are good until the next step only
         return list(torch.split_with_sizes(logits, [count for _, _, count in spans]))

@@ -18,7 +18,7 @@ from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
 from stentor.server.api.common.described import Operation
-from stentor.server.api.ops import control
+from stentor.server.api.ops import adapters, control
 from stentor.server.app import openapi
 from stentor.server.app.application import create_app
 from stentor.server.app.state import ServerState
@@ -50,6 +50,8 @@ DECODERS: dict[str, Any] = {
     "BatchCreate": batches.create_decoder,
     "SpeechRequest": speech.decoder,
     "AbortRequest": control.abort_decoder,
+    "LoadAdapterRequest": adapters.load_decoder,
+    "UnloadAdapterRequest": adapters.unload_decoder,
     "EmbeddingRequest": embeddings.decoder,
     "EmbedRequest": cohere.decoder,
     "PoolingRequest": pooling.pooling_decoder,

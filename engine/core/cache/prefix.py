@@ -14,10 +14,13 @@ MAX_TOKEN_ID = 2**31 - 1
 """Token ids are hashed as 32-bit integers."""
 
 
-def root_digest(salt: str, media: bytes = b"") -> bytes:
+def root_digest(salt: str, media: bytes = b"", adapter: int = -1) -> bytes:
     """The parent of a first block; requests under different salts never share one, nor those over different
-    ``media``, which all positions attend to."""
+    ``media``, which all positions attend to, or with different adapters."""
     root = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"stentor salt").digest()
+    if adapter >= 0:
+        named = root + adapter.to_bytes(8, "little")
+        root = blake2b(named, digest_size=DIGEST_BYTES, person=b"stentor adapter").digest()
     return blake2b(root + media, digest_size=DIGEST_BYTES, person=b"stentor media").digest() if media else root
 
 

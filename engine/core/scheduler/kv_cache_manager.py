@@ -11,6 +11,7 @@ from ..cache.needs import BlockNeeds
 from ..cache.prefix import Prefix, PrefixCache, Tables, tail_digest
 from ..request import Request
 from ..sequence import NEVER_HASHED, Sequence, SequenceState
+from .adapters import AdapterCache
 from .queue import WaitingQueue
 from .rows import RowTable
 from .states import StateCache
@@ -35,6 +36,7 @@ class KVCacheManager:
     __slots__ = (
         "_holders",
         "_promised",
+        "adapters",
         "block_size",
         "cross",
         "encoder_cache",
@@ -58,8 +60,9 @@ class KVCacheManager:
         rows: RowTable,
         groups: SequenceOf[CacheGroup] = (FULL,),
         chunk: int = 1,
+        adapters: AdapterCache | None = None,
     ) -> None:
-        """``chunk``: the most that a step computes of one row."""
+        """``chunk``: the most that a step computes of one row. ``adapters``: where requests may name some."""
         self.pool = BlockPool(num_blocks)
         self.cross = group_of(groups, "cross")
         self.encoder_cache = EncoderCache(_capacity(self.cross))
@@ -75,6 +78,7 @@ class KVCacheManager:
             self.prefix.states = self.states.pool
         self.rows = rows
         self.queue = WaitingQueue()
+        self.adapters = adapters or AdapterCache(0, 0)
         self.preemptions = 0
         """For want of blocks; rows put back for another reason are not counted."""
         self._holders: dict[int, Request] = {}
@@ -145,6 +149,8 @@ class KVCacheManager:
         self._promise(sequence, self.pool.num_blocks)
         if self.states is not None:
             self.states.enter(sequence, sequence.num_blocks * self.block_size)
+        if sequence.request.adapter is not None:
+            self.adapters.enter(sequence.request.adapter.number)
         return self._copies_of_tail(sequence, prefix)
 
     def _copies_of_tail(self, sequence: Sequence, prefix: Prefix) -> list[tuple[int, int]]:
@@ -295,6 +301,8 @@ class KVCacheManager:
             self.encoder_cache.free(span)
         if self.states is not None:
             self.states.release(sequence)
+        if sequence.request.adapter is not None:
+            self.adapters.exit(sequence.request.adapter.number)
         sequence.drop_row()
 
     def settle_states(self, sequence: Sequence) -> None:
@@ -380,6 +388,7 @@ class KVCacheManager:
         self.queue.check_integrity()
         self.rows.check_integrity()
         self._check_spans()
+        self.adapters.check_integrity()
         if self.states is not None:
             self.states.check_integrity(self.rows.running)
         held = [0] * self.pool.num_blocks

@@ -44,6 +44,8 @@ class Limits:
     """Bytes that one row alone may take of a step."""
     aging_seconds: float
     stream: StreamShape | None
+    max_loras: int
+    """Adapters that rows may have at a time."""
     is_pooling: bool
     sees_all: bool
     """Tokens see those behind them too: a prompt is one chunk."""
@@ -84,6 +86,8 @@ class Limits:
         why = why or pooling_refusal_of(
             submit, self.max_num_batched_tokens, is_pooling=self.is_pooling, sees_all=self.sees_all
         )
+        if submit.adapter is not None and not self.max_loras:
+            why = why or f"the model has no adapter {submit.adapter.name!r}: it is served without any"
         return why or _too_long(min(len(submit.prompt) + submit.params.max_tokens, self.max_model_len), memory)
 
     def frame_refusal_of(self, request: Request, memory: KVCacheManager) -> str | None:

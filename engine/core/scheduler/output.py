@@ -77,6 +77,8 @@ class Output:
         if not request.live:
             del self.requests[request.rid]
             self.memory.drop_hold(request)
+            if request.adapter is not None:
+                self.memory.adapters.leave(request.adapter.number, request.rid)
             if request.inputs or request.input is not None:
                 self.unreleased.add(request.rid)
             # Without this cycle the request goes when its last result has come, garbage collector or not.
@@ -100,10 +102,12 @@ class Output:
             return []
         return [self.finish(sequence, *end)]
 
-    def finish_all(self, request: Request, reason: FinishReason, message: str | None = None) -> list[Finished]:
+    def finish_all(
+        self, request: Request, reason: FinishReason, message: str | None = None, fault: Fault = ""
+    ) -> list[Finished]:
         """End every sequence of a request that still lives."""
         return [
-            self.finish(sequence, reason, None, message)
+            self.finish(sequence, reason, None, message, fault)
             for sequence in request.sequences
             if sequence.state is not SequenceState.FINISHED
         ]

@@ -73,6 +73,8 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
         return "step"  # one goes beyond its budget only for a prompt that has it for itself
     if not draft.takes(sequence, memory.block_size):
         return "step"
+    if request.adapter is not None and not memory.adapters.has_room(request.adapter.number):
+        return "adapter_slot"
     prefix = _find_room(sequence, memory)
     if prefix is None:
         return "pages"

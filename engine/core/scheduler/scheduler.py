@@ -15,6 +15,7 @@ from stentor.protocols.ipc.actors import (
     Submit,
     TokensBatch,
 )
+from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterWarm, DropAdapter, LoadAdapter, WarmAdapter
 from stentor.protocols.ipc.cache_groups import FULL, CacheGroup
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.inputs import StreamShape
@@ -25,12 +26,13 @@ from ..crash_bisector import CrashBisector, InFlightSequence
 from ..grammar.constraint import TokenConstraint
 from ..request import NOTHING, Request
 from ..sequence import Sequence, SequenceState
+from .adapters import AdapterCache
 from .decode import plan_decodes, plan_drafts
 from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
 from .limits import Limits, memory_refusal_of
 from .output import Output, write_masks
-from .prefill import admit_waiting, find_prefix, lacks_media, plan_chunks, waits_for_media
+from .prefill import admit_waiting, find_prefix, lacks_media, plan_chunks
 from .prompt_budget import PromptBudget
 from .refusals import append_refusal_of
 from .rows import RowTable
@@ -111,6 +113,8 @@ class Scheduler:
         max_encodings: int | None = None,
         max_mixed_encodings: int | None = None,
         stream: StreamShape | None = None,
+        max_loras: int = 0,
+        max_cpu_loras: int = 0,
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
     ) -> None:
@@ -121,7 +125,8 @@ class Scheduler:
         ``groups`` is all that the worker keeps. ``is_pooling``: the model makes vectors or scores; if it keeps nothing
         of a token, tokens see those behind them too, and a prompt is one chunk. ``max_encodings`` and
         ``max_mixed_encodings`` bound the media that one step encodes, in all and beside rows that decode; None lets it
-        encode any number. ``stream`` says how a model hears that is spoken to while it runs.
+        encode any number. ``stream`` says how a model hears that is spoken to while it runs. ``max_loras`` is how many
+        adapters rows may have at a time, ``max_cpu_loras`` how many the worker has in memory.
 
         ``max_plan_bytes`` bounds what rows bring that enter in one step; a request of which one row alone could take
         more than ``max_frame`` bytes is refused.
@@ -142,6 +147,7 @@ class Scheduler:
             max_frame=max_frame,
             aging_seconds=config.priority_aging_seconds,
             stream=stream,
+            max_loras=max_loras,
             is_pooling=is_pooling,
             sees_all=is_pooling and not any(group.is_paged for group in groups),
         )
@@ -157,6 +163,7 @@ class Scheduler:
             self._rows,
             groups,
             max(min(max_num_batched_tokens, chunk), 1 + config.max_drafts),
+            AdapterCache(max_loras, max_cpu_loras),
         )
         self._output = Output(self._memory)
         self._lacked: list[Resource] = []
@@ -209,6 +216,8 @@ class Scheduler:
             self._output.refused(request)
             return TokensBatch([], [], [Finished(request.rid, index, "error", None, why) for index in ended])
         self._submitted += 1
+        if request.adapter is not None and not self._memory.adapters.hold(request.adapter, request.rid):
+            accepted.awaits |= {"adapter"}
         self._output.accept(accepted)
         unwritten = any(not span.written for span in accepted.inputs)
         if unwritten and lacks_media(accepted, self._memory, find_prefix(accepted.leader, self._memory).length):
@@ -270,6 +279,45 @@ class Scheduler:
         request.inputs = [msgspec.structs.replace(span, written=True) for span in request.inputs]
         self._memory.queue.has_come(request, "media")
         return None
+
+    def warm(self, message: WarmAdapter) -> AdapterWarm | None:
+        """Load an adapter that no request names yet; the answer, if it is there already or none can be."""
+        if not self._limits.max_loras:
+            return AdapterWarm(message.ticket, "the model is served without adapters")
+        holder = -1 - message.ticket
+        if not self._memory.adapters.hold(message.adapter, holder):
+            return None
+        self._memory.adapters.leave(message.adapter.number, holder)
+        return AdapterWarm(message.ticket)
+
+    def adapter_loaded(self, message: AdapterLoaded) -> tuple[TokensBatch, list[AdapterWarm]]:
+        """The worker has read an adapter, or cannot: requests that await it run or end."""
+        finished: list[Finished] = []
+        answers: list[AdapterWarm] = []
+        adapters = self._memory.adapters
+        for holder in sorted(adapters.take_loaded(message)):
+            if holder < 0:
+                adapters.leave(message.number, holder)
+                answers.append(AdapterWarm(-1 - holder, message.error, message.missing))
+                continue
+            request = self._output.requests[holder]
+            if message.error:
+                finished += self._output.finish_all(request, "error", message.error, "adapter")
+            else:
+                self._memory.queue.has_come(request, "adapter")
+        return self._noted(TokensBatch([], [], finished)), answers
+
+    def take_adapter_orders(self) -> tuple[list[LoadAdapter | DropAdapter], list[AdapterWarm]]:
+        """What the worker is to be told of adapters before the next plan, and who else is to be told of one."""
+        adapters = self._memory.adapters
+        answers: list[AdapterWarm] = []
+        for holder, number in adapters.take_ready():
+            if holder < 0:
+                adapters.leave(number, holder)
+                answers.append(AdapterWarm(-1 - holder))
+            else:
+                self._memory.queue.has_come(self._output.requests[holder], "adapter")
+        return adapters.take_orders(), answers
 
     def append(self, more: Append) -> TokensBatch | None:
         """More has come of what a request hears, or its end. None where nothing ends for it."""
@@ -355,6 +403,7 @@ class Scheduler:
             draft.forks,
             memory.encoder_cache.take_forgotten(),
             draft.copies,
+            memory.adapters.take_placed(),
         )
         entered = draft.entered() if draft.new else _NOBODY
         readers = frozenset(draft.readers) if draft.readers else _NOBODY
@@ -444,6 +493,9 @@ class Scheduler:
         self._memory.reset()
         for sequence in running:
             sequence.drop_row()
+        for rid in self._memory.adapters.reset():
+            if rid >= 0:
+                self._memory.queue.stand_aside(self._output.requests[rid], "adapter")
         for request in self._output.requests.values():
             if "transfer" in request.awaits:
                 self._memory.queue.has_come(request, "transfer")
@@ -524,6 +576,8 @@ class Scheduler:
             recovered=self._recovered,
             poisoned=self._poisoned,
             waiting_for=self._waiting_for(),
+            running_adapters=memory.adapters.running,
+            waiting_adapters=memory.adapters.waiting,
         )
 
     def check_integrity(self) -> None:

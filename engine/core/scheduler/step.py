@@ -237,6 +237,7 @@ class StepBuilder:
                 None if request.prompt_done else request.probe,
                 request.pooling,
                 _begins_from(sequence),
+                -1 if request.adapter is None else memory.adapters.slot_of(request.adapter.number),
             )
         )
 

@@ -225,7 +225,9 @@ async def _job(
     if prompt_only and prompt_logprobs is None:
         batches = _nothing(body.choices)
     else:
-        wanted = generation_request(body, prompt, params, caller, constraints)
+        wanted = generation_request(
+            body, prompt, params, caller, constraints, adapter=chat.registry.adapter_of(chat.resolve(body.model))
+        )
         batches = ObservedGeneration(chat, wanted, context.arrival, context.queue_slot, field="prompt")
         if prompt_only:
             batches = _only_prompt(batches, body.choices, len(prompt))

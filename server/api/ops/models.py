@@ -29,6 +29,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     max_model_len: int | None
     """Longest sequence, prompt and output; null until the model has been loaded, and for one that does not chat."""
     parent: str | None = None
+    """Of a model with an adapter: the model that it is added to."""
     kind: Literal["chat", "transcription", "speech", "embedding"] = "chat"
     """What it is for; not OpenAI's."""
     input_modalities: tuple[str, ...] = ("text",)
@@ -67,7 +68,8 @@ def routes(chat: ChatModel, embedding: EmbeddingModel | None) -> list[Route]:
 
 
 async def list_models(models: _Models, request: Request) -> Response:
-    named = [(model, name) for model in models.chat.registry for name in model.names]
+    registry = models.chat.registry
+    named = [(model, name) for model in (*registry, *registry.adapted) for name in model.names]
     if _is_theirs(request):
         shown = [_info(models, model, name) for model, name in named]
         return json_response(ModelPage(shown, shown[0].id, shown[-1].id))
@@ -97,6 +99,7 @@ def _card(models: _Models, model: ServedModel, name: str) -> ModelCard:
         models.created,
         root,
         _context(models, model),
+        model.parent or None,
         kind=model.kind,
         input_modalities=tuple(_modalities(models, model)),
     )

@@ -7,8 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.common.keys import KeyDigest
+from stentor.server.config.adapters import AdapterModule
 from stentor.server.config.config import DEFAULTS, Config, ConfigError, ToolServer
 from stentor.server.config.media import MediaCounts
 from stentor.server.main.commands import _build_parser
@@ -62,6 +64,12 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "moe-backend": ("torch", "torch"),
     "mamba-ssm-cache-dtype": ("float16", "float16"),
     "enable-return-routed-experts": ("true", True),
+    "enable-lora": ("true", True),
+    "max-loras": ("3", 3),
+    "max-lora-rank": ("64", 64),
+    "max-cpu-loras": ("5", 5),
+    "lora-modules": ("a=/x,b=/y", (AdapterModule("a", "/x"), AdapterModule("b", "/y"))),
+    "lora-folder": ("/adapters", Path("/adapters")),
     "gpu-memory-fraction": ("0.5", 0.5),
     "block-size": ("16", 16),
     "prefix-cache": ("false", False),
@@ -462,3 +470,16 @@ def test_a_config_is_located_without_touching_the_rest() -> None:
     assert located.engine.worker == msgspec.structs.replace(config.engine.worker, model="/models/m")
     assert located.model.tokenizer == "/models/t"
     assert located.model.name == config.model.name
+
+
+def test_adapters_may_be_given_as_vllms_json_and_want_lora_to_be_enabled() -> None:
+    text = '{"name": "a", "path": "/nowhere", "base_model_name": "m"}'
+    adapters = read_config({"lora-modules": [text]}, {}).adapters
+    assert adapters == read_config({}, {"STENTOR_LORA_MODULES": text}).adapters
+    assert adapters.modules == (AdapterModule("a", "/nowhere"),)
+    for enabled, says in ((False, "--enable-lora"), (True, "No adapter found")):
+        with pytest.raises(CheckpointError, match=says):
+            adapters.registry(enabled=enabled)
+    for wrong in ("a", "a=", "{}", "a=/x,a=/y"):
+        with pytest.raises(ConfigError):
+            read_config({"lora-modules": [wrong] if "," not in wrong else wrong.split(",")}, {})

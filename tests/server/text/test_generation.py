@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stentor.engine.client.client import EngineUnavailable
 from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, PromptDone, SequenceTokens, Thinking
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -46,6 +47,7 @@ class Script:
         thinking: Thinking | None = None,
         media: Sequence[Media] = (),
         resumed: list[list[int]] | None = None,
+        adapter: AdapterRef | None = None,
     ) -> Self:
         self.submitted = (prompt, params, seeds, priority, salt)
         return self

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import regex
+import regex  # type: ignore[import-untyped]
 
 from stentor.server.text.errors import TokenizerError
 from stentor.server.text.loading import has_tokenizer, load_tokenizer

@@ -1,0 +1,114 @@
+"""``adapter_config.json``: what PEFT writes of a LoRA adapter. Torch-free."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from .errors import CheckpointError
+
+MAX_CONFIG_BYTES: Final = 1 << 20
+_T = TypeVar("_T", int, float)
+_NAME: Final = re.compile(r"\^?[\w.]+")
+"""What a pattern of ranks or alphas may be: a module's name, or the end of one."""
+_CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq")
+"""Ways to begin training that change the model's own weights."""
+_MUST_BE_EMPTY: Final[Mapping[str, str]] = {
+    "use_dora": "DoRA",
+    "lora_bias": "a bias of its own",
+    "modules_to_save": "whole modules in place of the model's",
+    "layer_replication": "layers that are repeated",
+    "trainable_token_indices": "embeddings of single tokens",
+    "target_parameters": "parameters that are no linear layers",
+    "use_qalora": "QALoRA",
+    "alora_invocation_tokens": "an activated LoRA",
+    "arrow_config": "Arrow",
+}
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """How much of the low-rank products is added to the model's."""
+
+    rank: int
+    alpha: float
+    rslora: bool
+    """Divided by the root of the rank, not by the rank."""
+    ranks: Mapping[str, int]
+    """Of modules whose names are or end with these."""
+    alphas: Mapping[str, float]
+
+    def rank_of(self, module: str) -> int:
+        """Expected of a module's matrices."""
+        return _matching(self.ranks, module, self.rank)
+
+    def scale_of(self, module: str) -> float:
+        rank = self.rank_of(module)
+        return _matching(self.alphas, module, self.alpha) / (math.sqrt(rank) if self.rslora else rank)
+
+
+def parse_adapter_config(text: bytes) -> AdapterConfig:
+    """Raises :class:`.errors.CheckpointError` for what is no LoRA adapter that can be served."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(f"it is not valid JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise _wrong("expected a JSON object")
+    kind = fields.get("peft_type")
+    if kind != "LORA":
+        raise _wrong(f"peft_type is {kind!r}, expected 'LORA'")
+    for name, what in _MUST_BE_EMPTY.items():
+        if fields.get(name):
+            raise _wrong(f"{name} is set: {what} is not served; train the adapter without")
+    if (bias := fields.get("bias", "none")) not in ("none", None):
+        raise _wrong(f"bias is {bias!r}: biases are not adapted here, expected 'none'")
+    begun = fields.get("init_lora_weights")
+    if isinstance(begun, str) and begun.lower().startswith(_CHANGES_BASE):
+        raise _wrong(
+            f"init_lora_weights is {begun!r}, which changes the model's own weights: convert the adapter with "
+            "path_initial_model_for_weight_conversion"
+        )
+    return AdapterConfig(
+        _rank("r", fields.get("r")),
+        _alpha("lora_alpha", fields.get("lora_alpha")),
+        bool(fields.get("use_rslora")),
+        {key: _rank(f"rank_pattern[{key!r}]", value) for key, value in _pattern(fields, "rank_pattern").items()},
+        {key: _alpha(f"alpha_pattern[{key!r}]", value) for key, value in _pattern(fields, "alpha_pattern").items()},
+    )
+
+
+def _pattern(fields: Mapping[str, object], name: str) -> dict[str, object]:
+    found = fields.get(name) or {}
+    if not isinstance(found, dict):
+        raise _wrong(f"{name} is no object")
+    plain = {str(key).replace("\\.", "."): value for key, value in found.items()}
+    for key in plain:
+        if _NAME.fullmatch(key) is None:
+            raise _wrong(f"{name} has the key {key[:80]!r}; expected the name of a module, no other pattern is read")
+    return plain
+
+
+def _matching(values: Mapping[str, _T], module: str, otherwise: _T) -> _T:
+    for key, value in values.items():
+        if module == key.removeprefix("^") or (not key.startswith("^") and module.endswith(f".{key}")):
+            return value
+    return otherwise
+
+
+def _rank(name: str, value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise _wrong(f"{name} is {value!r}, expected a whole number from 1 on")
+    return value
+
+
+def _alpha(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _wrong(f"{name} is {value!r}, expected a number")
+    return float(value)
+
+
+def _wrong(why: str) -> CheckpointError:
+    return CheckpointError(f"adapter_config.json: {why}")

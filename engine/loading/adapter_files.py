@@ -1,0 +1,136 @@
+"""The two files of an adapter, opened so that no name leads out of the folder that it may lie in. Torch-free."""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from .adapter_config import MAX_CONFIG_BYTES, AdapterConfig, parse_adapter_config
+from .errors import CheckpointError
+from .safetensors_index import StoredTensor, tensors_in
+
+CONFIG: Final = "adapter_config.json"
+WEIGHTS: Final = "adapter_model.safetensors"
+_MAX_HEADER_BYTES: Final = 16 << 20
+_PIECE_BYTES: Final = 256 << 10
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe nobody waits for a writer
+
+
+class AdapterMissing(CheckpointError):
+    """There are no such files."""
+
+
+class AdapterFiles:
+    """Both files, open; :meth:`close` them."""
+
+    def __init__(self, config: int, weights: int) -> None:
+        """Their descriptors."""
+        self._config, self._weights = config, weights
+
+    @property
+    def identity(self) -> str:
+        """What tells these files from any others that are put in their places."""
+        stats = (os.fstat(self._config), os.fstat(self._weights))
+        return " ".join(f"{each.st_ino}:{each.st_size}:{each.st_mtime_ns}" for each in stats)
+
+    def read_config(self) -> AdapterConfig:
+        """Raises :class:`.errors.CheckpointError`."""
+        if (size := os.fstat(self._config).st_size) > MAX_CONFIG_BYTES:
+            raise CheckpointError(f"{CONFIG} has {size} bytes, expected at most {MAX_CONFIG_BYTES}")
+        return parse_adapter_config(os.pread(self._config, MAX_CONFIG_BYTES, 0))
+
+    def tensors(self) -> Sequence[StoredTensor]:
+        """From the header alone. Raises :class:`.errors.CheckpointError`."""
+        with os.fdopen(os.dup(self._weights), "rb") as stream:
+            stream.seek(0)
+            size = os.fstat(self._weights).st_size
+            return tensors_in(stream, size, Path(WEIGHTS), _MAX_HEADER_BYTES)
+
+    def pieces(self, tensor: StoredTensor) -> Iterator[bytes]:
+        """The bytes of a tensor, some at a time. Raises :class:`.errors.CheckpointError`."""
+        at, end = tensor.offset, tensor.offset + tensor.nbytes
+        while at < end:
+            piece = os.pread(self._weights, min(_PIECE_BYTES, end - at), at)
+            if not piece or (len(piece) % 4 and at + len(piece) < end):
+                raise CheckpointError(f"{WEIGHTS} was cut short while {tensor.name} was read")
+            yield piece
+            at += len(piece)
+
+    def close(self) -> None:
+        os.close(self._config)
+        os.close(self._weights)
+
+
+@contextmanager
+def open_adapter(root: str, path: str) -> Iterator[AdapterFiles]:
+    """The adapter in the folder ``path``; with ``root`` it is a name below that, and neither it nor the files may be
+    or lead through links. Raises :class:`.errors.CheckpointError`."""
+    shown = path if len(path) <= 200 else path[:200] + "…"
+    opened: list[int] = []
+    try:
+        folder = _walk(root, path) if root else os.open(path, _DIRECTORY)
+        opened.append(folder)
+        links = os.O_NOFOLLOW if root else 0
+        for name in (CONFIG, WEIGHTS):
+            opened.append(os.open(name, _FILE | links, dir_fd=folder))
+            if not stat.S_ISREG(os.fstat(opened[-1]).st_mode):
+                raise CheckpointError(f"{name} of the adapter {shown!r} is no regular file")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        _close(opened)
+        raise AdapterMissing(
+            f"No adapter found at {shown!r}: a folder with {CONFIG} and {WEIGHTS} is expected there"
+        ) from error
+    except (OSError, ValueError) as error:
+        _close(opened)
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise CheckpointError(f"Cannot open the adapter at {shown!r}: {why}") from error
+    except BaseException:
+        _close(opened)
+        raise
+    folder, config, weights = opened
+    os.close(folder)
+    files = AdapterFiles(config, weights)
+    try:
+        yield files
+    finally:
+        files.close()
+
+
+def adapter_identity(root: str, path: str) -> str:
+    """See :attr:`AdapterFiles.identity`. Raises :class:`.errors.CheckpointError`."""
+    with open_adapter(root, path) as files:
+        return files.identity
+
+
+def path_below(root: str, path: str) -> str:
+    """``path`` as a name below ``root``, whether it begins there or is one already. Raises
+    :class:`.errors.CheckpointError` for one that leads out."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute():
+        try:
+            pure = pure.relative_to(root)
+        except ValueError:
+            raise CheckpointError(f"{path[:200]!r} does not lie in the folder of adapters") from None
+    if not pure.parts or ".." in pure.parts or "\0" in path:
+        raise CheckpointError(f"{path[:200]!r} does not lie in the folder of adapters")
+    return str(pure)
+
+
+def _walk(root: str, path: str) -> int:
+    """The folder, reached by one name after the other, none of which may be a link."""
+    folder = os.open(root, _DIRECTORY)
+    for name in PurePosixPath(path_below(root, path)).parts:
+        try:
+            below = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = below
+    return folder
+
+
+def _close(opened: Sequence[int]) -> None:
+    for fd in opened:
+        os.close(fd)

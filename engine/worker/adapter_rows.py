@@ -1,0 +1,57 @@
+"""Rows whose requests name an adapter."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from stentor.protocols.ipc.steps import RowStep, StepPlan, StepResult
+
+from ..layers.adapters import rows_by_adapter
+from ..layers.forward_batch import ForwardBatch
+from .adapter_store import AdapterStore
+from .batch import Batch
+from .routed_rows import JoinedExtras
+from .runner import Findings, MediaReader, RowExtras, no_media
+
+
+class AdapterRowsOf:
+    """See :class:`.runner.RowExtras`."""
+
+    def __init__(self, store: AdapterStore, device: torch.device) -> None:
+        self.store = store
+        self._device = device
+        self._adapters: dict[int, int] = {}
+        """By slot of a row that has one: the slot of its adapter."""
+        self.yield_device: Callable[[], None] | None = None
+        self.media: MediaReader = no_media
+
+    def enter(self, plan: StepPlan) -> None:
+        self.store.put(plan.adapters)
+        for new in plan.new:
+            if new.adapter >= 0:
+                self._adapters[new.slot] = new.adapter
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._adapters.pop(slot, None)
+
+    def concerns(self, rows: Sequence[RowStep]) -> bool:
+        return any(row.slot in self._adapters for row in rows)
+
+    def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
+        adapters = [self._adapters.get(row.slot, -1) for row in rows]
+        groups = rows_by_adapter(adapters, [row.count for row in rows], self._device)
+        return replace(batch, adapter_rows=groups) if groups else batch
+
+    def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
+        return Findings()
+
+    def ended(self, result: StepResult) -> StepResult:
+        return result
+
+
+def store_of(extras: RowExtras | None) -> AdapterStore | None:
+    """Where the adapters of the rows are, if they may have any."""
+    parts = extras.parts if isinstance(extras, JoinedExtras) else [extras]
+    return next((part.store for part in parts if isinstance(part, AdapterRowsOf)), None)

@@ -1,0 +1,108 @@
+"""The adapters that clients may name in place of the chat model, by those names."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from stentor.engine.loading.adapter_files import adapter_identity
+from stentor.engine.loading.errors import CheckpointError
+from stentor.protocols.ipc.adapters import AdapterRef
+from stentor.protocols.ipc.flag import Flag
+
+_NAME: Final = re.compile(r"[\w.-]{1,128}", re.ASCII)
+"""Of an adapter that is looked up in the folder: never a path."""
+
+
+class AdapterModule(msgspec.Struct, frozen=True):
+    """An adapter that the operator offers."""
+
+    name: str
+    path: str
+
+
+class AdaptersConfig(msgspec.Struct, frozen=True):
+    """Which adapters there are."""
+
+    modules: Annotated[
+        tuple[AdapterModule, ...],
+        Flag(
+            'an adapter that is loaded at start: NAME=FOLDER or {"name": NAME, "path": FOLDER}, with PEFT\'s '
+            "adapter_config.json and adapter_model.safetensors; may be repeated",
+            kind="lora_modules",
+            name="lora-modules",
+            group="model",
+        ),
+    ] = ()
+    folder: Annotated[
+        Path | None,
+        Flag(
+            "a folder whose adapters are loaded when a request first names one, and by /v1/load_lora_adapter; nothing "
+            "outside it is read",
+            kind="path",
+            name="lora-folder",
+            group="model",
+        ),
+    ] = None
+
+    def registry(self, *, enabled: bool) -> "AdapterRegistry":
+        """Raises :class:`stentor.engine.loading.errors.CheckpointError`, in a line for the operator."""
+        if not enabled and (self.modules or self.folder is not None):
+            raise CheckpointError("--lora-modules and --lora-folder name adapters, which --enable-lora serves: add it")
+        try:
+            return AdapterRegistry({module.name: module.path for module in self.modules}, self.folder)
+        except OSError as error:
+            raise CheckpointError(f"--lora-folder {self.folder}: {error.strerror or error}") from error
+
+
+class AdapterRegistry:
+    """Owned by the server process; changes while it serves. A name that is given anew means another adapter."""
+
+    def __init__(self, modules: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
+        """``modules``: paths that the operator trusts, by name. Raises
+        :class:`stentor.engine.loading.errors.CheckpointError`, OSError."""
+        self._by_name: dict[str, AdapterRef] = {}
+        self._next = 0
+        self.root = "" if folder is None else str(folder.resolve(strict=True))
+        """The folder whose adapters may be loaded while the server runs; empty where there is none."""
+        for name, path in (modules or {}).items():
+            self._next += 1
+            self._by_name[name] = AdapterRef(self._next, name, path, "", adapter_identity("", path))
+
+    def __iter__(self) -> Iterator[AdapterRef]:
+        return iter(list(self._by_name.values()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def get(self, name: str) -> AdapterRef | None:
+        """The adapter that goes by this name, also one that lies in the folder under it and is named for the first
+        time; None where there is none."""
+        found = self._by_name.get(name)
+        if found is not None or not self.root or _NAME.fullmatch(name) is None:
+            return found
+        try:
+            identity = adapter_identity(self.root, name)
+        except CheckpointError:
+            return None
+        found = self._by_name[name] = self.new(name, name, identity)
+        return found
+
+    def new(self, name: str, path: str, identity: str) -> AdapterRef:
+        """An adapter of the folder, which does not go by ``name`` before :meth:`add`."""
+        self._next += 1
+        return AdapterRef(self._next, name, path, self.root, identity)
+
+    def add(self, adapter: AdapterRef) -> None:
+        """From now on this one goes by its name."""
+        self._by_name[adapter.name] = adapter
+
+    def remove(self, name: str) -> bool:
+        """Nobody finds it any more; requests that have it go on. False where there was none."""
+        return self._by_name.pop(name, None) is not None
+
+    def name_of(self, number: int) -> str:
+        """Of an adapter by its number; "" of one that was removed since."""
+        return next((adapter.name for adapter in self._by_name.values() if adapter.number == number), "")

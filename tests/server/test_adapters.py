@@ -1,0 +1,173 @@
+"""Adapters over HTTP: named as models by every protocol, listed, loaded and unloaded."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stentor.protocols.ipc.actors import Stats
+from stentor.server.app.state import ServerState
+from stentor.server.config.adapters import AdapterRegistry
+from stentor.server.config.model_registry import ModelRegistry
+from stentor.server.middleware.access_control import AccessControl
+from stentor.server.observability.figures import AdapterFigures
+from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
+from stentor.tests.server.middleware.keyrings import keyring
+
+pytestmark = pytest.mark.anyio
+
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+
+
+def write(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    return folder
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path | None = None, **modules: str
+) -> AsyncIterator[tuple[httpx.AsyncClient, FakeEngine, ServerState]]:
+    engine = FakeEngine(answer=says("hello there"))
+    registry = ModelRegistry([], AdapterRegistry(modules, folder))
+    access = AccessControl(keys=keyring("user", admin=("root",)))
+    state = fake_state(engine, access=access, registry=registry)
+    async with in_memory(state) as client:
+        client.headers["authorization"] = "Bearer root"
+        yield client, engine, state
+
+
+def error(response: httpx.Response) -> tuple[int, str, str]:
+    found = response.json()["error"]
+    return response.status_code, found["type"], found["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": HELLO}),
+        (COMPLETIONS, {"prompt": "hello"}),
+        ("/v1/responses", {"input": "hello"}),
+        ("/v1/messages", {"messages": HELLO, "max_tokens": 9}),
+    ],
+)
+async def test_every_protocol_names_an_adapter_as_its_model(path: str, body: dict[str, Any], tmp_path: Path) -> None:
+    async with serving(one=str(write(tmp_path / "one"))) as (client, engine, state):
+        for model in ("one", "fake", "one"):
+            answer = await client.post(path, json={"model": model, **body})
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["model"] == model
+        (one,) = state.registry.adapters
+        assert engine.adapters == [one, None, one]
+
+
+async def test_adapters_are_listed_with_the_model_that_they_are_added_to(tmp_path: Path) -> None:
+    async with serving(one=str(write(tmp_path / "one"))) as (client, _, _):
+        cards = {card["id"]: card for card in (await client.get("/v1/models")).json()["data"]}
+        assert (cards["one"]["parent"], cards["one"]["root"]) == ("fake/model", str(tmp_path / "one"))
+        assert cards["fake"]["parent"] is None
+        assert (await client.get("/v1/models/one")).json() == cards["one"]
+        unknown = await client.post(CHAT, json={"model": "two", "messages": HELLO})
+        assert unknown.status_code == 404
+
+
+async def test_an_adapter_of_the_folder_is_loaded_when_a_request_first_names_it_and_nothing_outside_ever_is(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "root"
+    write(root / "one")
+    write(tmp_path / "out")
+    (root / "linked").symlink_to(tmp_path / "out")
+    async with serving(root) as (client, engine, state):
+        for name in ("../out", "linked", str(tmp_path / "out"), "one/../../out", ".", "..", "", "one\0"):
+            assert (await client.post(CHAT, json={"model": name, "messages": HELLO})).status_code == 404, name
+        assert [card["id"] for card in (await client.get("/v1/models")).json()["data"]] == ["fake/model", "fake"]
+        assert (await client.post(CHAT, json={"model": "one", "messages": HELLO})).status_code == 200
+        assert "one" in [card["id"] for card in (await client.get("/v1/models")).json()["data"]]
+        assert engine.adapters[-1] == next(iter(state.registry.adapters))
+
+
+async def test_an_adapter_is_loaded_replaced_and_unloaded_with_vllms_answers(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root / "team" / "one")
+    async with serving(root) as (client, engine, state):
+        body = {"lora_name": "mine", "lora_path": "team/one"}
+        loaded = await client.post(LOAD, json=body)
+        assert loaded.status_code == 200
+        assert loaded.text == "Success: LoRA adapter 'mine' added successfully."
+        assert loaded.headers["content-type"].startswith("text/plain")
+        (first,) = state.registry.adapters
+        assert engine.loaded == [first]
+        again = await client.post(LOAD, json=body)
+        assert error(again)[:2] == (400, "InvalidUserInput")
+        assert "already been loaded" in error(again)[2]
+        absolute = {**body, "lora_path": str(root / "team" / "one"), "load_inplace": True}
+        assert (await client.post(LOAD, json=absolute)).status_code == 200
+        (second,) = state.registry.adapters
+        assert second.number > first.number
+        unloaded = await client.post(UNLOAD, json={"lora_name": "mine"})
+        assert unloaded.text == "Success: LoRA adapter 'mine' removed successfully."
+        assert (await client.post(CHAT, json={"model": "mine", "messages": HELLO})).status_code == 404
+        missing = await client.post(UNLOAD, json={"lora_name": "mine"})
+        assert error(missing) == (404, "NotFoundError", "The lora adapter 'mine' cannot be found.")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind"),
+    [
+        ({}, 400, "InvalidUserInput"),
+        ({"lora_name": "a"}, 400, "InvalidUserInput"),
+        ({"lora_name": "fake", "lora_path": "one"}, 400, "InvalidUserInput"),
+        ({"lora_name": "a", "lora_path": "nobody"}, 404, "NotFoundError"),
+        ({"lora_name": "a", "lora_path": "../out"}, 400, "InvalidUserInput"),
+        ({"lora_name": "a", "lora_path": "/etc"}, 400, "InvalidUserInput"),
+        ({"lora_name": "a", "lora_path": "linked"}, 404, "NotFoundError"),
+        ({"lora_name": 3, "lora_path": "one"}, 400, "invalid_request_error"),
+    ],
+)
+async def test_what_cannot_be_loaded_is_refused(body: dict[str, Any], status: int, kind: str, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root / "one")
+    write(tmp_path / "out")
+    (root / "linked").symlink_to(tmp_path / "out")
+    async with serving(root) as (client, engine, _):
+        assert error(await client.post(LOAD, json=body))[:2] == (status, kind)
+        assert not engine.loaded
+
+
+async def test_an_adapter_that_the_worker_refuses_is_not_served(tmp_path: Path) -> None:
+    write(tmp_path / "root" / "one")
+    async with serving(tmp_path / "root") as (client, engine, state):
+        engine.refuses_adapters = "it has rank 64, and the server takes 16"
+        refused = await client.post(LOAD, json={"lora_name": "a", "lora_path": "one"})
+        assert error(refused) == (400, "InvalidUserInput", engine.refuses_adapters)
+        assert "a" not in state.registry.adapters
+
+
+@pytest.mark.parametrize("path", [LOAD, UNLOAD])
+async def test_loading_and_unloading_want_an_admin_key_and_a_folder(path: str) -> None:
+    async with serving() as (client, _, _):
+        user = {"authorization": "Bearer user"}
+        assert (await client.post(path, json={}, headers=user)).status_code == 403
+        body = {"lora_name": "a", "lora_path": "b"}
+        if path == LOAD:
+            assert "--lora-folder" in error(await client.post(path, json=body))[2]
+
+
+def test_the_metric_names_adapters_that_run_and_wait() -> None:
+    registry: Any = type("Registry", (), {"register": lambda self, collector: None})()
+    stats = Stats(1, 1, 0.0, 0, 0, 0, 0, 0, running_adapters=[2, 1], waiting_adapters=[3, 4])
+    names = {1: "a", 2: "b", 3: "c"}
+    (found,) = AdapterFigures("m", 4, lambda: stats, lambda number: names.get(number, ""), registry).collect()
+    assert found.samples[0].labels == {
+        "model_name": "m",
+        "max_lora": "4",
+        "running_lora_adapters": "a,b",
+        "waiting_lora_adapters": "c",
+    }
