@@ -23,7 +23,13 @@ HEAVY_MODULES = (
     "stentor.server.media.ultravox_processor",
     "stentor.server.media.kimi_vl_processor",
     "stentor.server.media.ovis_processor",
-    *(f"stentor.server.media.images.{name}" for name in ("base", "cohere2", "kimi", "lfm2_vl", "llama4", "ovis")),
+    "stentor.server.media.eagle_processor",
+    "stentor.server.media.funaudiochat_processor",
+    "stentor.server.media.nemotron_vl_processor",
+    *(
+        f"stentor.server.media.images.{name}"
+        for name in ("base", "cohere2", "eagle", "kimi", "lfm2_vl", "llama4", "ovis")
+    ),
 )
 
 WITHOUT_TORCH = """
