@@ -1,5 +1,6 @@
 """The weights of a GGUF file under transformers' names."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack
 from functools import partial
@@ -22,6 +23,7 @@ from .pieces import Progress, read_piece
 
 PIECE_ELEMENTS = 1 << 20
 """Decoded at once: bounds the float32 scratch to a few times 4 MiB."""
+_QUERY_OR_KEY: Final = re.compile(r"blk\.(\d{1,9})\.attn_([qk])\..+")
 
 
 def gguf_weights(
@@ -73,12 +75,13 @@ def _restored(part: Part, stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def _permuted_heads(name: str, spec: ModelSpec) -> int:
     """How many heads the rows of a query or key projection hold; 0 for any other tensor."""
-    if ".attn_q." not in name and ".attn_k." not in name:
+    found = _QUERY_OR_KEY.fullmatch(name)
+    if found is None or int(found[1]) >= len(spec.layers):
         return 0
-    mixer = spec.layers[int(name.split(".")[1])].mixer
+    mixer = spec.layers[int(found[1])].mixer
     if not isinstance(mixer, AttentionSpec):
         return 0
-    return mixer.heads if ".attn_q." in name else mixer.kv_heads
+    return mixer.heads if found[2] == "q" else mixer.kv_heads
 
 
 class TensorReader:

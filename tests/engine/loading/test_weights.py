@@ -1,7 +1,9 @@
 """Weights as they come out of every format, against transformers' own."""
 
 import json
+import tempfile
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
@@ -215,20 +217,20 @@ def test_a_gguf_file_cut_short_after_opening_ends_in_one_line(tmp_path: Path) ->
         list(found)
 
 
-@pytest.fixture(scope="module")
-def sound_files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    folder = tmp_path_factory.mktemp("sound")
-    for arch in ("llama", "gemma3", "phi3"):
-        write_gguf(folder / arch, tiny_model(arch), arch, gguf.GGMLQuantizationType.Q4_0)
-    return [(folder / arch).read_bytes() for arch in ("llama", "gemma3", "phi3")]
+@cache  # no fixture: hypothesis would print it
+def sound_files() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, arch) for arch in ("llama", "gemma3", "phi3")]
+        for file in files:
+            write_gguf(file, tiny_model(file.name), file.name, gguf.GGMLQuantizationType.Q4_0)
+        return [file.read_bytes() for file in files]
 
 
 @settings(max_examples=examples(50, 750), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.integers(0, 2), flips=st.lists(st.integers(0, 8 * 3000), min_size=1, max_size=8))
-def test_a_model_with_flipped_bits_is_refused_or_read_to_its_end(
-    which: int, flips: list[int], sound_files: list[bytes], tmp_path: Path
-) -> None:
-    content = bytearray(sound_files[which])
+@example(which=0, flips=[19_248])  # in the name of a bias: it is that of no layer then
+def test_a_model_with_flipped_bits_is_refused_or_read_to_its_end(which: int, flips: list[int], tmp_path: Path) -> None:
+    content = bytearray(sound_files()[which])
     for bit in flips:
         content[bit // 8] ^= 1 << bit % 8
     path = tmp_path / "m.gguf"
