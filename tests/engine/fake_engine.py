@@ -115,7 +115,6 @@ class Engine:
         config = SchedulerConfig(prefix_cache, aging_seconds, max_drafts)
         self._new_scheduler = partial(
             Scheduler,
-            **self.sizes,
             max_model_len=max_model_len,
             config=config,
             max_mixed_prefill_tokens=max_mixed_prefill_tokens,
@@ -127,7 +126,7 @@ class Engine:
             max_loras=max_loras,
             max_cpu_loras=max_cpu_loras,
         )
-        self.scheduler = self._new_scheduler()
+        self.scheduler = self._new_scheduler(**self.sizes)
         self.max_drafts, self.media_room = max_drafts, media_room
         self.worker = self._new_worker()
         self.results: deque[StepResult] = deque()
@@ -238,7 +237,7 @@ class Engine:
         self.lost.clear()
         self._forget_adapters()
         self.worker = self._new_worker()
-        self.scheduler = self._new_scheduler()
+        self.scheduler = self._new_scheduler(**self.sizes)
         self.shelf.store.lost()
         self.shelf.store.sweep(lambda rid: rid in self.clients and self.clients[rid].again() is not None)
         for client in self.clients.values():
