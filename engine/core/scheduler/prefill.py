@@ -91,7 +91,7 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
             wanted = sequence.length - start
             if _reach(draft, memory, spans, start, wanted, at_once=True) < wanted:
                 return "encoder"
-        elif not _waits_with_row(draft, memory) and not (draft.media_budget and _reach(draft, memory, spans, start, 1)):
+        elif not _moves(draft, memory, request, spans, start):
             return "encoder"
     return prefix
 
@@ -183,6 +183,13 @@ def _waits_with_row(draft: StepBuilder, memory: KVCacheManager) -> bool:
     """Whether a row may enter that has nothing to compute before its media are encoded: one that keeps a state begins
     from that in its first step."""
     return draft.sliced and memory.states is None
+
+
+def _moves(draft: StepBuilder, memory: KVCacheManager, request: Request, spans: list[InputSpan], start: int) -> bool:
+    """Whether a row that enters at ``start`` has something to compute in this step, or an encoding to wait for."""
+    if (draft.media_budget or request.no_chunking) and _reach(draft, memory, spans, start, 1):
+        return True
+    return _waits_with_row(draft, memory) and not all(memory.encoder_cache.is_encoded(span.digest) for span in spans)
 
 
 def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int, *, enters: bool = False) -> int:

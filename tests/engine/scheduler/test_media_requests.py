@@ -167,6 +167,23 @@ def test_64_pictures_at_once_give_each_step_of_8_streams_one_slice_and_few_token
         assert sum(row.count for row in plan.rows if row.slot >= 8) <= 6 + 1
 
 
+def test_of_known_prompts_with_media_no_more_begin_beside_rows_that_decode_than_the_worker_has_room_for() -> None:
+    engine = seeing(sliced=True, media_room=2, max_num_seqs=8, max_mixed_prefill_tokens=8, encoder_capacity=64)
+    prompt = [1, *[9] * LENGTHS[0], 3]
+    engine.submit(prompt, media=[picture(0, 1)], max_tokens=1)
+    engine.drain()
+    engine.submit([8, 2], max_tokens=20)
+    engine.step()
+    engine.step()
+    for _ in range(5):
+        engine.submit(prompt, media=[picture(0, 1)], max_tokens=1)
+    before = len(engine.plans)
+    engine.drain()
+    engine.check_clients()
+    begun = [len(plan.new) for plan in engine.plans[before:]]
+    assert (max(begun), sum(begun)) == (2, 5)
+
+
 def test_beside_rows_that_decode_prompts_with_media_have_the_room_that_the_worker_tells_and_texts_all_of_theirs() -> (
     None
 ):
@@ -260,7 +277,7 @@ def test_a_request_whose_blocks_have_gone_while_it_waited_asks_for_its_media() -
     assert not engine.wanted
     engine.scheduler.reset_prefix_cache()
     engine.kill_worker()
-    asked = []
+    asked: list[int] = []
     while not asked:
         engine.step()
         asked = engine.wanted.copy()
