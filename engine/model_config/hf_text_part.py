@@ -170,7 +170,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2", "images, video"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
     "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
-    "Ovis2_5": Seeing("ovis2_5", "qwen3"),
+    "Ovis2_5": Seeing("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
     "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2", "audio"),
     "Qwen2_5OmniModel": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),

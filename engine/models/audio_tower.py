@@ -164,7 +164,7 @@ def _pairs(x: torch.Tensor) -> torch.Tensor:
     """x [positions, hidden] → [positions // 2, hidden]: means of two; one alone is its own."""
     if len(x) < 2:
         return x
-    return x[: len(x) // 2 * 2].unflatten(0, (-1, 2)).float().mean(dim=1).to(x.dtype)
+    return x[: len(x) // 2 * 2].view(-1, 2, x.shape[1]).float().mean(dim=1).to(x.dtype)
 
 
 def _sinusoids(positions: int, hidden: int) -> torch.Tensor:

@@ -119,7 +119,7 @@ def _resized(table: torch.Tensor, side: int) -> torch.Tensor:
     if known * known != table.shape[-2]:
         raise ValueError(f"{table.shape[-2]} learned positions are no square")
     square = table.view(1, known, known, -1).permute(0, 3, 1, 2).float()
-    made = torch.nn.functional.interpolate(square, (side, side), mode="bilinear", align_corners=False)
+    made: torch.Tensor = torch.nn.functional.interpolate(square, (side, side), mode="bilinear", align_corners=False)
     return made.flatten(2).transpose(1, 2).to(table.dtype)
 
 

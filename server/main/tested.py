@@ -201,7 +201,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "LlavaOnevisionForConditionalGeneration": ("llava_onevision",),
     "Mistral3ForConditionalGeneration": ("mistral3",),
     "NemotronH_Nano_VL_V2": ("nemotron_h_vl",),
-    "Ovis2_5": ("ovis2_5", "ovis2_5_windows"),
+    "Ovis2_5": ("ovis2_5", "ovis2_5_film", "ovis2_5_windows"),
     "Ovis2ForConditionalGeneration": ("ovis2",),
     "Qwen2AudioForConditionalGeneration": ("qwen2_audio",),
     "Qwen2_5OmniForConditionalGeneration": ("qwen2_5_omni",),

@@ -142,6 +142,7 @@ VIDEOS: Final[Mapping[str, Videos]] = {
     "Qwen2_5OmniProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2, _SILENT),
     "Qwen3OmniMoeProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN3, 2, _SILENT),
     "InternVLProcessor": Videos(lambda i, v, _s, _b: tiles(i, v), VideoSettings(num_frames=8)),
+    "Ovis2_5Processor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), VideoSettings(num_frames=8)),
     "SmolVLMProcessor": Videos(lambda i, v, s, _: squared(i, v, s), _SMOLVLM),
     "LlavaOnevisionProcessor": Videos(lambda i, v, _s, _b: pooled(i, v), VideoSettings(num_frames=32)),
 }

@@ -1,4 +1,4 @@
-"""The text that stands for a picture of Ovis 2.5, whose own processor comes with its checkpoint."""
+"""The text that stands for a picture or a video of Ovis 2.5, whose own processor comes with its checkpoint."""
 
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ _MARKS = 2
 
 class Ovis25Processor(ProcessorMixin):
     image_token = "<image>"
+    video_token = "<video>"
 
     def __init__(self, image_processor: Any = None) -> None:
         super().__init__(image_processor)  # type: ignore[no-untyped-call]
@@ -28,6 +29,11 @@ class Ovis25Processor(ProcessorMixin):
         return cls(Ovis25Images.from_pretrained(folder, **given))
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
-        found: str = "<|image_pad|>" * (patches // self.image_processor.merge_size**2 + _MARKS)
+        return self._placeholders(image_inputs["image_grid_thw"][image_idx])
+
+    def replace_video_token(self, video_inputs: Any, video_idx: int, **_: Any) -> str:
+        return self._placeholders(video_inputs["video_grid_thw"][video_idx])
+
+    def _placeholders(self, grid: Any) -> str:
+        found: str = "<|image_pad|>" * (int(grid.prod()) // self.image_processor.merge_size**2 + _MARKS)
         return found

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from stentor.engine.client.client import EngineClient
+from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig
+from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.forked import client_of, worker_of
 from stentor.tests.engine.local import model_config
@@ -77,10 +79,34 @@ async def answers(client: EngineClient, victim: str = "") -> list[list[int]]:
     return found
 
 
+def written_media(client: EngineClient) -> list[bytes]:
+    """Digests of what is written for the engine from now on, which asks for all that it has to encode."""
+    found: list[bytes] = []
+    store = client._media
+    write = store._write
+
+    async def counted(ref: ArenaRef, one: Media) -> None:
+        found.append(one.digest)
+        await write(ref, one)
+
+    store._inline_bytes = 0
+    store._write = counted  # type: ignore[method-assign]
+    return found
+
+
 async def test_answers_about_pictures_go_on_after_their_worker_or_engine_was_killed(folder: Path) -> None:
     async with seeing_client(folder) as client:
+        written = written_media(client)
         expected = await answers(client)
         assert {len(each) for each in expected} == {ANSWER}
+        assert sorted(written) == sorted({one.digest for prompt in prompts() for one in prompt.media})
+        written.clear()
+        first = prompts()[0]
+        stream = client.submit([*first.tokens, 61], SamplingParams(max_tokens=1), [0], media=first.media)
+        assert [event.reason async for events in stream for event in events if isinstance(event, Finished)] == [
+            "length"
+        ]
+        assert not written, "a second question about pictures whose blocks are known"
         assert await answers(client, "worker") == expected
         assert (client.stats.worker_restarts, client.engine_restarts) == (1, 0)
         assert await answers(client, "engine") == expected

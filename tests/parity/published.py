@@ -121,6 +121,10 @@ def _rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return torch.cat((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), dim=-1)
 
 
+_PICTURE_NAMES: Final = "pixel_values", "image_grid_thw"
+_FILM_NAMES: Final = "pixel_values_videos", "video_grid_thw"
+
+
 class _Navit(torch.nn.Module):
     """SigLIP 2 in a picture's own size, and a vocabulary of visual words (Ovis 2.5)."""
 
@@ -137,10 +141,16 @@ class _Navit(torch.nn.Module):
         self.head = torch.nn.Sequential(words, torch.nn.LayerNorm(_WORDS - 4))
         self.vte = torch.nn.Embedding(_WORDS, 64)
 
-    def forward(self, pixel_values: torch.Tensor, image_grid_thw: torch.Tensor) -> torch.Tensor:
-        grids = [(rows, columns) for _, rows, columns in image_grid_thw.tolist()]
-        parts = pixel_values.split([rows * columns for rows, columns in grids])
-        return torch.cat([self._picture(*each) for each in zip(parts, grids, strict=True)])
+    def forward(self, **media: torch.Tensor) -> torch.Tensor:
+        """Pictures or videos, of which each has two words around it; frames are seen one by one."""
+        film = "pixel_values_videos" in media
+        values, grids = (media[name] for name in (_FILM_NAMES if film else _PICTURE_NAMES))
+        found, first = [], len(self.vte.weight) - (2 if film else 4)
+        for (_, rows, columns), part in zip(grids.tolist(), values.split(grids.prod(1).tolist()), strict=True):
+            found.append(self.vte.weight[first : first + 1])
+            found += [self._picture(frame, (rows, columns)) for frame in part.split(rows * columns)]
+            found.append(self.vte.weight[first + 1 : first + 2])
+        return torch.cat(found)
 
     def _picture(self, values: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
         at = torch.cartesian_prod(*(torch.arange(side) for side in grid)).view(*grid, 2)
@@ -155,8 +165,8 @@ class _Navit(torch.nn.Module):
             near = at // 2 // self.window if self.window and number < len(self.layers) - 1 else torch.zeros_like(at)
             x = layer(x, angles, (near[:, None] != near).any(-1))
         chances = self.head(self.post_layernorm(x).view(-1, 4 * x.shape[1])).softmax(-1)
-        words = self.vte.weight
-        return torch.cat((words[-4:-3], chances @ words[:-4], words[-3:-2]))
+        found: torch.Tensor = chances @ self.vte.weight[:-4]
+        return found
 
 
 _WORDS: Final = 44
@@ -194,6 +204,15 @@ def _ovis_picture(random: torch.Generator, size: int) -> Picture:
     return Picture(tensors, [token("<|image_pad|>")] * (rows * columns // 4 + 2))
 
 
+def _ovis_film(random: torch.Generator, size: int) -> Picture:
+    """Of two frames, or of three."""
+    one, frames = _ovis_picture(random, size), 2 + size
+    grid = one.tensors["image_grid_thw"][0].tolist()
+    pixels = torch.randn(frames * grid[1] * grid[2], 3 * PATCH * PATCH, generator=random)
+    tensors = {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor([[frames, *grid[1:]]])}
+    return Picture(tensors, [token("<|image_pad|>")] * (len(pixels) // 4 + 2), modality="video")
+
+
 _OVIS: Final = Kind(_ovis_picture, token("<|image_pad|>"), cat())
 _KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
 PUBLISHED: Final[Mapping[str, Published]] = {
@@ -202,5 +221,6 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
     "ovis2_5": Published("ovis2_5", _ovis2_5, _OVIS),
+    "ovis2_5_film": Published("ovis2_5", _ovis2_5, Kind(_ovis_film, token("<|image_pad|>"), cat())),
     "ovis2_5_windows": Published("ovis2_5", partial(_ovis2_5, window=1), _OVIS),
 }

@@ -146,7 +146,7 @@ class _GroupedSound(torch.nn.Module):
         heard = self.continuous_audio_tower(values, feature_lens=lengths, aftercnn_lens=after).last_hidden_state
         count = self.size * int(audio_embeddings)
         heard = torch.nn.functional.pad(heard[:count], (0, 0, 0, max(0, count - len(heard))))
-        parts = self.audio_tower
+        parts: Any = self.audio_tower
         found: torch.Tensor = parts["continual_output_matching"](heard.view(-1, self.size, heard.shape[1]).mean(1))
         units = parts["embed_tokens"].weight[self.unit].expand(len(found), -1)
         return found + parts["output_matching"](units) if self.adds else found

@@ -67,7 +67,7 @@ _FILES: Final[Mapping[str, _Files]] = {
         CHATML.replace("IMAGE", "<image>\n"), {"preprocessor_config.json": {"max_num_tiles": 6}}
     ),
     "ovis2_5": _Files(
-        CHATML.replace("IMAGE", "<image>\n"),
+        CHATML.replace("IMAGE", "<image>\n").replace("VIDEO", "<video>\n"),
         {
             "preprocessor_config.json": {
                 **{"image_processor_type": "SiglipImageProcessor", "image_mean": _HALF, "image_std": _HALF},

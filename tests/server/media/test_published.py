@@ -26,6 +26,7 @@ from stentor.server.media.refusal import Refusal
 from stentor.server.text.errors import TemplateError
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE
+from stentor.tests.server.media.test_model_processor import film
 from stentor.tests.server.media.test_own_images import waves
 from stentor.tests.server.media.test_prompts import Family, family_in
 
@@ -194,6 +195,22 @@ def test_pictures_of_ovis_keep_their_shape_in_squares_of_patches(
         for number, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1), (0, 2)]):
             piece = drawn[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
             assert found["pixel_values"][number] == pytest.approx(piece.flatten(), abs=1e-6)
+
+
+@pytest.mark.parametrize("whole", ["ovis2_5"], indirect=True)
+def test_a_video_of_ovis_is_its_frames_between_two_marks(whole: Whole) -> None:
+    one = whole.family
+    seen = one.processor.video(film(3))
+    tensors = load(seen.payload)
+    frames, rows, columns = tensors["video_grid_thw"][0].tolist()
+    count = frames * rows * columns // 4 + 2
+    assert (frames, seen.replacement) == (3, "<|image_pad|>" * count)
+    assert len(whole.tower.encode(read_payload(seen.payload)).embeddings) == count
+    made = ProcessedMedia("video", bytes(16), seen.payload, one.processor.written["video"], seen.replacement, seen.grid)
+    told, placed = one.written([{"role": "user", "content": [{"type": "video"}]}], ConversationMedia([made]))
+    text = asyncio.run(one.pool.decode(told, skip_special_tokens=False))
+    assert text == f"<|im_start|>user\n{seen.replacement}\n<|im_end|>\n<|im_start|>assistant\n"
+    assert placed.tokens == {"video": count}
 
 
 def test_what_published_files_of_ovis_leave_out_is_known() -> None:
