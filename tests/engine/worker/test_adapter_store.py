@@ -10,8 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from stentor.engine.layers.adapters import AdapterPlaces, AdapterRows, LowRank
+from stentor.engine.layers.adapters import AdapterPlaces, AdapterRows
 from stentor.engine.worker.adapter_store import AdapterStore
+from stentor.kernels.low_rank import LowRankSum
 from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef
 from stentor.tests.examples import examples
 
@@ -40,7 +41,9 @@ def store(parts: tuple[str, ...] = (PART,)) -> tuple[AdapterStore, AdapterPlaces
 def added(places: AdapterPlaces, slot: int) -> float:
     """What a slot adds to each output of the first part for inputs of 1."""
     linear = next(iter(places.by_name.values())).linear
-    product = linear.add_(torch.zeros(1, OUTPUTS), torch.ones(1, INPUTS), [AdapterRows(slot, None)])
+    rows = AdapterRows.of([slot], [1], CPU)
+    assert rows is not None
+    product = linear.add_(torch.zeros(1, OUTPUTS), torch.ones(1, INPUTS), rows)
     (value,) = set(product[0].tolist())
     return value
 
@@ -97,7 +100,7 @@ def test_loads_and_unloads_leave_no_weights_no_descriptors_and_no_threads(tmp_pa
 
     def counted() -> tuple[int, int, int]:
         gc.collect()
-        weights = sum(isinstance(each, LowRank) for each in gc.get_objects())
+        weights = sum(isinstance(each, LowRankSum) for each in gc.get_objects())
         return weights, len(os.listdir("/proc/self/fd")), threading.active_count()
 
     turn(0)
