@@ -102,7 +102,7 @@ def test_the_generated_page_of_metrics_is_made_of_what_a_server_has() -> None:
     reported = {metric_name(family): (family.type, family.documentation) for family in metric_families()}
     assert there.items() <= reported.items()
     assert all(
-        name.startswith(("stentor:speech_", "stentor:embedding_", "stentor:mm_cache_"))
+        name.startswith(("stentor:speech_", "stentor:embedding_", "stentor:mm_cache_", "stentor:lora_"))
         for name in reported.keys() - there.keys()
     )
 

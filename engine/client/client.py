@@ -276,7 +276,8 @@ class EngineClient:
         if not self._serving:
             raise EngineUnavailable(self._failure or self.stalled or "the model is still loading")
         ticket, self._next_control = self._next_control, self._next_control + 1
-        answer = self._adapters[ticket] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[AdapterWarm | None] = asyncio.get_running_loop().create_future()
+        self._adapters[ticket] = answer
         self._send_queue.warm(WarmAdapter(ticket, adapter))
         self._heartbeat.wake()
         try:

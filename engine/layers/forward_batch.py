@@ -163,8 +163,8 @@ class ForwardBatch:
     """int64 [tokens], for encoders that tell tokens apart; None: all 0."""
     tasks: Sequence[int] = ()
     """Of each text the number of its task's adapter, -1 for none; empty: none has one."""
-    adapter_rows: Sequence[AdapterRows] = ()
-    """Which rows have which adapter, of their task or of their request, as linear layers take it."""
+    adapter_rows: AdapterRows | None = None
+    """Which rows have which adapter, of their task or of their request; None: none has one."""
     turns: tuple[torch.Tensor, torch.Tensor] | None = None
     """Cosines and sines by which queries and keys turn in place of those of the layers' tables, float32
     [positions, rotating pairs] each."""
@@ -192,7 +192,7 @@ class ForwardBatch:
         tokens: TracedTokens,
         caches: Sequence[LayerCache],
         media: MediaBatch | None = None,
-        adapter_rows: Sequence[AdapterRows] = (),
+        adapter_rows: AdapterRows | None = None,
     ) -> "ForwardBatch":
         """For a pass over these caches that is to be recorded; ``media`` says what may stand in place of tokens,
         ``adapter_rows`` whether some may have adapters."""

@@ -1,7 +1,7 @@
 """Linear layers, fused where a checkpoint stores them apart, in whatever format it stores them."""
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, Protocol, overload
 
 import torch
@@ -133,33 +133,33 @@ class Linear:
         return self._multiply.input_scale
 
     @overload
-    def __call__(self, x: torch.Tensor | Quantized, groups: Sequence[AdapterRows] = ()) -> torch.Tensor: ...
+    def __call__(self, x: torch.Tensor | Quantized, adapters: AdapterRows | None = None) -> torch.Tensor: ...
 
     @overload
-    def __call__(self, x: Input, groups: Sequence[AdapterRows] = ()) -> Stream: ...
+    def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream: ...
 
-    def __call__(self, x: Input, groups: Sequence[AdapterRows] = ()) -> Stream:
-        """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]. ``groups`` are its
-        rows that have adapters."""
+    def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream:
+        """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]. ``adapters`` are
+        those of its rows."""
         if isinstance(x, Traced):
-            return self._traced(x, groups)
+            return self._traced(x, adapters)
         if self._before is not None:
-            if isinstance(self._multiply, PackedLinear) and isinstance(x, torch.Tensor) and not groups:
+            if isinstance(self._multiply, PackedLinear) and isinstance(x, torch.Tensor) and adapters is None:
                 return self._in_parts(x, self._multiply, self._before)
             self._before(math.inf)
-        if not groups or self._adapted is None:
+        if adapters is None or self._adapted is None:
             return self._product(x, self._activation, self._dtype)
         assert isinstance(x, torch.Tensor)
-        product = self._adapted.add_(self._product(x, None, self._stream), x.to(self._stream), groups)
+        product = self._adapted.add_(self._product(x, None, self._stream), x.to(self._stream), adapters)
         if self._activation is not None:
             product = kernels.activate_(product, self._activation)
         return product if self._dtype is None else product.to(self._dtype)
 
-    def _traced(self, x: Traced, groups: Sequence[AdapterRows]) -> Stream:
-        """The same of a pass that is recorded; ``groups`` say whether rows may have adapters."""
+    def _traced(self, x: Traced, adapters: AdapterRows | None) -> Stream:
+        """The same of a pass that is recorded; ``adapters`` say whether rows may have some."""
         traced: Stream = self._multiply(x)  # type: ignore[arg-type]  # packed
         adapted = self._adapted
-        if groups and adapted is not None:
+        if adapters is not None and adapted is not None:
             assert isinstance(traced, Traced)
 
             def add(rows: torch.Tensor, product: torch.Tensor, batch: Any) -> None:
@@ -207,13 +207,13 @@ class SummedLinear(Linear):
         self._ranks = context.ranks
 
     @overload
-    def __call__(self, x: torch.Tensor | Quantized, groups: Sequence[AdapterRows] = ()) -> torch.Tensor: ...
+    def __call__(self, x: torch.Tensor | Quantized, adapters: AdapterRows | None = None) -> torch.Tensor: ...
 
     @overload
-    def __call__(self, x: Input, groups: Sequence[AdapterRows] = ()) -> Stream: ...
+    def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream: ...
 
-    def __call__(self, x: Input, groups: Sequence[AdapterRows] = ()) -> Stream:
-        product = super().__call__(x, groups)
+    def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream:
+        product = super().__call__(x, adapters)
         if isinstance(product, Traced):
             return product.call("the sum over workers", lambda rows, _: self._ranks.sum_(rows), product.width)
         return self._ranks.sum_(product)

@@ -1,11 +1,11 @@
 """Low-rank additions that are stored with a model, one set for each task that it was trained for."""
 
-from collections.abc import Sequence
-
 import torch
 
+from stentor.kernels.low_rank import LowRank, LowRankSum
+
 from ..model_config.model_spec import TaskAdapters
-from .adapters import AdaptedLinear, AdapterRows, LowRank
+from .adapters import AdaptedLinear, AdapterRows
 from .layer_context import LayerContext
 from .weights import WeightMap
 
@@ -21,7 +21,7 @@ def linear_of_tasks(
     weights.add(f"{name}.lora_B", up)
     made = AdaptedLinear(invariant=context.invariant)
     for task in range(tasks):
-        made.put(task, [LowRank(down[task], up[task], adapters.scale)])
+        made.put(task, LowRankSum([LowRank(down[task], up[task], adapters.scale)]))
     return made
 
 
@@ -44,12 +44,8 @@ class AdaptedTable:
         weights.add(f"{name}.lora_A", self._ids)
         weights.add(f"{name}.lora_B", self._up)
 
-    def add_(self, embedded: torch.Tensor, ids: torch.Tensor, groups: Sequence[AdapterRows]) -> torch.Tensor:
-        """As :meth:`AdaptedLinear.add_`; ``ids`` int64 [tokens]."""
-        for group in groups:
-            table, up = self._ids[group.adapter], self._up[group.adapter]
-            if group.rows is None:
-                embedded.addmm_(table[ids], up, alpha=self._scale)
-            else:
-                embedded.index_add_(0, group.rows, table[ids[group.rows]] @ up, alpha=self._scale)
+    def add_(self, embedded: torch.Tensor, ids: torch.Tensor, rows: AdapterRows) -> torch.Tensor:
+        """As :meth:`.adapters.AdaptedLinear.add_`; ``ids`` int64 [tokens]."""
+        for adapter, own in rows:
+            embedded.index_add_(0, own, self._ids[adapter][ids[own]] @ self._up[adapter], alpha=self._scale)
         return embedded

@@ -13,7 +13,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
-from ..layers.adapters import SOME, AdapterRows
+from ..layers.adapters import NOBODY, AdapterRows
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
@@ -105,7 +105,7 @@ class Decoder:
         where weights are packed, and good until the next pass.
         """
         if batch.texts is None and (programs := self.programs(batch.caches)) is not None:
-            if batch.media is None and not batch.adapter_rows:
+            if batch.media is None and batch.adapter_rows is None:
                 return programs.hidden(batch)
             return self._body_for(batch).hidden(batch)
         hidden = self._hidden(batch)
@@ -175,9 +175,9 @@ class Decoder:
     def _body_for(self, batch: ForwardBatch) -> Body:
         """The pass over the batch's caches where some of its tokens are media, or have adapters, recorded when there
         first are any."""
-        kind = batch.media is not None, bool(batch.adapter_rows)
+        kind = batch.media is not None, batch.adapter_rows is not None
         if (body := self._bodies.get(kind)) is None:
-            residual = self._recorded(batch.caches, self._media if kind[0] else None, SOME if kind[1] else ())
+            residual = self._recorded(batch.caches, self._media if kind[0] else None, NOBODY if kind[1] else None)
             body = self._bodies[kind] = Body(residual, batch.caches)
         return body
 
@@ -208,7 +208,7 @@ class Decoder:
         self,
         caches: Sequence[LayerCache],
         media: MediaBatch | None = None,
-        adapter_rows: Sequence[AdapterRows] = (),
+        adapter_rows: AdapterRows | None = None,
     ) -> Traced:
         residual = self._hidden(ForwardBatch.traced(TracedTokens(Program()), caches, media, adapter_rows))
         assert isinstance(residual, Traced)

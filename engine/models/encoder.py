@@ -12,7 +12,7 @@ import torch
 
 from stentor import kernels
 
-from ..layers.adapters import rows_by_adapter
+from ..layers.adapters import AdapterRows
 from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
@@ -87,12 +87,12 @@ class Encoder:
         if self._types is not None:
             x = x + (self._types[0] if token_types is None else self._types[token_types])
         if batch.tasks:
-            groups = rows_by_adapter(batch.tasks, varlen.lengths, tokens.device)
-            batch = replace(batch, adapter_rows=groups)
-            if self._adapted_words is not None:
-                self._adapted_words.add_(x, tokens, groups)
-            if self._adapted_types is not None:
-                self._adapted_types.add_(x, torch.zeros_like(tokens) if token_types is None else token_types, groups)
+            rows = AdapterRows.of(batch.tasks, varlen.lengths, tokens.device)
+            batch = replace(batch, adapter_rows=rows)
+            if rows is not None and self._adapted_words is not None:
+                self._adapted_words.add_(x, tokens, rows)
+            if rows is not None and self._adapted_types is not None:
+                self._adapted_types.add_(x, torch.zeros_like(tokens) if token_types is None else token_types, rows)
         if self._relative is not None:
             bias, padded = self._distances(self._relative, varlen.max_seqlen), varlen.padded(tokens.device)
             batch = replace(batch, texts=replace(texts, bias=bias, padded=padded))

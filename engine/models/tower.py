@@ -30,6 +30,7 @@ class Tower(ABC):
         self._context = replace(
             context,
             float32_stream=context.packed,
+            adapters=None,  # what is encoded is shared by all requests
             quantized=_online(context),
             tells_experts=False,
             before_part=self._before_part,

@@ -7,7 +7,7 @@ import torch
 
 from stentor.protocols.ipc.steps import RowStep, StepPlan, StepResult
 
-from ..layers.adapters import rows_by_adapter
+from ..layers.adapters import AdapterRows
 from ..layers.forward_batch import ForwardBatch
 from .adapter_store import AdapterStore
 from .batch import Batch
@@ -41,8 +41,7 @@ class AdapterRowsOf:
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         adapters = [self._adapters.get(row.slot, -1) for row in rows]
-        groups = rows_by_adapter(adapters, [row.count for row in rows], self._device)
-        return replace(batch, adapter_rows=groups) if groups else batch
+        return replace(batch, adapter_rows=AdapterRows.of(adapters, [row.count for row in rows], self._device))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings()

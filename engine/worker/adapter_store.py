@@ -3,14 +3,15 @@
 import logging
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 
+from stentor.kernels.low_rank import LowRank, LowRankSum
 from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef
 
-from ..layers.adapters import AdapterPlace, AdapterPlaces, LowRank
+from ..layers.adapters import AdaptedLinear, Adapter, AdapterPlace, AdapterPlaces
 from ..loading.adapter_config import AdapterConfig
 from ..loading.adapter_files import WEIGHTS, AdapterFiles, AdapterMissing, open_adapter
 from ..loading.errors import CheckpointError
@@ -19,8 +20,6 @@ from ..processes.exception_groups import one_line
 
 logger = logging.getLogger(__name__)
 
-Adapter = Mapping[str, LowRank]
-"""What is added to each projection, by its stored name."""
 _BASE: Final = "base_model.model."
 _DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
 _FLOATS: Final = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -88,7 +87,7 @@ class AdapterStore:
             self._put(slot, number)
 
     def _put(self, slot: int, number: int) -> None:
-        self._places.put(slot, {} if number < 0 else self._adapters[number])
+        self._places.put(slot, None if number < 0 else self._adapters[number])
         if number < 0:
             self._slots.pop(slot, None)
         else:
@@ -117,10 +116,17 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
             )
         config = files.read_config()
         pairs = _paired(files.tensors(), places)
-        return {
-            name: _low_rank(files, module, down, up, config, places.by_name[name], max_rank, device)
-            for name, (module, down, up) in pairs.items()
-        }
+        for name, pair in pairs.items():
+            _check(*pair, config, places.by_name[name], max_rank)
+        found: dict[AdaptedLinear, LowRankSum] = {}
+        for names in places.in_order(list(pairs)):  # no more than a product is there twice
+            parts = []
+            for name in names:
+                module, down, up = pairs[name]
+                matrices = _read(files, down).to(device), _read(files, up).to(device)
+                parts.append(LowRank(*matrices, config.scale_of(module), places.by_name[name].column))
+            found[places.by_name[names[0]].linear] = LowRankSum.packed(parts)
+        return found
 
 
 def _paired(
@@ -161,16 +167,9 @@ def _stored_name(module: str, places: AdapterPlaces) -> str | None:
     return next((name for part in _TEXT_PARTS if (name := f"{part}layers.{rest}") in places.by_name), None)
 
 
-def _low_rank(
-    files: AdapterFiles,
-    module: str,
-    down: StoredTensor,
-    up: StoredTensor,
-    config: AdapterConfig,
-    place: AdapterPlace,
-    max_rank: int,
-    device: torch.device,
-) -> LowRank:
+def _check(
+    module: str, down: StoredTensor, up: StoredTensor, config: AdapterConfig, place: AdapterPlace, max_rank: int
+) -> None:
     rank = config.rank_of(module)
     if rank > max_rank:
         raise CheckpointError(f"{module} has rank {rank}, and the server takes {max_rank}: raise --max-lora-rank")
@@ -181,9 +180,6 @@ def _low_rank(
                 f"{tensor.name} is {tensor.dtype} {list(tensor.shape)} in {tensor.nbytes} bytes; expected are floats "
                 f"{list(shape)}"
             )
-    return LowRank(
-        _read(files, down).to(device), _read(files, up).to(device), config.scale_of(module), column=place.column
-    )
 
 
 def _read(files: AdapterFiles, tensor: StoredTensor) -> torch.Tensor:

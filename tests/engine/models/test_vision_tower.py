@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 import torch
 
+from stentor.engine.layers.adapters import AdapterPlaces
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.weights import WeightError
 from stentor.engine.model_config.config_fields import ConfigError
@@ -60,6 +61,13 @@ def test_a_picture_has_the_same_bits_alone_and_beside_others() -> None:
     together = made.encode(Payload("image", {"pixel_values": several})).embeddings
     alone = [made.encode(Payload("image", {"pixel_values": several[:, i : i + 1]})).embeddings for i in range(3)]
     assert torch.equal(together, torch.cat(alone))
+
+
+def test_adapters_of_requests_find_no_place_in_a_tower_whose_embeddings_all_share() -> None:
+    places = AdapterPlaces()
+    context = LayerContext(torch.device("cpu"), torch.float32, True, packed=True, adapters=places)
+    VisionTower(vision_spec_from_hf(IDEFICS, HIDDEN), context)
+    assert not places.by_name
 
 
 def test_pictures_of_several_sizes_have_the_same_bits_alone_and_together() -> None:
