@@ -16,7 +16,6 @@ import msgspec
 
 from stentor.protocols.ipc.actors import (
     Append,
-    Control,
     ControlDone,
     ControlOperation,
     EngineReady,
@@ -46,9 +45,10 @@ from ..processes.launch import EngineProcess, launch_engine
 from ..processes.process import REAPED_AT_ONCE, Child, reap_orphans
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..processes.supervisor import ChildFailed, PermanentFailure, Supervisor
+from .controls import Controls
 from .journal import Journal
 from .media import Media, MediaStore, StagedMedia
-from .outages import Heartbeat, LostProcess, Observer, Outages
+from .outages import Heartbeat, Observer, Outages
 from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
 from .trials import Trials
@@ -65,7 +65,6 @@ _QUIET_TRIAL_LOOKS = 30
 """For an engine that has been given those who may kill it: so long it takes no step."""
 _MAX_SUBMIT = MAX_FRAME - (1 << 20)
 """Bytes of a request's largest frame: if it has to go to another engine, it takes a little more."""
-_POISON = "the request ended the engine process each time that it ran, also alone; it is not tried again"
 
 
 class EngineUnavailable(Exception):
@@ -104,29 +103,18 @@ class EngineClient:
         """Empty while no engine is ready: the journal has what the next one gets."""
         self._serving = False
         """Whether the process at hand has been ready: submits and aborts go to it."""
-        self._controls: dict[int, asyncio.Event] = {}
-        """Those that the engine at hand has yet to answer."""
-        self._next_control = 0
-        self._paused = False
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
         self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
+        self._controls = Controls(self._send_queue, self._heartbeat.wake)
         self._hung = False
         """Whether the process at hand was killed because it hung."""
         self._started = asyncio.Event()
-        self._ready: EngineReady | None = None
-        self._failure: str | None = None
-        self._restarts = Restarts(RestartPolicy(config.recovery.max_engine_deaths, max_first_failures=1))
-
-    @property
-    def ready(self) -> EngineReady | None:
+        self.ready: EngineReady | None = None
         """What the latest engine said once its model had completed a real step; None before the first."""
-        return self._ready
-
-    @property
-    def failure(self) -> str | None:
+        self.failure: str | None = None
         """Why no engine runs any more, once none does."""
-        return self._failure
+        self._restarts = Restarts(RestartPolicy(config.recovery.max_engine_deaths, max_first_failures=1))
 
     @property
     def stalled(self) -> str | None:
@@ -187,18 +175,15 @@ class EngineClient:
         :meth:`.RequestStream.append`. Raises :class:`..channel.arena.ArenaFull` where there is no room for them.
         ``pooling`` is what a model that pools makes of the prompt, of which it draws no tokens.
         """
-        if self._failure is not None:
-            raise EngineUnavailable(self._failure)
-        if self._ready is None:
+        if self.failure is not None:
+            raise EngineUnavailable(self.failure)
+        if self.ready is None:
             raise EngineUnavailable("the model is still loading")
         rid, self._next_rid = self._next_rid, self._next_rid + 1
-        audio = None
+        cross = group_of(self.ready.groups, "cross")
         try:
-            cross = group_of(self._ready.groups, "cross")
             spans = self._media.place(rid, media, 0 if cross is None else cross.window)
-            if streamed is not None:
-                audio = self._media.stream(rid)
-                audio.append(streamed, last=False)
+            audio = None if streamed is None else self._media.stream(rid, streamed)
         except ArenaFull:
             self._media.sweep(self._journal.has)
             raise
@@ -227,10 +212,8 @@ class EngineClient:
             return stream
         self._journal.add(stream)
         self._outages.count_recovered(resumed is not None)
-        if self._serving and self._trials.admits(request.rid):
-            self._trials.give(stream)
-            self._media.given(rid)
-            self._send_queue.submit(request.rid, frames, needs_vocabulary=stream.needs_vocabulary)
+        if self._serving and self._trials.admits(rid):
+            self._give(stream, frames)
             self._heartbeat.wake()
         return stream
 
@@ -242,11 +225,11 @@ class EngineClient:
     async def pause(self) -> None:
         """No step runs from its return until :meth:`resume`, also of engines to come; requests are taken and wait, and
         what the last steps brought has been delivered."""
-        self._paused = True
+        self._controls.paused = True
         await self._control("pause")
 
     async def resume(self) -> None:
-        self._paused = False
+        self._controls.paused = False
         await self._control("resume")
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
@@ -259,19 +242,8 @@ class EngineClient:
     async def _control(self, operation: ControlOperation) -> None:
         """Returns when it has taken effect. Without an engine it has: no step runs, nothing is cached, and the next one
         is told whether to pause."""
-        if not self._serving:
-            return
-        number = self._next_control
-        self._next_control += 1
-        done = self._controls[number] = asyncio.Event()
-        self._send_queue.control(Control(number, operation))
-        self._heartbeat.wake()
-        await done.wait()
-
-    def _end_controls(self) -> None:
-        for done in self._controls.values():
-            done.set()
-        self._controls.clear()
+        if self._serving:
+            await self._controls.carry_out(operation)
 
     def set_vocabulary(self, source: VocabularySource) -> None:
         """``source`` makes the model's tokens (:func:`..core.grammar.vocabulary.pieces_of`); it is called in a thread,
@@ -281,9 +253,9 @@ class EngineClient:
     async def wait_started(self) -> EngineReady:
         """Waits until the first engine is ready. Raises :class:`EngineUnavailable` if it ends before."""
         await self._started.wait()
-        if self._ready is None:
-            raise EngineUnavailable(self._failure or "the engine ended")
-        return self._ready
+        if self.ready is None:
+            raise EngineUnavailable(self.failure or "the engine ended")
+        return self.ready
 
     async def run(self) -> None:
         """Serves engine processes one after the other, until none can be kept or the task is cancelled.
@@ -294,9 +266,9 @@ class EngineClient:
         try:
             why = await self._supervise()
         finally:
-            self._failure = why
+            self.failure = why
             self._serving = False
-            self._end_controls()
+            self._controls.end()
             self._outages.give_up()
             self._journal.end_all("error", why)
             self._media.lost()
@@ -332,8 +304,8 @@ class EngineClient:
             self._launched = False
             await self._converse()
         except EngineLost as lost:
-            if self._ready is not None:
-                self._look_for_a_culprit()  # while it is known what the engine has not been given
+            if self.ready is not None:
+                self._trials.judge(self._journal, self._send_queue.holds, self._outages, self._restarts)
                 self._lose_engine(str(lost))  # told at once: the process may take long to die
             if self._process is not None and not await self._process.aclose():
                 raise PermanentFailure(f"{lost}; the process does not die") from lost
@@ -344,25 +316,6 @@ class EngineClient:
             logger.exception("the conversation with the engine broke off")
             why = f"the conversation with the engine broke off: {one_line(first_cause(error))}"
             raise PermanentFailure(why) from error
-
-    def _look_for_a_culprit(self) -> None:
-        """The engine was lost: is it due to a request?"""
-        verdict = self._trials.lost(self._journal, self._send_queue.holds)
-        self._outages.count_recovered(verdict.survivors)
-        if verdict.searching:
-            logger.warning(
-                "engines were lost with the same requests in flight: these run in groups until the one that ends "
-                "engines is found, and all others wait"
-            )
-        if verdict.culprit is not None:
-            name = next(stream.name for stream in self._journal if stream.rid == verdict.culprit)
-            logger.error("a request was failed: its engines died of it", extra={"request_id": name})
-            self._journal.fail(verdict.culprit, _POISON)
-            self._outages.count_poisoned()
-            if verdict.excused:
-                self._restarts.progressed()  # those before are explained, too
-        if verdict.excused:
-            self._restarts.excuse()
 
     def _start_process(self) -> None:
         before = self._process
@@ -375,35 +328,33 @@ class EngineClient:
         """No step can run until another is ready; may be said of one engine more than once."""
         self._serving = False
         self._send_queue.clear()
-        self._end_controls()
+        self._controls.end()
         self._media.lost()
         self._end_aborted()
-        self._note_loss("engine", why)
-
-    def _note_loss(self, process: LostProcess, why: str) -> None:
-        self._outages.begin(process, why, len(self._journal))
+        self._outages.begin("engine", why, len(self._journal))
 
     def _note_ready(self, ready: EngineReady) -> None:
-        self._ready = ready
+        self.ready = ready
         self._restarts.ready()
         self._started.set()
         self._outages.end(len(self._journal))
         if not self._serving:
             self._tasks.start_soon(self._reap_orphans)
             self._serving = True
-            if self._paused:  # before it gets anything to do
-                self._send_queue.control(Control(self._next_control, "pause"))
-                self._next_control += 1
+            self._controls.begin()
             self._submit_admitted()
 
     def _submit_admitted(self) -> None:
         """Gives the engine what it is to have and has not got."""
         for stream in self._journal:
             if self._trials.admits(stream.rid):
-                self._trials.give(stream)
-                self._media.given(stream.rid)
-                self._send_queue.submit(stream.rid, stream.resubmission(), needs_vocabulary=stream.needs_vocabulary)
+                self._give(stream, stream.resubmission())
         self._heartbeat.wake()
+
+    def _give(self, stream: RequestStream, request: tuple[bytes, ...] | Submit) -> None:
+        self._trials.give(stream)
+        self._media.given(stream.rid)
+        self._send_queue.submit(stream.rid, request, needs_vocabulary=stream.needs_vocabulary)
 
     def _end_aborted(self, stream: RequestStream | None = None) -> None:
         """Ends what has been aborted and is with no engine, of one stream or of all."""
@@ -461,7 +412,7 @@ class EngineClient:
         quiet = 0
         while (group := self._trials.group) is not None:
             await anyio.sleep(_LOOK_SECONDS)
-            stands = self._serving and not self._paused and self._outages.why is None
+            stands = self._serving and not self._controls.paused and self._outages.why is None
             before, seen = seen, (group, self.stats.steps)
             quiet = quiet + 1 if stands and seen == before else 0
             if quiet >= _QUIET_TRIAL_LOOKS:
@@ -515,15 +466,14 @@ class EngineClient:
                         case Stats() as stats:
                             self._outages.observe(stats)
                         case Progress() as progress:
-                            if self._on_progress is not None and self._ready is None:
+                            if self._on_progress is not None and self.ready is None:
                                 self._on_progress(progress)
                         case EngineReady() as ready:
                             self._note_ready(ready)
                         case Stalled(message=why):
-                            self._note_loss("worker", why)
+                            self._outages.begin("worker", why, len(self._journal))
                         case ControlDone(number=number):
-                            if (done := self._controls.pop(number, None)) is not None:
-                                done.set()
+                            self._controls.answered(number)
                         case Released(rids=rids):
                             self._media.released(rids)
                         case Failed() as failed:
