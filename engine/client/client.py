@@ -16,7 +16,6 @@ import msgspec
 
 from stentor.protocols.ipc.actors import (
     Append,
-    Control,
     ControlDone,
     ControlOperation,
     EngineReady,
@@ -32,7 +31,7 @@ from stentor.protocols.ipc.actors import (
     Thinking,
     TokensBatch,
 )
-from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm, WarmAdapter
+from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
 from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.codec import decode_client, encoder
@@ -48,9 +47,10 @@ from ..processes.launch import EngineProcess, launch_engine
 from ..processes.process import REAPED_AT_ONCE, Child, reap_orphans
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..processes.supervisor import ChildFailed, PermanentFailure, Supervisor
+from .controls import Controls
 from .journal import Journal
 from .media import Media, MediaStore
-from .outages import Heartbeat, LostProcess, Observer, Outages
+from .outages import Heartbeat, Observer, Outages
 from .send_queue import SendQueue, VocabularySource
 from .stream import RequestStream
 from .trials import Trials
@@ -67,7 +67,6 @@ _QUIET_TRIAL_LOOKS = 30
 """For an engine that has been given those who may kill it: so long it takes no step."""
 _MAX_SUBMIT = MAX_FRAME - (1 << 20)
 """Bytes of a request's largest frame: if it has to go to another engine, it takes a little more."""
-_POISON = "the request ended the engine process each time that it ran, also alone; it is not tried again"
 
 
 class EngineUnavailable(Exception):
@@ -106,31 +105,18 @@ class EngineClient:
         """Empty while no engine is ready: the journal has what the next one gets."""
         self._serving = False
         """Whether the process at hand has been ready: submits and aborts go to it."""
-        self._controls: dict[int, asyncio.Event] = {}
-        """Those that the engine at hand has yet to answer."""
-        self._adapters: dict[int, asyncio.Future[AdapterWarm | None]] = {}
-        """Adapters that somebody waits for, by ticket; None: they will not be told of."""
-        self._next_control = 0
-        self._paused = False
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
         self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
+        self._controls = Controls(self._send_queue, self._heartbeat.wake)
         self._hung = False
         """Whether the process at hand was killed because it hung."""
         self._started = asyncio.Event()
-        self._ready: EngineReady | None = None
-        self._failure: str | None = None
-        self._restarts = Restarts(RestartPolicy(config.recovery.max_engine_deaths, max_first_failures=1))
-
-    @property
-    def ready(self) -> EngineReady | None:
+        self.ready: EngineReady | None = None
         """What the latest engine said once its model had completed a real step; None before the first."""
-        return self._ready
-
-    @property
-    def failure(self) -> str | None:
+        self.failure: str | None = None
         """Why no engine runs any more, once none does."""
-        return self._failure
+        self._restarts = Restarts(RestartPolicy(config.recovery.max_engine_deaths, max_first_failures=1))
 
     @property
     def stalled(self) -> str | None:
@@ -193,18 +179,15 @@ class EngineClient:
         ``pooling`` is what a model that pools makes of the prompt, of which it draws no tokens. ``adapter`` is what is
         added to the model.
         """
-        if self._failure is not None:
-            raise EngineUnavailable(self._failure)
-        if self._ready is None:
+        if self.failure is not None:
+            raise EngineUnavailable(self.failure)
+        if self.ready is None:
             raise EngineUnavailable("the model is still loading")
         rid, self._next_rid = self._next_rid, self._next_rid + 1
-        audio = None
+        cross = group_of(self.ready.groups, "cross")
         try:
-            cross = group_of(self._ready.groups, "cross")
             spans = self._media.place(rid, media, 0 if cross is None else cross.window)
-            if streamed is not None:
-                audio = self._media.stream(rid)
-                audio.append(streamed, last=False)
+            audio = None if streamed is None else self._media.stream(rid, streamed)
         except ArenaFull:
             self._media.sweep(self._journal.has)
             raise
@@ -234,21 +217,19 @@ class EngineClient:
             return stream
         self._journal.add(stream)
         self._outages.count_recovered(resumed is not None)
-        if self._serving and self._trials.admits(request.rid):
-            self._trials.give(stream)
-            self._media.given(rid)
-            self._send_queue.submit(request.rid, frames, needs_vocabulary=stream.needs_vocabulary)
+        if self._serving and self._trials.admits(rid):
+            self._give(stream, frames)
             self._heartbeat.wake()
         return stream
 
     async def pause(self) -> None:
         """No step runs from its return until :meth:`resume`, also of engines to come; requests are taken and wait, and
         what the last steps brought has been delivered."""
-        self._paused = True
+        self._controls.paused = True
         await self._control("pause")
 
     async def resume(self) -> None:
-        self._paused = False
+        self._controls.paused = False
         await self._control("resume")
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
@@ -261,40 +242,18 @@ class EngineClient:
     async def _control(self, operation: ControlOperation) -> None:
         """Returns when it has taken effect. Without an engine it has: no step runs, nothing is cached, and the next one
         is told whether to pause."""
-        if not self._serving:
-            return
-        number = self._next_control
-        self._next_control += 1
-        done = self._controls[number] = asyncio.Event()
-        self._send_queue.control(Control(number, operation))
-        self._heartbeat.wake()
-        await done.wait()
+        if self._serving:
+            await self._controls.carry_out(operation)
 
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
         """Loads an adapter before any request names it; returns why it cannot be, if it cannot. Raises
         :class:`EngineUnavailable` where the engine is not there, or lost meanwhile."""
         if not self._serving:
-            raise EngineUnavailable(self._failure or self.stalled or "the model is still loading")
-        ticket, self._next_control = self._next_control, self._next_control + 1
-        answer: asyncio.Future[AdapterWarm | None] = asyncio.get_running_loop().create_future()
-        self._adapters[ticket] = answer
-        self._send_queue.warm(WarmAdapter(ticket, adapter))
-        self._heartbeat.wake()
-        try:
-            found = await answer
-        finally:
-            self._adapters.pop(ticket, None)
+            raise EngineUnavailable(self.failure or self.stalled or "the model is still loading")
+        found = await self._controls.load(adapter)
         if found is None:
             raise EngineUnavailable("the engine was lost while it loaded the adapter")
         return found
-
-    def _end_controls(self) -> None:
-        for answer in self._adapters.values():
-            if not answer.done():
-                answer.set_result(None)
-        for done in self._controls.values():
-            done.set()
-        self._controls.clear()
 
     def set_vocabulary(self, source: VocabularySource) -> None:
         """``source`` makes the model's tokens (:func:`..core.grammar.vocabulary.pieces_of`); it is called in a thread,
@@ -304,9 +263,9 @@ class EngineClient:
     async def wait_started(self) -> EngineReady:
         """Waits until the first engine is ready. Raises :class:`EngineUnavailable` if it ends before."""
         await self._started.wait()
-        if self._ready is None:
-            raise EngineUnavailable(self._failure or "the engine ended")
-        return self._ready
+        if self.ready is None:
+            raise EngineUnavailable(self.failure or "the engine ended")
+        return self.ready
 
     async def run(self) -> None:
         """Serves engine processes one after the other, until none can be kept or the task is cancelled.
@@ -317,9 +276,9 @@ class EngineClient:
         try:
             why = await self._supervise()
         finally:
-            self._failure = why
+            self.failure = why
             self._serving = False
-            self._end_controls()
+            self._controls.end()
             self._outages.give_up()
             self._journal.end_all("error", why)
             self._media.lost()
@@ -355,8 +314,8 @@ class EngineClient:
             self._launched = False
             await self._converse()
         except EngineLost as lost:
-            if self._ready is not None:
-                self._look_for_a_culprit()  # while it is known what the engine has not been given
+            if self.ready is not None:
+                self._trials.judge(self._journal, self._send_queue.holds, self._outages, self._restarts)
                 self._lose_engine(str(lost))  # told at once: the process may take long to die
             if self._process is not None and not await self._process.aclose():
                 raise PermanentFailure(f"{lost}; the process does not die") from lost
@@ -367,25 +326,6 @@ class EngineClient:
             logger.exception("the conversation with the engine broke off")
             why = f"the conversation with the engine broke off: {one_line(first_cause(error))}"
             raise PermanentFailure(why) from error
-
-    def _look_for_a_culprit(self) -> None:
-        """The engine was lost: is it due to a request?"""
-        verdict = self._trials.lost(self._journal, self._send_queue.holds)
-        self._outages.count_recovered(verdict.survivors)
-        if verdict.searching:
-            logger.warning(
-                "engines were lost with the same requests in flight: these run in groups until the one that ends "
-                "engines is found, and all others wait"
-            )
-        if verdict.culprit is not None:
-            name = next(stream.name for stream in self._journal if stream.rid == verdict.culprit)
-            logger.error("a request was failed: its engines died of it", extra={"request_id": name})
-            self._journal.fail(verdict.culprit, _POISON)
-            self._outages.count_poisoned()
-            if verdict.excused:
-                self._restarts.progressed()  # those before are explained, too
-        if verdict.excused:
-            self._restarts.excuse()
 
     def _start_process(self) -> None:
         before = self._process
@@ -398,35 +338,33 @@ class EngineClient:
         """No step can run until another is ready; may be said of one engine more than once."""
         self._serving = False
         self._send_queue.clear()
-        self._end_controls()
+        self._controls.end()
         self._media.lost()
         self._end_aborted()
-        self._note_loss("engine", why)
-
-    def _note_loss(self, process: LostProcess, why: str) -> None:
-        self._outages.begin(process, why, len(self._journal))
+        self._outages.begin("engine", why, len(self._journal))
 
     def _note_ready(self, ready: EngineReady) -> None:
-        self._ready = ready
+        self.ready = ready
         self._restarts.ready()
         self._started.set()
         self._outages.end(len(self._journal))
         if not self._serving:
             self._tasks.start_soon(self._reap_orphans)
             self._serving = True
-            if self._paused:  # before it gets anything to do
-                self._send_queue.control(Control(self._next_control, "pause"))
-                self._next_control += 1
+            self._controls.begin()
             self._submit_admitted()
 
     def _submit_admitted(self) -> None:
         """Gives the engine what it is to have and has not got."""
         for stream in self._journal:
             if self._trials.admits(stream.rid):
-                self._trials.give(stream)
-                self._media.given(stream.rid)
-                self._send_queue.submit(stream.rid, stream.resubmission(), needs_vocabulary=stream.needs_vocabulary)
+                self._give(stream, stream.resubmission())
         self._heartbeat.wake()
+
+    def _give(self, stream: RequestStream, request: tuple[bytes, ...] | Submit) -> None:
+        self._trials.give(stream)
+        self._media.given(stream.rid)
+        self._send_queue.submit(stream.rid, request, needs_vocabulary=stream.needs_vocabulary)
 
     def _end_aborted(self, stream: RequestStream | None = None) -> None:
         """Ends what has been aborted and is with no engine, of one stream or of all."""
@@ -484,7 +422,7 @@ class EngineClient:
         quiet = 0
         while (group := self._trials.group) is not None:
             await anyio.sleep(_LOOK_SECONDS)
-            stands = self._serving and not self._paused and self._outages.why is None
+            stands = self._serving and not self._controls.paused and self._outages.why is None
             before, seen = seen, (group, self.stats.steps)
             quiet = quiet + 1 if stands and seen == before else 0
             if quiet >= _QUIET_TRIAL_LOOKS:
@@ -504,7 +442,7 @@ class EngineClient:
 
     def _awaits_engine(self) -> bool:
         """Whether anybody waits for the engine at hand to do something."""
-        return self._serving and bool(self._journal or self._controls or self._adapters)
+        return self._serving and bool(self._journal or self._controls)
 
     async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | PermanentFailure:
         try:
@@ -538,18 +476,16 @@ class EngineClient:
                         case Stats() as stats:
                             self._outages.observe(stats)
                         case Progress() as progress:
-                            if self._on_progress is not None and self._ready is None:
+                            if self._on_progress is not None and self.ready is None:
                                 self._on_progress(progress)
                         case EngineReady() as ready:
                             self._note_ready(ready)
                         case Stalled(message=why):
-                            self._note_loss("worker", why)
+                            self._outages.begin("worker", why, len(self._journal))
                         case ControlDone(number=number):
-                            if (done := self._controls.pop(number, None)) is not None:
-                                done.set()
-                        case AdapterWarm(ticket=ticket) as warm:
-                            if (answer := self._adapters.get(ticket)) is not None and not answer.done():
-                                answer.set_result(warm)
+                            self._controls.answered(number)
+                        case AdapterWarm() as warm:
+                            self._controls.loaded(warm)
                         case Released(rids=rids):
                             self._media.released(rids)
                         case MediaWanted(rids=rids):

@@ -146,9 +146,11 @@ class MediaStore:
             written.set()
             self._give_back(ref)
 
-    def stream(self, rid: int) -> StreamedMedia:
-        """Of a request whose audio comes piece by piece."""
-        return StreamedMedia(self.arena, self._held.setdefault(rid, []))
+    def stream(self, rid: int, begin: bytes = b"") -> StreamedMedia:
+        """Of a request whose audio comes piece by piece, and begins so. Raises as :meth:`StreamedMedia.append` does."""
+        audio = StreamedMedia(self.arena, self._held.setdefault(rid, []))
+        audio.append(begin, last=False)
+        return audio
 
     def given(self, rid: int) -> None:
         """The engine at hand gets the request."""

@@ -1,14 +1,20 @@
 """Which requests an engine is given after engines were lost with some: the search of ``core.crash_bisector``."""
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from stentor.protocols.ipc.actors import TokensBatch
 
 from ..core.crash_bisector import CrashBisector, InFlightSequence
+from ..processes.restart_policy import Restarts
 from .journal import Journal
+from .outages import Outages
 from .stream import RequestStream
 
+logger = logging.getLogger(__name__)
+
+_POISON: Final = "the request ended the engine process each time that it ran, also alone; it is not tried again"
 MAX_SEARCH_DEATHS: Final = 32
 """Engines that one search may cost: 2 + log2 of a million and 3, and some that chance takes."""
 
@@ -105,6 +111,26 @@ class Trials:
             self._culprits += 1
             return Verdict(culprit, self._culprits < self._max_culprits, False, survivors)
         return Verdict(None, by_intent, not searching and bisector.group is not None, survivors)
+
+    def judge(self, journal: Journal, unsent: Callable[[int], bool], outages: Outages, restarts: Restarts) -> None:
+        """The engine at hand was lost, and what it had not been sent is still known: is it due to a request? That one
+        fails."""
+        verdict = self.lost(journal, unsent)
+        outages.count_recovered(verdict.survivors)
+        if verdict.searching:
+            logger.warning(
+                "engines were lost with the same requests in flight: these run in groups until the one that ends "
+                "engines is found, and all others wait"
+            )
+        if verdict.culprit is not None:
+            name = next(stream.name for stream in journal if stream.rid == verdict.culprit)
+            logger.error("a request was failed: its engines died of it", extra={"request_id": name})
+            journal.fail(verdict.culprit, _POISON)
+            outages.count_poisoned()
+            if verdict.excused:
+                restarts.progressed()  # those before are explained, too
+        if verdict.excused:
+            restarts.excuse()
 
     def _end(self, sequences: Iterable[tuple[int, int]], journal: Journal) -> None:
         for rid, index in sequences:

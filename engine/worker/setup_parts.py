@@ -10,8 +10,7 @@ import torch
 
 from stentor.kernels import native
 from stentor.kernels.native.memory import keep_freed_memory
-from stentor.kernels.native.processor import multiplies_bfloat16
-from stentor.kernels.native.tiles import describe_tiles
+from stentor.kernels.native.processor import describe_tiles, multiplies_bfloat16
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.config import DType, WorkerConfig
 

@@ -214,8 +214,8 @@ def _lora_modules(raw: object) -> tuple[AdapterModule, ...]:
         if isinstance(each, str) and each.lstrip().startswith("{"):
             fields = json.loads(each)
         elif isinstance(each, str):
-            name, _, path = each.partition("=")
-            fields = {"name": name.strip(), "path": path.strip()}
+            before, _, behind = each.partition("=")
+            fields = {"name": before.strip(), "path": behind.strip()}
         if not isinstance(fields, dict):
             raise ValueError(raw)
         name, path = fields.get("name"), fields.get("path")

@@ -17,7 +17,7 @@ from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.linear_packed import PackedKind, Scaling, linear_packed
 from stentor.kernels.linear_packed.weight import PARTS
 from stentor.kernels.native.build import build, find_compiler, find_sources
-from stentor.kernels.native.tiles import describe_tiles, force_tiles, tile_form
+from stentor.kernels.native.processor import describe_tiles, force_tiles, tile_form
 from stentor.tests.examples import examples
 from stentor.tests.kernels.forward_shapes import SHAPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
