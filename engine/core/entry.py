@@ -143,6 +143,7 @@ async def _run_worker(
     keeper = WorkerKeeper(source, config.worker)
     worker, ready = await _start_worker(client, keeper)
     loop: EngineLoop | None = None
+    drafts = config.worker.speculative
     try:
         scheduler = Scheduler(
             num_blocks=ready.num_blocks,
@@ -158,6 +159,8 @@ async def _run_worker(
             stream=ready.stream,
             max_encodings=ready.limits.max_encodings or None,
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
+            max_drafts=ready.limits.max_drafts,
+            draft_caps=() if drafts is None else drafts.num_speculative_tokens_per_batch_size,
             config=config.scheduler,
         )
         loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery, co_tenants=co_tenants)
