@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.server.config.config import Config
 from stentor.server.options import reading as options
 
@@ -22,8 +23,9 @@ def serve_over(worker_module: str, *, max_drafts: int = 0) -> int:
 
     def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> Config:
         config = read(flags, environment)
-        scheduler = msgspec.structs.replace(config.engine.scheduler, max_drafts=max_drafts)
-        engine = msgspec.structs.replace(config.engine, worker_module=worker_module, scheduler=scheduler)
+        speculative = SpeculativeConfig("ngram", max_drafts) if max_drafts else None
+        worker = msgspec.structs.replace(config.engine.worker, speculative=speculative)
+        engine = msgspec.structs.replace(config.engine, worker_module=worker_module, worker=worker)
         return msgspec.structs.replace(config, engine=engine)
 
     options.read_config = read_config

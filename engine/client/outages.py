@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 import anyio
@@ -108,6 +109,9 @@ def _add_counters(stats: Stats, *more: Stats) -> Stats:
         recovered=sum(each.recovered for each in every),
         watchdog_kills=sum(each.watchdog_kills for each in every),
         poisoned=sum(each.poisoned for each in every),
+        num_drafts=sum(each.num_drafts for each in every),
+        num_draft_tokens=sum(each.num_draft_tokens for each in every),
+        accepted_by_position=[sum(at) for at in zip_longest(*(e.accepted_by_position for e in every), fillvalue=0)],
     )
 
 

@@ -143,6 +143,7 @@ async def _run_worker(
     keeper = WorkerKeeper(source, config.worker)
     worker, ready = await _start_worker(client, keeper)
     loop: EngineLoop | None = None
+    drafts = config.worker.speculative
     try:
         scheduler = Scheduler(
             num_blocks=ready.num_blocks,
@@ -160,6 +161,8 @@ async def _run_worker(
             max_mixed_encodings=ready.limits.max_mixed_encodings or None,
             max_loras=config.worker.max_loras if config.worker.enable_lora else 0,
             max_cpu_loras=config.worker.max_cpu_loras,
+            max_drafts=ready.limits.max_drafts,
+            draft_caps=() if drafts is None else drafts.num_speculative_tokens_per_batch_size,
             config=config.scheduler,
         )
         loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery, co_tenants=co_tenants)

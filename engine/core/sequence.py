@@ -16,6 +16,7 @@ from .input import NO_LIMIT
 
 if TYPE_CHECKING:
     from .request import Request
+    from .scheduler.draft_control import Acceptance
 
 Order = tuple[float, float, int, int]
 """(arrival aged by priority, arrival, submission number, sequence index); smaller is more important."""
@@ -50,6 +51,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "acceptance",
         "branch",
         "checkpoints",
         "constraint",
@@ -136,6 +138,8 @@ class Sequence:
         """Draft tokens that these steps may gain beyond."""
         self.drafts: tuple[int, list[int]] = _NO_DRAFTS
         """What the worker will propose behind so many outputs, where that needs masks."""
+        self.acceptance: Acceptance | None = None
+        """How often its drafts were right; None before it has had any."""
         self.length_capped = False
         """Nothing is left to plan: its last result is in flight."""
         self.ready_len = NO_LIMIT

@@ -202,7 +202,9 @@ class AsyncCompute:
             self._sampler.remove(slot)
 
     def forward(self, plan: StepPlan, began: float) -> Launched:
-        """Queues the first half of a step."""
+        """Queues the first half of a step. Raises ValueError for one with drafts: nobody here proposes any."""
+        if any(row.num_drafts for row in plan.rows):
+            raise ValueError(f"step {plan.step} has drafts, and nobody here proposes any")
         sampled = [row.slot for row in plan.rows if row.sample]
         update_at, update_to, entered = self._changed
         self._changed = _NOTHING_CHANGED

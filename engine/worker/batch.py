@@ -22,7 +22,7 @@ class Batch:
     starts: list[int]
     """Index of each row's first token."""
     last: torch.Tensor
-    """int64 [sampled rows]: index of the last token of each row that draws one."""
+    """int64: index of the last token of each row that draws, and of its drafts."""
 
 
 def build_batch(rows: Sequence[RowStep], table: RowTable, caches: Sequence[LayerCache], device: torch.device) -> Batch:
@@ -39,11 +39,14 @@ def build_batch(rows: Sequence[RowStep], table: RowTable, caches: Sequence[Layer
         )
     else:
         forward = ForwardBatch.whole(tokens, VarlenBatch(torch.from_numpy(layout.query_start), longest))
-    sampled = np.fromiter((i for i, row in enumerate(rows) if row.sample), np.int64)
+    ends = layout.query_start[1:].tolist()
+    last = [
+        at for row, end in zip(rows, ends, strict=True) if row.sample for at in range(end - 1 - row.num_drafts, end)
+    ]
     return Batch(
         forward=forward,
         starts=layout.query_start[:-1].tolist(),
-        last=torch.from_numpy(layout.query_start[1:][sampled].astype(np.int64) - 1).to(device),
+        last=torch.tensor(last, dtype=torch.int64, device=device),
     )
 
 

@@ -92,4 +92,5 @@ def limits_of(config: WorkerConfig) -> StepLimits:
         config.max_num_batched_tokens,
         config.max_mixed_prefill_tokens,
         config.max_prefill_chunk,
+        max_drafts=0 if config.speculative is None else config.speculative.num_speculative_tokens,
     )

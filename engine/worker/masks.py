@@ -1,5 +1,6 @@
 """What the engine says that rows may draw, made ready for their logits."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,15 +19,32 @@ NO_MASKS: SlotMasks = {}
 
 
 def slot_masks(masks: Masks, vocab_size: int) -> SlotMasks:
-    """Cut or filled up to the vocabulary; tokens beyond it are not allowed. Raises ValueError for what is no mask."""
+    """Those of a step whose rows draw one token each: cut or filled up to the vocabulary; tokens beyond it are not
+    allowed. Raises ValueError for what is no mask."""
+    return next(iter(position_masks(masks, vocab_size)), NO_MASKS)
+
+
+def position_masks(masks: Masks, vocab_size: int) -> list[SlotMasks]:
+    """The same for each position of a step: first of the rows' own tokens, then behind each of their drafts. A row that
+    is left out at a position may draw anything there."""
     nbytes = mask_bytes(vocab_size)
     shared = [_fitted(np.frombuffer(bits, dtype=np.uint8), nbytes) for bits in masks.bits]
-    found: dict[int, npt.NDArray[np.uint8]] = {}
+    found: list[dict[int, npt.NDArray[np.uint8]]] = []
+    seen: Counter[int] = Counter()
     for row in masks.rows:
         if row.bits >= len(shared):
             raise ValueError(f"the masks of step {masks.step} have {len(shared)} sets; slot {row.slot} has {row.bits}")
-        found[row.slot] = shared[row.bits] if row.bits >= 0 else _packed(row.ids, nbytes)
-    return found
+        if seen[row.slot] == len(found):
+            found.append({})
+        if row.bits >= 0 or row.ids:
+            found[seen[row.slot]][row.slot] = shared[row.bits] if row.bits >= 0 else _packed(row.ids, nbytes)
+        seen[row.slot] += 1
+    return list(found)
+
+
+def mask_counts(masks: Masks) -> Counter[int]:
+    """How many masks each slot has."""
+    return Counter(row.slot for row in masks.rows)
 
 
 def mask_bytes(vocab_size: int) -> int:

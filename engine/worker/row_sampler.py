@@ -1,26 +1,47 @@
 """What rows draw, for a runner whose steps are waited for: by their parameters, their rules and the masks of a step."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
 
 import torch
 
-from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowStep, StepPlan, TokenLogprobs
+from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowDrafts, RowStep, StepPlan, TokenLogprobs
 
 from ..layers.rank_group import RankGroup
-from .masks import NO_MASKS, slot_masks
+from .masks import NO_MASKS, SlotMasks, mask_counts, position_masks
 from .rows import PromptWork, RowTable
 from .sampler import Sampler
+from .speculation import Drafting, verify
 from .token_rules import RuleTable
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What the rows of a step have drawn, as :class:`stentor.protocols.ipc.steps.StepResult` has it."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs | None] | None = None
+    counts: list[int] | None = None
+    drafted: list[int] | None = None
+    drafts: list[RowDrafts] = field(default_factory=list)
 
 
 class RowSampler:
     """Rows that are pooled draw nothing, and take no place here."""
 
     def __init__(
-        self, rows: RowTable, vocab_size: int, slots: int, device: torch.device, ranks: RankGroup | None = None
+        self,
+        rows: RowTable,
+        vocab_size: int,
+        slots: int,
+        device: torch.device,
+        ranks: RankGroup | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
-        """``ranks``: see :class:`.sampler.Sampler`."""
+        """``ranks``: see :class:`.sampler.Sampler`. ``drafting`` is told what rows gain."""
         self._rows = rows
+        self._drafting = drafting
         self._sampler = Sampler(vocab_size, slots, device, ranks)
         self._rules = RuleTable(vocab_size, device)
         self._vocab_size = vocab_size
@@ -37,24 +58,84 @@ class RowSampler:
         self._rules.remove(slot)
 
     def draw(
-        self, rows: Sequence[RowStep], logits: torch.Tensor | None, best: list[int] | None, masks: Masks | None
-    ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
-        """A token for each row that draws one, from its ``logits``, which may be mutated; and log-probabilities where
-        any asks. ``best`` are the indices of the largest, where they are known; ``masks`` are the step's, where it has
-        masked rows.
+        self,
+        rows: Sequence[RowStep],
+        logits: torch.Tensor | None,
+        best: list[int] | None,
+        plan: StepPlan,
+        masks: Masks | None,
+    ) -> Drawn:
+        """Tokens for each row that draws, from the ``logits`` of its last token and of its drafts, which may be
+        mutated; and log-probabilities where any asks. ``best`` are the indices of the largest, where they are known;
+        ``masks`` are the step's, where its ``plan`` has masked rows.
 
         Log-probabilities are those that the rules of transcripts leave, as Whisper's thresholds expect them.
         """
         if logits is None:
-            return [], None
+            return Drawn([])
         sampled = [row for row in rows if row.sample]
+        allowed = [NO_MASKS] if masks is None else position_masks(masks, self._vocab_size) or [NO_MASKS]
+        if self._drafting is not None and any(row.num_drafts for row in sampled):
+            return self._verify(self._drafting, sampled, logits, best, allowed, _limits(plan, masks))
         slots = [row.slot for row in sampled]
+        tokens, logprobs = self._sample(slots, logits, best, allowed[0])
+        if self._drafting is None:
+            for row, token in zip(sampled, tokens, strict=True):
+                self._rows.tokens[row.slot, row.start + row.count] = token
+            return Drawn(tokens, logprobs)
+        for slot, token in zip(slots, tokens, strict=True):
+            self._drafting.gained(slot, [token])
+        return Drawn(tokens, logprobs, drafts=self._drafting.told(sampled))
+
+    def _verify(
+        self,
+        drafting: Drafting,
+        sampled: Sequence[RowStep],
+        logits: torch.Tensor,
+        best: list[int] | None,
+        allowed: Sequence[SlotMasks],
+        limits: Mapping[int, int],
+    ) -> Drawn:
+        """The same where rows have drafts; a row gains no more tokens than ``limits`` says of its slot."""
+        slots = [row.slot for row in sampled]
+        firsts = list(accumulate((1 + row.num_drafts for row in sampled), initial=0))
+        said: list[list[TokenLogprobs | None]] = [[] for _ in sampled]
+
+        def draw(behind: int, places: list[int]) -> list[int]:
+            at = [firsts[place] + behind for place in places]
+            known = None if best is None else [best[each] for each in at]
+            masks = allowed[behind] if behind < len(allowed) else NO_MASKS
+            drawing = [slots[place] for place in places]
+            own = logits if len(at) == len(logits) or self._is_known(drawing, known, masks) else logits[at]
+            tokens, logprobs = self._sample(drawing, own, known, masks)
+            for place, entry in zip(places, logprobs or [None] * len(places), strict=True):
+                said[place].append(entry)
+            return tokens
+
+        drafts = [drafting.drafts(slot) for slot in slots]
+        tokens = verify(drafts, [limits.get(slot, 1 + len(own)) for slot, own in zip(slots, drafts, strict=True)], draw)
+        for slot, gained in zip(slots, tokens, strict=True):
+            drafting.gained(slot, gained)
+        logprobs = list(chain.from_iterable(said))
+        return Drawn(
+            list(chain.from_iterable(tokens)),
+            logprobs if any(entry is not None for entry in logprobs) else None,
+            [len(gained) for gained in tokens],
+            [row.num_drafts for row in sampled],
+            drafting.told(sampled),
+        )
+
+    def _is_known(self, slots: Sequence[int], best: list[int] | None, masks: SlotMasks) -> bool:
+        """Whether the largest logits are all that these rows need, and are known."""
+        return best is not None and not masks and self._sampler.are_plain(slots)
+
+    def _sample(
+        self, slots: Sequence[int], logits: torch.Tensor, best: list[int] | None, masks: SlotMasks
+    ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
         self._rules.apply_(logits, slots)
-        allowed = NO_MASKS if masks is None else slot_masks(masks, self._vocab_size)
-        tokens, logprobs = self._sampler.sample(logits, slots, best, allowed)
-        for row, token in zip(sampled, tokens, strict=True):
-            self._rows.tokens[row.slot, row.start + row.count] = token
-            self._rules.append(row.slot, token)
+        tokens, logprobs = self._sampler.sample(logits, slots, best, masks)
+        for slot, token in zip(slots, tokens, strict=True):
+            self._rules.append(slot, token)
         return tokens, logprobs
 
     def prompt_logprobs(
@@ -70,3 +151,10 @@ class RowSampler:
                 positions += self._sampler.prompt_logprobs(logits, tokens, each.top)
             found.append(PromptLogprobs(slot=each.slot, start=each.start, positions=positions))
         return found
+
+
+def _limits(plan: StepPlan, masks: Masks | None) -> Mapping[int, int]:
+    """Tokens that rows may gain at most because masks end: of a row that may be masked as many as it has, at least
+    one."""
+    counts = mask_counts(masks) if masks is not None else {}
+    return {slot: max(1, counts.get(slot, 1)) for slot in plan.masked}

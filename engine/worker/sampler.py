@@ -95,7 +95,7 @@ class Sampler:
             its lowest allowed id.
         """
         rows = [self._row(slot) for slot in slots]
-        if not masks and all(row.plain for row in rows):
+        if not masks and self.are_plain(slots):
             sampled_token_ids = self._agreed(sampling.argmax(logits).tolist() if best is None else best)
             return [row.append(token) for row, token in zip(rows, sampled_token_ids, strict=True)], None
 
@@ -112,6 +112,10 @@ class Sampler:
         if not indices:
             return tokens, None
         return tokens, self._logprobs(logits, raw, rows, tokens)
+
+    def are_plain(self, slots: Sequence[int]) -> bool:
+        """Whether each of these rows takes the largest logit as it is, and asks for nothing besides."""
+        return all(self._row(slot).plain for slot in slots)
 
     def prompt_logprobs(self, logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
         """Log-probabilities of given tokens.

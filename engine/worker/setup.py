@@ -55,6 +55,7 @@ from .pooling_family import PoolingFamily
 from .prefault import Prefault
 from .runner import ModelRunner
 from .setup_device import run_ahead
+from .setup_drafts import make_proposer, settle_drafts
 from .setup_parts import (
     ProgressCallback,
     Setup,
@@ -169,14 +170,14 @@ def set_up_on(
     checkpoint = family.checkpoint
     if config.enable_lora:
         _check_adaptable(config, family)
-    config = with_limits(config, family.limits)
+    config, notes = settle_drafts(with_limits(config, family.limits), family, at)
     wanted = family.longest(config)
     if isinstance(family, PoolingFamily) and not family.groups:
         config = msgspec.structs.replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, wanted))
-    notes: list[str] = []
     has_own_cpus = False
     if device is None:
-        notes, has_own_cpus = prepare_kernels(config, progress, alone=not _threads_of_torch(family))
+        said, has_own_cpus = prepare_kernels(config, progress, alone=not _threads_of_torch(family))
+        notes += said
     else:
         share_threads(config)
     packs = device is None and family.packs and native.library() is not None
@@ -306,6 +307,7 @@ def _runner(
         block_size=config.block_size,
         device=at,
         extras=extras,
+        proposer=make_proposer(config),
     )
     return ModelRunner(compute, extras), compute.calls, caches
 

@@ -306,33 +306,33 @@ class Step:
             block_size,
             len(blocks),
         )
-        work = (_I * (4 * len(tokens)))()
-        best = np.zeros(len(tokens), dtype=np.int64)
-        self._work, self._best = work, best
+        self._work = (_I * (4 * len(tokens)))()
+        self._best = np.zeros(len(tokens), dtype=np.int64)
         # kept as they are passed: a step has no time to make them anew
         self._pointers = ctypes.byref(body._bound), ctypes.byref(head._bound), ctypes.byref(slots)
-        self._best_at = best.ctypes.data
+        self._best_at = self._best.ctypes.data
 
     def run(
-        self, work: Sequence[tuple[int, int, int, bool]], *, every: bool = False
+        self, work: Sequence[tuple[int, int, int, int]], *, every: bool = False
     ) -> tuple[Tensor, npt.NDArray[np.int64]] | None:
         """Runs some rows, at most one of each slot.
 
         Args:
-            work: slot, first position, number of tokens, and whether the last one's logits are wanted.
+            work: slot, first position, number of tokens, and of how many of the last ones logits are wanted.
             every: leave the residual of every token in its buffer; else that is there for none of them, and what the
                 last layer does after its keys and values is done for the tokens with logits alone.
 
         Returns:
-            For the rows that want them: float32 [rows, vocabulary], and int64 [rows] the largest one's index, the
-            lowest of equal ones, -1 where all are -inf; both good until the next run. None where no row does.
+            For the tokens that are wanted, in order: float32 [wanted, vocabulary], and int64 [wanted] the largest
+            one's index, the lowest of equal ones, -1 where all are -inf; both good until the next run. None where none
+            is wanted.
 
         Raises:
             IndexError: work, tokens or blocks that lead outside; nothing was written then.
             MemoryError: no room to plan the batch.
         """
         if len(work) * 4 > len(self._work):
-            raise IndexError(f"forward: the step has {len(work)} rows and {len(self._best)} slots")
+            raise IndexError(f"forward: the step has {len(work)} rows and {len(self._work) // 4} slots")
         total = sampled = at = 0
         for slot, start, count, sample in work:
             self._work[at : at + 4] = [slot, start, count, sample]
@@ -344,6 +344,9 @@ class Step:
         self._body._reserve(total)
         if sampled:
             self._head._reserve(sampled)
+        if sampled > len(self._best):
+            self._best = np.zeros(2 * sampled, dtype=np.int64)
+            self._best_at = self._best.ctypes.data
         body, head, slots = self._pointers
         fault = _RUN_STEP(
             body,

@@ -1,4 +1,4 @@
-// A whole step: its batch laid out from its rows' work, one program over it and another over what samples.
+// A whole step: its batch laid out from its rows' work, one program over it and another over the ends of rows.
 #include "parallel.h"
 #include "program.h"
 
@@ -28,6 +28,7 @@ struct Layout {
         for (int64_t r = 0; r < rows; ++r) {
             const Work& w = work[r];
             if (w.slot < 0 || w.slot >= of.slots || w.start < 0 || w.count < 1) return false;
+            if (w.sample < 0 || w.sample > w.count) return false;
             if (w.start > of.token_stride || w.count > of.token_stride - w.start) return false;
             const int64_t columns = ceil_div(w.start + w.count, of.block_size);
             if (columns > of.block_stride) return false;
@@ -44,7 +45,7 @@ struct Layout {
             }
             query_start.push_back((int32_t)ids.size());
             seq_lens.push_back((int32_t)(w.start + w.count));
-            if (w.sample) last.push_back((int64_t)ids.size() - 1);
+            for (int64_t back = w.sample; back > 0; --back) last.push_back((int64_t)ids.size() - back);
         }
         for (int64_t g = 0; g < groups; ++g)
             for (int64_t r = 0; r < rows; ++r) {
@@ -57,18 +58,19 @@ struct Layout {
         return true;
     }
 
-    // The last tokens of the rows that sample, each a sequence of its own over what it sees.
-    Batch ends() {
+    // The tokens whose logits are wanted, each a sequence of its own over what it sees.
+    Batch ends(const Work* work) {
         const int64_t count = (int64_t)last.size(), rows = (int64_t)seq_lens.size();
         const int64_t width = table_width();
         ends_start.resize(count + 1), ends_lens.clear(), ends_tables.clear();
         std::iota(ends_start.begin(), ends_start.end(), 0);
         for (int64_t g = 0; g < groups; ++g)
             for (int64_t r = 0; r < rows; ++r) {
-                if (!std::binary_search(last.begin(), last.end(), query_start[r + 1] - 1)) continue;
-                if (g == 0) ends_lens.push_back(seq_lens[r]);
                 const auto line = tables.begin() + (g * rows + r) * width;
-                ends_tables.insert(ends_tables.end(), line, line + width);
+                for (int64_t back = work[r].sample; back > 0; --back) {
+                    if (g == 0) ends_lens.push_back(seq_lens[r] - (int32_t)back + 1);
+                    ends_tables.insert(ends_tables.end(), line, line + width);
+                }
             }
         return {count, nullptr, nullptr, nullptr, count, ends_start.data(), ends_lens.data(), ends_tables.data(), width};
     }
@@ -122,9 +124,9 @@ void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from) 
 
 using namespace stentor;
 
-// A step from its rows' work: `body` over all their tokens, then `head` over those that end a row that samples, from
+// A step from its rows' work: `body` over all their tokens, then `head` over those whose logits are wanted, from
 // buffer `residual` of the one to buffer `hidden` of the other, and `best` of what that leaves in its buffer `logits`.
-// What of the body comes after all writes to the cache runs for the tokens that sample alone, unless `every` token's
+// What of the body comes after all writes to the cache runs for these tokens alone, unless `every` token's
 // residual is wanted. All have memory enough. Returns as stentor_run_program does, and 5 for work that leads outside its slot.
 STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, int64_t residual, int64_t hidden,
                                         int64_t logits, int64_t width, const Slots* slots, const Work* work,
@@ -142,7 +144,7 @@ STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, in
     if (last.empty()) return 0;
     if (fewer) {
         gather(*body, first.count, last);
-        if (const int64_t fault = run_program(rest, layout.ends(), threads)) return fault;
+        if (const int64_t fault = run_program(rest, layout.ends(work), threads)) return fault;
     }
     const Buffer &from = body->buffers[residual], &to = head->buffers[hidden];
     for (size_t i = 0; i < last.size(); ++i)

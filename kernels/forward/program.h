@@ -81,7 +81,7 @@ struct Slots {
     int64_t slots, block_size, groups;
 };
 
-// The work of one row in a step: tokens at positions [start, start + count) of a slot.
+// The work of one row in a step: tokens at positions [start, start + count) of a slot, and logits of the last `sample`.
 struct Work {
     int64_t slot, start, count, sample;
 };

@@ -110,6 +110,15 @@ def rise(before: Mapping[str, float], after: Mapping[str, float], name: str) -> 
     return total({sample: value - before.get(sample, 0.0) for sample, value in after.items()}, name)
 
 
+def rise_by(before: Mapping[str, float], after: Mapping[str, float], name: str, label: str) -> dict[str, float]:
+    """The same by the values of a label."""
+    values = {found[1] for sample in after if (found := re.search(rf'[{{,]{label}="([^"]*)"', sample))}
+    return {
+        value: rise(before, {sample: count for sample, count in after.items() if f'{label}="{value}"' in sample}, name)
+        for value in values
+    }
+
+
 def total(samples: Mapping[str, float], name: str) -> float:
     """Of a metric, whatever its labels are and whatever stands before ``:`` in its name."""
     return sum(value for sample, value in samples.items() if sample.partition("{")[0].rpartition(":")[2] == name)

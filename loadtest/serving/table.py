@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..record import MEASURES, STATISTICS, Result, Summary
 from ..tool import table
-from .measure import rise, span, spread, summarise
+from .measure import rise, rise_by, span, spread, summarise
 
 _BUSY: Final = 0.8
 """Share of a core from which a client reads late."""
@@ -66,6 +66,8 @@ def _totals(result: Result) -> Table:
     if queries := rise(*counters, "prefix_cache_queries_total"):
         hits = rise(*counters, "prefix_cache_hits_total")
         rows["prefix cache"] = f"{hits:,.0f} of {queries:,.0f} prompt tokens, {hits / queries:.1%}"
+    if drafts := rise(*counters, "spec_decode_num_drafts_total"):
+        rows["drafts"] = _drafts(result, drafts)
     if preempted := rise(*counters, "num_preemptions_total"):
         rows["preemptions"] = f"{preempted:,.0f}"
     grid = Table.grid(padding=(0, 2))
@@ -73,6 +75,18 @@ def _totals(result: Result) -> Table:
     for name, value in rows.items():
         grid.add_row(name, escape(value))  # names that servers choose are no markup
     return grid
+
+
+def _drafts(result: Result, drafts: float) -> str:
+    """Tokens that a step with drafts gained a sequence, and how many of these were accepted at each position."""
+    counters = result.metrics_before, result.metrics_after
+    accepted = rise(*counters, "spec_decode_num_accepted_tokens_total")
+    tokens = rise(*counters, "spec_decode_num_draft_tokens_total")
+    at = rise_by(*counters, "spec_decode_num_accepted_tokens_per_pos_total", "position")
+    shares = ", ".join(f"{at[position] / drafts:.0%}" for position in sorted(at, key=int))
+    return (
+        f"{1 + accepted / drafts:.2f} tokens a step, {accepted:,.0f} of {tokens:,.0f} accepted ({shares} by position)"
+    )
 
 
 def _latencies(summary: Summary) -> Table:

@@ -333,6 +333,15 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     """Numbers of the adapters that rows have."""
     waiting_adapters: list[int] = []
     """Of those that requests name and no row has."""
+    num_drafts: int = 0
+    """Times that a row was verified with draft tokens."""
+    num_draft_tokens: int = 0
+    accepted_by_position: list[int] = []
+    """Of these, what rows have gained, by the place behind the row's own token."""
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        return sum(self.accepted_by_position)
 
 
 class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):

@@ -21,6 +21,40 @@ head."""
 StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
 MoEBackend = Literal["auto", "triton", "torch"]
+DraftMethod = Literal["ngram"]
+MAX_DRAFTS: Final = 64
+
+
+class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who proposes draft tokens, and how many. The names are vLLM's."""
+
+    method: DraftMethod
+    """``ngram``: what followed the last tokens of a sequence where these stood in it before."""
+    num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)]
+    """Drafts of a sequence in a step, at most."""
+    prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 2
+    """So many last tokens must have stood in the sequence before."""
+    prompt_lookup_max: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 5
+    """Of the places where they have, one where more tokens are the same counts, up to so many."""
+    num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
+    """(least, most, drafts): while so many sequences run, the drafts of each in a step, at most."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for numbers that contradict each other."""
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ValueError(
+                f"prompt_lookup_min is {self.prompt_lookup_min}; expected at most prompt_lookup_max, "
+                f"{self.prompt_lookup_max}"
+            )
+        for least, most, drafts in self.num_speculative_tokens_per_batch_size:
+            if not 1 <= least <= most or not 0 <= drafts <= self.num_speculative_tokens:
+                raise ValueError(
+                    f"num_speculative_tokens_per_batch_size has [{least}, {most}, {drafts}]; expected the least and "
+                    f"the most of sequences, from 1, and 0 to {self.num_speculative_tokens} drafts"
+                )
+
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode()
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,6 +217,16 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             group="models",
         ),
     ] = 1
+    speculative: Annotated[
+        SpeculativeConfig | None,
+        Flag(
+            "propose tokens and verify them together, as JSON: method ngram (what followed the last tokens where they "
+            "stood in the prompt or the answer before), num_speculative_tokens, prompt_lookup_min and "
+            "prompt_lookup_max, num_speculative_tokens_per_batch_size; by default none are proposed",
+            kind="speculative",
+            name="speculative-config",
+        ),
+    ] = None
     seed: Annotated[int, Flag("seed of dummy weights")] = 0
     language_model_only: bool = False
     """Whether a model that takes media is to take text alone."""
@@ -211,6 +255,8 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Those beside rows that decode, which wait for them."""
     max_admitted_tokens: int = 0
     """Tokens of prompts that begin in it; 0: no more than the step has room for."""
+    max_drafts: int = 0
+    """Draft tokens that a decoding row may have behind its own; 0: none are proposed."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -227,8 +273,6 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             group="overload",
         ),
     ] = 10.0
-    max_drafts: int = 0
-    """Draft tokens that a decoding row may compute in a step beside its own; 0: no worker can verify any yet."""
 
 
 class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -41,6 +41,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_logprobs: int | None = None
     routed_experts: int | None = None
     """The first position of which it is told which experts computed it (:class:`.steps.RowExperts`); None: of none."""
+    num_drafts: int | None = None
+    """Draft tokens in a step, at most; None leaves their number to the engine."""
     rules: TokenRules | None = None
     """Which tokens may follow which, in a transcript; taken out of the logits before all else."""
 

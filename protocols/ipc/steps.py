@@ -276,7 +276,7 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     alignments: list[RowAlignment] = []
     pooled: list[RowPooled] = []
     counts: list[int] | None = None
-    """Tokens that each row has gained, 1 to 1 + ``num_drafts``; None where each has gained one."""
+    """Tokens that each row has gained, 1 to 1 + its drafts; None where each has gained one and no row had drafts."""
     drafts: list[RowDrafts] = []
     """Of rows that may be masked, once they have drawn a token: masks of their next step need them. A row that is not
     named proposes nothing in that step, if it is masked."""
@@ -288,3 +288,5 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     media_room: int = 0
     """Tokens of prompts with media that steps are to compute at most beside rows that decode, from now on; 0: as many
     as before."""
+    drafted: list[int] | None = None
+    """Drafts that each row was verified with, at most its ``num_drafts``; None where ``counts`` is."""

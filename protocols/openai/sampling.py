@@ -42,6 +42,13 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_obfuscation: bool = False
 
 
+class SpeculativeFields(msgspec.Struct, forbid_unknown_fields=True):
+    """How a request is speculated for."""
+
+    num_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)]
+    """Draft tokens in a step, at most; 0: none. More than the server's number change nothing."""
+
+
 class SamplingFields(msgspec.Struct, kw_only=True):
     """None means that the client said nothing: the model's own default holds."""
 
@@ -80,6 +87,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     routed_experts_prompt_start: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] = 0
     """Prompt tokens that the client has the experts of."""
     return_tokens_as_token_ids: bool | None = None
+    speculative: SpeculativeFields | None = None
+    """Of a server that speculates; this server's own."""
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None

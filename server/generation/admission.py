@@ -182,6 +182,7 @@ def resolve_sampling(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         routed_experts=routed_experts,
+        num_drafts=None if request.speculative is None else request.speculative.num_tokens,
     )
 
 

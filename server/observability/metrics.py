@@ -276,6 +276,13 @@ class _EngineCollector:
         yield family(CounterMetricFamily, "engine_restarts", text, restarts)
         for field, (name, text) in _COUNTERS.items():
             yield family(CounterMetricFamily, name, text, (((model,), getattr(each, field)) for model, each in stats))
+        text = "Draft tokens accepted, by their position behind the sequence's own token, from 0."
+        by_position = (
+            ((model, str(position)), count)
+            for model, each in stats
+            for position, count in enumerate(each.accepted_by_position)
+        )
+        yield family(CounterMetricFamily, "spec_decode_num_accepted_tokens_per_pos", text, by_position, "position")
         ready = [(model, ready) for model, engine in engines if (ready := engine.ready) is not None]
         if ready:
             yield family(
@@ -306,6 +313,12 @@ _COUNTERS: Final = {
     "recovered": ("recovered_requests", "Requests that continued after a crash of their worker or engine."),
     "watchdog_kills": ("watchdog_kills", "Workers that the watchdog killed because a step took too long."),
     "poisoned": ("poisoned_requests", "Requests ended because they crashed a worker or engine when run alone."),
+    "num_drafts": ("spec_decode_num_drafts", "Times that draft tokens of a sequence were verified in a step."),
+    "num_draft_tokens": ("spec_decode_num_draft_tokens", "Draft tokens that were verified."),
+    "num_accepted_tokens": (
+        "spec_decode_num_accepted_tokens",
+        "Draft tokens that were accepted; their ratio to spec_decode_num_drafts, and 1, are the tokens a step.",
+    ),
 }
 """Names and texts of what :class:`.Stats` counts, by its fields."""
 

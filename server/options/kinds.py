@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
+
+from stentor.protocols.ipc.config import SpeculativeConfig
+
 from ..common.files import FileRefused
 from ..common.keys import KeyDigest, read_key_file
 from ..config.adapters import AdapterModule
@@ -264,6 +268,18 @@ def _media_counts(raw: object) -> MediaCounts:
     return MediaCounts(**{name: int(str(_MEDIA_COUNT.parse(count))) for name, count in counts.items()})
 
 
+# ---- speculation
+
+
+def _speculative(raw: object) -> SpeculativeConfig:
+    """As JSON, or a table of TOML."""
+    try:
+        given = msgspec.json.decode(raw) if isinstance(raw, str) else raw
+        return msgspec.convert(given, SpeculativeConfig)
+    except msgspec.ValidationError as error:
+        raise Refused(str(error)) from None
+
+
 # ---- formats of a model's output, and its code
 
 
@@ -368,6 +384,7 @@ KINDS: Final = {
     "generation_config": Kind("auto, none or a path that exists", _generation_config, "auto|none|PATH"),
     "domains": Kind("one or more hosts, such as example.com or *.example.com", _domains, "HOST", many=True),
     "media_counts": Kind('a count of each medium, such as image=4,video=0 or {"image": 4}', _media_counts, "COUNTS"),
+    "speculative": Kind('JSON such as {"method": "ngram", "num_speculative_tokens": 4}', _speculative, "JSON"),
     "server_urls": Kind(
         "one or more beginnings of URLs, such as https://mcp.example.com/", _server_urls, "URL", many=True
     ),

@@ -112,7 +112,7 @@ class Engine:
             "groups": tuple(groups),
             "is_pooling": bool(attention_scope),
         }
-        config = SchedulerConfig(prefix_cache, aging_seconds, max_drafts)
+        config = SchedulerConfig(prefix_cache, aging_seconds)
         self._new_scheduler = partial(
             Scheduler,
             max_model_len=max_model_len,
@@ -120,6 +120,7 @@ class Engine:
             max_mixed_prefill_tokens=max_mixed_prefill_tokens,
             max_prefill_chunk=max_prefill_chunk,
             max_admitted_tokens=max_admitted_tokens,
+            max_drafts=max_drafts,
             max_mixed_encodings=max_mixed_encodings,
             max_plan_bytes=max_plan_bytes,
             max_frame=max_frame,

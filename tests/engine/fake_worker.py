@@ -291,6 +291,7 @@ class FakeWorker:
         counts: list[int] = []
         logprobs: list[TokenLogprobs | None] = []
         drafts: list[RowDrafts] = []
+        drafted: list[int] = []
         for step in plan.rows:
             row = self.rows[step.slot]
             if not step.sample:
@@ -298,6 +299,7 @@ class FakeWorker:
             drawn = self._draw_row(step, row, allowed.get(step.slot))
             tokens.extend(drawn)
             counts.append(len(drawn))
+            drafted.append(step.num_drafts)
             first = len(row.tokens) - len(drawn)
             wanted = row.params.logprobs is not None
             logprobs += [token_logprobs(row.tokens, at) if wanted else None for at in range(first, len(row.tokens))]
@@ -315,6 +317,7 @@ class FakeWorker:
             self.pooled,
             counts if any(count > 1 for count in counts) else None,
             drafts,
+            drafted=drafted if any(count > 1 for count in counts) else None,
             encoded=self.completed,
             media_room=self.media_room,
         )

@@ -5,9 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from stentor.engine.channel.pieces import PromptParts
 from stentor.engine.client.media import Media
 from stentor.engine.client.stream import RoutedExperts
+from stentor.engine.core.grammar.constraint import TokenConstraint
+from stentor.engine.core.request import NOTHING
 from stentor.engine.core.scheduler import MAX_IN_FLIGHT, Scheduler
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.model_config.model_spec import ModelSpec
@@ -15,13 +19,13 @@ from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.rows import with_forks
 from stentor.engine.worker.setup import set_up
 from stentor.engine.worker.setup_parts import Setup
-from stentor.protocols.ipc.actors import Finished, PromptDone, Submit, TokensBatch
+from stentor.protocols.ipc.actors import Finished, PromptDone, Resource, Submit, TokensBatch
 from stentor.protocols.ipc.adapters import AdapterRef, DropAdapter
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import SchedulerConfig, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import StepPlan, TokenLogprobs
+from stentor.protocols.ipc.steps import StepPlan, StepResult, TokenLogprobs
 from stentor.tests.engine.media import Audio, Heard, Shelf
 
 
@@ -72,6 +76,7 @@ class LocalEngine:
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens or limits.max_num_batched_tokens,
             max_model_len=self.ready.max_model_len,
+            max_drafts=limits.max_drafts,
             config=SchedulerConfig(prefix_cache=prefix_cache),
             groups=self.ready.groups,
             is_pooling=self.config.is_pooling,
@@ -109,7 +114,9 @@ class LocalEngine:
         media: list[Media] | None = None,
         pooling: Pooling | None = None,
         adapter: AdapterRef | None = None,
+        constraints: list[TokenConstraint | None] | None = None,
     ) -> int:
+        """``constraints``: what each sequence follows."""
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         seeds = seeds or [0]
         for index in range(len(seeds)):
@@ -118,11 +125,14 @@ class LocalEngine:
         if params.routed_experts is not None:
             self._experts[rid] = RoutedExperts(params.routed_experts, len(prompt))
         request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed, media)
-        refused = self.scheduler.submit(request, self._clock)
+        awaits: frozenset[Resource] = NOTHING if constraints is None else frozenset(["grammar"])
+        refused = self.scheduler.submit(request, self._clock, awaits=awaits)
         self._write_media()
         self._clock += 1e-3
         if refused is not None:
             self._take(refused)
+        elif constraints is not None:
+            self.scheduler.constrain(rid, constraints)
         return rid
 
     def append(self, rid: int, pcm: bytes, *, last: bool = False) -> None:
@@ -150,7 +160,7 @@ class LocalEngine:
                 assert waits or not self.scheduler.has_work, "requests live and nothing can be planned"
                 return
             self.steps += 1
-            self._take(self.scheduler.complete(self.runner.step(pending.popleft()), self._clock))
+            self._take(self.scheduler.complete(self._computed(pending.popleft()), self._clock))
             if check:
                 self.scheduler.check_integrity()
 
@@ -171,6 +181,17 @@ class LocalEngine:
             self.adapters.load(order.adapter)
             for loaded in self.adapters.take(None):
                 self._take(self.scheduler.adapter_loaded(loaded)[0])
+
+    def _computed(self, plan: StepPlan) -> StepResult:
+        """The oldest step in flight, with its masks where it has masked rows. It is told to have taken no time, so
+        that the number of drafts does not depend on the machine."""
+        forwarded = self.runner.forward(plan)
+        masks = None
+        if self.scheduler.wants_masks:
+            masks, ended = self.scheduler.masks()
+            self._take(ended)
+        result = self.runner.finish(self.runner.draw(forwarded, masks))
+        return msgspec.structs.replace(result, seconds=0.0)
 
     def generate(
         self, prompt: list[int], params: SamplingParams, seed: int = 0, audio: Audio | None = None

@@ -1,6 +1,7 @@
 """Rows that need one position each, and drafts behind it."""
 
 from ..sequence import Sequence
+from .draft_control import DraftControl
 from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 
@@ -47,19 +48,24 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager, *, drafting: bool =
     return longer
 
 
-def plan_drafts(draft: StepBuilder, memory: KVCacheManager, max_drafts: int) -> None:
-    """Let rows that decode compute up to so many draft tokens behind their own, most important first.
+def plan_drafts(draft: StepBuilder, memory: KVCacheManager, control: DraftControl) -> None:
+    """Let rows that decode compute draft tokens behind their own, as many as pay, most important first.
 
     Drafts have what the step and the pool have left: no prompt waits for them, and no row gives up blocks. None go
     beyond a row's last token, or beyond what it can hear; a row that has not drawn a token yet has none.
     """
+    decoding = sum(row.sample and row.count == 1 for row in draft.rows)
+    if (limit := control.limit(decoding)) <= 0:
+        return
     for place, (sequence, _, end, most) in enumerate(draft.owners):
         row = draft.rows[place]
         if not most or row.count > 1 or row.start < sequence.request.prompt_len:
             continue
         furthest = end + sequence.num_drafts_in_flight
-        wanted = min(max_drafts, draft.room, sequence.limit_len - furthest - 1, sequence.ready_len - furthest)
-        if wanted <= 0:
+        wanted = min(draft.room, sequence.limit_len - furthest - 1, sequence.ready_len - furthest)
+        if (asked := sequence.request.params.num_drafts) is not None:
+            wanted = min(wanted, asked)
+        if wanted <= 0 or (wanted := min(wanted, control.wanted(sequence, decoding, limit))) <= 0:
             continue
         if memory.windowed:
             memory.leave_behind(sequence, row.start)

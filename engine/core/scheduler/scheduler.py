@@ -28,6 +28,7 @@ from ..request import NOTHING, Request
 from ..sequence import Sequence, SequenceState
 from .adapters import AdapterCache
 from .decode import plan_decodes, plan_drafts
+from .draft_control import Caps, DraftControl
 from .integrity import check_integrity
 from .kv_cache_manager import KVCacheManager
 from .limits import Limits, memory_refusal_of
@@ -108,6 +109,8 @@ class Scheduler:
         max_mixed_prefill_tokens: int | None = None,
         max_prefill_chunk: int | None = None,
         max_admitted_tokens: int | None = None,
+        max_drafts: int = 0,
+        draft_caps: Caps = (),
         groups: SequenceOf[CacheGroup] = (FULL,),
         is_pooling: bool = False,
         max_encodings: int | None = None,
@@ -120,7 +123,8 @@ class Scheduler:
     ) -> None:
         """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
         those of one prompt in a step, ``max_admitted_tokens`` those of prompts that begin in one step; None leaves them
-        the whole budget.
+        the whole budget. ``max_drafts`` bounds the draft tokens that a row has in a step, and
+        ``draft_caps`` the same by the number of rows.
 
         ``groups`` is all that the worker keeps. ``is_pooling``: the model makes vectors or scores; if it keeps nothing
         of a token, tokens see those behind them too, and a prompt is one chunk. ``max_encodings`` and
@@ -142,7 +146,7 @@ class Scheduler:
             max_admitted_tokens=max_num_batched_tokens if max_admitted_tokens is None else max_admitted_tokens,
             max_encodings=most,
             max_mixed_encodings=most if max_mixed_encodings is None else max_mixed_encodings,
-            max_drafts=config.max_drafts,
+            max_drafts=max_drafts,
             max_plan_bytes=max_plan_bytes,
             max_frame=max_frame,
             aging_seconds=config.priority_aging_seconds,
@@ -162,10 +166,11 @@ class Scheduler:
             prefix_cache,
             self._rows,
             groups,
-            max(min(max_num_batched_tokens, chunk), 1 + config.max_drafts),
+            max(min(max_num_batched_tokens, chunk), 1 + max_drafts),
             AdapterCache(max_loras, max_cpu_loras),
         )
         self._output = Output(self._memory)
+        self._drafts = DraftControl(max_drafts, draft_caps)
         self._lacked: list[Resource] = []
         """What somebody in the queue lacked when the last plan was made."""
         self._prompts = PromptBudget(self._limits)
@@ -388,7 +393,7 @@ class Scheduler:
         if not draft.works:
             return None
         if limits.max_drafts:
-            plan_drafts(draft, memory, limits.max_drafts)
+            plan_drafts(draft, memory, self._drafts)
         if limits.stream is not None:
             draft.feed()
         plan = StepPlan(
@@ -458,6 +463,8 @@ class Scheduler:
         flight.check(result)
         self._flights.popleft()
         self._prompts.told(result.media_room)
+        if self._limits.max_drafts:
+            self._drafts.learn(flight, result)
         for slot, digest, begun in flight.slices:
             if slot in result.encoded:
                 self._memory.encoder_cache.complete(digest, begun)
@@ -578,6 +585,9 @@ class Scheduler:
             waiting_for=self._waiting_for(),
             running_adapters=memory.adapters.running,
             waiting_adapters=memory.adapters.waiting,
+            num_drafts=self._drafts.num_drafts,
+            num_draft_tokens=self._drafts.num_draft_tokens,
+            accepted_by_position=self._drafts.accepted_by_position.copy(),
         )
 
     def check_integrity(self) -> None:

@@ -50,7 +50,7 @@ class InFlightStep(NamedTuple):
 
     def check(self, result: StepResult) -> None:
         """Raise ValueError unless the result has the shape that this step must have."""
-        drawn = self.sampled if result.counts is None else self._drawn(result.counts)
+        drawn = self.sampled if result.counts is None else self._drawn(result.counts, result.drafted)
         for what, values in (("tokens", result.tokens), ("logprobs", result.logprobs)):
             if values is not None and len(values) != drawn:
                 raise ValueError(f"the worker sent {len(values)} {what} for step {self.step}, which draws {drawn}")
@@ -109,12 +109,26 @@ class InFlightStep(NamedTuple):
                         f"the worker drafts {draft.tokens} for slot {draft.slot} in step {self.step}, which needs none"
                     )
 
-    def _drawn(self, counts: list[int]) -> int:
+    def _drawn(self, counts: list[int], drafted: list[int] | None) -> int:
         """Tokens in all. Raises ValueError for counts that this step cannot have."""
         most = [most for _, _, _, most in self.owners if most]
         if len(counts) != len(most) or not all(1 <= count <= top for count, top in zip(counts, most, strict=True)):
             raise ValueError(f"the worker sent counts {counts} for step {self.step}, whose rows gain 1 to {most}")
+        if drafted is not None and (
+            len(drafted) != len(most)
+            or not all(count <= 1 + own <= top for count, own, top in zip(counts, drafted, most, strict=True))
+        ):
+            raise ValueError(
+                f"the worker sent counts {counts} of drafts {drafted} for step {self.step}, whose rows gain 1 to {most}"
+            )
         return sum(counts)
+
+    @property
+    def decodes_alone(self) -> bool:
+        """Whether its rows decode, and nothing else is done in it."""
+        if self.entered or self.readers or self.sampled < len(self.rows):
+            return False
+        return all(row.count == 1 for row in self.rows)
 
     def by_slot(self) -> dict[int, Owner]:
         return {row.slot: owner for row, owner in zip(self.rows, self.owners, strict=True)}

@@ -327,5 +327,6 @@ def test_a_negative_number_of_drafts_is_refused() -> None:
             max_num_seqs=1,
             max_num_batched_tokens=4,
             max_model_len=8,
-            config=SchedulerConfig(max_drafts=-1),
+            max_drafts=-1,
+            config=SchedulerConfig(),
         )

@@ -30,7 +30,7 @@ def masks_of(sets: dict[int, set[int]], size: int = V) -> Masks:
     return writer.masks(0, 0)
 
 
-@given(st.dictionaries(st.integers(0, 9), st.sets(st.integers(0, 150), max_size=80)), st.integers(1, 151))
+@given(st.dictionaries(st.integers(0, 9), st.sets(st.integers(0, 150), min_size=1, max_size=80)), st.integers(1, 151))
 @settings(deadline=None)
 def test_masks_reach_the_worker_as_they_were_made_whatever_its_vocabulary(sets: dict[int, set[int]], size: int) -> None:
     found = slot_masks(masks_of(sets, 151), size)

@@ -55,6 +55,20 @@ def test_what_the_server_counted_of_its_prefix_cache_is_told() -> None:
     assert "prefix cache" not in _printed([_request()])
 
 
+def test_what_the_server_counted_of_its_drafts_is_told_by_position() -> None:
+    name = "stentor:spec_decode_num_accepted_tokens_per_pos_total"
+    before = {f'{name}{{model_name="m",position="{at}"}}': 5.0 for at in (0, 1)}
+    after = {f'{name}{{model_name="m",position="{at}"}}': 5.0 + count for at, count in ((1, 10), (0, 30))}
+    after |= {
+        "stentor:spec_decode_num_drafts_total": 40.0,
+        "stentor:spec_decode_num_draft_tokens_total": 80.0,
+        "stentor:spec_decode_num_accepted_tokens_total": 40.0,
+    }
+    printed = " ".join(_printed([_request()], metrics_before=before, metrics_after=after).split())
+    assert "2.00 tokens a step, 40 of 80 accepted (75%, 25% by position)" in printed
+    assert "drafts" not in _printed([_request()])
+
+
 def test_stages_are_told_in_their_order() -> None:
     requests = [msgspec.structs.replace(_request(), stage=f"rate={rate}") for rate in (2, 10)]
     lines = [line.split() for line in _printed(requests).splitlines()]

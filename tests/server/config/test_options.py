@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
+from stentor.protocols.ipc.config import EngineConfig, SpeculativeConfig, WorkerConfig
 from stentor.server.common.keys import KeyDigest
 from stentor.server.config.adapters import AdapterModule
 from stentor.server.config.config import DEFAULTS, Config, ConfigError, ToolServer
@@ -79,6 +79,10 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "batch-invariant": ("true", True),
     "tensor-parallel-size": ("4", 4),
     "threads": ("3", 3),
+    "speculative-config": (
+        '{"method": "ngram", "num_speculative_tokens": 3}',
+        SpeculativeConfig("ngram", 3),
+    ),
     "seed": ("11", 11),
     "max-worker-deaths": ("2", 2),
     "step-timeout": ("4.5", 4.5),
@@ -227,7 +231,7 @@ def test_each_option_can_be_given_as_flag_variable_and_key(name: str, tmp_path: 
     text, expected = SAMPLES[name]
     from_flag = read_config({name: text}, {})
     from_variable = read_config({}, {option.variable: text})
-    file = _write(tmp_path, f'{name} = "{text}"\n')
+    file = _write(tmp_path, f"{name} = '{text}'\n")
     from_file = read_config({"config": str(file)}, {})
     assert _at(from_flag, option.path) == expected
     assert from_flag == from_variable == from_file
@@ -483,3 +487,26 @@ def test_adapters_may_be_given_as_vllms_json_and_want_lora_to_be_enabled() -> No
     for wrong in ("a", "a=", "{}", "a=/x,a=/y"):
         with pytest.raises(ConfigError):
             read_config({"lora-modules": [wrong] if "," not in wrong else wrong.split(",")}, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("ngram", r"expected JSON such as \{\"method\": \"ngram\""),
+        ('{"method": "oracle", "num_speculative_tokens": 3}', r"Invalid enum value 'oracle' - at `\$.method`"),
+        ('{"method": "ngram"}', "missing required field `num_speculative_tokens`"),
+        ('{"method": "ngram", "num_speculative_tokens": 0}', "Expected `int` >= 1"),
+        ('{"method": "ngram", "num_speculative_tokens": 3, "depth": 2}', "unknown field `depth`"),
+        (
+            '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 6}',
+            "prompt_lookup_min is 6; expected at most prompt_lookup_max, 5",
+        ),
+        (
+            '{"method": "ngram", "num_speculative_tokens": 3, "num_speculative_tokens_per_batch_size": [[1, 4, 5]]}',
+            r"has \[1, 4, 5\]; expected",
+        ),
+    ],
+)
+def test_a_speculative_config_that_cannot_be_says_why(value: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"--speculative-config: {why}|--speculative-config: .*{why}"):
+        read_config({"speculative-config": value}, {})

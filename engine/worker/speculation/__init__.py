@@ -1,0 +1,8 @@
+"""Draft tokens: who proposes them, where they stand in a step, and how many of them a row gains."""
+
+from .ngram import NgramProposer
+from .proposer import Proposer
+from .row_drafts import Drafting
+from .verification import verify
+
+__all__ = ["Drafting", "NgramProposer", "Proposer", "verify"]

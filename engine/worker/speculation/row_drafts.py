@@ -1,0 +1,84 @@
+"""The drafts of a worker's rows: laid behind their last tokens, and told where masks need them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from stentor.protocols.ipc.steps import RowDrafts, RowStep, StepPlan
+
+from ..rows import Int64
+from .proposer import Proposer
+
+_NO_DRAFTS: Final[Sequence[int]] = ()
+
+
+class Drafting:
+    """What is known of every slot besides its row: how long it is, and what has been told of its next drafts.
+
+    Drafts stand in the table of tokens behind a row's end, where its next tokens go. What is not accepted is
+    overwritten there as its keys and values are in the cache.
+    """
+
+    def __init__(self, proposer: Proposer, tokens: Int64) -> None:
+        """``tokens`` is the table of all rows, [slots, positions]."""
+        self._proposer = proposer
+        self._tokens = tokens
+        self._lengths = [0] * len(tokens)
+        self._masked: set[int] = set()
+        """Slots of rows that may be masked: what is proposed for them is told before it is computed."""
+        self._told: dict[int, list[int]] = {}
+        self._laid: dict[int, list[int]] = {}
+        """Of the step that runs, by slot."""
+
+    def enter(self, plan: StepPlan) -> None:
+        for new in plan.new:
+            if new.pooling is None:
+                self._lengths[new.slot] = len(new.tokens)
+                self._proposer.enter(new.slot, new.tokens)
+                if new.masked:
+                    self._masked.add(new.slot)
+
+    def release(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._proposer.remove(slot)
+            self._masked.discard(slot)
+            self._told.pop(slot, None)
+
+    def lay(self, rows: Sequence[RowStep]) -> Sequence[RowStep]:
+        """The rows of a step where they really are, each with as many drafts as there are for it: ``count`` holds
+        these too, and ``num_drafts`` says how many."""
+        self._laid = self._proposer.propose(
+            {row.slot: row.num_drafts for row in rows if row.num_drafts and row.slot not in self._masked}
+        )
+        for row in rows:
+            if row.slot in self._told and (drafts := self._told.pop(row.slot)[: row.num_drafts]):
+                self._laid[row.slot] = drafts
+        return [self._from_its_end(row) for row in rows]
+
+    def drafts(self, slot: int) -> Sequence[int]:
+        """Of a row in the step that :meth:`lay` was told of last."""
+        return self._laid.get(slot, _NO_DRAFTS)
+
+    def gained(self, slot: int, tokens: Sequence[int]) -> None:
+        """A row has drawn in that step."""
+        length = self._lengths[slot]
+        self._tokens[slot, length : length + len(tokens)] = tokens
+        self._lengths[slot] = length + len(tokens)
+        if drafts := self._laid.get(slot):
+            self._proposer.verified(slot, len(drafts), len(tokens) - 1)
+        self._proposer.append(slot, tokens)
+
+    def told(self, rows: Sequence[RowStep]) -> list[RowDrafts]:
+        """What the next step of these rows will hold that may be masked, once they have gained their tokens."""
+        self._told |= self._proposer.propose(
+            {row.slot: self._proposer.most for row in rows if row.sample and row.slot in self._masked}
+        )
+        return [RowDrafts(row.slot, self._told[row.slot]) for row in rows if row.slot in self._told]
+
+    def _from_its_end(self, row: RowStep) -> RowStep:
+        if not row.sample or row.count > 1:
+            return row
+        start = self._lengths[row.slot] - 1
+        drafts = self.drafts(row.slot)
+        if drafts:
+            self._tokens[row.slot, start + 1 : start + 1 + len(drafts)] = drafts
+        return RowStep(row.slot, start, 1 + len(drafts), row.new_blocks, True, len(drafts), row.state)
