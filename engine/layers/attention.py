@@ -252,8 +252,6 @@ class Attention:
         assert isinstance(k, Traced)
         assert isinstance(v, Traced)
         cache = batch.caches[self._cache]
-        if cache.k.dtype not in (self._dtype, torch.int8, torch.float8_e4m3fn):
-            return q.beside(k, v).call("attention to a cache of another dtype", self._attend_rows, spec.q_size)
         if spec.gated or self._layer_norms:
             what = "attention with a gate" if spec.gated else "attention with layer norms of heads"
             return q.beside(k, v).call(what, self._attend_rows, spec.q_size)

@@ -32,8 +32,7 @@ from .programs import Body, Programs
 class Decoder:
     """Token ids in, hidden states and logits out; K and V go to the caller's paged cache.
 
-    Where weights are packed for a CPU, the whole pass is one call (:mod:`.programs`); elsewhere, and over
-    a cache of another dtype than the activations', it is one a part.
+    Where weights are packed for a CPU, the whole pass is one call (:mod:`.programs`); elsewhere it is one a part.
     """
 
     def __init__(
