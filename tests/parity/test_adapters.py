@@ -8,6 +8,7 @@ import torch
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.adapters import AdapterRef
+from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
@@ -135,24 +136,25 @@ def test_what_cannot_be_added_is_refused_in_a_line_that_says_why(
         ours.load(0, tmp_path)
 
 
+@pytest.mark.parametrize("drafts", [None, SpeculativeConfig("ngram", 3, prompt_lookup_min=1)])
 def test_a_served_model_draws_with_each_adapter_what_merged_weights_draw_also_after_its_worker_was_lost(
-    base: tuple[Any, Path], tmp_path: Path
+    base: tuple[Any, Path], tmp_path: Path, drafts: SpeculativeConfig | None
 ) -> None:
     model, folder = base
     models = {0: model}
     for number in (1, 2, 3):
         models[number] = merged(model, save_adapter(model, tmp_path / str(number), number))
     refs = {number: AdapterRef(number, str(number), str(tmp_path / str(number))) for number in (1, 2, 3)}
-    engine = LocalEngine(
-        model_config(folder, enable_lora=True, max_loras=2, max_lora_rank=4, max_cpu_loras=2, max_num_seqs=4)
-    )
-    prompt = prompt_of(1, 40)
+    limits = {"max_loras": 2, "max_lora_rank": 4, "max_cpu_loras": 2, "max_num_seqs": 4}
+    engine = LocalEngine(model_config(folder, enable_lora=True, speculative=drafts, **limits))
+    prompt = prompt_of(1, 20) * 2
     deaths = iter([False] * 6 + [True] + [False] * 9 + [True])
     asked = {
         engine.submit(prompt, SamplingParams(max_tokens=9, temperature=0.0), adapter=refs.get(n)): n for n in models
     }
     engine.run(check=True, dies=lambda: next(deaths, False))
     assert engine.deaths == 2
+    assert (engine.scheduler.stats().num_draft_tokens > 0) == (drafts is not None)
     for rid, number in asked.items():
         check_drawn(models[number], engine, prompt, rid, 9)
     again = engine.submit(prompt, SamplingParams(max_tokens=9, temperature=0.0), adapter=refs[1])
