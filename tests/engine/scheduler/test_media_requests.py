@@ -260,7 +260,7 @@ def test_a_request_whose_blocks_have_gone_while_it_waited_asks_for_its_media() -
     assert not engine.wanted
     engine.scheduler.reset_prefix_cache()
     engine.kill_worker()
-    asked = []
+    asked: list[int] = []
     while not asked:
         engine.step()
         asked = engine.wanted.copy()
