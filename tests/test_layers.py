@@ -23,7 +23,11 @@ HEAVY_MODULES = (
     "stentor.server.media.ultravox_processor",
     "stentor.server.media.kimi_vl_processor",
     "stentor.server.media.ovis_processor",
-    *(f"stentor.server.media.images.{name}" for name in ("base", "cohere2", "kimi", "lfm2_vl", "llama4", "ovis")),
+    *(f"stentor.server.media.{name}_processor" for name in ("eagle", "funaudiochat", "nemotron_vl")),
+    *(
+        f"stentor.server.media.images.{name}"
+        for name in ("base", "cohere2", "eagle", "kimi", "lfm2_vl", "llama4", "ovis")
+    ),
 )
 
 WITHOUT_TORCH = """
