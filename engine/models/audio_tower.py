@@ -94,8 +94,8 @@ class AudioTower(Tower):
         embedded = [self._embedded(window, count, count) for window, count in zip(values, counts, strict=True)]
         together = max(1, _POSITIONS // spec.max_position)
         batches = [embedded[first : first + together] for first in range(0, len(embedded), together)]
-        heard = torch.cat([self._through_layers(torch.cat(each), [*map(len, each)]) for each in batches])
-        return Encoded(self._groups(self._projector(self._final_norm.plain(_pairs(heard))), payload))
+        hidden = torch.cat([self._through_layers(torch.cat(each), [*map(len, each)]) for each in batches])
+        return Encoded(self._groups(self._projector(self._final_norm.plain(_pairs(hidden))), payload))
 
     def _window(self, values: torch.Tensor, frames: int) -> torch.Tensor:
         """values [mel bins, frames] → [embeddings, hidden]. What fills a window up is not seen; of its positions those

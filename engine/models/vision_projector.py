@@ -84,7 +84,7 @@ class _Product:
             context,
             bias=spec.bias,
             activation=None if apart else spec.activation,
-            dtype=context.dtype if spec.activation and (spec.norm is None or spec.norm_last) else context.stream,
+            dtype=context.dtype if spec.activation and spec.norm is None else context.stream,
         )
         self._norm = None if spec.norm is None else _norm(weights, prefix, spec.norm, spec.outputs, context)
         self._softmax, self._dtype = spec.softmax, context.dtype

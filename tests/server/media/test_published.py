@@ -34,6 +34,7 @@ from stentor.tests.server.media.test_prompts import Family, family_in
 class Whole:
     def __init__(self, folder: Path, name: str) -> None:
         WHOLE[name](folder)
+        self.folder = folder
         self.family: Family = family_in(folder)
         checkpoint = open_checkpoint(folder)
         assert checkpoint.described is not None
@@ -281,6 +282,20 @@ def test_a_sound_is_windows_of_frames_and_as_many_placeholders_as_embeddings(
     assert heard.replacement == "<|reserved|>" * count
     assert len(whole.tower.encode(read_payload(heard.payload)).embeddings) == count
     assert whole.family.processor.written == {"audio": "<|audio|>"}
+
+
+@pytest.mark.parametrize("whole", ["funaudiochat", "ultravox"], indirect=True)
+def test_a_sound_is_about_the_same_in_bfloat16_with_weights_packed_for_a_cpu(whole: Whole) -> None:
+    checkpoint = open_checkpoint(whole.folder)
+    assert checkpoint.described is not None
+    context = LayerContext(torch.device("cpu"), torch.bfloat16, invariant=False, packed=True)
+    tower = native_audio_tower(checkpoint.described, checkpoint.decoder.hidden_size, context)
+    assert tower is not None
+    tower.load(tower_weights(checkpoint))
+    samples = np.random.default_rng(1).normal(0, 0.1, 9600).astype(np.float32)
+    payload = read_payload(whole.family.processor.audio(samples).payload)
+    exact, found = (each.encode(payload).embeddings.float() for each in (whole.tower, tower))
+    assert (found - exact).abs().max() < 0.05 * exact.abs().max()
 
 
 @pytest.mark.parametrize("whole", ["ultravox"], indirect=True)
