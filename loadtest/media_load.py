@@ -236,7 +236,7 @@ async def beside_hostile(server: ServerProcess, files: Mapping[str, bytes], seco
 
     async def run(load: Load) -> BesideHostile:
         cards = (await client.get("/v1/models", timeout=60)).json()["data"]
-        takes = next((card["input_modalities"] for card in cards if card["id"] == NAME), [])
+        takes: list[str] = next((card["input_modalities"] for card in cards if card["id"] == NAME), [])
         # the media process has been used once
         await client.post(_CHAT, json=asked(looking(picture(1), "?"), 1), timeout=300)
         await asyncio.sleep(_SETTLE_SECONDS)
