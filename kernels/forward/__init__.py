@@ -218,7 +218,7 @@ class Forward:
             )
             _check_fault(_RUN(ctypes.byref(bound), ctypes.byref(struct), threads()), rows)
             if called is not None:
-                called.call([buffer[:rows] for buffer in self._buffers], besides)
+                called.call(self._buffers[called.src][:rows], self._buffers[called.dst][:rows], besides)
 
     def _reserve(self, rows: int) -> None:
         if rows <= self._rows:

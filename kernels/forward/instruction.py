@@ -177,10 +177,9 @@ class Instruction:
             case _:
                 return buffer == self.dst
 
-    def call(self, buffers: Sequence[Tensor], besides: object) -> None:
-        """Of a ``call``: has it run over these rows of all buffers."""
+    def call(self, src: Tensor, dst: Tensor, besides: object) -> None:
+        """Of a ``call``: has it run over these rows of its buffers."""
         assert self.run is not None
-        src, dst = buffers[self.src], buffers[self.dst]
         if self.in_place:
             self.run(src, dst, besides)
         else:

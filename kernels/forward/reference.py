@@ -63,7 +63,7 @@ def run_program(
             case "moe":
                 buffers[i.dst].copy_(_mixed(i, buffers[i.src], prepared))
             case "call":
-                i.call(buffers, besides)
+                i.call(buffers[i.src], buffers[i.dst], besides)
             case "gate_up_activate":
                 assert i.weight is not None
                 assert i.second_weight is not None
