@@ -9,7 +9,6 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, Self
 
 HOST: Final = "127.0.0.1"
@@ -104,29 +103,26 @@ class ServerProcess(Launched):
         module: str = "stentor.server.main.cli",
         *,
         environment: Mapping[str, str] | None = None,
-        python: str | Path = sys.executable,
-        start_seconds: float = _START_SECONDS,
     ) -> None:
-        """``environment`` is added to this process's own; ``python`` runs the server."""
+        """``environment`` is added to this process's own."""
         held = hold_port()
         super().__init__(held.getsockname()[1])
         weakref.finalize(self, held.close)
         self.seconds_to_ready = 0.0
         self._arguments = list(arguments)
         self._module = module
-        self._python, self._start_seconds = str(python), start_seconds
         self.environment = {**os.environ, **(environment or {})}
 
     @property
     def command(self) -> list[str]:
         """How it was started; the port comes last."""
-        serve = [self._python, "-P", "-m", self._module, "serve", *self._arguments]
+        serve = [sys.executable, "-P", "-m", self._module, "serve", *self._arguments]
         return [*serve, "--host", HOST, "--port", str(self.port)]
 
     def __enter__(self) -> Self:
         self.launch(self.command, env=self.environment)
         try:
-            self.seconds_to_ready = self.wait_until("/health", self._start_seconds)
+            self.seconds_to_ready = self.wait_until("/health", _START_SECONDS)
         except StartFailed:
             printed = self.output()
             self.end()

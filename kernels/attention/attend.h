@@ -307,7 +307,7 @@ void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int
     });
 }
 
-// Both take long to compile: native.cpp does it, once for all who call them.
+// Both take long to compile: a unit does it for each type of cache, native*.cpp, once for all who call them.
 #define STENTOR_ATTEND(EXTERN, Q, T)                                                                                \
     EXTERN template void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last); \
     EXTERN template void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first,      \

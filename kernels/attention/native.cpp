@@ -1,61 +1,14 @@
-// Paged attention as an operation of its own: one call, one layer.
-#include "attend.h"
-
-#include <new>
+// Over caches of float32.
+#include "paged.h"
 
 namespace stentor {
 namespace attention {
 
 STENTOR_ATTEND(, float, float)
-STENTOR_ATTEND(, float, bf16)
-STENTOR_ATTEND(, bf16, bf16)
-STENTOR_ATTEND(, float, i8)
-STENTOR_ATTEND(, bf16, i8)
 
 }  // namespace attention
-
-namespace {
-
-using namespace attention;
-
-template <class Q, class T>
-int64_t paged_attention(const Call<Q, T>& c, int64_t threads) {
-    const int64_t fault = find_fault(c);
-    if (fault >= 0) return fault;
-    int64_t work;
-    const std::vector<Item> items = items_of(c, threads, &work);
-    const int64_t group = c.heads / c.kv_heads;
-    parallel_for((int64_t)items.size() * c.kv_heads, work < SMALL ? 1 : threads, [&](int64_t index) noexcept {
-        attend(c, items[index / c.kv_heads], index % c.kv_heads, 0, group);
-    });
-    return -1;
-}
-
-}  // namespace
 }  // namespace stentor
 
 using namespace stentor;
 
-// Returns -1, or the first sequence whose lengths or blocks lead outside the tensors, or -2 where there is no memory to
-// plan the batch; nothing is written then.
-#define STENTOR_PAGED_ATTENTION(NAME, Q, T)                                                                           \
-    STENTOR_EXPORT int64_t NAME(const Q* q, const T* k_cache, const T* v_cache, Q* out, const int32_t* query_start,   \
-                                const int32_t* seq_lens, const int32_t* tables, int64_t sequences, int64_t tokens,    \
-                                int64_t heads, int64_t kv_heads, int64_t dim, int64_t size, int64_t blocks,           \
-                                int64_t table_width, int64_t q_stride, float scale, int64_t window, float softcap,    \
-                                const float* sinks, const float* k_scales, const float* v_scales, int64_t after,      \
-                                bool fewer, int64_t threads) try {                                                    \
-        return paged_attention<Q, T>({q, k_cache, v_cache, out, query_start, seq_lens, tables, sequences, tokens,     \
-                                      heads, kv_heads, dim, size, blocks, table_width, q_stride, scale, window,       \
-                                      softcap, sinks, after, fewer, k_scales, v_scales},                              \
-                                     threads);                                                                        \
-    } catch (const std::bad_alloc&) {                                                                                 \
-        return -2;                                                                                                    \
-    }
-
 STENTOR_PAGED_ATTENTION(stentor_paged_attention_f32, float, float)
-STENTOR_PAGED_ATTENTION(stentor_paged_attention_bf16, bf16, bf16)
-STENTOR_PAGED_ATTENTION(stentor_paged_attention_int8_f32, float, i8)
-STENTOR_PAGED_ATTENTION(stentor_paged_attention_int8_bf16, bf16, i8)
-STENTOR_PAGED_ATTENTION(stentor_paged_attention_float8_f32, float, e4m3)
-STENTOR_PAGED_ATTENTION(stentor_paged_attention_float8_bf16, bf16, e4m3)

@@ -1,5 +1,5 @@
-// Attention over float8 caches, which takes long to compile, too.
-#include "attend.h"
+// Over caches of float8.
+#include "paged.h"
 
 namespace stentor {
 namespace attention {
@@ -9,3 +9,8 @@ STENTOR_ATTEND(, bf16, e4m3)
 
 }  // namespace attention
 }  // namespace stentor
+
+using namespace stentor;
+
+STENTOR_PAGED_ATTENTION(stentor_paged_attention_float8_f32, float, e4m3)
+STENTOR_PAGED_ATTENTION(stentor_paged_attention_float8_bf16, bf16, e4m3)

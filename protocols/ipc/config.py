@@ -133,7 +133,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0
     kv_cache_dtype: Annotated[
         CacheDType,
-        Flag("dtype of the KV cache; auto is that of the activations, fp8 (on a GPU) and int8 (on a CPU) take a byte"),
+        Flag("dtype of the KV cache; auto is that of the activations, fp8 and int8 (on a CPU) take a byte"),
     ] = "auto"
     mamba_cache_dtype: Annotated[
         StateDType,

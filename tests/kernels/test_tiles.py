@@ -33,6 +33,7 @@ pytestmark = [
     pytest.mark.skipif(not IS_X86 or native.library() is None, reason="names x86 processors, and compiles for them"),
 ]
 
+OF_TILES = ("ldtilecfg", "tileloadd", "tdpbf16ps", "tdpbssd", "tdpbsud", "tilestored", "tilerelease")
 OF_CODES = ("vpdpwssd", "vcvtph2ps")
 """Instructions by which such a processor reads caches of int8 and of float8."""
 CODED = [pair for pair in KINDS if PARTS[pair[0]]]
@@ -237,21 +238,12 @@ def test_tiles_are_configured_as_the_processor_demands_or_the_process_ends(tmp_p
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="there is no objdump")
 def test_for_a_processor_with_tiles_the_kernels_have_its_instructions() -> None:
     """Which nothing here can run."""
-    units = ("linear_packed/native_tiles.cpp", "attention/native.cpp", "attention/native_float8.cpp")
+    units = ("linear_packed/native_tiles.cpp", *(f"attention/native_{of}.cpp" for of in ("bf16", "int8", "float8")))
     sources = [path for path in find_sources() if f"{path.parent.name}/{path.name}" in units]
     assert len(sources) == len(units)
     library = build(sources=sources, march="sapphirerapids", options=("-O1",))
     code = subprocess.run(["objdump", "-d", str(library)], capture_output=True, text=True, check=True).stdout
-    for instruction in (
-        "ldtilecfg",
-        "tileloadd",
-        "tdpbf16ps",
-        "tdpbssd",
-        "tdpbsud",
-        "tilestored",
-        "tilerelease",
-        *OF_CODES,
-    ):
+    for instruction in (*OF_TILES, *OF_CODES):
         assert re.search(rf"\b{instruction}\b", code), instruction
 
 

@@ -2,6 +2,7 @@
 // activations, and whole products of packed and plain weights. Prints what differs, and ends with the number of it.
 #include "../../kernels/linear/tiles.h"
 #include "../../kernels/linear_packed/multiply.h"
+#include "../../kernels/native/float8.h"
 #include "../../kernels/native/parallel.h"
 
 #include <cstdio>
@@ -76,6 +77,44 @@ void conversions(const char* widening, const char* narrowing) {
             }
         }
     }
+}
+
+// What a code of e4m3fn stands for.
+float number_of(int code) {
+    const int exponent = code >> 3 & 15, fraction = code & 7;
+    const float size = exponent ? std::ldexp(8.0f + (float)fraction, exponent - 10) : std::ldexp((float)fraction, -9);
+    return (code & 0x7f) == 0x7f ? NAN : code & 0x80 ? -size : size;
+}
+
+void float8() {
+    for (int first = 0; first < 256; first += 16) {
+        e4m3 codes[16];
+        vf sixteen[SIXTEEN];
+        float wide[16], part[LANES];
+        for (int i = 0; i < 16; ++i) codes[i].bits = (uint8_t)(first + i);
+        load_sixteen(codes, sixteen);
+        std::memcpy(wide, sixteen, sizeof wide);
+        for (int i = 0; i < 16; ++i) {
+            const float number = number_of(first + i), one = widen(codes[i]) * FLOAT8_UNIT;
+            expect(same(wide[i] * FLOAT8_UNIT, number), "sixteen float8 as floats", wide[i] * FLOAT8_UNIT, number);
+            expect(same(one, number), "float8 as a float", one, number);
+        }
+        store(part, load(codes));
+        for (int i = 0; i < LANES; ++i) expect(same(part[i], wide[i]), "a vector of float8", part[i], wide[i]);
+    }
+    // each code's number, the ties to the next one, and what is just beside those
+    for (int code = 0; code < 0x7e; ++code) {
+        const float low = number_of(code), high = number_of(code + 1), tie = (low + high) / 2;
+        const float near[] = {low, tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e9f)};
+        const int expected[] = {code, code + code % 2, code, code + 1};
+        for (int i = 0; i < 4; ++i)
+            for (const int sign : {0, 0x80}) {
+                const int found = float8_of(set1(sign ? -near[i] : near[i]))[0];
+                expect(found == (expected[i] | sign), "a float as float8", found, expected[i] | sign);
+            }
+    }
+    expect(float8_of(set1(1e9f))[0] == 0x7e && float8_of(set1(-INFINITY))[0] == 0xfe, "what is too large as float8");
+    expect((float8_of(set1(NAN))[0] & 0x7f) == 0x7f, "no number as float8");
 }
 
 void lanes() {
@@ -240,6 +279,7 @@ int main() {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     conversions<bf16>("bfloat16 as a float", "a float as bfloat16");
     conversions<f16>("float16 as a float", "a float as float16");
+    float8();
     lanes();
     dots<false>();
     dots<true>();
