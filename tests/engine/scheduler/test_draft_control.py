@@ -1,6 +1,7 @@
 """How many drafts a row gets: by how often they were right, and by what they cost."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_a_row_whose_drafts_are_refused_tries_one_ever_more_rarely() -> None:
     wanted = [control.wanted(row, 1, 4) for _ in range(900)]
     assert set(wanted) == {0, 1}
     tried = [at for at, drafts in enumerate(wanted) if drafts]
-    assert [b - a for a, b in zip(tried, tried[1:], strict=False)] == [17, 33, 65, 129, 257, 257]
+    assert [b - a for a, b in pairwise(tried)] == [17, 33, 65, 129, 257, 257]
     steps(control, rows, 1, 1, each=0.1, count=30)
     assert control.wanted(row, 1, 4) > 1, "once they are right again they come back"
 
