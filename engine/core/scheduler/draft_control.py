@@ -42,17 +42,19 @@ class Acceptance:
         self.right = self.tried = 0.0
         self.pause = _FIRST_PAUSE
         """Steps without drafts, where none pay, before one is tried again."""
-        self.wait = 0
+        self.wait = _FIRST_PAUSE
         """Of these, those that are left."""
 
 
 class StepCost:
     """Of steps in which so many rows decode: their time as a line over the drafts in them."""
 
-    __slots__ = ("_count", "_drafts", "_products", "_seconds", "_squares")
+    __slots__ = ("_count", "_drafts", "_products", "_seconds", "_slope", "_squares")
 
     def __init__(self) -> None:
         self._count = self._drafts = self._seconds = self._squares = self._products = 0.0
+        self._slope = 0.0
+        """Seconds of a draft, as steps with unlike numbers of them have told last."""
 
     def add(self, drafts: int, seconds: float) -> None:
         if (expected := self._expected(drafts)) > 0.0:
@@ -62,27 +64,21 @@ class StepCost:
         self._seconds = self._seconds * _KEEP_COST + seconds
         self._squares = self._squares * _KEEP_COST + drafts * drafts
         self._products = self._products * _KEEP_COST + drafts * seconds
+        mean, time = self._drafts / self._count, self._seconds / self._count
+        if (spread := self._squares / self._count - mean * mean) >= _LEAST_SPREAD:
+            self._slope = max(0.0, (self._products / self._count - mean * time) / spread)
 
     @property
     def price(self) -> float:
         """Of one draft, as a share of a step without any; 0 where that is not known."""
-        slope, start = self._line()
-        return slope / start if start > 0.0 else 0.0
+        return self._slope / plain if (plain := self._expected(0)) > 0.0 else 0.0
 
     def _expected(self, drafts: int) -> float:
-        slope, start = self._line()
-        return start + slope * drafts
-
-    def _line(self) -> tuple[float, float]:
-        """Seconds of a draft, and of a step without any."""
+        """Seconds of a step with so many; 0 before there was any."""
         if not self._count:
-            return 0.0, 0.0
-        drafts, seconds = self._drafts / self._count, self._seconds / self._count
-        spread = self._squares / self._count - drafts * drafts
-        if spread < _LEAST_SPREAD:
-            return 0.0, seconds
-        slope = max(0.0, (self._products / self._count - drafts * seconds) / spread)
-        return slope, max(seconds - slope * drafts, seconds / (1 + drafts))
+            return 0.0
+        mean, time = self._drafts / self._count, self._seconds / self._count
+        return max(time + self._slope * (drafts - mean), time / (1 + mean))
 
 
 class DraftControl:
@@ -174,7 +170,7 @@ class DraftControl:
                 known.right = known.right * _KEEP + accepted
                 known.tried = known.tried * _KEEP + tried
                 if accepted:
-                    known.pause, known.wait = _FIRST_PAUSE, 0
+                    known.pause, known.wait = _FIRST_PAUSE, min(known.wait, _FIRST_PAUSE)
         return sum(drafted)
 
 

@@ -26,7 +26,7 @@ NGRAM = SpeculativeConfig("ngram", DRAFTS)
 
 
 class Oracle:
-    """Proposes what rows are going to draw, which a test tells it, with some of it wrong; a :class:`Proposer`."""
+    """Proposes what rows are going to draw, which a test tells it, with some of it wrong."""
 
     most = DRAFTS
 
