@@ -112,7 +112,7 @@ def test_every_number_becomes_the_float8_code_of_the_reference(dtype: torch.dtyp
         caches = make_kv_cache(1, 1, rows.shape[2], 16, FP8, "cpu")
         for scale in (1.0, 0.3):
             scales = {f"{which}_scale": torch.tensor([scale]) for which in "kv"}
-            write_kv_(rows, rows, *caches, torch.arange(12), **scales, variant=variant)  # type: ignore[arg-type]
+            write_kv_(rows, rows, *caches, torch.arange(12), **scales, variant=variant)
             found.append([cache.view(torch.uint8).clone() for cache in caches])
     for mine, theirs in zip(found[:2], found[2:], strict=True):
         for codes_, expected in zip(mine, theirs, strict=True):

@@ -47,7 +47,7 @@ def test_each_row_gets_what_its_own_adapter_adds(variant: str) -> None:
     given = [sums.get(number) for number in rows.adapters]
     assert choose(y, x, given, variant) == variant  # type: ignore[arg-type]
     wanted = expected(y, x, of_row, sums)
-    found = add_low_rank_(y.clone(), x, rows, given, variant=variant)  # type: ignore[arg-type]
+    found = add_low_rank_(y.clone(), x, rows, given, variant=variant)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-3)
     for row in (1, 5):
         assert torch.equal(found[row], y[row]), "a row whose adapter adds nothing has changed"

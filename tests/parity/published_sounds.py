@@ -142,7 +142,8 @@ class _GroupedSound(torch.nn.Module):
         frames = int(audio_lens.sum())
         values = audio_values.transpose(0, 1).flatten(1)[:, :frames]
         lengths = torch.tensor([frames])
-        after, _ = self.continuous_audio_tower._get_feat_extract_output_lengths(lengths)
+        tower: Any = self.continuous_audio_tower
+        after, _ = tower._get_feat_extract_output_lengths(lengths)
         heard = self.continuous_audio_tower(values, feature_lens=lengths, aftercnn_lens=after).last_hidden_state
         count = self.size * int(audio_embeddings)
         heard = torch.nn.functional.pad(heard[:count], (0, 0, 0, max(0, count - len(heard))))
@@ -184,7 +185,11 @@ def _grouped(random: torch.Generator, size: int) -> Picture:
     return Picture(tensors, [_SOUND] * count, modality="audio")
 
 
-_GROUPS: Final = Kind(_grouped, _SOUND, lambda parts: {"sounds": parts})
+def _apart(parts: Sequence[Tensors]) -> dict[str, Any]:
+    return {"sounds": parts}
+
+
+_GROUPS: Final = Kind(_grouped, _SOUND, _apart)
 HEARING: Final[Mapping[str, Published]] = {
     "funaudiochat": Published("funaudiochat", _funaudiochat, _GROUPS),
     "funaudiochat_alone": Published("funaudiochat", partial(_funaudiochat, adds=False), _GROUPS),

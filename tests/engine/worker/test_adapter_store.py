@@ -44,6 +44,7 @@ def added(places: AdapterPlaces, slot: int) -> float:
     rows = AdapterRows.of([slot], [1], CPU)
     assert rows is not None
     product = linear.add_(torch.zeros(1, OUTPUTS), torch.ones(1, INPUTS), rows)
+    value: float
     (value,) = set(product[0].tolist())
     return value
 

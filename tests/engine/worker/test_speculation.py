@@ -98,7 +98,8 @@ def _run(engine: LocalEngine, asks: Sequence[Ask], *, blocks: int = 0, **run: An
 def _with_oracle(engine: LocalEngine, asks: Sequence[Ask], expected: Sequence[Outcome], wrong: float) -> Oracle:
     prompts = [prompt for prompt, _, seeds, _ in asks for _ in seeds]
     oracle = Oracle([prompt + each.tokens for prompt, each in zip(prompts, expected, strict=True)], wrong)
-    engine.runner.compute._drafting._proposer = oracle
+    compute: Any = engine.runner.compute
+    compute._drafting._proposer = oracle
     return oracle
 
 
