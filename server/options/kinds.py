@@ -210,18 +210,17 @@ def _lora_modules(raw: object) -> tuple[AdapterModule, ...]:
         raise ValueError(raw)
     found = []
     for each in raw:
-        fields = each
+        fields: object = each
         if isinstance(each, str) and each.lstrip().startswith("{"):
             fields = json.loads(each)
         elif isinstance(each, str):
-            name, _, path = each.partition("=")
-            fields = {"name": name.strip(), "path": path.strip()}
-        if not isinstance(fields, dict):
-            raise ValueError(raw)
-        name, path = fields.get("name"), fields.get("path")
-        if not isinstance(name, str) or not isinstance(path, str) or not name or not path:
-            raise ValueError(raw)
-        found.append(AdapterModule(name, path))
+            before, _, behind = each.partition("=")
+            fields = {"name": before.strip(), "path": behind.strip()}
+        match fields:
+            case {"name": str(name), "path": str(path)} if name and path:
+                found.append(AdapterModule(name, path))
+            case _:
+                raise ValueError(raw)
     if len({module.name for module in found}) < len(found):
         raise Refused("two adapters have one name")
     return tuple(found)
