@@ -214,7 +214,7 @@ def _lora_modules(raw: object) -> tuple[AdapterModule, ...]:
         raise ValueError(raw)
     found = []
     for each in raw:
-        fields = each
+        fields: object = each
         if isinstance(each, str) and each.lstrip().startswith("{"):
             fields = json.loads(each)
         elif isinstance(each, str):
