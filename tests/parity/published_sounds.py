@@ -141,7 +141,7 @@ class _GroupedSound(torch.nn.Module):
     ) -> torch.Tensor:
         frames = int(audio_lens.sum())
         values = audio_values.transpose(0, 1).flatten(1)[:, :frames]
-        lengths = torch.tensor([frames])
+        lengths: Any = torch.tensor([frames])
         after, _ = self.continuous_audio_tower._get_feat_extract_output_lengths(lengths)
         heard = self.continuous_audio_tower(values, feature_lens=lengths, aftercnn_lens=after).last_hidden_state
         count = self.size * int(audio_embeddings)
@@ -184,7 +184,12 @@ def _grouped(random: torch.Generator, size: int) -> Picture:
     return Picture(tensors, [_SOUND] * count, modality="audio")
 
 
-_GROUPS: Final = Kind(_grouped, _SOUND, lambda parts: {"sounds": parts})
+def _apart(parts: Sequence[Tensors]) -> dict[str, Any]:
+    """Sounds one by one."""
+    return {"sounds": parts}
+
+
+_GROUPS: Final = Kind(_grouped, _SOUND, _apart)
 HEARING: Final[Mapping[str, Published]] = {
     "funaudiochat": Published("funaudiochat", _funaudiochat, _GROUPS),
     "funaudiochat_alone": Published("funaudiochat", partial(_funaudiochat, adds=False), _GROUPS),
