@@ -19,7 +19,8 @@ ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() { retur
 PER_PROCESSOR = ("attention", "forward", "linear", "linear_packed", "native")
 """Folders with code that some processors have and others do not."""
 UNITS = [f"{path.parent.name}/{path.name}" for path in find_sources() if path.parent.name in PER_PROCESSOR]
-PROCESSORS = ("x86-64", "x86-64-v3", "skylake-avx512", "sapphirerapids", "znver4")
+PROCESSORS = ("x86-64", "x86-64-v3", "skylake-avx512", "cooperlake", "sapphirerapids")
+"""Cooper Lake has what Zen 4 has, which older compilers do not know: AVX-512 with bfloat16, without tiles."""
 
 
 @pytest.fixture
