@@ -12,6 +12,7 @@ from stentor.engine.core.grammar.constraint import TokenConstraint
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
 from stentor.engine.worker.speculation import verify
+from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import sampling
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -98,7 +99,10 @@ def _run(engine: LocalEngine, asks: Sequence[Ask], *, blocks: int = 0, **run: An
 def _with_oracle(engine: LocalEngine, asks: Sequence[Ask], expected: Sequence[Outcome], wrong: float) -> Oracle:
     prompts = [prompt for prompt, _, seeds, _ in asks for _ in seeds]
     oracle = Oracle([prompt + each.tokens for prompt, each in zip(prompts, expected, strict=True)], wrong)
-    engine.runner.compute._drafting._proposer = oracle
+    compute = engine.runner.compute
+    assert isinstance(compute, SyncCompute)
+    assert compute._drafting is not None
+    compute._drafting._proposer = oracle
     return oracle
 
 
