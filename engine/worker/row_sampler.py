@@ -156,5 +156,5 @@ class RowSampler:
 def _limits(plan: StepPlan, masks: Masks | None) -> Mapping[int, int]:
     """Tokens that rows may gain at most because masks end: of a row that may be masked as many as it has, at least
     one."""
-    counts = mask_counts(masks) if masks is not None else {}
+    counts: Mapping[int, int] = {} if masks is None else mask_counts(masks)
     return {slot: max(1, counts.get(slot, 1)) for slot in plan.masked}
