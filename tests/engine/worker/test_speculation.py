@@ -12,7 +12,6 @@ from stentor.engine.core.grammar.constraint import TokenConstraint
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
 from stentor.engine.worker.speculation import verify
-from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import sampling
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
