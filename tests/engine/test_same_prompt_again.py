@@ -2,11 +2,12 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import StepPlan, StepResult, TokenLogprobs
+from stentor.protocols.ipc.steps import StepPlan, TokenLogprobs
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
 
@@ -39,13 +40,13 @@ def test_the_same_prompt_again_gives_the_same_bits(
     engine.restart(engine.ready.num_blocks)
     assert answer(engine, prompt) == uncached
     plans: list[StepPlan] = []
-    step = engine.runner.step
+    forward = engine.runner.forward
 
-    def watched(plan: StepPlan) -> StepResult:
+    def watched(plan: StepPlan) -> Any:
         plans.append(plan)
-        return step(plan)
+        return forward(plan)
 
-    monkeypatch.setattr(engine.runner, "step", watched)
+    monkeypatch.setattr(engine.runner, "forward", watched)
     tokens, logprobs, cached = answer(engine, prompt)
     assert (tokens, logprobs) == uncached[:2]
     assert cached == length - 1

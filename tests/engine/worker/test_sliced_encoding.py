@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -216,15 +217,19 @@ def test_rows_decode_between_slices_of_a_picture_and_answers_stay_the_same(
     monkeypatch.setattr(media_time, "_SHARE", 0.0)
     monkeypatch.setattr(media_time, "_BESIDE_PROMPTS", 0.0)
     engine = LocalEngine(model_config(tmp_path, max_model_len=256, kv_cache_memory=8 << 20, batch_invariant=True))
-    step, slices, ends = engine.runner.step, [], []
+    forward, finish, slices, ends = engine.runner.forward, engine.runner.finish, [], []
 
-    def watched(plan: StepPlan) -> StepResult:
-        result = step(plan)
+    def watched(plan: StepPlan) -> Any:
         slices.extend([job for job in plan.encode if job.sliced])
+        return forward(plan)
+
+    def ended(pending: Any) -> StepResult:
+        result = finish(pending)
         ends.extend(result.encoded)
         return result
 
-    monkeypatch.setattr(engine.runner, "step", watched)
+    monkeypatch.setattr(engine.runner, "forward", watched)
+    monkeypatch.setattr(engine.runner, "finish", ended)
     rids = [engine.submit(text.tokens, params), engine.submit(seen.tokens, params, media=seen.media)]
     engine.run(check=True)
     assert [engine.outcomes[rid, 0].tokens for rid in rids] == expected
