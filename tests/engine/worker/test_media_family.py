@@ -48,9 +48,9 @@ def test_start_up_says_what_its_tower_takes_and_how_it_runs(folder: Path) -> Non
 
 
 def test_start_up_says_where_a_tower_runs_on_transformers_code(tmp_path: Path) -> None:
-    MAKERS["gemma4_small"](tmp_path)
+    MAKERS["qwen2_audio"](tmp_path)
     ready = LocalEngine(model_config(tmp_path, max_model_len=64, kv_cache_memory=4 << 20)).ready
-    assert any(note.startswith("images are encoded by transformers' modelling code") for note in ready.notes)
+    assert any(note.startswith("audios are encoded by transformers' modelling code") for note in ready.notes)
     assert "on transformers' modelling code" in describe_model(tmp_path, [])
 
 
