@@ -134,6 +134,7 @@ def _asks(way: str, grammar: int | None = None) -> list[Ask]:
     ]
 
 
+@pytest.mark.proof(each="way")
 @pytest.mark.parametrize("way", [*WAYS])
 def test_a_text_is_the_same_with_drafts_of_which_some_are_wrong(
     plain: LocalEngine, drafting: LocalEngine, way: str
