@@ -47,6 +47,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "ClientSecretRequest": {},
     "BetaSessionRequest": {},
     "AbortRequest": {"request_ids": ["abc"]},
+    "LoadAdapterRequest": {"lora_name": "a", "lora_path": "b"},
+    "UnloadAdapterRequest": {"lora_name": "a"},
 }
 """Bodies that are served: from most that a schema allows, rules beyond it would keep a request."""
 HEADERS = {
