@@ -1,6 +1,6 @@
 """An engine client over real engine and worker processes that compute nothing."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -36,6 +36,11 @@ async def running(manner: str, recovery: RecoveryConfig = DEFAULTS) -> AsyncIter
             yield client
         finally:
             tasks.cancel_scope.cancel()
+
+
+def delivered(streams: Sequence[RequestStream]) -> int:
+    """Tokens that streams have got which have not ended."""
+    return sum(len(tokens) for stream in streams for tokens in stream._open.values())
 
 
 async def read_all(stream: RequestStream) -> tuple[dict[int, list[int]], dict[int, Finished]]:

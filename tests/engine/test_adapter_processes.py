@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -11,7 +12,7 @@ from stentor.engine.client.stream import RequestStream
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.engine.engines import read_all
+from stentor.tests.engine.engines import delivered, read_all
 from stentor.tests.engine.forked import client_of, worker_of
 from stentor.tests.engine.local import model_config
 from stentor.tests.parity import tiny
@@ -20,7 +21,7 @@ from stentor.tests.parity.tiny_adapters import save_adapter
 pytestmark = pytest.mark.anyio
 
 PROMPT = [5, 6, 7]
-GREEDY = SamplingParams(max_tokens=60, temperature=0.0)
+GREEDY = SamplingParams(max_tokens=110, temperature=0.0)
 
 
 @pytest.fixture
@@ -69,11 +70,17 @@ async def test_each_row_goes_on_with_its_adapter_after_its_worker_and_its_engine
             streams = [client.submit(PROMPT, GREEDY, [0], adapter=adapter) for adapter in refs]
             for number, stream in enumerate(streams):
                 disturbed.start_soon(take, number, stream)
-            for pid in (worker_of(client), client.pid):
-                while client.stats.running == 0:
-                    await anyio.sleep(0.01)
-                assert pid is not None
-                os.kill(pid, signal.SIGKILL)
-                await anyio.sleep(0.3)
+            victims: list[Callable[[], int | None]] = [lambda: worker_of(client), lambda: client.pid]
+            with anyio.fail_after(120):
+                for find in victims:
+                    before = delivered(streams)
+                    while client.stalled is not None or delivered(streams) == before:
+                        await anyio.sleep(0.001)
+                    assert len(read) < len(refs), "nobody was left to be killed"
+                    pid = find()
+                    assert pid is not None
+                    os.kill(pid, signal.SIGKILL)
+                    while find() in (None, pid):
+                        await anyio.sleep(0.001)
         assert read == expected
         tasks.cancel_scope.cancel()

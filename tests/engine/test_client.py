@@ -23,7 +23,7 @@ from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.tests.e2e.processes import eventually
-from stentor.tests.engine.engines import read_all, running
+from stentor.tests.engine.engines import delivered, read_all, running
 from stentor.tests.engine.odd_worker import MAX_MODEL_LEN, REFUSAL
 from stentor.tests.support.descriptors import open_descriptors
 
@@ -147,10 +147,6 @@ async def test_an_engine_that_begins_with_nonsense_is_told_in_one_line(monkeypat
     _all_gone([client.pid])
 
 
-def _delivered(streams: Sequence[RequestStream]) -> int:
-    return sum(len(tokens) for stream in streams for tokens in stream._open.values())
-
-
 @pytest.mark.parametrize("victim", ["engine", "worker"])
 async def test_streams_outlive_the_processes_under_them(victim: str) -> None:
     dead: list[int] = []
@@ -171,8 +167,8 @@ async def test_streams_outlive_the_processes_under_them(victim: str) -> None:
                 readers.start_soon(read, number)
             with anyio.fail_after(30):
                 for _ in range(3):
-                    before = _delivered(streams)
-                    while client.stalled is not None or _delivered(streams) == before:
+                    before = delivered(streams)
+                    while client.stalled is not None or delivered(streams) == before:
                         await anyio.sleep(0.001)
                     pid = find()
                     assert pid is not None
