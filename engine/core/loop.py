@@ -333,7 +333,7 @@ class EngineLoop:
         self._watch.lost()
         self._watchdog_kills += down.hung
         self._stats_sent = 0.0  # what happened is told at once
-        recovery = self._scheduler.recover(time.monotonic())
+        recovery = self._scheduler.recover()
         if recovery.explained:
             logger.error("a request was failed: its workers died of it", extra={"request_id": recovery.culprit})
             self._restarts.progressed()

@@ -329,7 +329,7 @@ class Engine:
         entered = {new.slot for new in plan.new}
         for late in [sequence for sequence in scheduler._rows.running if sequence.slot in entered]:
             for request in scheduler._output.requests.values():
-                if scheduler._group is not None and request.rid not in scheduler._group:
+                if scheduler._recovery.group is not None and request.rid not in scheduler._recovery.group:
                     continue
                 for early in request.sequences:
                     if early.state is SequenceState.WAITING and early.order < late.order:
@@ -349,15 +349,16 @@ class Engine:
         self._mask()
 
     def kill_worker(self) -> None:
-        in_flight = {flown.rid for flown in self.scheduler._flown()}
-        group = self.scheduler._group  # the search may have gone on while the last steps of this one are in flight
+        in_flight = {flown.rid for flown in self.scheduler._recovery._flown(self.scheduler._flights)}
+        # the search may have gone on while the last steps of this group are in flight
+        group = self.scheduler._recovery.group
         assert group is None or in_flight <= group, "somebody ran beside those who are searched"
         self.deaths.append(in_flight)
         self.lost.extend(self.results)
         self.results.clear()
         self._forget_adapters()
         self.worker = self._new_worker()
-        recovery = self.scheduler.recover(self.now)
+        recovery = self.scheduler.recover()
         self.failed.update(end.rid for end in recovery.ended.finished)
         if recovery.explained:
             assert self.deaths.count(in_flight) >= DEATHS_TO_CONVICT, "failed without having died alone"

@@ -149,7 +149,7 @@ class LocalEngine:
                 pending.clear()
                 self._forget()
                 self.deaths += 1
-                self._take(self.scheduler.recover(self._clock).ended)
+                self._take(self.scheduler.recover().ended)
             self._load_adapters()
             while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
                 pending.append(with_forks(plan))

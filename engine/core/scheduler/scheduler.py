@@ -2,7 +2,6 @@
 
 from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
-from typing import NamedTuple
 
 import msgspec
 
@@ -22,10 +21,9 @@ from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ...channel import MAX_FRAME
-from ..crash_bisector import CrashBisector, InFlightSequence
 from ..grammar.constraint import TokenConstraint
 from ..request import NOTHING, Request
-from ..sequence import Sequence, SequenceState
+from ..sequence import SequenceState
 from .adapters import AdapterCache
 from .decode import plan_decodes, plan_drafts
 from .draft_control import Caps, DraftControl
@@ -35,30 +33,13 @@ from .limits import Limits, memory_refusal_of
 from .output import Output, write_masks
 from .prefill import admit_waiting, find_prefix, lacks_media, plan_chunks
 from .prompt_budget import PromptBudget
+from .recovery import Recovery, WorkerRecovery
 from .refusals import append_refusal_of
 from .rows import RowTable
 from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder
 
 MAX_IN_FLIGHT = 2
 """The step that the worker runs, and the one prepared meanwhile."""
-
-
-_POISON = "the request ended the worker process each time that it ran, also alone; it is not tried again"
-
-
-class Recovery(NamedTuple):
-    """What a death of the worker meant."""
-
-    ended: TokensBatch
-    """Terminal messages of the request that is to blame, if one was found."""
-    explained: bool
-    """Whether one was found."""
-    in_search: bool
-    """Whether a search for it cost this worker, by intent."""
-    requests: int
-    """That go on."""
-    culprit: str = ""
-    """The name in logs of the one to blame."""
 
 
 _NOBODY: frozenset[int] = frozenset()
@@ -92,9 +73,8 @@ class Scheduler:
     taken, while the worker runs the forward of that step. The constraint lives here: nothing of it is lost with a row
     or a worker.
 
-    When the worker dies (:meth:`recover`), what ran waits again, and :class:`~..crash_bisector.CrashBisector` says
-    whether all may run or only some. While it searches, rows of others are preempted, and the next group starts when no
-    step of the last one is in flight: whose step killed the worker is never in doubt.
+    When the worker dies (:meth:`recover`), what ran waits again, and :class:`~.recovery.WorkerRecovery` says who
+    may run.
     """
 
     def __init__(
@@ -170,6 +150,7 @@ class Scheduler:
             AdapterCache(max_loras, max_cpu_loras),
         )
         self._output = Output(self._memory)
+        self._recovery = WorkerRecovery(self._rows, self._memory, self._output)
         self._drafts = DraftControl(max_drafts, draft_caps)
         self._lacked: list[Resource] = []
         """What somebody in the queue lacked when the last plan was made."""
@@ -177,11 +158,6 @@ class Scheduler:
         self._media_wanted: list[int] = []
         """Requests whose media are to be written, and whose client has not been told."""
         self._flights: deque[InFlightStep] = deque()
-        self._bisector = CrashBisector()
-        self._group: frozenset[int] | None = None
-        """The requests that may run, as the queue and the rows know it; None for all."""
-        self._recovered = 0
-        self._poisoned = 0
         self._epoch = 0
         self._unmasked_from = 0
         """The first step whose masks have not been made."""
@@ -269,7 +245,7 @@ class Scheduler:
         if epoch != self._epoch or request is None or "transfer" not in request.awaits:
             return None
         if error is not None:
-            return self._noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
+            return self._recovery.noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
         self._memory.queue.has_come(request, "transfer")
         return None
 
@@ -280,7 +256,7 @@ class Scheduler:
         if request is None:
             return None
         if error:
-            return self._noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
+            return self._recovery.noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
         request.inputs = [msgspec.structs.replace(span, written=True) for span in request.inputs]
         self._memory.queue.has_come(request, "media")
         return None
@@ -310,7 +286,7 @@ class Scheduler:
                 finished += self._output.finish_all(request, "error", message.error, "adapter")
             else:
                 self._memory.queue.has_come(request, "adapter")
-        return self._noted(TokensBatch([], [], finished)), answers
+        return self._recovery.noted(TokensBatch([], [], finished)), answers
 
     def take_adapter_orders(self) -> tuple[list[LoadAdapter | DropAdapter], list[AdapterWarm]]:
         """What the worker is to be told of adapters before the next plan, and who else is to be told of one."""
@@ -331,11 +307,11 @@ class Scheduler:
             return None
         refusal = append_refusal_of(request.input, more)
         if refusal is not None:
-            return self._noted(TokensBatch([], [], self._output.finish_all(request, "error", refusal)))
+            return self._recovery.noted(TokensBatch([], [], self._output.finish_all(request, "error", refusal)))
         assert request.input is not None
         request.input.append(more.pieces, ended=more.last)
         finished = self._output.input_appended(request)
-        return self._noted(TokensBatch([], [], finished)) if finished else None
+        return self._recovery.noted(TokensBatch([], [], finished)) if finished else None
 
     def abort(self, rid: int, index: int, error: str | None = None) -> TokensBatch | None:
         """End a sequence, or with ``index`` -1 all of a request; None where nothing of it lived.
@@ -353,7 +329,7 @@ class Scheduler:
             self._output.replace_leader(request)
         else:
             return None
-        return self._noted(TokensBatch([], [], finished))
+        return self._recovery.noted(TokensBatch([], [], finished))
 
     def end_all(self, reason: FinishReason, message: str | None) -> TokensBatch:
         """End everything that lives, where no step can run any more. Steps in flight stay to be completed."""
@@ -369,7 +345,7 @@ class Scheduler:
         """
         if len(self._flights) >= MAX_IN_FLIGHT:
             return None
-        if self._group != self._bisector.group and not self._change_group():
+        if not self._recovery.group_runs(in_flight=bool(self._flights)):
             return None
         memory, limits = self._memory, self._limits
         if memory.cross is not None and not memory.cross.window:
@@ -443,7 +419,7 @@ class Scheduler:
         flight = self._flights[0]
         self._unmasked_from = flight.step + 1
         masks, finished = write_masks(flight, self._epoch, self._output)
-        return masks, self._noted(TokensBatch([], [], finished))
+        return masks, self._recovery.noted(TokensBatch([], [], finished))
 
     def complete(self, result: StepResult, now: float) -> TokensBatch:
         """Take the result of the oldest step in flight.
@@ -468,7 +444,7 @@ class Scheduler:
         for slot, digest, begun in flight.slices:
             if slot in result.encoded:
                 self._memory.encoder_cache.complete(digest, begun)
-        return self._noted(self._output.settle(flight, result, now))
+        return self._recovery.noted(self._output.settle(flight, result, now))
 
     def take_media_wanted(self) -> list[int]:
         """Requests whose media have to be encoded and are not written: each awaits :meth:`media_written`. Told once,
@@ -484,44 +460,17 @@ class Scheduler:
         self._output.unreleased -= free
         return sorted(free)
 
-    def recover(self, now: float) -> Recovery:
+    def recover(self) -> Recovery:
         """The worker died: its rows, blocks and cached prefixes are gone, and so are results in flight.
 
         Every sequence that ran waits again with the tokens that were delivered; a new epoch begins. What was being
         loaded is void: whoever needs it calls :meth:`load` again before the next plan. A request that was found to kill
         its workers ends.
         """
-        in_search = self._bisector.searching and bool(self._flights)
-        culprit = self._bisector.died(self._flown())
         self._epoch += 1
+        recovery = self._recovery.recover(self._flights)
         self._flights.clear()
-        running = self._rows.running
-        self._rows.reset()
-        self._memory.reset()
-        for sequence in running:
-            sequence.drop_row()
-        for rid in self._memory.adapters.reset():
-            if rid >= 0:
-                self._memory.queue.stand_aside(self._output.requests[rid], "adapter")
-        for request in self._output.requests.values():
-            if "transfer" in request.awaits:
-                self._memory.queue.has_come(request, "transfer")
-        moved = [*running, *self._preempted()]
-        for sequence in moved:
-            sequence.num_in_flight = sequence.num_drafts_in_flight = 0
-            sequence.length = sequence.request.prompt_len + len(sequence.outputs)
-            if not sequence.request.prompt_done:
-                sequence.request.forget_prompt()
-            self._memory.queue.push(sequence)
-        ended = TokensBatch([], [], [])
-        name = ""
-        if culprit is not None:
-            self._poisoned += 1
-            name = self._output.requests[culprit].name
-            ended.finished.extend(self._output.finish_all(self._output.requests[culprit], "error", _POISON))
-        requests = len({sequence.request.rid for sequence in moved} - {culprit})
-        self._recovered += requests
-        return Recovery(ended, culprit is not None, in_search, requests, name)
+        return recovery
 
     def resize(self, num_blocks: int, groups: SequenceOf[CacheGroup]) -> TokensBatch:
         """A new worker has another number of blocks, or groups of the same kinds with other capacities; to be called
@@ -539,7 +488,7 @@ class Scheduler:
             refusal = memory_refusal_of(request, memory)
             if refusal is not None:
                 ended.finished.extend(self._output.finish_all(request, "error", refusal))
-        return self._noted(ended)
+        return self._recovery.noted(ended)
 
     def reset_prefix_cache(self) -> None:
         """No prompt finds what was computed before now, and no row that runs names what it holds."""
@@ -580,8 +529,8 @@ class Scheduler:
             prefix_hits=memory.prefix.hits,
             steps=self._steps,
             free_blocks=free,
-            recovered=self._recovered,
-            poisoned=self._poisoned,
+            recovered=self._recovery.recovered,
+            poisoned=self._recovery.poisoned,
             waiting_for=self._waiting_for(),
             running_adapters=memory.adapters.running,
             waiting_adapters=memory.adapters.waiting,
@@ -610,47 +559,6 @@ class Scheduler:
                 found[min(request.awaits)] += loading
         return {resource: waiting for resource, waiting in found.items() if waiting}
 
-    def _flown(self) -> list[InFlightSequence]:
-        """Who was in the steps in flight and lives."""
-        found: dict[tuple[int, int], InFlightSequence] = {}
-        for flight in self._flights:
-            for slot, (sequence, _, _, _) in flight.by_slot().items():
-                if sequence.state is not SequenceState.FINISHED:
-                    known = sequence.request.prompt_len + len(sequence.outputs)
-                    key = sequence.request.rid, sequence.index
-                    found.setdefault(
-                        key, InFlightSequence(*key, slot in flight.entered or sequence.num_computed_tokens + 1 < known)
-                    )
-            # whose media are encoded need have no row in the step
-            for rid in flight.readers:
-                if (request := self._output.requests.get(rid)) is not None:
-                    for sequence in request.sequences:
-                        if sequence.state is SequenceState.RUNNING:
-                            key = rid, sequence.index
-                            found.setdefault(key, InFlightSequence(*key, True))
-        return list(found.values())
-
-    def _noted(self, batch: TokensBatch) -> TokensBatch:
-        """The same, once the search for a culprit knows of it."""
-        if not self._bisector.idle:
-            for gained in batch.tokens:
-                self._bisector.gained(gained.rid, gained.index, len(gained.tokens))
-            for finished in batch.finished:
-                self._bisector.ended(finished.rid, finished.index)
-        return batch
-
-    def _change_group(self) -> bool:
-        """Let those run who may, and nobody else; False while steps of others are in flight."""
-        if self._flights:
-            return False
-        group = self._group = self._bisector.group
-        if group is not None:
-            for sequence in reversed(self._rows.running.copy()):
-                if sequence.request.rid not in group:
-                    self._memory.preempt(sequence)
-        self._memory.queue.restrict(group)
-        return True
-
     def _end_satisfied(self, request: Request) -> TokensBatch | None:
         """End the sequences of a resumed request that have all they get."""
         finished = [
@@ -660,14 +568,6 @@ class Scheduler:
         ]
         self._output.replace_leader(request)
         return TokensBatch([], [], finished) if finished else None
-
-    def _preempted(self) -> list[Sequence]:
-        return [
-            sequence
-            for request in self._output.requests.values()
-            for sequence in request.sequences
-            if sequence.state is SequenceState.PREEMPTED
-        ]
 
     def _reused(self, rid: int) -> str | None:
         if rid not in self._output.requests:

@@ -277,9 +277,9 @@ def test_who_arrives_during_a_search_waits_for_its_end() -> None:
     for _ in range(DEATHS_TO_SUSPECT):
         engine.plan()
         engine.kill_worker()
-    assert engine.scheduler._bisector.group is not None
+    assert engine.scheduler._recovery._bisector.group is not None
     late = engine.submit([1, 2, 3], max_tokens=2)
-    while engine.scheduler._bisector.group is not None:
+    while engine.scheduler._recovery._bisector.group is not None:
         engine.step()
         assert not engine.clients[late].tokens
     engine.drain()
@@ -295,7 +295,7 @@ def test_rows_that_make_way_in_a_search_are_no_preemptions() -> None:
         engine.plan()
         engine.kill_worker()
     made_way = set()
-    while engine.scheduler._bisector.group is not None:
+    while engine.scheduler._recovery._bisector.group is not None:
         running = {sequence.request.rid for sequence in engine.scheduler._rows.running}
         engine.step()
         made_way |= running - {sequence.request.rid for sequence in engine.scheduler._rows.running}
@@ -312,7 +312,7 @@ def test_an_abort_during_a_search_is_answered_at_once_and_the_search_goes_on() -
         engine.plan()
         engine.kill_worker()
     engine.plan()
-    running = min(members(engine.scheduler._bisector))
+    running = min(members(engine.scheduler._recovery._bisector))
     for rid in (running, next(rid for rid in rids if rid != running)):
         engine.abort(rid)
         assert engine.clients[rid].finished[0].reason == "abort"

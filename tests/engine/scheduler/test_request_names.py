@@ -27,7 +27,7 @@ def test_the_worker_is_told_whose_rows_it_gets_also_after_a_death() -> None:
         plan = scheduler.plan(now)
         assert plan is not None
         assert [row.request for row in plan.new] == ["a", "b"]
-        scheduler.recover(now)
+        scheduler.recover()
 
 
 def test_the_one_to_blame_is_named_and_nobody_before_it_is_known() -> None:
@@ -35,5 +35,5 @@ def test_the_one_to_blame_is_named_and_nobody_before_it_is_known() -> None:
     named = []
     for now in range(3):
         assert scheduler.plan(float(now)) is not None
-        named.append(scheduler.recover(float(now)).culprit)
+        named.append(scheduler.recover().culprit)
     assert named == ["", "", "bad"]

@@ -284,7 +284,7 @@ def test_prompt_logprobs_of_a_row_that_was_lost_are_not_taken_for_those_of_the_n
     scheduler.submit(Submit(0, [1] * 6, params, [1, 2], 0, "", 0.0), 0.0)
     chunk_logprobs(scheduler, send=True)
     if loss == "recover":
-        scheduler.recover(0.0)
+        scheduler.recover()
     else:
         scheduler.abort(0, 0)
     chunk_logprobs(scheduler, send=False)

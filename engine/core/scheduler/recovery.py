@@ -1,0 +1,132 @@
+"""What a death of the worker means for the requests: who waits again, who may run next, and who is to blame."""
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from stentor.protocols.ipc.actors import TokensBatch
+
+from ..crash_bisector import CrashBisector, InFlightSequence
+from ..sequence import Sequence, SequenceState
+from .kv_cache_manager import KVCacheManager
+from .output import Output
+from .rows import RowTable
+from .step import InFlightStep
+
+_POISON: Final = "the request ended the worker process each time that it ran, also alone; it is not tried again"
+
+
+class Recovery(NamedTuple):
+    """What a death of the worker meant."""
+
+    ended: TokensBatch
+    """Terminal messages of the request that is to blame, if one was found."""
+    explained: bool
+    """Whether one was found."""
+    in_search: bool
+    """Whether a search for it cost this worker, by intent."""
+    requests: int
+    """That go on."""
+    culprit: str = ""
+    """The name in logs of the one to blame."""
+
+
+class WorkerRecovery:
+    """After a death all may run again, or some, as :class:`~..crash_bisector.CrashBisector` says. While it searches,
+    rows of others are preempted, and the next group starts when no step of the last one is in flight: whose step killed
+    the worker is never in doubt."""
+
+    def __init__(self, rows: RowTable, memory: KVCacheManager, output: Output) -> None:
+        self._rows = rows
+        self._memory = memory
+        self._output = output
+        self._bisector = CrashBisector()
+        self.group: frozenset[int] | None = None
+        """The requests that may run, as the queue and the rows know it; None for all."""
+        self.recovered = 0
+        """Requests that went on, counted once a death."""
+        self.poisoned = 0
+        """Those that were to blame."""
+
+    def recover(self, flights: Collection[InFlightStep]) -> Recovery:
+        """All that ran waits again, with the tokens that were delivered. ``flights``: steps that the worker had."""
+        flown = self._flown(flights)
+        in_search = self._bisector.searching and bool(flights)
+        culprit = self._bisector.died(flown)
+        running = self._rows.running
+        self._rows.reset()
+        self._memory.reset()
+        for sequence in running:
+            sequence.drop_row()
+        for rid in self._memory.adapters.reset():
+            if rid >= 0:
+                self._memory.queue.stand_aside(self._output.requests[rid], "adapter")
+        for request in self._output.requests.values():
+            if "transfer" in request.awaits:
+                self._memory.queue.has_come(request, "transfer")
+        moved = [*running, *self._preempted()]
+        for sequence in moved:
+            sequence.num_in_flight = sequence.num_drafts_in_flight = 0
+            sequence.length = sequence.request.prompt_len + len(sequence.outputs)
+            if not sequence.request.prompt_done:
+                sequence.request.forget_prompt()
+            self._memory.queue.push(sequence)
+        ended = TokensBatch([], [], [])
+        name = ""
+        if culprit is not None:
+            self.poisoned += 1
+            name = self._output.requests[culprit].name
+            ended.finished.extend(self._output.finish_all(self._output.requests[culprit], "error", _POISON))
+        requests = len({sequence.request.rid for sequence in moved} - {culprit})
+        self.recovered += requests
+        return Recovery(ended, culprit is not None, in_search, requests, name)
+
+    def group_runs(self, *, in_flight: bool) -> bool:
+        """Let those run who may, and nobody else; False while steps of others are in flight."""
+        if self.group == self._bisector.group:
+            return True
+        if in_flight:
+            return False
+        group = self.group = self._bisector.group
+        if group is not None:
+            for sequence in reversed(self._rows.running.copy()):
+                if sequence.request.rid not in group:
+                    self._memory.preempt(sequence)
+        self._memory.queue.restrict(group)
+        return True
+
+    def noted(self, batch: TokensBatch) -> TokensBatch:
+        """The same, once the search for a culprit knows of it."""
+        if not self._bisector.idle:
+            for gained in batch.tokens:
+                self._bisector.gained(gained.rid, gained.index, len(gained.tokens))
+            for finished in batch.finished:
+                self._bisector.ended(finished.rid, finished.index)
+        return batch
+
+    def _flown(self, flights: Collection[InFlightStep]) -> list[InFlightSequence]:
+        """Who was in these steps and lives."""
+        found: dict[tuple[int, int], InFlightSequence] = {}
+        for flight in flights:
+            for slot, (sequence, _, _, _) in flight.by_slot().items():
+                if sequence.state is not SequenceState.FINISHED:
+                    known = sequence.request.prompt_len + len(sequence.outputs)
+                    key = sequence.request.rid, sequence.index
+                    found.setdefault(
+                        key, InFlightSequence(*key, slot in flight.entered or sequence.num_computed_tokens + 1 < known)
+                    )
+            # whose media are encoded need have no row in the step
+            for rid in flight.readers:
+                if (request := self._output.requests.get(rid)) is not None:
+                    for sequence in request.sequences:
+                        if sequence.state is SequenceState.RUNNING:
+                            key = rid, sequence.index
+                            found.setdefault(key, InFlightSequence(*key, True))
+        return list(found.values())
+
+    def _preempted(self) -> list[Sequence]:
+        return [
+            sequence
+            for request in self._output.requests.values()
+            for sequence in request.sequences
+            if sequence.state is SequenceState.PREEMPTED
+        ]
