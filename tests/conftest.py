@@ -90,6 +90,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.unfreeze = _stay_frozen
         gc.enable()
+        gc.set_threshold(20_000, 50, 20)  # with the usual one every eighth second of the tests is the collector's
 
 
 def _stay_frozen() -> None:

@@ -165,6 +165,7 @@ def test_a_client_runs_as_it_stands_and_prints_an_answer(snippet: str, served: s
     assert len(_run_client(snippet, served, tmp_path).split()) > 3
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("snippet", OFFLINE)
 def test_a_program_without_a_server_runs_as_it_stands_and_prints_an_answer(
     snippet: str, printed_offline: dict[str, str]

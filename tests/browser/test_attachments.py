@@ -49,6 +49,7 @@ async def _claim(page: "Page", *modalities: str) -> None:
     await page.route("**/v1/models", cards)
 
 
+@pytest.mark.proof
 async def test_files_are_chosen_dropped_and_pasted_and_sent_with_the_message() -> None:
     from playwright.async_api import async_playwright, expect
 

@@ -122,6 +122,7 @@ async def test_the_microphone_is_let_go_of_when_the_tab_is_left(browser: "Browse
         assert await page.evaluate("streams.flatMap((s) => s.getTracks()).map((t) => t.readyState)") == ["ended"]
 
 
+@pytest.mark.proof
 async def test_settings_that_are_changed_in_a_session_count_from_the_next_answer(browser: "Browser") -> None:
     from playwright.async_api import expect
 

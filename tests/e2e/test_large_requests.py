@@ -60,6 +60,7 @@ def _deaths(port: int) -> list[str]:
     return [line for line in lines if "restarts_total{" in line or line.startswith("stentor:poisoned")]
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", LARGE)
 def test_what_is_large_within_the_server_is_answered_and_a_stream_beside_it_goes_on(
     server: ServerProcess, name: str

@@ -59,6 +59,7 @@ async def test_who_waits_is_served_in_order_of_priority(url: str) -> None:
     assert order == ["running", "first", "middle", "later"]
 
 
+@pytest.mark.proof
 async def test_a_stream_of_more_important_requests_starves_nobody(url: str) -> None:
     order: list[str] = []
     served: list[float] = []

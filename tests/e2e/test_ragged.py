@@ -89,6 +89,7 @@ def test_choices_of_one_prompt_come_whole(client: openai.OpenAI) -> None:
     assert [numbers(choice.text) for choice in answer.choices] == [expected(8, 40)] * 3
 
 
+@pytest.mark.proof
 def test_a_stream_goes_on_when_its_worker_or_its_engine_is_killed(client: openai.OpenAI, server: ServerProcess) -> None:
     pieces: list[str] = []
     for chunk in complete(client, 5, max_tokens=1200, stream=True):

@@ -147,6 +147,7 @@ async def test_an_engine_that_begins_with_nonsense_is_told_in_one_line(monkeypat
     _all_gone([client.pid])
 
 
+@pytest.mark.proof(each="victim")
 @pytest.mark.parametrize("victim", ["engine", "worker"])
 async def test_streams_outlive_the_processes_under_them(victim: str) -> None:
     dead: list[int] = []

@@ -106,6 +106,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.proof(each="workers")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_requests_go_on_exactly_where_they_were_whenever_their_worker_is_killed(folder: Path, workers: int) -> None:
     with engine_process() as (engine, child):

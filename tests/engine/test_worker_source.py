@@ -179,6 +179,7 @@ async def test_nothing_is_left_open() -> None:
     assert not open_descriptors() - before
 
 
+@pytest.mark.proof
 async def test_a_forked_worker_multiplies_on_several_threads() -> None:
     with source_of(MULTIPLYING) as source:
         for _ in range(2):

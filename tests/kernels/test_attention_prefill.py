@@ -76,6 +76,7 @@ def test_keys_may_lie_as_on_the_cpu(size: int, window: int) -> None:
     assert_same_bits(here.run(window=window), there.run(window=window))
 
 
+@pytest.mark.proof(each="config")
 @pytest.mark.parametrize(
     "config",
     [Config.of(BLOCK_M=16, BLOCK_N=64), Config.of(BLOCK_M=64, BLOCK_N=16), Config.of(BLOCK_M=16, BLOCK_N=32)],
@@ -200,6 +201,7 @@ def test_split_keys_may_be_float8_and_lie_as_on_the_cpu(
     assert parts
 
 
+@pytest.mark.proof(each="keys")
 @pytest.mark.parametrize("keys", [31, 32, 33, 63, 64, 65, 96])
 def test_parts_may_end_anywhere_in_a_tile(parts: list[int], keys: int) -> None:
     step = make_step([(keys, 2), (128, 1)])
@@ -208,6 +210,7 @@ def test_parts_may_end_anywhere_in_a_tile(parts: list[int], keys: int) -> None:
     assert len(parts) == 2
 
 
+@pytest.mark.proof(each="config")
 @pytest.mark.parametrize("config", [Config.of(BLOCK_M=16, BLOCK_N=64), Config.of(BLOCK_M=16, BLOCK_N=16)], ids=str)
 def test_split_tiles_of_any_size_give_the_same(parts: list[int], config: Config) -> None:
     step = make_step([(141, 3), (77, 1)], heads=20, kv_heads=1, size=32)

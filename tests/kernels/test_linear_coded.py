@@ -104,6 +104,7 @@ def test_the_kernel_multiplies_by_the_very_weight(
     assert torch.equal(expanded(weight, block), weight.values(0, torch.float32)), "but for signs of zeros"
 
 
+@pytest.mark.proof(each="stored")
 @pytest.mark.triton
 @pytest.mark.parametrize("block", [64, 512])
 @pytest.mark.parametrize("stored", BLOCK_KINDS)

@@ -118,6 +118,7 @@ def test_weighted_inputs_without_biases_are_the_reference(name: str) -> None:
     assert_close(form(name)(of), reference(of), TOLERANCE[torch.float32])
 
 
+@pytest.mark.proof(each="activation")
 @pytest.mark.triton
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("activation", KINDS)
@@ -132,6 +133,7 @@ def test_experts_without_a_gate_are_the_reference(name: str, activation: Activat
         assert_close(form(name)(of), reference(of), TOLERANCE[torch.float32])
 
 
+@pytest.mark.proof(each="kind")
 @pytest.mark.triton
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)
@@ -145,6 +147,7 @@ def test_codes_are_expanded_to_the_weights_that_they_stand_for(
     assert_expands(name, dtype, gate_up, down)
 
 
+@pytest.mark.proof(each="stored")
 @pytest.mark.triton
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("stored", BLOCK_KINDS)

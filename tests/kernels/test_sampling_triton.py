@@ -46,6 +46,7 @@ def assert_draws_agree(logits: torch.Tensor, slot_params: SlotParams, indices: t
     assert torch.equal(device_logits.cpu().view(torch.int32), logits.view(torch.int32))
 
 
+@pytest.mark.proof(each="kind")
 @pytest.mark.parametrize(
     ("kind", "room"),
     [*((kind, "lists") for kind in KINDS), ("ties", "whole rows"), ("normal", "lists that overflow")],

@@ -146,6 +146,7 @@ def test_probable_drafts_leave_the_distribution_as_it_is(row_params: dict[str, f
     assert (accepted >= 1).double().mean().item() == pytest.approx(rate, abs=5 * (0.25 / sequences) ** 0.5)
 
 
+@pytest.mark.proof(each="dtype")
 @pytest.mark.triton
 @pytest.mark.parametrize(("dtype", "room", "seed"), [(torch.float32, 64, 1), (torch.float16, 10**6, 2)], ids=str)
 def test_triton_verifies_probable_drafts_as_the_definition_does(

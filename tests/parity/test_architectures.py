@@ -75,6 +75,7 @@ def test_a_prompt_prefilled_whole_gives_transformers_logits(pair: tuple[Any, Pat
     check_whole(pair[0], PagedDecoder(pair[1]))
 
 
+@pytest.mark.proof(each="pair")
 def test_chunks_decodes_and_neighbours_change_nothing(pair: tuple[Any, Path]) -> None:
     check_cut(pair[0], PagedDecoder(pair[1]))
 

@@ -87,6 +87,7 @@ def logits_of(folder: Path, size: int) -> list[list[torch.Tensor]]:
     return on_each_rank(size, run)
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", DENSE)
 def test_two_ranks_give_the_logits_of_transformers_and_the_same_on_each(name: str, tmp_path: Path) -> None:
     model = tiny.make(name, tmp_path)

@@ -12,6 +12,7 @@ import signal
 import struct
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import pytest
@@ -66,6 +67,10 @@ class Forked:
         """Raises what ``pytest_runtestloop`` does."""
         factory = self._session.config._tmp_path_factory  # type: ignore[attr-defined]
         factory.getbasetemp()  # the processes make theirs within it
+        with suppress(ImportError):  # a GPU machine may have none
+            from hypothesis import strategies
+
+            strategies.text().validate()  # makes a table of all characters, for which each would take 2 s for itself
         children = [self._fork() for _ in range(self._wanted)]
         try:
             while children:

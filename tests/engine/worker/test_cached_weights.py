@@ -279,6 +279,7 @@ def program(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.proof
 @needs_large_pages
 def test_memory_that_is_kept_is_in_large_pages_and_ends_a_worker_that_writes_there(
     program: subprocess.CompletedProcess[str],

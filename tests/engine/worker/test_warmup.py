@@ -72,6 +72,7 @@ def test_prefills_decodes_mixed_steps_and_log_probabilities_all_run(
     pair.device.settle()
 
 
+@pytest.mark.proof(each="slots")
 @pytest.mark.parametrize(
     ("slots", "tokens", "context"), [(SLOTS, BUDGET, CONTEXT), (1, 1, 1), (1, 24, 2), (2, 8, CONTEXT), (SLOTS, 24, 5)]
 )

@@ -22,6 +22,7 @@ def url() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
+@pytest.mark.proof
 def test_a_sweep_measures_a_server(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--url", url, "--output", "5", "--repeats", "1", "--cooldown", "0", "--out", str(tmp_path)]
     assert main(["--axis", "concurrency", "1,3", "--requests-each", "2", *more]) == 0

@@ -82,6 +82,7 @@ def hurried(checker: Grammars) -> Iterator[None]:
         checker._process._seconds = PATIENT
 
 
+@pytest.mark.proof
 def test_bombs_are_refused_or_harmless_and_cost_the_loop_little(
     vocabulary: TokenBytes, special: Mapping[str, int]
 ) -> None:

@@ -16,6 +16,7 @@ from stentor.tests.support.vision_models import FAMILIES
 SIZES = ((40, 30), (90, 20), (64, 64))
 
 
+@pytest.mark.proof(each="family")
 @pytest.mark.parametrize("family", [family for family in TEXTS if family in FAMILIES])
 def test_pictures_are_processed_as_by_the_files_of_the_model(family: str, tmp_path: Path) -> None:
     model = FAMILIES[family](tmp_path)

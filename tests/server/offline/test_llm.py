@@ -129,6 +129,7 @@ def test_a_program_that_forgets_to_close_ends_and_leaves_nobody_behind(talker: l
     assert "engine" in ended.stdout
 
 
+@pytest.mark.proof
 def test_a_file_of_requests_is_answered_and_a_second_run_asks_only_for_the_rest(
     llm: LLM,
     talker: list[str],

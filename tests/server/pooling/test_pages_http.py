@@ -45,6 +45,7 @@ def written(name: str, folder: Path) -> tuple[Any, Any]:
     return theirs, getattr(transformers, kind)(images, tokenizer)
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", MODELS)
 def test_pages_are_scored_as_transformers_scores_them(name: str, tmp_path: Path) -> None:
     theirs, processor = written(name, tmp_path)

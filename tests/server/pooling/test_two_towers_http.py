@@ -57,6 +57,7 @@ def near(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.array(found), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.proof(each="run")
 def test_texts_and_pictures_have_the_vectors_of_transformers_in_every_form(run: Run) -> None:
     async def use(served: Towers) -> None:
         async with served.client() as http:

@@ -192,6 +192,7 @@ def hurried(pool: TokenizerPool) -> Iterator[None]:
         pool._foreign._seconds = PATIENT
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_template_of_a_request_harms_nobody_else(name: str) -> None:
     source, reason = HOSTILE[name]
