@@ -29,6 +29,7 @@ from stentor.protocols.ipc.actors import (
     ClientInbox,
     Control,
     ControlDone,
+    EngineInbox,
     EngineReady,
     MediaWanted,
     MediaWritten,
@@ -99,25 +100,7 @@ class WorkerUp(NamedTuple):
     ready: WorkerReady
 
 
-Message = (
-    StartEngine
-    | Vocabulary
-    | ResumedPart
-    | Submit
-    | Append
-    | MediaWritten
-    | Abort
-    | Ping
-    | Control
-    | Shutdown
-    | Prepared
-    | StepResult
-    | WarmAdapter
-    | AdapterLoaded
-    | WorkerDown
-    | WorkerStuck
-    | WorkerUp
-)
+Message = EngineInbox | Prepared | StepResult | AdapterLoaded | WorkerDown | WorkerStuck | WorkerUp
 
 
 class EngineLoop:
