@@ -231,7 +231,7 @@ def model_config(model: Path, **changes: object) -> WorkerConfig:
         "max_num_seqs": 64,
         "max_num_batched_tokens": 256,
         "block_size": 16,
-        "kv_cache_memory": 256 << 20,
+        "kv_cache_memory": 32 << 20,
         **changes,
     }
     return WorkerConfig(**fields)  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def reference(loaded: Reference) -> Any:
 
 @pytest.fixture(scope="module")
 def engine(demo_gguf: Path) -> LocalEngine:
-    return LocalEngine(model_config(demo_gguf, max_model_len=1024))
+    return LocalEngine(model_config(demo_gguf, max_model_len=1024, kv_cache_memory=256 << 20))
 
 
 @pytest.fixture(scope="module")
