@@ -8,7 +8,7 @@ import torch
 
 from stentor.protocols.ipc.steps import RowStep
 
-from ..layers.forward_batch import LayerCache
+from ..layers.forward_batch import LayerCache, Taps
 from ..models.decoder import Decoder
 from ..models.pooling_model import PoolingModel
 from ..models.transformers_decoder import TransformersDecoder
@@ -31,6 +31,8 @@ class Passed:
     """The index of the largest of each, where it is known already."""
     states: tuple[Sequence[int], torch.Tensor] | None = None
     """Where each row begins in the hidden states, and these, where they were asked for."""
+    taps: torch.Tensor | None = None
+    """float [tokens, layers · hidden]: the stream before the layers that were named."""
     findings: Findings = field(default_factory=Findings)
 
 
@@ -52,17 +54,29 @@ class ModelPass:
         """What a pass does outside its program, in words; nothing where there is none."""
         return [] if self._programs is None else self._programs.calls
 
-    def run(self, rows: Sequence[RowStep], extras: RowExtras | None = None, *, every: bool = False) -> Passed:
-        """``every``: hidden states of all tokens are wanted. ``extras`` is what the rows bring besides tokens."""
-        if self._step is not None and (extras is None or not extras.concerns(rows)):
+    def run(
+        self,
+        rows: Sequence[RowStep],
+        extras: RowExtras | None = None,
+        *,
+        every: bool = False,
+        taps: tuple[int, ...] = (),
+    ) -> Passed:
+        """``every``: hidden states of all tokens are wanted; ``taps``: and the stream before these layers. ``extras``
+        is what the rows bring besides tokens."""
+        if self._step is not None and not taps and (extras is None or not extras.concerns(rows)):
             return self._run_program(rows, every=every)
         batch = build_batch(rows, self._rows, self._caches, self._device)
         if extras is not None:
             batch = replace(batch, forward=extras.extend(batch.forward, rows))
+        tapped = Taps(taps)
+        if taps:
+            batch = replace(batch, forward=replace(batch.forward, taps=tapped))
         hidden = self._model.forward(batch.forward)
         return Passed(
             logits=self.logits(hidden[batch.last]) if len(batch.last) else None,
             states=(batch.starts, hidden) if every else None,
+            taps=torch.cat(tapped.found, dim=1) if taps else None,
             findings=Findings() if extras is None else extras.read(batch, rows, hidden),
         )
 

@@ -26,7 +26,6 @@ from ..model_config.pooling_config import PoolingConfig
 from ..model_config.transformers_config import TransformersSpec
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
-from ..models.decoder import Decoder
 from ..models.pooling_model import PoolingModel
 from ..sharing.lease import Member
 from .adapter_rows import store_of
@@ -56,7 +55,7 @@ from .pooling_family import PoolingFamily
 from .prefault import Prefault
 from .runner import ModelRunner
 from .setup_device import run_ahead
-from .setup_drafts import DraftSource, draft_lines, draft_of, make_proposer, open_draft, settle_drafts
+from .setup_drafts import Drafter, DraftSource, draft_lines, draft_of, make_proposer, open_draft, settle_drafts
 from .setup_parts import (
     ProgressCallback,
     Setup,
@@ -216,7 +215,7 @@ def set_up_on(
     )
     if kept is not None and sizes is not None:
         kept.keep(sizes.max_model_len, sizes.blocks, sizes.num_states)
-    drafter = None if source is None else source.load(config, context, longest, progress)
+    drafter = None if source is None else source.load(config, model, longest, progress)
     asked = config.max_num_seqs
     runner: SyncRunner | AsyncRunner
     executor: Callable[[Send, DeviceLease | None], Executor]
@@ -301,7 +300,7 @@ def _runner(
     at: torch.device,
     cache_dtype: torch.dtype,
     source: DraftSource | None = None,
-    drafter: Decoder | None = None,
+    drafter: Drafter | None = None,
 ) -> tuple[SyncRunner, list[str], list[LayerCache]]:
     """With what its pass does outside its program, and its caches. ``drafter`` is what ``source`` has loaded. Raises
     :class:`SetupError` without room for the caches."""

@@ -10,13 +10,14 @@ from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import LayerCache
 from ..models.decoder import Decoder
+from ..models.draft_head import DraftHead
 from .caches import BlockCopier
 from .model_pass import ModelPass, Passed, ServedModel
 from .row_sampler import RowSampler
 from .rows import RowTable
 from .runner import ModelRunner, RowExtras
 from .sampler import Sampler
-from .speculation import Draft, Drafting, DraftModel, Proposer
+from .speculation import Drafting, DraftModel, HeadPass, PlainPass, Proposer, ProposingModel
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SyncCompute:
         device: torch.device,
         extras: RowExtras | None = None,
         proposer: Proposer | None = None,
-        draft: Draft | None = None,
+        draft: ProposingModel | None = None,
     ) -> None:
         """``proposer`` proposes the drafts of rows, or the model of ``draft`` does; without either no plan may have
         any."""
@@ -59,10 +60,16 @@ class SyncCompute:
         vocab_size = model.config.vocab_size
         sampler = Sampler(vocab_size, slots, device, ranks)
         self._drafting = None if proposer is None else Drafting(proposer, self.rows.tokens)
+        self._head: HeadPass | None = None
+        self._taps: tuple[int, ...] = ()
         if draft is not None:
-            drafter = DraftModel(
-                ModelPass(draft.model, draft.caches, self.rows, device), self.rows, sampler, draft.most
-            )
+            if isinstance(draft.model, DraftHead):
+                self._taps = draft.model.spec.taps
+                self._head = HeadPass(draft.model, draft.caches, self.rows, device)
+                drafter = DraftModel(self._head, self.rows, sampler, draft.most, behind=1)
+            else:
+                plain = PlainPass(ModelPass(draft.model, draft.caches, self.rows, device))
+                drafter = DraftModel(plain, self.rows, sampler, draft.most)
             self._drafting = Drafting(drafter, self.rows.tokens, drafter)
         self._sampler = RowSampler(self.rows, sampler, vocab_size, device, self._drafting)
         self._extras = extras
@@ -93,7 +100,10 @@ class SyncCompute:
             rows = self._drafting.lay(rows)
         elif any(row.num_drafts for row in rows):
             raise ValueError(f"step {plan.step} has drafts, and nobody here proposes any")
-        passed = self._pass.run(rows, self._extras, every=self.rows.want_prompt_logprobs(rows))
+        every = self._head is not None or self.rows.want_prompt_logprobs(rows)
+        passed = self._pass.run(rows, self._extras, every=every, taps=self._taps)
+        if self._head is not None:
+            self._head.observed(rows, passed)
         return Forwarded(plan, rows, time.perf_counter() - began, passed)
 
     def draw(self, forwarded: Forwarded, masks: Masks | None) -> StepResult:

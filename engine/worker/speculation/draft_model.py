@@ -1,26 +1,51 @@
-"""Drafts that a smaller model draws, in the same blocks as the model that verifies them."""
+"""Drafts that a smaller model draws, or a head, in the same blocks as the model that verifies them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from stentor.protocols.ipc.steps import RowStep
 
 from ...layers.forward_batch import LayerCache
 from ...models.decoder import Decoder
-from ..model_pass import ModelPass
+from ...models.draft_head import DraftHead
+from ..model_pass import ModelPass, Passed
 from ..rows import RowTable
 from ..sampler import Sampler
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A model that proposes."""
+class ProposingModel:
+    """A model that proposes, or a head."""
 
-    model: Decoder
+    model: Decoder | DraftHead
     caches: Sequence[LayerCache]
     """Of its layers, in the blocks of the model's that verifies."""
     most: int
     """Tokens that it proposes for a row at once, at most."""
+
+
+class DraftPass(Protocol):
+    """How what proposes is run over rows of the table."""
+
+    def run(self, rows: Sequence[RowStep]) -> Passed:
+        """With logits of the last token of each row that draws."""
+
+    def go_on(self, rows: Sequence[RowStep]) -> Passed:
+        """The same of rows of one token each, behind that of which they have drawn it."""
+
+    def remove(self, slot: int) -> None:
+        """The row of this slot has left."""
+
+
+class PlainPass:
+    """That of a model, which needs nothing but tokens."""
+
+    def __init__(self, model: ModelPass) -> None:
+        self.run = self.go_on = model.run
+
+    def remove(self, slot: int) -> None:
+        pass
 
 
 class DraftModel:
@@ -32,15 +57,18 @@ class DraftModel:
     The draft's keys and values lie in the same blocks, at the same places, as those of the model that verifies. They
     are written for prompts in the step that computes these, for what a row has drawn before it drafts, and else once a
     row is a block behind, or leaves. So blocks that a later prompt finds hold them too.
+
+    A head is one position behind: it is computed where the verifying model has been, and knows the token that follows.
     """
 
-    def __init__(self, model: ModelPass, rows: RowTable, sampler: Sampler, most: int) -> None:
-        """``rows`` and ``sampler`` are those of the model that verifies."""
+    def __init__(self, model: DraftPass, rows: RowTable, sampler: Sampler, most: int, *, behind: int = 0) -> None:
+        """``rows`` and ``sampler`` are those of the model that verifies. ``behind``: 1 for a head."""
         self.most = most
         self._model = model
         self._rows = rows
         self._sampler = sampler
         slots, width = rows.tokens.shape
+        self._behind = behind
         self._longest: int = width - 1
         self._lengths = [0] * slots
         """Tokens of each row; 0 while nobody has the slot."""
@@ -61,11 +89,14 @@ class DraftModel:
         self._lengths[slot] = 0
         self._computed[slot] = None
         self._right.pop(slot, None)
+        self._model.remove(slot)
 
     def append(self, slot: int, tokens: Sequence[int]) -> None:
         length, computed = self._lengths[slot], self._computed[slot]
         if computed is not None:
-            self._computed[slot] = min(computed, length + self._right.pop(slot, 0))
+            right = self._right.pop(slot, 0)
+            # a head's keys of drafts are made of what itself has left, and once more of the model's hidden states
+            self._computed[slot] = min(computed, length - 1 if self._behind else length + right)
         self._lengths[slot] = length + len(tokens)
         self._written[slot] = self._lengths[slot] - 1
 
@@ -78,11 +109,14 @@ class DraftModel:
             if not length:
                 continue
             if (computed := self._computed[slot]) is None:
-                computed = self._computed[slot] = row.start
-            if not row.sample or row.count > 1:
-                self._due[slot] = self._written[slot] = row.start + row.count
-            elif length - computed > self._rows.block_size:
-                self._due[slot] = length
+                computed = self._computed[slot] = self._written[slot] = row.start
+            is_prompt = not row.sample or row.count > 1
+            reach = row.start + row.count if is_prompt else length
+            end = self._written[slot] if self._behind else reach
+            if is_prompt or end - computed > self._rows.block_size:
+                self._due[slot] = end
+            if is_prompt:
+                self._written[slot] = reach
 
     def leave(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -98,11 +132,13 @@ class DraftModel:
             steps = []
             for slot, drafts in found.items():
                 if counts[slot] > behind:
-                    at = self._lengths[slot] + behind - 1
-                    tokens[slot, at] = drafts[-1]
-                    steps.append(RowStep(slot, at, 1, [], True))
-                    self._computed[slot] = at + 1
-            for slot, token in self._drawn(steps).items():
+                    end = self._lengths[slot] + behind
+                    tokens[slot, end - 1] = drafts[-1]
+                    steps.append(RowStep(slot, end - 1 - self._behind, 1, [], True))
+                    self._computed[slot] = end - self._behind
+            if not steps:
+                break
+            for slot, token in self._drawn(steps, self._model.go_on(steps)).items():
                 found[slot].append(token)
         for slot, drafts in found.items():
             self._sampler.take_back(slot, drafts)
@@ -115,7 +151,7 @@ class DraftModel:
 
     def _pass(self, drafting: Mapping[int, int]) -> dict[int, int]:
         """Computes what rows lack, as far as is due, and to their ends those that draft: of these the first draft."""
-        ends = {**self._due, **{slot: self._lengths[slot] for slot in drafting}}
+        ends = {**self._due, **{slot: self._lengths[slot] - self._behind for slot in drafting}}
         self._due = {}
         steps = []
         for slot, end in ends.items():
@@ -123,13 +159,10 @@ class DraftModel:
             if start is not None and start < end:
                 steps.append(RowStep(slot, start, end - start, [], slot in drafting))
                 self._computed[slot] = end
-        return self._drawn(steps)
+        return self._drawn(steps, self._model.run(steps)) if steps else {}
 
-    def _drawn(self, steps: Sequence[RowStep]) -> dict[int, int]:
-        """What the rows that draw have drawn, by slot."""
-        if not steps:
-            return {}
-        passed = self._model.run(steps)
+    def _drawn(self, steps: Sequence[RowStep], passed: Passed) -> dict[int, int]:
+        """What the rows that draw have drawn in a pass, by slot."""
         slots = [step.slot for step in steps if step.sample]
         if passed.logits is None:
             return {}
