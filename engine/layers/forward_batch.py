@@ -121,6 +121,21 @@ class MediaBatch:
         return x.index_add(0, self.places, features.to(x.dtype))
 
 
+@dataclass(frozen=True)
+class Taps:
+    """Where a pass's stream is taken on the way, for a head that drafts."""
+
+    layers: tuple[int, ...]
+    """Ascending: before these."""
+    found: list[torch.Tensor] = field(default_factory=list)
+    """Of each [tokens, hidden], once the pass has run."""
+
+    def take(self, x: torch.Tensor) -> torch.Tensor:
+        """x, of which a copy is kept."""
+        self.found.append(x.clone())
+        return x
+
+
 @dataclass
 class ChosenTokens:
     """What an index chose, for itself and for layers behind it that share it."""
@@ -168,6 +183,8 @@ class ForwardBatch:
     turns: tuple[torch.Tensor, torch.Tensor] | None = None
     """Cosines and sines by which queries and keys turn in place of those of the layers' tables, float32
     [positions, rotating pairs] each."""
+    taps: Taps | None = None
+    """None: nothing is taken on the way."""
     after_layer: Callable[[], None] | None = None
     """Called behind every layer that sees whole texts: others may compute on the device then."""
 
@@ -193,7 +210,9 @@ class ForwardBatch:
         caches: Sequence[LayerCache],
         media: MediaBatch | None = None,
         adapter_rows: AdapterRows | None = None,
+        taps: Taps | None = None,
     ) -> "ForwardBatch":
         """For a pass over these caches that is to be recorded; ``media`` says what may stand in place of tokens,
-        ``adapter_rows`` whether some may have adapters."""
-        return cls(tokens, torch.empty(0, dtype=torch.int64), caches, media=media, adapter_rows=adapter_rows)
+        ``adapter_rows`` whether some may have adapters, ``taps`` where the stream is taken."""
+        positions = torch.empty(0, dtype=torch.int64)
+        return cls(tokens, positions, caches, media=media, adapter_rows=adapter_rows, taps=taps)

@@ -66,11 +66,13 @@ class Layer:
             self._scalar = context.empty(1, dtype=torch.float32)
             weights.add(f"{model.prefix}.{layer}.{spec.scalar}", self._scalar)
 
-    def __call__(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> tuple[Stream | None, Stream]:
+    def __call__(
+        self, delta: Stream | None, residual: Stream, batch: ForwardBatch, given: Stream | None = None
+    ) -> tuple[Stream | None, Stream]:
         """``delta`` [tokens, hidden] of the layer before is added to the stream ``residual`` first, in place. Returns
-        this layer's, not yet added, and the stream."""
+        this layer's, not yet added, and the stream. ``given`` is what the mixer takes in place of the stream."""
         if self._mixer is not None:
-            x = joined(delta, residual, self._mixer_in)
+            x = joined(delta, residual, self._mixer_in) if given is None else given
             delta = _scaled(self._mixer(x, batch), self._mixer_scale, self._mixer_out)
             if self._beside is not None:
                 delta, residual = _scaled(self._beside(x, batch), self._beside_scale), added_(residual, delta)

@@ -101,6 +101,9 @@ class AttentionSpec:
     output_bias: bool = False
     fused: bool = False
     """The checkpoint stores ``qkv_proj`` (Phi-3)."""
+    inputs: int = 1
+    """Hidden sizes that queries, keys and values are made of: 2 where an embedding stands before the hidden state
+    (EAGLE-3)."""
     name: str = "self_attn"
     """Before the names that its tensors are stored under."""
     out: str = "o_proj"
@@ -123,7 +126,7 @@ class AttentionSpec:
         into = queries if self.shares >= 0 else into
         unbiased = self.gate, "" if self.key_bias else "k_proj"
         return (
-            Projection(into, hidden, self.qkv_bias, tuple(f"{name}.{part}" for part in unbiased if part)),
+            Projection(into, hidden * self.inputs, self.qkv_bias, tuple(f"{name}.{part}" for part in unbiased if part)),
             Projection(((f"{name}.{self.out}", hidden),), q, self.output_bias),
         )
 

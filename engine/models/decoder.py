@@ -14,7 +14,7 @@ from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
 from ..layers.adapters import NOBODY, AdapterRows
-from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch
+from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear, PlainLinear
@@ -53,11 +53,11 @@ class Decoder:
         rotary = self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens)
         sees_whole = any(isinstance(each.mixer, AttentionSpec) and each.mixer.whole_spans for each in config.layers)
         self._media = MediaBatch(media_layers, sees_whole)
-        self._bodies: dict[tuple[bool, bool], Body] = {}
-        """Of passes in which some tokens are media, and some rows have adapters."""
+        self._bodies: dict[tuple[bool, bool, tuple[int, ...]], Body] = {}
+        """Of passes in which some tokens are media, some rows have adapters, or the stream is taken on the way."""
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
-            inputs = PerLayerInputs(self.weights, config.per_layer, config, self._embedded_rows, context)
+            inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
         self._layers = [
             Layer(self.weights, layer, config, rotary, context, inputs) for layer in range(len(config.layers))
         ]
@@ -104,7 +104,7 @@ class Decoder:
         where weights are packed, and good until the next pass.
         """
         if batch.texts is None and (programs := self.programs(batch.caches)) is not None:
-            if batch.media is None and batch.adapter_rows is None:
+            if batch.media is None and batch.adapter_rows is None and batch.taps is None:
                 return programs.hidden(batch)
             return self._body_for(batch).hidden(batch)
         hidden = self._hidden(batch)
@@ -124,7 +124,11 @@ class Decoder:
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added
+        tapped = () if batch.taps is None else batch.taps.layers
         for number, layer in enumerate(self._layers):
+            if number in tapped:
+                summed = residual if delta is None else added_(residual, delta)
+                delta, residual = None, _changed(summed, "the stream, for a head that drafts", _take, batch)
             delta, residual = layer(delta, residual, batch)
             if media is not None and number in self._media.layers:
                 residual = _changed(residual, "features of media", partial(_add, number), batch)
@@ -140,7 +144,8 @@ class Decoder:
             return tokens.embed(self._embedding.weight, self._embedding_scale)
         return (self._embedding.rows(tokens) * self._embedding_scale).to(self.context.dtype)
 
-    def _embedded_rows(self, tokens: torch.Tensor) -> torch.Tensor:
+    def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        """int64 [tokens] → what the first layer gets of them [tokens, hidden], where no norm stands before it."""
         rows = self._embedded(tokens)
         assert isinstance(rows, torch.Tensor)
         return rows
@@ -158,6 +163,12 @@ class Decoder:
         """Logits as the head leaves them."""
         return self._head(self._norm.plain(hidden))
 
+    def logits_of(self, normed: torch.Tensor) -> torch.Tensor:
+        """The same of hidden states that need no norm, an operation a call."""
+        product = self._head(normed)
+        assert isinstance(product, torch.Tensor)
+        return self.finished(product.float())
+
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → what the head would get, not rounded: float32."""
         return self._norm.exact(hidden)
@@ -172,11 +183,12 @@ class Decoder:
         return self._programs
 
     def _body_for(self, batch: ForwardBatch) -> Body:
-        """The pass over the batch's caches where some of its tokens are media, or have adapters, recorded when there
-        first are any."""
-        kind = batch.media is not None, batch.adapter_rows is not None
+        """The pass over the batch's caches where some of its tokens are media, have adapters, or are taken on the way,
+        recorded when there first are any."""
+        taps = batch.taps
+        kind = batch.media is not None, batch.adapter_rows is not None, () if taps is None else taps.layers
         if (body := self._bodies.get(kind)) is None:
-            residual = self._recorded(batch.caches, self._media if kind[0] else None, NOBODY if kind[1] else None)
+            residual = self._recorded(batch.caches, self._media if kind[0] else None, NOBODY if kind[1] else None, taps)
             body = self._bodies[kind] = Body(residual, batch.caches)
         return body
 
@@ -208,8 +220,9 @@ class Decoder:
         caches: Sequence[LayerCache],
         media: MediaBatch | None = None,
         adapter_rows: AdapterRows | None = None,
+        taps: Taps | None = None,
     ) -> Traced:
-        residual = self._hidden(ForwardBatch.traced(TracedTokens(Program()), caches, media, adapter_rows))
+        residual = self._hidden(ForwardBatch.traced(TracedTokens(Program()), caches, media, adapter_rows, taps))
         assert isinstance(residual, Traced)
         return residual
 
@@ -227,6 +240,11 @@ def _changed(x: Stream, what: str, change: Callable[[torch.Tensor, Any], torch.T
         return x.call(what, change, x.width)
     assert isinstance(x, torch.Tensor)
     return change(x, batch)
+
+
+def _take(x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    assert batch.taps is not None
+    return batch.taps.take(x)
 
 
 def _put(scale: float, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

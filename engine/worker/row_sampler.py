@@ -8,7 +8,6 @@ import torch
 
 from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowDrafts, RowStep, StepPlan, TokenLogprobs
 
-from ..layers.rank_group import RankGroup
 from .masks import NO_MASKS, SlotMasks, mask_counts, position_masks
 from .rows import PromptWork, RowTable
 from .sampler import Sampler
@@ -33,16 +32,15 @@ class RowSampler:
     def __init__(
         self,
         rows: RowTable,
+        sampler: Sampler,
         vocab_size: int,
-        slots: int,
         device: torch.device,
-        ranks: RankGroup | None = None,
         drafting: Drafting | None = None,
     ) -> None:
-        """``ranks``: see :class:`.sampler.Sampler`. ``drafting`` is told what rows gain."""
+        """``drafting`` is told what rows gain."""
         self._rows = rows
         self._drafting = drafting
-        self._sampler = Sampler(vocab_size, slots, device, ranks)
+        self._sampler = sampler
         self._rules = RuleTable(vocab_size, device)
         self._vocab_size = vocab_size
 

@@ -113,6 +113,19 @@ class Sampler:
             return tokens, None
         return tokens, self._logprobs(logits, raw, rows, tokens)
 
+    def draft(self, logits: torch.Tensor, slots: Sequence[int], best: list[int] | None = None) -> list[int]:
+        """What :meth:`sample` would draw of these logits, without masks and log-probabilities: with the row's noise,
+        temperature, cuts, penalties and bias. Rows take it as drawn until :meth:`take_back`."""
+        rows = [self._row(slot) for slot in slots]
+        if best is None or not all(row.greedy and not row.edits for row in rows):
+            self._edit(logits, rows, slots, NO_MASKS)
+            best = self._draw(logits, slots, rows)
+        return [row.append(token) for row, token in zip(rows, best, strict=True)]
+
+    def take_back(self, slot: int, tokens: Sequence[int]) -> None:
+        """The tokens that a row has taken last, which :meth:`draft` has drawn."""
+        self._row(slot).take_back(tokens)
+
     def are_plain(self, slots: Sequence[int]) -> bool:
         """Whether each of these rows takes the largest logit as it is, and asks for nothing besides."""
         return all(self._row(slot).plain for slot in slots)

@@ -17,6 +17,8 @@ class SeenTokens:
 
     def __init__(self, prompt: Iterable[int], outputs: Iterable[int], vocab_size: int, device: torch.device) -> None:
         counts = Counter(dict.fromkeys((t for t in prompt if 0 <= t < vocab_size), 0))
+        self._of_prompt = len(counts)
+        """The first places, which stay whatever is taken back."""
         counts.update(t for t in outputs if 0 <= t < vocab_size)
         self._places = {token: place for place, token in enumerate(counts)}
         self._counts = counts
@@ -36,6 +38,14 @@ class SeenTokens:
             self._lists[0, place] = token
         self._counts[token] += 1
         self._lists[1, place] = self._counts[token]
+
+    def take_back(self, token: int) -> None:
+        """The last output is none."""
+        place = self._places[token]
+        self._counts[token] -= 1
+        self._lists[1, place] = self._counts[token]
+        if not self._counts[token] and place >= self._of_prompt:
+            del self._places[token], self._counts[token]
 
     def lists(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and output counts, int64 [distinct tokens]; views that the next append may change."""
@@ -97,6 +107,13 @@ class SampledRow:
         if self.seen is not None:
             self.seen.append(token)
         return token
+
+    def take_back(self, tokens: Sequence[int]) -> None:
+        """What was appended last, oldest first, was not drawn."""
+        self.index -= len(tokens)
+        if self.seen is not None:
+            for token in reversed(tokens):
+                self.seen.take_back(token)
 
 
 def _allowed(params: SamplingParams, vocab_size: int) -> list[int] | None:

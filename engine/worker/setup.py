@@ -55,7 +55,7 @@ from .pooling_family import PoolingFamily
 from .prefault import Prefault
 from .runner import ModelRunner
 from .setup_device import run_ahead
-from .setup_drafts import make_proposer, settle_drafts
+from .setup_drafts import Drafter, DraftSource, draft_lines, draft_of, make_proposer, open_draft, settle_drafts
 from .setup_parts import (
     ProgressCallback,
     Setup,
@@ -172,6 +172,7 @@ def set_up_on(
         _check_adaptable(config, family)
     config, notes = settle_drafts(with_limits(config, family.limits), family, at)
     wanted = family.longest(config)
+    source = open_draft(config, family, wanted)
     if isinstance(family, PoolingFamily) and not family.groups:
         config = msgspec.structs.replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, wanted))
     has_own_cpus = False
@@ -203,14 +204,18 @@ def set_up_on(
         budget = config.kv_cache_memory or 0
         if config.kv_cache_memory is None and settled is None:
             needed = _bytes_of(shapes()) + (adapter_bytes(config, shapes().context.adapters) if context.adapters else 0)
+            needed += 0 if source is None else source.nbytes(config, context)
             budget = default_kv_bytes(needed, config.memory_share / config.tensor_parallel_size)
         sizes = agreed(family.size(config, shapes, wanted, cache_dtype, budget, settled), ranks)
     longest = wanted if sizes is None else sizes.max_model_len
+    if source is not None:
+        source.check_length(longest)
     model = load_weights(
         lambda context: family.make(context, longest), family.fill, checkpoint, config, context, progress, kept
     )
     if kept is not None and sizes is not None:
         kept.keep(sizes.max_model_len, sizes.blocks, sizes.num_states)
+    drafter = None if source is None else source.load(config, model, longest, progress)
     asked = config.max_num_seqs
     runner: SyncRunner | AsyncRunner
     executor: Callable[[Send, DeviceLease | None], Executor]
@@ -226,12 +231,12 @@ def set_up_on(
             budget -= adapter_bytes(config, context.adapters)
             sizes = agreed(family.size(config, lambda: model, wanted, cache_dtype, budget), ranks)
         config = with_rows(config, sizes.num_states)
-        runner, calls, caches = _runner(config, family, model, sizes, at, cache_dtype)
+        runner, calls, caches = _runner(config, family, model, sizes, at, cache_dtype, source, drafter)
         notes += call_notes(calls)
         pages = Prefault(cache_tensors(caches)) if device is None and isinstance(family, Text) else None
         executor = partial(SyncExecutor, runner, pages=pages)
         name = str(at) if device is None else device.name
-        memory = [MemoryLine("weights", _bytes_of(model), f"{dtype_name(dtype)} on {name}")]
+        memory = [MemoryLine("weights", _bytes_of(model), f"{dtype_name(dtype)} on {name}"), *draft_lines(drafter)]
         memory += family.memory(config, model, sizes)
     if config.max_num_seqs < asked:
         notes.append(
@@ -288,9 +293,17 @@ def _bytes_of(model: Any) -> int:
 
 
 def _runner(
-    config: WorkerConfig, family: Family, model: Any, sizes: Sizes, at: torch.device, cache_dtype: torch.dtype
+    config: WorkerConfig,
+    family: Family,
+    model: Any,
+    sizes: Sizes,
+    at: torch.device,
+    cache_dtype: torch.dtype,
+    source: DraftSource | None = None,
+    drafter: Drafter | None = None,
 ) -> tuple[SyncRunner, list[str], list[LayerCache]]:
-    """With what its pass does outside its program, and its caches. Raises :class:`SetupError` without room for them."""
+    """With what its pass does outside its program, and its caches. ``drafter`` is what ``source`` has loaded. Raises
+    :class:`SetupError` without room for the caches."""
     caches: list[LayerCache] = []
     try:
         if family.groups:
@@ -299,15 +312,17 @@ def _runner(
         room = f"{sizes.blocks * sizes.block_bytes / GIB:.2f} GiB"
         raise SetupError(f"{at} has no room for {room} of KV cache: lower --kv-cache-memory") from error
     extras = family.extras(config, model, sizes)
+    own, draft = draft_of(source, drafter, caches)
     compute = SyncCompute(
         model,
-        caches,
+        own,
         slots=config.max_num_seqs,
         max_model_len=sizes.max_model_len,
         block_size=config.block_size,
         device=at,
         extras=extras,
         proposer=make_proposer(config),
+        draft=draft,
     )
     return ModelRunner(compute, extras), compute.calls, caches
 

@@ -1,15 +1,36 @@
 """Whether a worker proposes drafts, and who does in it."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
 import msgspec
 import torch
 
-from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.actors import MemoryLine
+from stentor.protocols.ipc.config import DraftMethod, WorkerConfig
 
+from ..layers.forward_batch import LayerCache
+from ..layers.layer_context import LayerContext
+from ..loading.checkpoint import Checkpoint, open_checkpoint
+from ..loading.generation_config import GenerationConfig
+from ..loading.safetensors_index import read_json, safetensors_index
+from ..model_config.attention_spec import CacheSpec
+from ..model_config.config_fields import ConfigError
+from ..model_config.draft_head_spec import DraftHeadSpec, eagle_head, mtp_head
+from ..model_config.model_spec import ModelSpec
+from ..model_config.transformers_config import TransformersSpec
+from ..models.decoder import Decoder
+from ..models.draft_head import DraftHead
 from .errors import SetupError
 from .families import Family, Text
-from .speculation import NgramProposer, Proposer
+from .setup_parts import ProgressCallback, dtype_name, layer_context, load_weights
+from .speculation import NgramProposer, Proposer, ProposingModel
 
-_OPTION = "--speculative-config"
+_OPTION: Final = "--speculative-config"
+Drafter = Decoder | DraftHead
 
 
 def settle_drafts(config: WorkerConfig, family: Family, device: torch.device) -> tuple[WorkerConfig, list[str]]:
@@ -32,10 +53,164 @@ def settle_drafts(config: WorkerConfig, family: Family, device: torch.device) ->
 
 
 def make_proposer(config: WorkerConfig) -> Proposer | None:
-    """None where no drafts are asked for."""
+    """None where no drafts are asked for, or a model proposes them."""
     asked = config.speculative
-    if asked is None:
+    if asked is None or asked.method != "ngram":
         return None
     return NgramProposer(
         config.max_num_seqs, asked.num_speculative_tokens, asked.prompt_lookup_min, asked.prompt_lookup_max
     )
+
+
+@dataclass(frozen=True)
+class DraftSource:
+    """A model that proposes, or a head, before it is loaded. Its layers keep what they keep in the blocks of the model
+    that verifies: as further layers of that."""
+
+    checkpoint: Checkpoint
+    spec: ModelSpec | DraftHeadSpec
+    most: int
+    """Tokens that it proposes for a sequence in a step."""
+    model: ModelSpec
+    """That verifies."""
+    first_cache: int
+    """Of all caches, which is that of its first layer."""
+    within: str = ""
+    """How names of its tensors begin in a checkpoint that holds others too."""
+
+    @property
+    def layers(self) -> ModelSpec:
+        return self.spec if isinstance(self.spec, ModelSpec) else self.spec.backbone
+
+    def check_length(self, max_model_len: int) -> None:
+        """Raises :class:`.errors.SetupError` where it cannot be as long as sequences are."""
+        if max_model_len > self.layers.max_position:
+            raise SetupError(
+                f"{_OPTION}: sequences have up to {max_model_len} tokens, and the draft model was made for "
+                f"{self.layers.max_position}: give --max-model-len {self.layers.max_position}"
+            )
+
+    def nbytes(self, config: WorkerConfig, context: LayerContext) -> int:
+        """Of its weights, beside a model of this ``context``."""
+        shapes = replace(self._context(config, context), shapes_only=True)
+        if isinstance(self.spec, ModelSpec):
+            return Decoder(self.spec, shapes, max_model_len=1).weights.total_bytes
+        return DraftHead(self.spec, self.model, shapes, 1).weights.total_bytes
+
+    def load(self, config: WorkerConfig, model: Decoder, max_model_len: int, progress: ProgressCallback) -> Drafter:
+        """Computes in the dtype of the ``model`` that verifies."""
+        own = self._context(config, model.context)
+        spec = self.spec
+        if isinstance(spec, ModelSpec):
+            make = partial(Decoder, spec, max_model_len=max_model_len)
+            return load_weights(make, Decoder.load, self.checkpoint, config, own, progress)
+
+        def fill(head: DraftHead, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+            head.load((name, tensor) for name, tensor in tensors if name.startswith(self.within))
+
+        def make_head(context: LayerContext) -> DraftHead:
+            return DraftHead(spec, model, context, max_model_len)
+
+        return load_weights(make_head, fill, self.checkpoint, config, own, progress)
+
+    def _context(self, config: WorkerConfig, context: LayerContext) -> LayerContext:
+        if isinstance(self.spec, DraftHeadSpec):
+            return replace(context, quantized=None, adapters=None, memory=None)
+        online = "none" if self.checkpoint.quantized is not None else config.quantization
+        plain = msgspec.structs.replace(config, enable_lora=False, quantization=online)
+        return replace(layer_context(self.checkpoint, plain, context.device, context.dtype), packed=context.packed)
+
+
+def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSource | None:
+    """What proposes, whose layers are added to those that ``family`` keeps blocks for; None where no model does.
+
+    ``longest``: see :meth:`.families.Family.longest`. Raises :class:`.errors.SetupError` for one that cannot propose
+    here, and the loader's errors.
+    """
+    asked = config.speculative
+    if asked is None or asked.method == "ngram":
+        return None
+    assert isinstance(family, Text)
+    if config.tensor_parallel_size > 1:
+        raise SetupError(f"{_OPTION}: what drafts is not split over workers; leave --tensor-parallel-size out")
+    model = family.spec
+    source = DraftSource(
+        family.checkpoint, model, asked.num_speculative_tokens, model, sum(len(group.layers) for group in family.groups)
+    )
+    path = Path(asked.model)
+    if asked.method == "draft_model":
+        checkpoint = open_checkpoint(path, "dummy" if config.load_format == "dummy" else "auto")
+        if why := _unfit(checkpoint.decoder, model.vocab_size, longest):
+            raise SetupError(f"{_OPTION}: {why}")
+        source = replace(source, checkpoint=checkpoint, spec=checkpoint.decoder)
+    elif isinstance(model, TransformersSpec):
+        raise SetupError(f"{_OPTION}: {model.architecture} runs on transformers' code, which keeps no hidden states")
+    else:
+        try:
+            source = _headed(source, path, asked.method)
+        except ConfigError as error:
+            raise SetupError(f"{_OPTION}: {asked.model or model.architecture}: {error}") from error
+    first = len(model.layers)
+    family.groups = (*family.groups, *(_behind(group, first) for group in source.layers.cache_groups))
+    family.beside = (*family.beside, *source.checkpoint.files)
+    return source
+
+
+def _headed(source: DraftSource, path: Path, method: DraftMethod) -> DraftSource:
+    """With a head of the checkpoint at ``path``, or of the model's own. Raises
+    :class:`..model_config.config_fields.ConfigError` where there is none that fits."""
+    model = source.model
+    if method == "mtp":
+        if source.checkpoint.format != "safetensors" or source.checkpoint.quantized is not None:
+            raise ConfigError("its heads are read of plain weights in safetensors files alone; name another method")
+        return replace(source, spec=mtp_head(model), within=f"{model.prefix}.{len(model.layers)}.")
+    described, tensors = read_json(path / "config.json"), safetensors_index(path)
+    checkpoint = Checkpoint(
+        "safetensors",
+        path,
+        tuple(dict.fromkeys(tensor.file for tensor in tensors)),
+        model,
+        model_dtype := tensors[0].dtype,
+        GenerationConfig(),
+        stored_bytes={model_dtype: sum(tensor.nbytes for tensor in tensors)},
+    )
+    spec = eagle_head(described, {tensor.name for tensor in tensors}, model, third=method == "eagle3")
+    return replace(source, checkpoint=checkpoint, spec=spec)
+
+
+def _unfit(spec: ModelSpec, vocab_size: int, longest: int) -> str:
+    """Why a model cannot propose; empty where it can."""
+    if isinstance(spec, TransformersSpec):
+        return f"the draft model ({spec.architecture}) runs on transformers' code, expected one that is native here"
+    if spec.states:
+        return f"the draft model ({spec.architecture}) has recurrent states, which cannot take drafts back"
+    if any(0 < group.window < longest for group in spec.cache_groups):
+        return (
+            f"layers of the draft model ({spec.architecture}) see a window of their tokens, expected ones that see all"
+        )
+    if spec.vocab_size != vocab_size:
+        return (
+            f"the draft model has a vocabulary of {spec.vocab_size} tokens, the model one of {vocab_size}: name one "
+            "with the same tokenizer"
+        )
+    return ""
+
+
+def _behind(group: CacheSpec, first: int) -> CacheSpec:
+    return replace(group, layers=tuple(first + layer for layer in group.layers))
+
+
+def draft_of(
+    source: DraftSource | None, model: Drafter | None, caches: Sequence[LayerCache]
+) -> tuple[Sequence[LayerCache], ProposingModel | None]:
+    """The caches of the model that verifies, of all, and what proposes with the rest."""
+    if source is None or model is None:
+        return caches, None
+    return caches[: source.first_cache], ProposingModel(model, caches[source.first_cache :], source.most)
+
+
+def draft_lines(model: Drafter | None) -> list[MemoryLine]:
+    """Of its weights, where a model proposes."""
+    if model is None:
+        return []
+    return [MemoryLine("draft model", model.weights.total_bytes, dtype_name(model.context.dtype))]

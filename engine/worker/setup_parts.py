@@ -20,6 +20,7 @@ from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.weights import iterate_weights
 from ..models.decoder import Decoder
+from ..models.draft_head import DraftHead
 from ..models.pooling_model import PoolingModel
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
@@ -208,7 +209,7 @@ def share_threads(config: WorkerConfig) -> None:
     torch.set_num_threads(choose_cpus(config, torch.get_num_threads()).threads)
 
 
-M = TypeVar("M", bound=Decoder | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel)
+M = TypeVar("M", bound=Decoder | DraftHead | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel)
 
 
 def load_weights(
@@ -255,7 +256,7 @@ def _stored_shapes(
         return checkpoint.decoder.shapes()
     plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True, adapters=None)
     model = make(plain)
-    return model.weights.shapes if isinstance(model, Decoder | TransformersDecoder | Whisper) else {}
+    return model.weights.shapes if isinstance(model, Decoder | DraftHead | TransformersDecoder | Whisper) else {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -1,9 +1,8 @@
-"""Steps that are waited for, whatever the model: builds the batch, runs the model, draws and reads."""
+"""Steps that are waited for, whatever the model: runs its rows, draws and reads."""
 
-import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -11,18 +10,14 @@ from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
 from ..layers.forward_batch import LayerCache
 from ..models.decoder import Decoder
-from ..models.pooling_model import PoolingModel
-from ..models.transformers_decoder import TransformersDecoder
-from ..models.voxtral_realtime import VoxtralRealtime
-from ..models.whisper import Whisper
-from .batch import build_batch
+from ..models.draft_head import DraftHead
 from .caches import BlockCopier
+from .model_pass import ModelPass, Passed, ServedModel
 from .row_sampler import RowSampler
 from .rows import RowTable
-from .runner import Findings, ModelRunner, RowExtras
-from .speculation import Drafting, Proposer
-
-ServedModel = Decoder | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel
+from .runner import ModelRunner, RowExtras
+from .sampler import Sampler
+from .speculation import Drafting, DraftModel, HeadPass, PlainPass, Proposer, ProposingModel
 
 
 @dataclass(frozen=True)
@@ -33,13 +28,7 @@ class Forwarded:
     rows: Sequence[RowStep]
     """Where they really were, with their drafts."""
     seconds: float
-    logits: torch.Tensor | None = None
-    """Of the last token of each row that draws, and of its drafts."""
-    best: list[int] | None = None
-    """The index of the largest of each, where it is known already."""
-    states: tuple[Sequence[int], torch.Tensor] | None = None
-    """Where each row begins in the hidden states, and these, where rows ask for log-probabilities of their prompts."""
-    findings: Findings = field(default_factory=Findings)
+    passed: Passed = field(default_factory=Passed)
 
 
 SyncRunner = ModelRunner[Forwarded, StepResult]
@@ -59,26 +48,37 @@ class SyncCompute:
         device: torch.device,
         extras: RowExtras | None = None,
         proposer: Proposer | None = None,
+        draft: ProposingModel | None = None,
     ) -> None:
-        """``proposer`` proposes the drafts of rows; without one no plan may have any."""
+        """``proposer`` proposes the drafts of rows, or the model of ``draft`` does; without either no plan may have
+        any."""
         self.model = model
-        self._caches = caches
-        self._copier = BlockCopier(caches)
-        self._device = device
-        self.rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in caches), default=0))
+        kept = caches if draft is None else [*caches, *draft.caches]
+        self._copier = BlockCopier(kept)
+        self.rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in kept), default=0))
         ranks = model.context.ranks if isinstance(model, Decoder) else None
+        vocab_size = model.config.vocab_size
+        sampler = Sampler(vocab_size, slots, device, ranks)
         self._drafting = None if proposer is None else Drafting(proposer, self.rows.tokens)
-        self._sampler = RowSampler(self.rows, model.config.vocab_size, slots, device, ranks, self._drafting)
+        self._head: HeadPass | None = None
+        self._taps: tuple[int, ...] = ()
+        if draft is not None:
+            if isinstance(draft.model, DraftHead):
+                self._taps = draft.model.spec.taps
+                self._head = HeadPass(draft.model, draft.caches, self.rows, device)
+                drafter = DraftModel(self._head, self.rows, sampler, draft.most, behind=1)
+            else:
+                plain = PlainPass(ModelPass(draft.model, draft.caches, self.rows, device))
+                drafter = DraftModel(plain, self.rows, sampler, draft.most)
+            self._drafting = Drafting(drafter, self.rows.tokens, drafter)
+        self._sampler = RowSampler(self.rows, sampler, vocab_size, device, self._drafting)
         self._extras = extras
-        self._programs = model.programs(caches) if isinstance(model, Decoder) else None
-        self._step = (
-            None if self._programs is None else self._programs.step_over(self.rows.tokens, self.rows.blocks, block_size)
-        )
+        self._pass = ModelPass(model, caches, self.rows, device)
 
     @property
     def calls(self) -> list[str]:
         """What a pass does outside its program, in words; nothing where there is none."""
-        return [] if self._programs is None else self._programs.calls
+        return self._pass.calls
 
     def enter(self, plan: StepPlan) -> None:
         self._copier.copy_(plan.copies)
@@ -100,18 +100,20 @@ class SyncCompute:
             rows = self._drafting.lay(rows)
         elif any(row.num_drafts for row in rows):
             raise ValueError(f"step {plan.step} has drafts, and nobody here proposes any")
-        alone = self._step is not None and (self._extras is None or not self._extras.concerns(rows))
-        forwarded = self._run_program(plan, rows) if alone else self._run(plan, rows)
-        return replace(forwarded, seconds=time.perf_counter() - began)
+        every = self._head is not None or self.rows.want_prompt_logprobs(rows)
+        passed = self._pass.run(rows, self._extras, every=every, taps=self._taps)
+        if self._head is not None:
+            self._head.observed(rows, passed)
+        return Forwarded(plan, rows, time.perf_counter() - began, passed)
 
     def draw(self, forwarded: Forwarded, masks: Masks | None) -> StepResult:
         began = time.perf_counter()
-        plan, rows = forwarded.plan, forwarded.rows
-        drawn = self._sampler.draw(rows, forwarded.logits, forwarded.best, plan, masks)
+        plan, rows, passed = forwarded.plan, forwarded.rows, forwarded.passed
+        drawn = self._sampler.draw(rows, passed.logits, passed.best, plan, masks)
         prompts = []
-        if forwarded.states is not None:
-            starts, hidden = forwarded.states
-            prompts = self._sampler.prompt_logprobs(self.rows.prompt_work(rows, starts), hidden, self._logits)
+        if passed.states is not None:
+            starts, hidden = passed.states
+            prompts = self._sampler.prompt_logprobs(self.rows.prompt_work(rows, starts), hidden, self._pass.logits)
         return StepResult(
             epoch=plan.epoch,
             step=plan.step,
@@ -119,10 +121,10 @@ class SyncCompute:
             logprobs=drawn.logprobs,
             prompt_logprobs=prompts,
             seconds=forwarded.seconds + time.perf_counter() - began,
-            alignments=forwarded.findings.alignments,
-            pooled=forwarded.findings.pooled,
-            routed=forwarded.findings.routed,
-            faults=forwarded.findings.faults,
+            alignments=passed.findings.alignments,
+            pooled=passed.findings.pooled,
+            routed=passed.findings.routed,
+            faults=passed.findings.faults,
             counts=drawn.counts,
             drafted=drawn.drafted,
             drafts=drawn.drafts,
@@ -131,40 +133,3 @@ class SyncCompute:
     def finish(self, pending: StepResult) -> StepResult:
         """It is there."""
         return pending
-
-    def _run(self, plan: StepPlan, rows: Sequence[RowStep]) -> Forwarded:
-        batch = build_batch(rows, self.rows, self._caches, self._device)
-        if self._extras is not None:
-            batch = replace(batch, forward=self._extras.extend(batch.forward, rows))
-        hidden = self.model.forward(batch.forward)
-        return Forwarded(
-            plan,
-            rows,
-            0.0,
-            logits=self._logits(hidden[batch.last]) if len(batch.last) else None,
-            states=(batch.starts, hidden) if self.rows.want_prompt_logprobs(rows) else None,
-            findings=Findings() if self._extras is None else self._extras.read(batch, rows, hidden),
-        )
-
-    def _run_program(self, plan: StepPlan, rows: Sequence[RowStep]) -> Forwarded:
-        """The whole pass, from the tables of the rows to logits, as one call."""
-        assert self._step is not None
-        assert self._programs is not None
-        assert isinstance(self.model, Decoder)
-        every = self.rows.want_prompt_logprobs(rows)
-        work = [(row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0) for row in rows]
-        found = self._step.run(work, every=every)
-        states = None
-        if every:
-            starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))
-            states = starts, self._programs.last_hidden(sum(row.count for row in rows))
-        if found is None:
-            return Forwarded(plan, rows, 0.0, states=states)
-        logits, best = found
-        if self.model.finishes:
-            return Forwarded(plan, rows, 0.0, self.model.finished(logits), states=states)
-        return Forwarded(plan, rows, 0.0, logits, best.tolist(), states)
-
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        assert not isinstance(self.model, PoolingModel), "a model that pools draws no tokens"
-        return self.model.logits(hidden)

@@ -274,7 +274,8 @@ class Step:
 
         Args:
             tokens: [slots, positions] of every slot; contiguous, and read at every run.
-            blocks: [groups, slots, blocks] its block table of each group of layers; the same.
+            blocks: [groups, slots, blocks] its block table of each group of layers; the same. There may be more groups
+                than the body's, behind these.
             block_size: tokens of a block.
 
         Raises:
@@ -285,6 +286,7 @@ class Step:
             raise ValueError("forward: a program with calls is no single step")
         if widths[0] != widths[1] or any(head._needs.values()):
             raise ValueError(f"forward: a head over {widths[1]} columns does not follow a body that leaves {widths[0]}")
+        blocks = blocks[: body._groups]
         for name, table, dtype, shape in (
             ("tokens", tokens, np.int64, (len(tokens),)),
             ("blocks", blocks, np.int32, (body._groups, len(tokens))),

@@ -21,7 +21,9 @@ head."""
 StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
 MoEBackend = Literal["auto", "triton", "torch"]
-DraftMethod = Literal["ngram"]
+DraftMethod = Literal["ngram", "draft_model", "eagle", "eagle3", "mtp"]
+_WITH_MODEL: Final = frozenset({"draft_model", "eagle", "eagle3"})
+"""Methods that read a model beside the one that is served."""
 MAX_DRAFTS: Final = 64
 
 
@@ -29,9 +31,13 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Who proposes draft tokens, and how many. The names are vLLM's."""
 
     method: DraftMethod
-    """``ngram``: what followed the last tokens of a sequence where these stood in it before."""
+    """``ngram``: what followed the last tokens of a sequence where these stood in it before; ``draft_model``: what a
+    smaller model draws; ``eagle``, ``eagle3``: what a head draws that was trained on the model's hidden states;
+    ``mtp``: the same of a head that the model's checkpoint brings."""
     num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)]
     """Drafts of a sequence in a step, at most."""
+    model: str = ""
+    """The draft model, or EAGLE's head: named as MODEL is; a local path once located."""
     prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 2
     """So many last tokens must have stood in the sequence before."""
     prompt_lookup_max: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 5
@@ -40,7 +46,10 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """(least, most, drafts): while so many sequences run, the drafts of each in a step, at most."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for numbers that contradict each other."""
+        """Raises ValueError for what contradicts itself."""
+        if bool(self.model) != (self.method in _WITH_MODEL):
+            expected = f"no model, and it is {self.model}" if self.model else "the model that proposes, as model"
+            raise ValueError(f"method {self.method} takes {expected}")
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError(
                 f"prompt_lookup_min is {self.prompt_lookup_min}; expected at most prompt_lookup_max, "
@@ -221,8 +230,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         SpeculativeConfig | None,
         Flag(
             "propose tokens and verify them together, as JSON: method ngram (what followed the last tokens where they "
-            "stood in the prompt or the answer before), num_speculative_tokens, prompt_lookup_min and "
-            "prompt_lookup_max, num_speculative_tokens_per_batch_size; by default none are proposed",
+            "stood in the prompt or the answer before), draft_model (what a smaller model of the same tokenizer "
+            "draws), eagle or eagle3 (what such a head draws) or mtp (the same of a head that MODEL brings), "
+            "num_speculative_tokens, model (of draft_model, eagle and eagle3, named as MODEL is), prompt_lookup_min "
+            "and prompt_lookup_max, num_speculative_tokens_per_batch_size; by default none are proposed",
             kind="speculative",
             name="speculative-config",
         ),

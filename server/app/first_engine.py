@@ -36,6 +36,8 @@ def fetch(config: Config) -> Config:
         transcription = resolve_model(asr, progress=display.show) if asr else None
         speech = resolve_model(tts, progress=display.show) if tts else None
         embedding = resolve_model(pooling, progress=display.show) if pooling else None
+        drafting = config.engine.worker.speculative
+        draft = resolve_model(drafting.model, progress=display.show) if drafting and drafting.model else None
     if not pooling and kind_of(model) == "embedding":
         config = config.pooling_main()
     else:
@@ -46,7 +48,9 @@ def fetch(config: Config) -> Config:
         check_kind("--speech-model", tts, speech, "speech")
     if pooling and embedding and kind_of(embedding) != "chat":  # vectors can be made with a model that chats, too
         check_kind("--embedding-model", pooling, embedding, "embedding")
-    return config.located(model, tokenizer, transcription, speech, embedding)
+    if drafting and draft and drafting.method == "draft_model":
+        check_kind("--speculative-config", drafting.model, draft, "chat")
+    return config.located(model, tokenizer, transcription, speech, embedding, draft)
 
 
 def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:

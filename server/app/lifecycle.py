@@ -55,7 +55,7 @@ from ..state.admission_control import ModelRunner
 from ..storage.opening import StoreRefused, opened_store
 from ..text.errors import TokenizerError
 from ..text.grammar_tokens import special_tokens_of, vocabulary_of
-from ..text.loading import has_tokenizer, load_tokenizer, number_tokenizer
+from ..text.loading import check_same_tokens, has_tokenizer, load_tokenizer, number_tokenizer
 from ..text.pool import TokenizationBudget, TokenizerPool
 from ..text.renderers.choose import choose_renderer
 from ..text.renderers.mistral import RendererError
@@ -252,7 +252,10 @@ async def load_state(
     def load() -> Tokenizer:
         if checkpoint.format == "dummy" and override is None and not has_tokenizer(source):
             return number_tokenizer(checkpoint.config.vocab_size)
-        return load_tokenizer(source, override=override, chat_template_file=config.model.chat_template)
+        found = load_tokenizer(source, override=override, chat_template_file=config.model.chat_template)
+        if (drafting := config.engine.worker.speculative) is not None and drafting.model:
+            check_same_tokens(found, Path(drafting.model))
+        return found
 
     try:
         tokenizer = await anyio.to_thread.run_sync(load)

@@ -335,9 +335,13 @@ class Config(msgspec.Struct, frozen=True):
         transcription: Path | None = None,
         speech: Path | None = None,
         embedding: Path | None = None,
+        draft: Path | None = None,
     ) -> "Config":
-        """The same once the models, and a tokenizer of the chat model's own, lie on disk."""
+        """The same once the models, and a tokenizer of the chat model's own, lie on disk; ``draft`` proposes tokens."""
         worker = msgspec.structs.replace(self.engine.worker, model=str(model))
+        if draft is not None and worker.speculative is not None:
+            speculative = msgspec.structs.replace(worker.speculative, model=str(draft))
+            worker = msgspec.structs.replace(worker, speculative=speculative)
         located = msgspec.structs.replace(self, engine=msgspec.structs.replace(self.engine, worker=worker))
         if tokenizer is not None:
             named = msgspec.structs.replace(self.model, tokenizer=str(tokenizer))

@@ -18,6 +18,8 @@ from .tiktoken import TIKTOKEN, load_tiktoken
 from .tokenizer import ChatTemplates, Tokenizer
 
 _SPECIAL_NAMES: Final = (*("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),)
+_COMPARED: Final = 500
+"""Tokens of two tokenizers that are to be the same."""
 _SLOW_FILES: Final = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 
 
@@ -42,6 +44,23 @@ def load_tokenizer(path: Path, *, override: Path | None = None, chat_template_fi
     if chat_template_file is None:
         return tokenizer
     return Tokenizer(tokenizer.backend, tokenizer.special_tokens, _read_text(chat_template_file))
+
+
+def check_same_tokens(tokenizer: Tokenizer, path: Path) -> None:
+    """Raises :class:`TokenizerError` where the model at ``path``, which drafts for one of this ``tokenizer``, means
+    other tokens by their numbers: one in some hundred is compared, and all of the last. A tokenizer that is not there,
+    as beside a head, says nothing against it."""
+    if not has_tokenizer(path):
+        return
+    mine, theirs = tokenizer.backend, _load(path).backend
+    size = min(mine.get_vocab_size(), theirs.get_vocab_size())
+    for token in (*range(0, size, 1 + size // _COMPARED), *range(max(0, size - _COMPARED), size)):
+        texts = mine.id_to_token(token), theirs.id_to_token(token)
+        if None not in texts and texts[0] != texts[1]:
+            raise TokenizerError(
+                f"--speculative-config: token {token} is {texts[0]!r} to the model and {texts[1]!r} to the draft model "
+                f"{path}; expected one with the same tokenizer."
+            )
 
 
 def _load(path: Path) -> Tokenizer:

@@ -1,8 +1,10 @@
 """Draft tokens: who proposes them, where they stand in a step, and how many of them a row gains."""
 
+from .draft_model import DraftModel, PlainPass, ProposingModel
+from .head_pass import HeadPass
 from .ngram import NgramProposer
 from .proposer import Proposer
 from .row_drafts import Drafting
 from .verification import verify
 
-__all__ = ["Drafting", "NgramProposer", "Proposer", "verify"]
+__all__ = ["DraftModel", "Drafting", "HeadPass", "NgramProposer", "PlainPass", "Proposer", "ProposingModel", "verify"]

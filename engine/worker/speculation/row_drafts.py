@@ -1,7 +1,7 @@
 """The drafts of a worker's rows: laid behind their last tokens, and told where masks need them."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from stentor.protocols.ipc.steps import RowDrafts, RowStep, StepPlan
 
@@ -11,6 +11,16 @@ from .proposer import Proposer
 _NO_DRAFTS: Final[Sequence[int]] = ()
 
 
+class Follower(Protocol):
+    """A proposer that computes what its rows compute."""
+
+    def follow(self, rows: Sequence[RowStep]) -> None:
+        """A step of these rows comes; told before drafts are proposed for it."""
+
+    def leave(self, slots: Sequence[int]) -> None:
+        """The rows of these slots are removed next. Their blocks are as they were until the next step."""
+
+
 class Drafting:
     """What is known of every slot besides its row: how long it is, and what has been told of its next drafts.
 
@@ -18,9 +28,11 @@ class Drafting:
     overwritten there as its keys and values are in the cache.
     """
 
-    def __init__(self, proposer: Proposer, tokens: Int64) -> None:
-        """``tokens`` is the table of all rows, [slots, positions]."""
+    def __init__(self, proposer: Proposer, tokens: Int64, follower: Follower | None = None) -> None:
+        """``tokens`` is the table of all rows, [slots, positions]. ``follower`` is the proposer, where it is one: its
+        drafts are dear, so that no more are told than the step before let a row have."""
         self._proposer = proposer
+        self._follower = follower
         self._tokens = tokens
         self._lengths = [0] * len(tokens)
         self._masked: set[int] = set()
@@ -28,6 +40,8 @@ class Drafting:
         self._told: dict[int, list[int]] = {}
         self._laid: dict[int, list[int]] = {}
         """Of the step that runs, by slot."""
+        self._planned: dict[int, int] = {}
+        """Drafts that rows which may be masked were let have in it, where these are dear."""
 
     def enter(self, plan: StepPlan) -> None:
         for new in plan.new:
@@ -38,6 +52,8 @@ class Drafting:
                     self._masked.add(new.slot)
 
     def release(self, slots: Sequence[int]) -> None:
+        if self._follower is not None:
+            self._follower.leave(slots)
         for slot in slots:
             self._proposer.remove(slot)
             self._masked.discard(slot)
@@ -46,6 +62,9 @@ class Drafting:
     def lay(self, rows: Sequence[RowStep]) -> Sequence[RowStep]:
         """The rows of a step where they really are, each with as many drafts as there are for it: ``count`` holds
         these too, and ``num_drafts`` says how many."""
+        if self._follower is not None:
+            self._follower.follow(rows)
+            self._planned = {row.slot: row.num_drafts for row in rows if row.slot in self._masked}
         self._laid = self._proposer.propose(
             {row.slot: row.num_drafts for row in rows if row.num_drafts and row.slot not in self._masked}
         )
@@ -69,9 +88,11 @@ class Drafting:
 
     def told(self, rows: Sequence[RowStep]) -> list[RowDrafts]:
         """What the next step of these rows will hold that may be masked, once they have gained their tokens."""
-        self._told |= self._proposer.propose(
-            {row.slot: self._proposer.most for row in rows if row.sample and row.slot in self._masked}
-        )
+        most = self._proposer.most
+        wanted = {row.slot: most for row in rows if row.sample and row.slot in self._masked}
+        if self._follower is not None:
+            wanted = {slot: planned for slot in wanted if (planned := self._planned[slot])}
+        self._told |= self._proposer.propose(wanted)
         return [RowDrafts(row.slot, self._told[row.slot]) for row in rows if row.slot in self._told]
 
     def _from_its_end(self, row: RowStep) -> RowStep:

@@ -474,6 +474,9 @@ def test_a_config_is_located_without_touching_the_rest() -> None:
     assert located.engine.worker == msgspec.structs.replace(config.engine.worker, model="/models/m")
     assert located.model.tokenizer == "/models/t"
     assert located.model.name == config.model.name
+    drafting = '{"method": "draft_model", "model": "owner/small", "num_speculative_tokens": 3}'
+    located = read_config({"speculative-config": drafting}, {}).located(Path("/models/m"), draft=Path("/models/d"))
+    assert located.engine.worker.speculative == SpeculativeConfig("draft_model", 3, model="/models/d")
 
 
 def test_adapters_may_be_given_as_vllms_json_and_want_lora_to_be_enabled() -> None:
@@ -497,6 +500,8 @@ def test_adapters_may_be_given_as_vllms_json_and_want_lora_to_be_enabled() -> No
         ('{"method": "ngram"}', "missing required field `num_speculative_tokens`"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "Expected `int` >= 1"),
         ('{"method": "ngram", "num_speculative_tokens": 3, "depth": 2}', "unknown field `depth`"),
+        ('{"method": "draft_model", "num_speculative_tokens": 3}', "draft_model takes the model that proposes, as"),
+        ('{"method": "ngram", "num_speculative_tokens": 3, "model": "a"}', "ngram takes no model, and it is a"),
         (
             '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 6}',
             "prompt_lookup_min is 6; expected at most prompt_lookup_max, 5",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.server.text.errors import TokenizerError
-from stentor.server.text.loading import load_tokenizer
+from stentor.server.text.loading import check_same_tokens, load_tokenizer
 from stentor.tests.fakes import byte_tokenizer
 from stentor.tests.server.text.vocabularies import write_sentencepiece_gguf
 
@@ -89,6 +89,22 @@ def test_another_place_can_be_named(tmp_path: Path) -> None:
     assert load_tokenizer(model).shape.kind == "sentencepiece"
     assert load_tokenizer(model, override=other).shape.kind == "byte_level"
     assert load_tokenizer(other, override=model / "model.gguf").shape.kind == "sentencepiece"
+
+
+def test_a_draft_model_with_other_tokens_is_told_in_one_line(tmp_path: Path) -> None:
+    model, same, other = (tmp_path / name for name in ("model", "same", "other"))
+    for each in (model, same, other):
+        each.mkdir()
+    tokenizer = load_tokenizer(folder(model))
+    check_same_tokens(tokenizer, folder(same))
+    check_same_tokens(tokenizer, tmp_path)
+    described = json.loads((same / "tokenizer.json").read_text())
+    vocabulary = described["model"]["vocab"]
+    first, second = (next(text for text, token in vocabulary.items() if token == number) for number in (7, 8))
+    vocabulary[first], vocabulary[second] = 8, 7
+    (other / "tokenizer.json").write_text(json.dumps(described))
+    with pytest.raises(TokenizerError, match=r"--speculative-config: token \d is .* the same tokenizer"):
+        check_same_tokens(tokenizer, other)
 
 
 def test_a_missing_tokenizer_is_told_in_one_line(tmp_path: Path) -> None:

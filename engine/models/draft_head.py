@@ -1,0 +1,127 @@
+"""Heads that draft for a decoder: see :mod:`..model_config.draft_head_spec`."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import torch
+
+from ..layers.forward_batch import ForwardBatch
+from ..layers.layer import Layer
+from ..layers.layer_context import LayerContext
+from ..layers.linear import Linear
+from ..layers.norm import RMSNorm
+from ..layers.rotary import RotaryTables
+from ..layers.weights import WeightMap
+from ..model_config.draft_head_spec import DraftHeadSpec
+from ..model_config.model_spec import ModelSpec
+from .decoder import Decoder
+
+_PASSED_OVER: Final = ("rotary_emb.inv_freq", "t2d", "shared_head.head.weight")
+
+
+class DraftHead:
+    """The head's one layer, an operation a call, with embeddings and a head of its own or those of its model."""
+
+    def __init__(
+        self, spec: DraftHeadSpec, model: Decoder | ModelSpec, context: LayerContext, max_model_len: int
+    ) -> None:
+        """``model`` is the one that it drafts for; its description is enough where the head's shapes alone count."""
+        own = spec.backbone
+        self.spec = spec
+        self.weights = WeightMap()
+        self.context = context
+        self._model = model
+        config = model.config if isinstance(model, Decoder) else model
+        self._vocab_size = config.vocab_size
+        hidden, eps = own.hidden_size, own.norm_eps
+
+        def norm(name: str, size: int) -> RMSNorm:
+            return RMSNorm(self.weights, name, size, eps, context, plus_one=own.norm_plus_one)
+
+        def product(name: str, outputs: int, inputs: int, *, bias: bool = False) -> Linear:
+            return Linear(self.weights, {name: outputs}, inputs, context, bias=bias)
+
+        self._embedding: torch.Tensor | None = None
+        if spec.embeds:
+            self._embedding = context.empty(config.vocab_size, hidden)
+            self.weights.add("embed_tokens.weight", self._embedding)
+        self._embedding_norm = norm("embedding_norm", hidden) if spec.norms else None
+        self._hidden_norm = norm("hidden_norm", hidden) if spec.norms else None
+        self._fc: Linear
+        if spec.joins:
+            self._fc = product("fc", hidden, hidden + spec.hidden_size, bias=spec.bias)
+        else:
+            self._fc = product("fc", hidden, len(spec.taps) * spec.hidden_size, bias=spec.bias)
+        self._layer = Layer(self.weights, 0, own, RotaryTables(own.max_position, max_model_len, context), context)
+        self._norm = norm("norm", hidden) if spec.final_norm else None
+        self._head: Linear | None = None
+        self._offsets: torch.Tensor | None = None
+        if spec.vocab_size:
+            self._head = product("lm_head", spec.vocab_size, hidden)
+        if 0 < spec.vocab_size < config.vocab_size:
+            self._offsets = context.empty(spec.vocab_size, dtype=torch.int64)
+            self.weights.add("d2t", self._offsets)
+        else:
+            self.weights.pass_over("d2t")
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fills the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        named = ((self.spec.name_of(name), tensor) for name, tensor in tensors)
+        passed = _PASSED_OVER if self.spec.embeds else (*_PASSED_OVER, "embed_tokens.weight")
+        self.weights.load(named, ignore=passed)
+
+    def features(self, hidden: torch.Tensor, taps: torch.Tensor | None) -> torch.Tensor:
+        """What :meth:`combined` takes, [tokens, …] float32: a pass of the model's hidden states, or what was taken on
+        its way."""
+        if self.spec.taps:
+            assert taps is not None
+            return taps.float()
+        assert isinstance(self._model, Decoder)
+        return self._model.normed(hidden)
+
+    def combined(self, features: torch.Tensor) -> torch.Tensor:
+        """What :meth:`forward` takes of the model [tokens, hidden]."""
+        x = features.to(self.context.dtype)
+        return x if self.spec.joins else self._fc(x)
+
+    def forward(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
+        """``batch`` has the tokens that follow those whose ``hidden`` states [tokens, hidden] are given, at their
+        positions. Returns what the layer leaves [tokens, hidden]; keys and values go to the batch's cache."""
+        spec, embedded = self.spec, self._embedded(batch)
+        x = hidden.to(embedded.dtype)
+        if self._embedding_norm is not None and self._hidden_norm is not None:
+            embedded, normed = self._embedding_norm.plain(embedded), self._hidden_norm.plain(x)
+        else:
+            normed = x
+        both = torch.cat((embedded, normed), dim=1)
+        if spec.joins:
+            delta, residual = self._layer(None, self._fc(both), batch)
+        else:
+            past = normed if spec.norm_before_residual else x
+            delta, residual = self._layer(None, past.clone(), batch, both)
+        assert isinstance(residual, torch.Tensor)
+        assert isinstance(delta, torch.Tensor)
+        return residual + delta
+
+    def logits(self, stream: torch.Tensor) -> torch.Tensor:
+        """What :meth:`forward` has left [rows, hidden] → float32 [rows, vocabulary]; -inf for what it cannot draft."""
+        x = stream if self._norm is None else self._norm.plain(stream)
+        if self._head is None:
+            assert isinstance(self._model, Decoder)
+            return self._model.logits_of(x)
+        logits = self._head(x).float()
+        if self._offsets is None:
+            return logits
+        whole = logits.new_full((len(logits), self._vocab_size), -torch.inf)
+        ids = self._offsets + torch.arange(len(self._offsets), device=logits.device)
+        return whole.index_copy_(1, ids, logits)
+
+    def _embedded(self, batch: ForwardBatch) -> torch.Tensor:
+        tokens = batch.tokens
+        assert isinstance(tokens, torch.Tensor)
+        if self._embedding is not None:
+            found = self._embedding[tokens]
+        else:
+            assert isinstance(self._model, Decoder)
+            found = self._model.embedded(tokens)
+        return found.masked_fill((batch.positions == 0)[:, None], 0) if self.spec.skips_first else found

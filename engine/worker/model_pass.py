@@ -1,0 +1,104 @@
+"""One pass of a model over rows of a table, whichever way the model runs."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from stentor.protocols.ipc.steps import RowStep
+
+from ..layers.forward_batch import LayerCache, Taps
+from ..models.decoder import Decoder
+from ..models.pooling_model import PoolingModel
+from ..models.transformers_decoder import TransformersDecoder
+from ..models.voxtral_realtime import VoxtralRealtime
+from ..models.whisper import Whisper
+from .batch import build_batch
+from .rows import RowTable
+from .runner import Findings, RowExtras
+
+ServedModel = Decoder | TransformersDecoder | Whisper | VoxtralRealtime | PoolingModel
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a pass leaves; its tensors stay what they are until the next one's."""
+
+    logits: torch.Tensor | None = None
+    """Of the last token of each row that draws, and of its drafts."""
+    best: list[int] | None = None
+    """The index of the largest of each, where it is known already."""
+    states: tuple[Sequence[int], torch.Tensor] | None = None
+    """Where each row begins in the hidden states, and these, where they were asked for."""
+    taps: torch.Tensor | None = None
+    """float [tokens, layers · hidden]: the stream before the layers that were named."""
+    findings: Findings = field(default_factory=Findings)
+
+
+class ModelPass:
+    """A model over its caches: one native call where it is a program without calls, else its forward."""
+
+    def __init__(self, model: ServedModel, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
+        self._model = model
+        self._caches = caches
+        self._rows = rows
+        self._device = device
+        self._programs = model.programs(caches) if isinstance(model, Decoder) else None
+        self._step = (
+            None if self._programs is None else self._programs.step_over(rows.tokens, rows.blocks, rows.block_size)
+        )
+
+    @property
+    def calls(self) -> list[str]:
+        """What a pass does outside its program, in words; nothing where there is none."""
+        return [] if self._programs is None else self._programs.calls
+
+    def run(
+        self,
+        rows: Sequence[RowStep],
+        extras: RowExtras | None = None,
+        *,
+        every: bool = False,
+        taps: tuple[int, ...] = (),
+    ) -> Passed:
+        """``every``: hidden states of all tokens are wanted; ``taps``: and the stream before these layers. ``extras``
+        is what the rows bring besides tokens."""
+        if self._step is not None and not taps and (extras is None or not extras.concerns(rows)):
+            return self._run_program(rows, every=every)
+        batch = build_batch(rows, self._rows, self._caches, self._device)
+        if extras is not None:
+            batch = replace(batch, forward=extras.extend(batch.forward, rows))
+        tapped = Taps(taps)
+        if taps:
+            batch = replace(batch, forward=replace(batch.forward, taps=tapped))
+        hidden = self._model.forward(batch.forward)
+        return Passed(
+            logits=self.logits(hidden[batch.last]) if len(batch.last) else None,
+            states=(batch.starts, hidden) if every else None,
+            taps=torch.cat(tapped.found, dim=1) if taps else None,
+            findings=Findings() if extras is None else extras.read(batch, rows, hidden),
+        )
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states [rows, hidden] → float32 [rows, vocabulary]."""
+        assert not isinstance(self._model, PoolingModel), "a model that pools draws no tokens"
+        return self._model.logits(hidden)
+
+    def _run_program(self, rows: Sequence[RowStep], *, every: bool) -> Passed:
+        """The whole pass, from the tables of the rows to logits, as one call."""
+        assert self._step is not None
+        assert self._programs is not None
+        assert isinstance(self._model, Decoder)
+        work = [(row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0) for row in rows]
+        found = self._step.run(work, every=every)
+        states = None
+        if every:
+            starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))
+            states = starts, self._programs.last_hidden(sum(row.count for row in rows))
+        if found is None:
+            return Passed(states=states)
+        logits, best = found
+        if self._model.finishes:
+            return Passed(self._model.finished(logits), states=states)
+        return Passed(logits, best.tolist(), states)

@@ -1,0 +1,169 @@
+"""Drafts that a smaller model draws, or a head, in the same blocks as the model that verifies them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stentor.protocols.ipc.steps import RowStep
+
+from ...layers.forward_batch import LayerCache
+from ...models.decoder import Decoder
+from ...models.draft_head import DraftHead
+from ..model_pass import ModelPass, Passed
+from ..rows import RowTable
+from ..sampler import Sampler
+
+
+@dataclass(frozen=True)
+class ProposingModel:
+    """A model that proposes, or a head."""
+
+    model: Decoder | DraftHead
+    caches: Sequence[LayerCache]
+    """Of its layers, in the blocks of the model's that verifies."""
+    most: int
+    """Tokens that it proposes for a row at once, at most."""
+
+
+class DraftPass(Protocol):
+    """How what proposes is run over rows of the table."""
+
+    def run(self, rows: Sequence[RowStep]) -> Passed:
+        """With logits of the last token of each row that draws."""
+
+    def go_on(self, rows: Sequence[RowStep]) -> Passed:
+        """The same of rows of one token each, behind that of which they have drawn it."""
+
+    def remove(self, slot: int) -> None:
+        """The row of this slot has left."""
+
+
+class PlainPass:
+    """That of a model, which needs nothing but tokens."""
+
+    def __init__(self, model: ModelPass) -> None:
+        self.run = self.go_on = model.run
+
+    def remove(self, slot: int) -> None:
+        pass
+
+
+class DraftModel:
+    """See :class:`.proposer.Proposer` and :class:`.row_drafts.Follower`: one pass a draft, for all rows together.
+
+    A draft is drawn with the noise, the temperature, the cuts and the penalties that the verifying model draws with at
+    its position. So where both models give the same logits it is right, at any temperature.
+
+    The draft's keys and values lie in the same blocks, at the same places, as those of the model that verifies. They
+    are written for prompts in the step that computes these, for what a row has drawn before it drafts, and else once a
+    row is a block behind, or leaves. So blocks that a later prompt finds hold them too.
+
+    A head is one position behind: it is computed where the verifying model has been, and knows the token that follows.
+    """
+
+    def __init__(self, model: DraftPass, rows: RowTable, sampler: Sampler, most: int, *, behind: int = 0) -> None:
+        """``rows`` and ``sampler`` are those of the model that verifies. ``behind``: 1 for a head."""
+        self.most = most
+        self._model = model
+        self._rows = rows
+        self._sampler = sampler
+        slots, width = rows.tokens.shape
+        self._behind = behind
+        self._longest: int = width - 1
+        self._lengths = [0] * slots
+        """Tokens of each row; 0 while nobody has the slot."""
+        self._computed: list[int | None] = [None] * slots
+        """Those whose keys are there; None until the row's first step says where it begins."""
+        self._written = [0] * slots
+        """Those whose keys the verifying model has."""
+        self._right: dict[int, int] = {}
+        """Drafts of a row that were drawn in the step that it has not been told the tokens of."""
+        self._due: dict[int, int] = {}
+        """Up to where rows are computed besides those that draft."""
+
+    def enter(self, slot: int, tokens: Sequence[int]) -> None:
+        self._lengths[slot] = len(tokens)
+        self._computed[slot], self._written[slot] = None, 0
+
+    def remove(self, slot: int) -> None:
+        self._lengths[slot] = 0
+        self._computed[slot] = None
+        self._right.pop(slot, None)
+        self._model.remove(slot)
+
+    def append(self, slot: int, tokens: Sequence[int]) -> None:
+        length, computed = self._lengths[slot], self._computed[slot]
+        if computed is not None:
+            right = self._right.pop(slot, 0)
+            # a head's keys of drafts are made of what itself has left, and once more of the model's hidden states
+            self._computed[slot] = min(computed, length - 1 if self._behind else length + right)
+        self._lengths[slot] = length + len(tokens)
+        self._written[slot] = self._lengths[slot] - 1
+
+    def verified(self, slot: int, drafted: int, accepted: int) -> None:
+        self._right[slot] = accepted
+
+    def follow(self, rows: Sequence[RowStep]) -> None:
+        for row in rows:
+            slot, length = row.slot, self._lengths[row.slot]
+            if not length:
+                continue
+            if (computed := self._computed[slot]) is None:
+                computed = self._computed[slot] = self._written[slot] = row.start
+            is_prompt = not row.sample or row.count > 1
+            reach = row.start + row.count if is_prompt else length
+            end = self._written[slot] if self._behind else reach
+            if is_prompt or end - computed > self._rows.block_size:
+                self._due[slot] = end
+            if is_prompt:
+                self._written[slot] = reach
+
+    def leave(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            if self._computed[slot] is not None:
+                self._due[slot] = self._written[slot]
+        self._pass({})
+
+    def propose(self, wanted: Mapping[int, int]) -> dict[int, list[int]]:
+        counts = {slot: count for slot, most in wanted.items() if (count := min(most, self._room(slot))) > 0}
+        found = {slot: [token] for slot, token in self._pass(counts).items()}
+        tokens = self._rows.tokens
+        for behind in range(1, max(counts.values(), default=0)):
+            steps = []
+            for slot, drafts in found.items():
+                if counts[slot] > behind:
+                    end = self._lengths[slot] + behind
+                    tokens[slot, end - 1] = drafts[-1]
+                    steps.append(RowStep(slot, end - 1 - self._behind, 1, [], True))
+                    self._computed[slot] = end - self._behind
+            if not steps:
+                break
+            for slot, token in self._drawn(steps, self._model.go_on(steps)).items():
+                found[slot].append(token)
+        for slot, drafts in found.items():
+            self._sampler.take_back(slot, drafts)
+        return found
+
+    def _room(self, slot: int) -> int:
+        """Drafts of which all but the last have a place in the row's blocks."""
+        end = min(self._rows.block_count(slot) * self._rows.block_size, self._longest)
+        return end + 1 - self._lengths[slot]
+
+    def _pass(self, drafting: Mapping[int, int]) -> dict[int, int]:
+        """Computes what rows lack, as far as is due, and to their ends those that draft: of these the first draft."""
+        ends = {**self._due, **{slot: self._lengths[slot] - self._behind for slot in drafting}}
+        self._due = {}
+        steps = []
+        for slot, end in ends.items():
+            start = self._computed[slot]
+            if start is not None and start < end:
+                steps.append(RowStep(slot, start, end - start, [], slot in drafting))
+                self._computed[slot] = end
+        return self._drawn(steps, self._model.run(steps)) if steps else {}
+
+    def _drawn(self, steps: Sequence[RowStep], passed: Passed) -> dict[int, int]:
+        """What the rows that draw have drawn in a pass, by slot."""
+        slots = [step.slot for step in steps if step.sample]
+        if passed.logits is None:
+            return {}
+        return dict(zip(slots, self._sampler.draft(passed.logits, slots, passed.best), strict=True))

@@ -1,0 +1,250 @@
+"""Heads that draft: what they propose is what their definition draws of transformers' hidden states, and texts stay."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers.models.deepseek_v3 import modeling_deepseek_v3
+from transformers.models.glm4_moe import modeling_glm4_moe
+from transformers.models.llama import modeling_llama
+
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.setup import set_up
+from stentor.protocols.ipc.config import SpeculativeConfig
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.worker.test_draft_models import accepted
+from stentor.tests.engine.worker.test_speculation import CONTEXT, DRAFTS, Ask, _asks, _prompt, _run, _same
+from stentor.tests.parity import tiny
+
+LAYERS = 8
+TAPS = (2, 4, 5)
+DRAFTABLE = 64
+ALLOWED = tuple(range(10, 14))
+"""So few that a random head is right now and then."""
+METHODS = ("eagle", "eagle3", "glm4-moe", "deepseek-v3")
+"""Of EAGLE over a Llama, or the architecture that brings heads for multi-token prediction."""
+
+
+class Head(nn.Module):
+    """A plain definition, over whole texts, of modules of transformers."""
+
+    def __init__(self, method: str, model: Any) -> None:
+        super().__init__()
+        self.method = method
+        self.model = model.model
+        config, hidden = model.config, model.config.hidden_size
+        self.brought = method not in ("eagle", "eagle3")
+        of_layer, norm = {
+            "glm4-moe": (modeling_glm4_moe.Glm4MoeDecoderLayer, modeling_glm4_moe.Glm4MoeRMSNorm),
+            "deepseek-v3": (modeling_deepseek_v3.DeepseekV3DecoderLayer, modeling_deepseek_v3.DeepseekV3RMSNorm),
+        }.get(method, (modeling_llama.LlamaDecoderLayer, modeling_llama.LlamaRMSNorm))
+        self.layer = of_layer(config, config.num_hidden_layers - 1)
+        self.rotary = self.model.rotary_emb
+        self.fc = nn.Linear((3 if method == "eagle3" else 2) * hidden, hidden, bias=False)
+        if method != "eagle":
+            self.embedding_norm, self.hidden_norm, self.norm = (norm(hidden) for _ in range(3))
+        if method == "eagle":
+            self.layer.input_layernorm = nn.Identity()
+        if method == "eagle3":
+            for part in ("q_proj", "k_proj", "v_proj"):
+                old = getattr(self.layer.self_attn, part)
+                setattr(self.layer.self_attn, part, nn.Linear(2 * hidden, old.out_features, bias=False))
+        drafts = DRAFTABLE if method == "eagle3" else config.vocab_size
+        self.head = nn.Linear(hidden, drafts, bias=False) if method == "eagle3" else model.lm_head
+        generator = torch.Generator().manual_seed(5)
+        self.ids = torch.arange(drafts)
+        if method == "eagle3":
+            self.ids = torch.randperm(config.vocab_size, generator=generator)[:drafts].sort().values
+            self.ids[: len(ALLOWED)] = torch.tensor(ALLOWED)
+            self.ids = self.ids.sort().values
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if not name.startswith("model.") and (method == "eagle3" or not name.startswith("head.")):
+                    noise = torch.randn(parameter.shape, generator=generator)
+                    parameter.copy_(1 + 0.2 * noise if "norm" in name else 0.15 * noise)
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """As checkpoints name it."""
+        own = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(("model.", "head."))}
+        if self.method == "eagle":
+            return {name.replace("layer.", "layers.0."): tensor for name, tensor in own.items()}
+        if self.method == "eagle3":
+            named = {
+                name.replace("layer.", "midlayer.")
+                .replace("embedding_norm", "midlayer.input_layernorm")
+                .replace("hidden_norm", "midlayer.hidden_norm"): tensor
+                for name, tensor in own.items()
+                if name != "layer.input_layernorm.weight"
+            }
+            shown = torch.zeros(self.model.config.vocab_size, dtype=torch.bool)
+            shown[self.ids] = True
+            offsets = self.ids - torch.arange(len(self.ids))
+            return {**named, "lm_head.weight": self.head.weight.detach(), "d2t": offsets, "t2d": shown}
+        names = {"embedding_norm": "enorm", "hidden_norm": "hnorm", "fc": "eh_proj", "norm": "shared_head.norm"}
+        behind = f"model.layers.{self.model.config.num_hidden_layers}."
+        found = {}
+        for name, tensor in own.items():
+            part, _, rest = name.partition(".")
+            found[behind + (rest if part == "layer" else f"{names[part]}.{rest}")] = tensor
+        found[f"{behind}embed_tokens.weight"] = self.model.embed_tokens.weight.detach().clone()
+        return found
+
+    def left(self, following: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """Of tokens [n] that follow positions 0 to n - 1, and hidden states there [n, hidden]."""
+        e, h = self.model.embed_tokens(following), hidden
+        if self.brought:
+            e = e.masked_fill((torch.arange(len(e)) == 0)[:, None], 0)
+        count = len(e)
+        mask = torch.full((count, count), -torch.inf).triu(1)[None, None]
+        turns = self.rotary(e[None], torch.arange(count)[None])
+        both = {"attention_mask": mask, "position_embeddings": turns}
+        if self.method == "eagle3":
+            x = torch.cat((self.embedding_norm(e), self.hidden_norm(h)), dim=1)
+            h = h + self.layer.self_attn(hidden_states=x[None], **both)[0][0]
+            return h + self.layer.mlp(self.layer.post_attention_layernorm(h))
+        if self.brought:
+            e, h = self.embedding_norm(e), self.hidden_norm(h)
+        x = self.fc(torch.cat((e, h), dim=1))
+        found = self.layer(x[None], **both)
+        return (found[0] if isinstance(found, tuple) else found).view(count, -1)
+
+    @torch.no_grad()
+    def drafts(self, text: list[int], most: int) -> list[int]:
+        tokens = torch.tensor(text)
+        given = self.model(tokens[None], output_hidden_states=True, use_cache=False).hidden_states
+        hidden = given[-1][0, :-1]
+        if self.method == "eagle3":
+            hidden = self.fc(torch.cat([given[tap][0, :-1] for tap in TAPS], dim=1))
+        following = tokens[1:]
+        found: list[int] = []
+        for _ in range(most):
+            left = self.left(following, hidden)
+            logits = self.head(self.norm(left[-1]) if self.method != "eagle" else left[-1])
+            whole = torch.full((self.model.config.vocab_size,), -torch.inf)
+            whole[self.ids] = logits
+            found.append(ALLOWED[int(whole[list(ALLOWED)].argmax())])
+            following = torch.cat((following, torch.tensor(found[-1:])))
+            hidden = torch.cat((hidden, left[-1:]))
+        return found
+
+
+class Made:
+    """A model, a head of one method as its checkpoint has it, and its definition."""
+
+    def __init__(self, method: str, folder: Path) -> None:
+        self.target = folder / "target"
+        self.target.mkdir()
+        brought = method not in ("eagle", "eagle3")
+        config = tiny.ARCHITECTURES[method if brought else "llama"]()
+        config.num_hidden_layers = 3 if brought else LAYERS
+        model = tiny.make_of(config, method, self.target)
+        model.config._attn_implementation = "eager"
+        self.head = Head(method, model).eval()
+        self.speculative = SpeculativeConfig("mtp", DRAFTS)
+        if brought:
+            self.target.joinpath("config.json").write_text(
+                self.target.joinpath("config.json").read_text().replace("{", '{"num_nextn_predict_layers": 1,', 1)
+            )
+            weights = {**load_file(self.target / "model.safetensors"), **self.head.stored()}
+            save_file(weights, self.target / "model.safetensors", {"format": "pt"})
+        else:
+            stored = folder / "head"
+            stored.mkdir()
+            described = tiny.transformers.LlamaConfig(**{**tiny.SHAPE, "num_hidden_layers": 1})
+            described.draft_vocab_size = DRAFTABLE
+            described.save_pretrained(stored)
+            save_file(
+                {name: tensor.contiguous() for name, tensor in self.head.stored().items()}, stored / "model.safetensors"
+            )
+            self.speculative = SpeculativeConfig("eagle" if method == "eagle" else "eagle3", DRAFTS, model=str(stored))
+        self.plain = LocalEngine(model_config(self.target, batch_invariant=True, max_model_len=CONTEXT))
+        self.drafting = self.engine()
+
+    def engine(self, **changes: Any) -> LocalEngine:
+        changes = {"batch_invariant": True, "max_model_len": CONTEXT, **changes}
+        return LocalEngine(model_config(self.target, speculative=self.speculative, **changes))
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def _proposals(engine: LocalEngine) -> list[tuple[int, list[int]]]:
+    """Filled with what is proposed: the length of the row, and drafts."""
+    found: list[tuple[int, list[int]]] = []
+    compute: Any = engine.runner.compute
+    proposer = compute._drafting._proposer
+    propose = type(proposer).propose.__get__(proposer)
+
+    def spy(wanted: dict[int, int]) -> dict[int, list[int]]:
+        drafts: dict[int, list[int]] = propose(wanted)
+        found.extend((proposer._lengths[slot], each) for slot, each in drafts.items())
+        return drafts
+
+    proposer.propose = spy
+    return found
+
+
+@pytest.mark.parametrize("chunk", [0, 16])
+def test_a_head_drafts_what_its_definition_draws_of_transformers_hidden_states(made: Made, chunk: int) -> None:
+    engine = made.engine(max_prefill_chunk=chunk) if chunk else made.drafting
+    engine.restart(engine.ready.num_blocks)
+    proposals = _proposals(engine)
+    params = SamplingParams(max_tokens=30, temperature=0.0, allowed_token_ids=ALLOWED)
+    prompt = _prompt(37, 2)
+    text = prompt + engine.generate(prompt, params)
+    assert text[37:] == made.plain.generate(prompt, params)
+    right, drafted = accepted(engine)
+    assert 0 < right < drafted
+    assert len(proposals) > 5
+    for length, drafts in proposals:
+        assert drafts == made.head.drafts(text[:length], len(drafts))
+
+
+def _few(asks: Sequence[Ask]) -> list[Ask]:
+    return [(prompt, _allowed(params), seeds, grammar) for prompt, params, seeds, grammar in asks]
+
+
+def _allowed(params: SamplingParams) -> SamplingParams:
+    return SamplingParams(max_tokens=params.max_tokens, temperature=params.temperature, allowed_token_ids=ALLOWED)
+
+
+def test_texts_are_the_same_with_a_head_that_preemptions_and_crashes_interrupt(made: Made) -> None:
+    asks = [*_few(_asks("sampled")), *_few(_asks("greedy")), *_asks("greedy", 3)]
+    expected = _run(made.plain, asks)
+    _same(_run(made.drafting, asks, blocks=12), expected)
+    assert made.drafting.scheduler.stats().preemptions > 0
+    assert accepted(made.drafting)[0] > 10
+    rng = random.Random(4)
+    _same(_run(made.drafting, asks, dies=lambda: rng.random() < 0.1), expected)
+    assert made.drafting.deaths > 0
+
+
+def _refused(folder: Path, speculative: SpeculativeConfig, why: str) -> None:
+    with pytest.raises(SetupError, match=f"--speculative-config: .*{why}"):
+        set_up(model_config(folder, max_model_len=CONTEXT, speculative=speculative), lambda *_: None)
+
+
+def test_a_head_that_does_not_fit_its_model_says_why(tmp_path: Path) -> None:
+    (target := tmp_path / "target").mkdir()
+    tiny.make("llama", target)
+    _refused(target, SpeculativeConfig("mtp", 2), "LlamaForCausalLM comes without heads for multi-token prediction")
+    cases: Sequence[tuple[dict[str, Any], str]] = (
+        ({"num_hidden_layers": 2}, "num_hidden_layers is 2, expected 1"),
+        ({"vocab_size": 256}, "vocab_size is 256, expected 320, the model's"),
+        ({"hidden_size": 32}, "it is made for hidden states of 32, expected 64"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 1]}}, r"before layers \[2, 1\] of 3; expected asc"),
+    )
+    for number, (changes, why) in enumerate(cases):
+        (head := tmp_path / str(number)).mkdir()
+        config = tiny.transformers.LlamaConfig(**{**tiny.SHAPE, "num_hidden_layers": 1, **changes})
+        config.save_pretrained(head)
+        save_file({"fc.weight": torch.zeros(64, 192)}, head / "model.safetensors", {"format": "pt"})
+        _refused(target, SpeculativeConfig("eagle3", 2, model=str(head)), why)
