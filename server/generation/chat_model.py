@@ -20,6 +20,7 @@ from ..state.admission_control import AdmissionControl
 from ..text.grammar_tokens import special_tokens_of
 from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
+from .model_facts import ModelFacts
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class ChatModel:
     """What conversations may hold besides text."""
     media: ChatMedia | None = None
     """For that, and for documents; None where neither is read."""
+    facts: ModelFacts = field(default_factory=ModelFacts)
+    """What it is made of."""
     turns: LoopTurns = field(default_factory=LoopTurns)
     """For whatever would keep the event loop from all other requests."""
 
