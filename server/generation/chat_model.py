@@ -18,6 +18,7 @@ from ..observability.metrics import Metrics
 from ..parsing.output import OutputFormat
 from ..state.admission_control import AdmissionControl
 from ..text.grammar_tokens import special_tokens_of
+from ..text.infill import Infill, infill_of
 from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
 from .model_facts import ModelFacts
@@ -82,6 +83,11 @@ class ChatModel:
     def special_tokens(self) -> Mapping[str, int]:
         """Ids of special tokens by their text, as grammars name them."""
         return special_tokens_of(self.pool.tokenizer)
+
+    @cached_property
+    def infill(self) -> Infill | None:
+        """How the model is asked to fill in the middle of a text; None where it was not made for that."""
+        return infill_of(self.pool.tokenizer)
 
     @property
     def max_model_len(self) -> int | None:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from stentor.protocols.common.bounds import TOKEN_ID_BYTES, TOKEN_TEXT_BYTES, AnswerSize, listed_bytes, ranked_bytes
+from stentor.protocols.common.errors import refused
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import ExpertShape
@@ -80,13 +81,16 @@ async def prepare_completion(
     *,
     fill_context: bool = False,
 ) -> PreparedCompletion:
-    """Reads the prompts of a request that has been checked, and admits them.
+    """Reads the prompts of a request that has been checked, and admits them. With a suffix, the model is asked for what
+    stands between the two.
 
     Without a word of the client's an answer has :data:`DEFAULT_MAX_TOKENS`, and with ``fill_context`` as many as the
     context has room for, to which more are cut, too. Raises BadRequest for whatever cannot be served, Unavailable
     before the engine is ready, and Overloaded.
     """
     model = chat.resolve(body.model)
+    if body.suffix:
+        body = between(chat, body, body.suffix)
     raw = body.prompts
     encoded = await _encode(chat, body, raw)
     constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
@@ -106,6 +110,16 @@ async def prepare_completion(
         None if experts is None else expert_shape(chat),
         jobs,
     )
+
+
+def between(chat: ChatModel, body: CompletionRequest, after: str) -> CompletionRequest:
+    """For the text between each prompt and ``after``. Raises BadRequest where the model was not made for that."""
+    infill = chat.infill
+    if infill is None:
+        raise refused("suffix", "the model has no tokens to fill in the middle of a text; leave it out", "unsupported")
+    prompts = [infill.prompt(text, after) for text in body.prompts if isinstance(text, str)]
+    stops = sorted({*(body.stop_token_ids or ()), *infill.ends})
+    return msgspec.structs.replace(body, prompt=prompts, suffix=None, stop_token_ids=stops)
 
 
 async def _encode(chat: ChatModel, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:

@@ -20,12 +20,14 @@ from stentor.server.media.collect import Accepted
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
+from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.choose import TemplateRenderer
 from stentor.server.text.renderers.interface import RenderRequest
 from stentor.tests.fakes import FakeEngine, byte_pool, fake_state, says
 from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.server.middleware.keyrings import keyring
 from stentor.tests.server.pooling.pooler import FakePooler, config, model_of, state_of
+from stentor.tests.server.test_infill import with_tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -399,3 +401,15 @@ async def test_a_long_silence_is_broken_by_chunks_that_say_nothing(monkeypatch: 
         chunks = [chunk async for chunk in await client.chat("fake", HELLO, stream=True)]
     assert chunks[0].message.content == ""
     assert "".join(chunk.message.content or "" for chunk in chunks) == "ok"
+
+
+async def test_a_suffix_is_filled_in_before_by_models_made_for_that() -> None:
+    pool = TokenizerPool(with_tokens("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"))
+    engine = FakeEngine(answer=says("mid"))
+    async with asking(fake_state(engine, pool=pool, vocab_size=300)) as client:
+        assert (await client.generate("fake", "a", "b")).response == "mid"
+        assert "insert" in ((await client.show("fake")).capabilities or ())
+    assert engine.streams[0].prompt == [258, ord("a"), 259, ord("b"), 260]
+    async with asking(fake_state()) as client:
+        with pytest.raises(ollama.ResponseError, match=r"`suffix`: the model has no tokens"):
+            await client.generate("fake", "a", "b")

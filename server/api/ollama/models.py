@@ -190,6 +190,7 @@ def _capabilities(chat: ChatModel) -> list[str]:
         "completion": True,
         "tools": chat.output.tools is not None,
         "thinking": chat.output.reasoning is not None,
+        "insert": chat.infill is not None,
         "vision": "image" in modalities,
         "audio": "audio" in modalities,
     }
