@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most
+from ..common.bounds import at_most, items_at_most, prompt_chars_at_most, rules_at_most, total_chars_at_most
 from ..common.errors import missing, refused, wrong
 from ..common.limits import Limits
 from .sampling import SamplingFields, TokenId, TopLogprobs, check_sampling, not_served, refuse
@@ -14,7 +14,7 @@ from .usage import PromptLogprobs, Usage
 
 Prompt = str | list[int]
 
-REFUSED: Final = ("suffix", "prompt_embeds", "thinking_token_budget")
+REFUSED: Final = ("prompt_embeds", "thinking_token_budget")
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -25,6 +25,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     add_special_tokens: bool = True
 
     suffix: str | None = None
+    """What stands behind the text that is to be written; empty is nothing."""
     prompt_embeds: Any = None
     thinking_token_budget: int | None = None
 
@@ -69,9 +70,19 @@ class CompletionRequest(SamplingFields, kw_only=True):
                 "that one request may ask for",
             )
         wanted_answer(self, limits)
+        self._check_suffix(prompts, limits)
         prompt_chars_at_most(prompts, limits.max_prompt_chars)
         rules_at_most(self.logit_bias, len(prompts), "logit_bias")
         rules_at_most(self.allowed_token_ids, len(prompts), "allowed_token_ids")
+
+    def _check_suffix(self, prompts: list[Prompt], limits: Limits) -> None:
+        if not self.suffix:
+            return
+        total_chars_at_most(len(self.suffix) * len(prompts), limits.max_prompt_chars, "suffix")
+        if not all(isinstance(prompt, str) for prompt in prompts):
+            raise wrong("suffix", "needs prompts that are texts: token ids already hold what the model is to see")
+        if self.echo:
+            raise wrong("suffix", "excludes `echo`")
 
 
 # ---- responses

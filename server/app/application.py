@@ -19,6 +19,9 @@ from ..api.chat import route as chat
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, pooling, scoring
 from ..api.files_and_batches import batches, files
+from ..api.ollama import embed as ollama_embed
+from ..api.ollama import models as ollama_models
+from ..api.ollama import route as ollama
 from ..api.ops import adapters, control, models, operations, page, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
@@ -95,6 +98,9 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *embeddings.routes(state.for_embeddings),
             *pooling.routes(state.for_embeddings),
             *scoring.routes(state.for_embeddings),
+            *ollama.routes(state.chat),
+            *ollama_embed.routes(state.for_embeddings),
+            *ollama_models.routes(state.chat, state.auxiliary.embedding),
             *page.routes(state.access.root_path),
             *openapi.routes(state.access),
         ],

@@ -38,6 +38,7 @@ from ..config.config import Config
 from ..config.limits import ConnectionLimits
 from ..config.model_registry import ModelRole
 from ..generation.chat_model import GenerationDefaults
+from ..generation.model_facts import facts_of
 from ..http.address import listening, warn_if_open
 from ..http.connections import Connections
 from ..http.handshakes import TlsServer
@@ -333,6 +334,7 @@ async def load_state(
         spec=spec,
         media=media,
         asking=asking,
+        facts=facts_of(checkpoint),
         runners=runners,
         engines=engines.clients.values(),
     )

@@ -18,8 +18,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 import stentor
-from stentor.protocols.anthropic.errors import MessageErrorResponse
-from stentor.protocols.common.errors import ErrorResponse
 
 from ..api.anthropic import route as messages
 from ..api.audio import speech, transcriptions
@@ -28,10 +26,15 @@ from ..api.common.described import JSON, Operation, Operations
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, pooling, scoring
 from ..api.files_and_batches import batches, files
+from ..api.ollama import embed as ollama_embed
+from ..api.ollama import models as ollama_models
+from ..api.ollama import route as ollama
 from ..api.ops import adapters, control, models, operations, page, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
+from ..http.error_shapes import ANTHROPIC, OLLAMA, OPENAI, SHAPES, ErrorShape
+from ..http.sse import LINES
 from ..middleware.access_control import AccessControl
 from ..middleware.auth import OPEN_PATHS, AdminRoute
 from ..overload.request_context import TIMEOUT_HEADER
@@ -66,6 +69,16 @@ _NAMED_STREAM: Final = (
     "Where `stream` is true. Each event is a line `event: ` with its type and a line `data: ` with JSON. What fails "
     "once the stream has begun is an event of type `error`, as in other responses, and ends it."
 )
+_LINES: Final = (
+    "Where `stream` is not false. Each line is a chunk in JSON, and `done` is true in the last. What fails once the "
+    "stream has begun is a line with an `error`, as in other responses, and ends it."
+)
+_STREAMS: Final = {
+    OPENAI: ("text/event-stream", _STREAM),
+    ANTHROPIC: ("text/event-stream", _NAMED_STREAM),
+    OLLAMA: (LINES, _LINES),
+}
+"""The type of streams, and what they are, by the shape of their errors."""
 _SCHEMES: Final[dict[str, Any]] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -107,7 +120,7 @@ def describe(
             operation = operations.get(f"{method} {route.path}") or operations[route.path]
             writer = _Writer(route, operation, schemas, keys_required)
             paths.setdefault(path, {})[method.lower()] = writer.write(method)
-    errors = {name: _error(status, kind) for status in _MEANINGS for name, kind in _errors_of(status)}
+    errors = {_error_name(status, shape): _error(status, shape.struct) for status in _MEANINGS for shape in SHAPES}
     components: dict[str, Any] = {"schemas": schemas.components, "responses": errors}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -129,7 +142,7 @@ class _Schemas:
         types = [kind for operation in operations.values() for kind in (operation.body, operation.answer)]
         self._types = [kind for kind in types if kind is not None]
         found, self.components = msgspec.json.schema_components(
-            [*self._types, ErrorResponse, MessageErrorResponse], ref_template=_REF
+            [*self._types, *(shape.struct for shape in SHAPES)], ref_template=_REF
         )
         self._found = list(found)
 
@@ -197,14 +210,15 @@ class _Writer:
 
     def _responses(self) -> dict[str, Any]:
         operation = self._operation
-        content: dict[str, Any] = {operation.media_type: {"schema": self._schemas.of(operation.answer)}}
-        if operation.streams:
-            events = _NAMED_STREAM if operation.anthropic_errors else _STREAM
-            content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
-        responses: dict[str, Any] = {"200": {"description": HTTPStatus.OK.phrase, "content": content}}
+        responses: dict[str, Any] = {}
+        if operation.answer is not None:
+            content: dict[str, Any] = {operation.media_type: {"schema": self._schemas.of(operation.answer)}}
+            if operation.streams:
+                kind, told = _STREAMS[operation.errors]
+                content[kind] = {"schema": {"type": "string", "description": told}}
+            responses["200"] = {"description": HTTPStatus.OK.phrase, "content": content}
         for status in self._refusals():
-            name, _ = _errors_of(status)[operation.anthropic_errors]
-            responses[str(status)] = {"$ref": f"#/components/responses/{name}"}
+            responses[str(status)] = {"$ref": f"#/components/responses/{_error_name(status, operation.errors)}"}
         return responses
 
     def _refusals(self) -> list[int]:
@@ -212,7 +226,7 @@ class _Writer:
         found = set(_ANYWHERE)
         if operation.body is not None or operation.takes_file:
             found.update(_READING)
-        if operation.query:
+        if operation.query or operation.answer is None:
             found.add(HTTPStatus.BAD_REQUEST)
         if operation.queued:
             found.update(_GENERATING)
@@ -237,9 +251,9 @@ _UPLOAD: Final = {
 }
 
 
-def _errors_of(status: int) -> tuple[tuple[str, type[Any]], ...]:
-    """The names that the responses of a status have in the document, and their types: OpenAI's, then Anthropic's."""
-    return (str(status), ErrorResponse), (f"messages_{status}", MessageErrorResponse)
+def _error_name(status: int, shape: ErrorShape) -> str:
+    """That the response of a status has in the document."""
+    return f"{shape.name}_{status}" if shape.name else str(status)
 
 
 def _error(status: int, kind: type[Any]) -> dict[str, Any]:
@@ -265,6 +279,7 @@ def routes(access: AccessControl) -> list[Route]:
         embeddings,
         pooling,
         scoring,
+        *(ollama, ollama_embed, ollama_models),
         page,
     )
     described = [*(family.OPERATIONS for family in families), OPERATIONS]

@@ -20,6 +20,7 @@ from ..batches.runner import BatchRunner
 from ..config.config import Config
 from ..config.model_registry import ModelRegistry, ModelRole
 from ..generation.chat_model import ChatModel, GenerationDefaults
+from ..generation.model_facts import ModelFacts
 from ..generation.transcription import ChatTranscriber
 from ..grammar.checker import Grammars
 from ..media.chat_media import ChatMedia
@@ -139,13 +140,14 @@ def compose(
     spec: MediaSpec | None = None,
     media: ChatMedia | None = None,
     asking: Asking | None = None,
+    facts: ModelFacts | None = None,
     runners: Mapping[ModelRole, ModelRunner],
     engines: Collection[Engine],
 ) -> ServerState:
     """``client`` is the main model's, ``runners`` are those of all models, and ``engines`` those that are engines.
 
     ``spec`` is what the chat model takes besides text, ``media`` what it needs for that and for documents, ``asking``
-    how it is asked for transcripts, where it makes some.
+    how it is asked for transcripts, where it makes some. ``facts`` are the main model's.
     """
     admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
     grammars = Grammars(lambda: token_bytes_of(pool.tokenizer, defaults.eos_token_ids), config.limits.grammar)
@@ -166,6 +168,7 @@ def compose(
         metrics=metrics,
         accepted=Accepted.of(spec, config.media),
         media=media,
+        facts=facts or ModelFacts(),
     )
     return ServerState(
         config=config,

@@ -22,7 +22,7 @@ from .adapters import AdapterRegistry, AdaptersConfig
 from .limits import LimitsConfig, OverloadConfig
 from .media import MediaConfig
 from .model_registry import ModelRegistry, ModelRole, ServedModel
-from .models import EmbeddingConfig, ModelConfig, SpeechConfig, TranscriptionConfig
+from .models import EmbeddingConfig, ModelConfig, SpeechConfig, TranscriptionConfig, is_pattern
 
 ANY_ORIGIN: Final = "*"
 
@@ -362,13 +362,13 @@ class Config(msgspec.Struct, frozen=True):
         """What is served; ``transcribes``: the chat model too. Raises ValueError, in a line for the operator, where two
         models have one name."""
         also: tuple[ModelRole, ...] = ("transcription",) if transcribes else ()
-        models = [ServedModel("chat", self.model.served_names, self.model.name, also)] if self.main == "chat" else []
+        models = [_served("chat", self.model, self.model.name, also)] if self.main == "chat" else []
         if self.transcription.model is not None:
-            models.append(ServedModel("transcription", self.transcription.served_names, self.transcription.model))
+            models.append(_served("transcription", self.transcription, self.transcription.model))
         if self.embedding.model is not None:
-            models.append(ServedModel("embedding", self.embedding.served_names, self.embedding.model))
+            models.append(_served("embedding", self.embedding, self.embedding.model))
         if self.speech.model is not None:
-            models.append(ServedModel("speech", self.speech.served_names, self.speech.model))
+            models.append(_served("speech", self.speech, self.speech.model))
         return ModelRegistry(models, adapters)
 
     @property
@@ -431,3 +431,13 @@ class Config(msgspec.Struct, frozen=True):
 
 
 DEFAULTS = Config(engine=EngineConfig(worker=WorkerConfig(model="")))
+
+
+def _served(
+    kind: ModelRole,
+    config: ModelConfig | TranscriptionConfig | EmbeddingConfig | SpeechConfig,
+    root: str,
+    also: tuple[ModelRole, ...] = (),
+) -> ServedModel:
+    patterns = tuple(name for name in config.served_as if is_pattern(name))
+    return ServedModel(kind, config.served_names, root, also, patterns=patterns)

@@ -1,5 +1,6 @@
 """Every model that one server serves, by the names that clients use and by what it is for."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -37,11 +38,13 @@ class ServedModel:
     """What else it is for; where there is a model for that alone, requests that name none go to that."""
     parent: str = ""
     """Of a model with an adapter: the name of the one that it is added to."""
+    patterns: tuple[str, ...] = ()
+    """Of names that nobody has: those that fit one, in which ``*`` is any text, mean this model too."""
 
 
 class ModelRegistry:
-    """No two models have a name in common. Immutable but for ``adapters`` of the chat model, each of which is a model
-    to clients."""
+    """No two models have a name in common; where a name fits patterns of several, the kind that is needed decides.
+    Immutable but for ``adapters`` of the chat model, each of which is a model to clients."""
 
     def __init__(self, models: Sequence[ServedModel], adapters: AdapterRegistry | None = None) -> None:
         """At most one model of a kind. Raises ValueError, in a line for the operator, where two have one name."""
@@ -55,6 +58,7 @@ class ModelRegistry:
                 other = self._by_name.setdefault(name, model)
                 if other is not model:
                     raise ValueError(f"{ARTICLES[other.kind]} and {ARTICLES[model.kind]} are both served as {name!r}")
+        self._patterns = {model.kind: _compiled(model.patterns) for model in models if model.patterns}
         for adapter in self.adapters:
             if adapter.name in self._by_name:
                 raise ValueError(f"an adapter and a model are both served as {adapter.name!r}")
@@ -64,7 +68,7 @@ class ModelRegistry:
         return iter(self._models)
 
     def __contains__(self, name: object) -> bool:
-        """Whether a model goes by that name."""
+        """Whether a model goes by that very name."""
         return name in self._by_name or (isinstance(name, str) and self._adapted(name) is not None)
 
     @property
@@ -86,21 +90,31 @@ class ModelRegistry:
     def of_kind(self, kind: ModelRole) -> ServedModel | None:
         return self._by_kind.get(kind)
 
-    def find(self, name: str, param: str = "model") -> ServedModel:
-        """The model that goes by ``name``, whatever it is for. Raises BadRequest (404)."""
-        model = self._by_name.get(name) or self._adapted(name)
+    def fitting(self, name: str, kind: ModelRole | None) -> ServedModel | None:
+        """The model one of whose patterns ``name`` fits, best the one that is for nothing but ``kind``."""
+        of_kind = [self._by_kind[kind]] if kind in self._by_kind else []
+        for model in (*of_kind, *self._models):
+            pattern = self._patterns.get(model.kind)
+            if pattern is not None and (kind is None or kind in (model.kind, *model.also)) and pattern.fullmatch(name):
+                return model
+        return None
+
+    def find(self, name: str, param: str = "model", kind: ModelRole | None = None) -> ServedModel:
+        """The model that goes by ``name``, whatever it is for; by a pattern only one for ``kind``, where that is given.
+        Raises BadRequest (404)."""
+        model = self._by_name.get(name) or self._adapted(name) or self.fitting(name, kind)
         if model is None:
             raise BadRequest(f"The model `{_shown(name)}` does not exist.", param, "model_not_found", status=404)
         return model
 
     def resolve(self, name: str | None, kind: ModelRole, param: str = "model") -> str:
-        """The served name that a request meant, of a model of this kind; None means the first name of the one there is.
+        """The name by which a request meant a model of this kind; None means the first name of the one there is.
 
         Raises BadRequest for a name that nobody has (404), and for a model of another kind, or None where there is no
         model of this one (400). ``param`` names the field.
         """
         if name is not None:
-            model = self.find(name, param)
+            model = self.find(name, param, kind)
             if kind in (model.kind, *model.also):
                 return name
             what = f"`{_shown(name)}` is {ARTICLES[model.kind]}; this needs {ARTICLES[kind]}"
@@ -115,6 +129,11 @@ class ModelRegistry:
             else f"use `{fitting.names[0]}`"
         )
         raise BadRequest(f"{what}: {way}.", param, "model_not_supported")
+
+
+def _compiled(patterns: Sequence[str]) -> re.Pattern[str]:
+    parts = (map(re.escape, re.split(r"\*+", pattern)) for pattern in patterns)
+    return re.compile("|".join(map(".*".join, parts)), re.DOTALL)
 
 
 def _shown(name: str) -> str:

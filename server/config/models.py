@@ -16,6 +16,16 @@ RendererName = Literal["auto", "template", "mistral", "deepseek_v32", "harmony"]
 JsonWhitespace = Literal["indented", "compact", "none"]
 
 
+def is_pattern(name: str) -> bool:
+    """Whether it stands for every name that fits, ``*`` for any text."""
+    return "*" in name
+
+
+def _names(served_as: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """Those that are no patterns, or else the model's own."""
+    return tuple(each for each in served_as if not is_pattern(each)) or (name,)
+
+
 class ModelConfig(msgspec.Struct, frozen=True):
     """Which model, and how its text side is read."""
 
@@ -30,7 +40,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
     served_as: Annotated[
         tuple[str, ...],
         Flag(
-            "a name that clients use for the model, in place of MODEL; may be repeated; responses carry the first",
+            "a name that clients use for the model, in place of MODEL, or a pattern: 'gpt-*' takes every name that "
+            "begins so, '*' any; may be repeated",
             name="served-model-name",
         ),
     ] = ()
@@ -95,7 +106,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     @property
     def served_names(self) -> tuple[str, ...]:
         """Never empty; the first is the one that responses carry."""
-        return self.served_as or (self.name,)
+        return _names(self.served_as, self.name)
 
 
 class TranscriptionConfig(msgspec.Struct, frozen=True):
@@ -139,7 +150,7 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
     @property
     def served_names(self) -> tuple[str, ...]:
         """Empty where none is served; the first is the one that responses carry."""
-        return () if self.model is None else self.served_as or (self.model,)
+        return () if self.model is None else _names(self.served_as, self.model)
 
 
 class EmbeddingConfig(msgspec.Struct, frozen=True):
@@ -191,7 +202,7 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
     @property
     def served_names(self) -> tuple[str, ...]:
         """Empty where none is served; the first is the one that responses carry."""
-        return () if self.model is None else self.served_as or (self.model,)
+        return () if self.model is None else _names(self.served_as, self.model)
 
 
 class SpeechConfig(msgspec.Struct, frozen=True):
@@ -219,4 +230,4 @@ class SpeechConfig(msgspec.Struct, frozen=True):
     @property
     def served_names(self) -> tuple[str, ...]:
         """Empty where none is served; the first is the one that responses carry."""
-        return () if self.model is None else self.served_as or (self.model,)
+        return () if self.model is None else _names(self.served_as, self.model)

@@ -18,8 +18,10 @@ from ..observability.metrics import Metrics
 from ..parsing.output import OutputFormat
 from ..state.admission_control import AdmissionControl
 from ..text.grammar_tokens import special_tokens_of
+from ..text.infill import Infill, infill_of
 from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
+from .model_facts import ModelFacts
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class ChatModel:
     """What conversations may hold besides text."""
     media: ChatMedia | None = None
     """For that, and for documents; None where neither is read."""
+    facts: ModelFacts = field(default_factory=ModelFacts)
+    """What it is made of."""
     turns: LoopTurns = field(default_factory=LoopTurns)
     """For whatever would keep the event loop from all other requests."""
 
@@ -79,6 +83,11 @@ class ChatModel:
     def special_tokens(self) -> Mapping[str, int]:
         """Ids of special tokens by their text, as grammars name them."""
         return special_tokens_of(self.pool.tokenizer)
+
+    @cached_property
+    def infill(self) -> Infill | None:
+        """How the model is asked to fill in the middle of a text; None where it was not made for that."""
+        return infill_of(self.pool.tokenizer)
 
     @property
     def max_model_len(self) -> int | None:

@@ -6,21 +6,31 @@ writes an error.
 
 import re
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import UNSET
 
 from stentor.protocols.anthropic.errors import CODES, ErrorDetails, MessageError, MessageErrorResponse, kind_of
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import ErrorBody, ErrorResponse
+from stentor.protocols.ollama.objects import OllamaError
 
 from ..observability.request import current_request_id
 
 _MESSAGES: Final = re.compile(r"/v1/messages(?:/|$)")
 _MODELS: Final = re.compile(r"/v1/models(?:/|$)")
+_OLLAMA: Final = re.compile(r"/api(?:/|$)")
 
 
 class ErrorShape(Protocol):
+    @property
+    def name(self) -> str:
+        """In the document of the API; empty for the shape that most endpoints have."""
+
+    @property
+    def struct(self) -> type[Any]:
+        """Of a response's body."""
+
     def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
         """Of a response; ``request_id`` is empty where the request has none."""
 
@@ -33,6 +43,8 @@ class ErrorShape(Protocol):
 
 
 class _OpenAi:
+    name = ""
+    struct = ErrorResponse
     id_header = None
 
     def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
@@ -43,15 +55,15 @@ class _OpenAi:
 
 
 class _Anthropic:
+    name = "messages"
+    struct = MessageErrorResponse
     id_header = b"request-id"
 
     def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
-        message = error.message
+        message = _with_field(error)
         if error.code == "context_length_exceeded":
             # there is no code in this shape; clients that shorten conversations by themselves look for these words
-            message = f"prompt is too long: {message}"
-        elif error.param is not None and f"`{error.param}" not in message:
-            message = f"`{error.param}`: {message}"  # nor is there a `param`
+            message = f"prompt is too long: {error.message}"
         details = ErrorDetails(error.code) if error.code in CODES else UNSET
         return encode(MessageErrorResponse(MessageError(kind_of(status), message, details), request_id or None))
 
@@ -59,13 +71,36 @@ class _Anthropic:
         return b"event: error\ndata: " + self.body(status, error, current_request_id()) + b"\n\n"
 
 
+class _Ollama:
+    name = "ollama"
+    struct = OllamaError
+    id_header = None
+
+    def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
+        return encode(OllamaError(_with_field(error)))
+
+    def frame(self, status: int, error: ErrorBody) -> bytes:
+        return self.body(status, error, "") + b"\n"
+
+
+def _with_field(error: ErrorBody) -> str:
+    """The message, for shapes that have no ``param``."""
+    if error.param is None or f"`{error.param}" in error.message:
+        return error.message
+    return f"`{error.param}`: {error.message}"
+
+
 OPENAI: Final[ErrorShape] = _OpenAi()
 ANTHROPIC: Final[ErrorShape] = _Anthropic()
+OLLAMA: Final[ErrorShape] = _Ollama()
+SHAPES: Final = (OPENAI, ANTHROPIC, OLLAMA)
 
 
 def shape_of(path: str, headers: Iterable[tuple[bytes, bytes]]) -> ErrorShape:
     """``path`` as the routes name it, without ``--root-path``."""
-    return ANTHROPIC if is_anthropic_request(path, headers) else OPENAI
+    if is_anthropic_request(path, headers):
+        return ANTHROPIC
+    return OLLAMA if _OLLAMA.match(path) else OPENAI
 
 
 def is_anthropic_request(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:

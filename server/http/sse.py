@@ -32,6 +32,8 @@ DONE: Final = b"data: [DONE]\n\n"
 
 COMMENT: Final = b": keep-alive\n\n"
 EVENTS: Final = "text/event-stream; charset=utf-8"
+LINES: Final = "application/x-ndjson"
+"""Of a stream that is no events: a line of JSON each."""
 _HEADERS: Final = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),

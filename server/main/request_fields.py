@@ -8,6 +8,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, inspect
 
 from stentor.protocols.anthropic import request as anthropic
+from stentor.protocols.ollama import request as ollama
 from stentor.protocols.openai import chat, completions, sampling
 from stentor.protocols.openai.batches import BatchCreate
 from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
@@ -42,6 +43,7 @@ class Request:
 
 
 _SAMPLING_IGNORED: Final = (*sampling.IGNORED_FIELDS, "stream_options.include_obfuscation")
+_OLLAMA_PARTLY: Final = {"format": 'only `""`, `"json"` or a schema'}
 _VECTORS_PARTLY: Final = {"padding": "only `do_not_pad`"}
 _TRANSCRIPTION_PARTLY: Final = {"n": "only 1", "to_language": "only English"}
 
@@ -115,6 +117,23 @@ REQUESTS: Final[tuple[Request, ...]] = (
         partly={**_TRANSCRIPTION_PARTLY, "response_format": "all but `diarized_json`"},
         form=True,
     ),
+    Request(
+        ("/api/chat",),
+        ollama.OllamaChatRequest,
+        ignored=ollama.CHAT_IGNORED,
+        partly=_OLLAMA_PARTLY,
+    ),
+    Request(
+        ("/api/generate",),
+        ollama.OllamaGenerateRequest,
+        ollama.REFUSED,
+        ollama.CHAT_IGNORED,
+        {**_OLLAMA_PARTLY, "images": "not with `raw`"},
+    ),
+    Request(("/api/embed",), ollama.OllamaEmbedRequest, ignored=("keep_alive", "options")),
+    Request(("/api/embeddings",), ollama.OllamaEmbeddingsRequest, ignored=("keep_alive", "options")),
+    Request(("/api/show",), ollama.OllamaModelRequest, ignored=("verbose", "insecure", "stream")),
+    Request(("/api/pull",), ollama.OllamaModelRequest, ignored=("verbose", "insecure", "stream")),
     Request(("/v1/audio/speech",), SpeechRequest, ignored=("instructions",)),
     Request(("/v1/realtime/client_secrets",), ClientSecretRequest),
     Request(("/v1/batches",), BatchCreate, ignored=("output_expires_after",)),

@@ -28,6 +28,9 @@ _SPECIAL_KEYS: Final = {
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
+    "prefix_token": "fim_pre_token_id",
+    "suffix_token": "fim_suf_token_id",
+    "middle_token": "fim_mid_token_id",
 }
 _SENTENCEPIECE_IDS: Final = {"bos_token": 1, "eos_token": 2, "unk_token": 0}
 """What a SentencePiece file means where it does not say."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
+import ollama
 import openai
 import pytest
 import torch
@@ -197,3 +198,17 @@ def test_a_picture_that_cannot_be_read_is_refused_by_its_field(client: openai.Op
     with pytest.raises(openai.BadRequestError) as error:
         client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": content}], max_tokens=1)
     assert error.value.param == "messages[0].content[0].image_url.url"
+
+
+def test_ollama_s_client_shows_a_picture_to_the_same_effect(client: openai.OpenAI, server: ServerProcess) -> None:
+    turns: Sequence[Turn] = [("user", ["small", "what is it?"])]
+    messages = conversation(turns, sent=True)
+    wanted = client.chat.completions.create(model=NAME, messages=messages, max_tokens=6, temperature=0)
+    with ollama.Client(f"http://127.0.0.1:{server.port}") as theirs:
+        message = {"role": "user", "content": "what is it?", "images": [png(*SIZES["small"])]}
+        found = theirs.chat(NAME, [message], options={"num_predict": 6, "temperature": 0})
+    assert wanted.usage is not None
+    assert (found.message.content, found.prompt_eval_count) == (
+        wanted.choices[0].message.content,
+        wanted.usage.prompt_tokens,
+    )

@@ -11,7 +11,7 @@ import pytest
 from stentor.protocols.ipc.actors import Stats
 from stentor.server.app.state import ServerState
 from stentor.server.config.adapters import AdapterRegistry
-from stentor.server.config.model_registry import ModelRegistry
+from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.figures import AdapterFigures
 from stentor.tests.fakes import FakeEngine, fake_state, says
@@ -65,6 +65,18 @@ async def test_every_protocol_names_an_adapter_as_its_model(path: str, body: dic
             assert answer.json()["model"] == model
         (one,) = state.registry.adapters
         assert engine.adapters == [one, None, one]
+
+
+async def test_an_adapter_s_name_wins_over_a_pattern(tmp_path: Path) -> None:
+    engine = FakeEngine(answer=says("hello there"))
+    models = [ServedModel("chat", ("fake/model",), patterns=("*",))]
+    adapters = AdapterRegistry({"one": str(write(tmp_path / "modules" / "one"))}, tmp_path / "modules")
+    write(tmp_path / "modules" / "two")
+    async with in_memory(fake_state(engine, registry=ModelRegistry(models, adapters))) as client:
+        for model in ("one", "two", "three"):
+            answer = await client.post(CHAT, json={"model": model, "messages": HELLO})
+            assert answer.json()["model"] == model
+    assert [None if each is None else each.name for each in engine.adapters] == ["one", "two", None]
 
 
 async def test_adapters_are_listed_with_the_model_that_they_are_added_to(tmp_path: Path) -> None:

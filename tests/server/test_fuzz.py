@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
+from stentor.server.http.error_shapes import shape_of
 from stentor.server.state.live_responses import LiveResponses
 from stentor.tests.examples import examples
 from stentor.tests.fakes import FakeEngine, fake_state
@@ -49,6 +50,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "AbortRequest": {"request_ids": ["abc"]},
     "LoadAdapterRequest": {"lora_name": "a", "lora_path": "b"},
     "UnloadAdapterRequest": {"lora_name": "a"},
+    "OllamaChatRequest": {"model": "fake", "messages": HELLO},
+    "OllamaGenerateRequest": {"model": "fake", "prompt": "hi"},
+    "OllamaEmbedRequest": {"model": "vectors", "input": ["a b", "c"]},
+    "OllamaEmbeddingsRequest": {"model": "vectors", "prompt": "a b"},
+    "OllamaModelRequest": {"model": "fake"},
 }
 """Bodies that are served: from most that a schema allows, rules beyond it would keep a request."""
 HEADERS = {
@@ -194,6 +200,9 @@ def check_shape(operation: dict[str, Any], response: httpx.Response) -> None:
     content = operation["responses"]["200"]["content"][kind]
     if kind == "application/json":
         assert why_not(response.json(), content["schema"], schemas()) is None
+    elif kind == "application/x-ndjson":
+        chunks = [json.loads(line) for line in response.text.splitlines()]
+        assert [chunk["done"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     elif kind == "text/event-stream":
         if response.url.path == "/v1/messages":
             messages.check_stream(response.content)
@@ -209,9 +218,10 @@ def check_shape(operation: dict[str, Any], response: httpx.Response) -> None:
 
 def check_error(response: httpx.Response) -> None:
     assert response.headers["content-type"] == "application/json"
-    name = "MessageErrorResponse" if response.url.path.startswith("/v1/messages") else "ErrorResponse"
-    assert why_not(response.json(), schemas()[name], schemas()) is None
-    message = response.json()["error"]["message"]
+    shape = shape_of(response.url.path, ())
+    assert why_not(response.json(), schemas()[shape.struct.__name__], schemas()) is None
+    error = response.json()["error"]
+    message = error if isinstance(error, str) else error["message"]
     assert message
     assert "Traceback" not in message
     assert "site-packages" not in message

@@ -61,6 +61,41 @@ def test_one_model_may_be_given_a_name_twice() -> None:
     assert ModelRegistry([ServedModel("chat", ("a", "a"))]).resolve("a", "chat") == "a"
 
 
+OPEN = ModelRegistry(
+    [
+        ServedModel("chat", ("writes",), patterns=("gpt-*", "claude-*-4*")),
+        ServedModel("embedding", ("vectors",), patterns=("*",)),
+        EARS,
+    ]
+)
+
+
+def test_a_name_that_fits_a_pattern_means_the_model_and_stays_what_it_is() -> None:
+    assert OPEN.resolve("gpt-5.2", "chat") == "gpt-5.2"
+    assert OPEN.resolve("claude-sonnet-4-5", "chat") == "claude-sonnet-4-5"
+    assert OPEN.find("gpt-5.2").names == ("writes",)
+    assert refusal(OPEN, "Gpt-5", "chat").status == 404
+    assert refusal(OPEN, "claude-3", "chat").status == 404
+    assert OPEN.resolve(None, "chat") == "writes"
+    assert OPEN.resolve("a\nb", "embedding") == "a\nb"
+
+
+def test_what_a_request_needs_decides_between_patterns_and_a_name_wins_over_them() -> None:
+    assert OPEN.find("gpt-5", kind="embedding").kind == "embedding"
+    assert OPEN.find("gpt-5", kind="chat").kind == "chat"
+    assert OPEN.find("anything").kind == "embedding"
+    assert refusal(OPEN, "ears", "embedding").status == 400
+    assert refusal(OPEN, "vectors", "chat").status == 400
+    assert "gpt-5" not in OPEN, "it is nobody's name"
+
+
+def test_the_chat_model_s_pattern_is_its_transcripts_too_where_nothing_else_transcribes() -> None:
+    chat = ServedModel("chat", ("writes",), also=("transcription",), patterns=("*",))
+    assert ModelRegistry([chat]).find("whisper-1", kind="transcription") is chat
+    assert ModelRegistry([chat, EARS]).find("whisper-2", kind="transcription") is chat
+    assert ModelRegistry([chat, EARS]).find("whisper-1", kind="transcription") is EARS
+
+
 @given(
     st.one_of(st.none(), st.sampled_from(["writes", "ears", "tts-1"]), st.text()), st.sampled_from(["chat", "speech"])
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from starlette.routing import Route, WebSocketRoute
 
 from stentor.protocols.anthropic import request as messages
+from stentor.protocols.ollama import request as ollama
 from stentor.protocols.openai import batches, chat, completions, speech, tokens
 from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
@@ -60,6 +61,11 @@ DECODERS: dict[str, Any] = {
     "RerankRequest": scoring.rerank_decoder,
     "ClientSecretRequest": secrets.secret_decoder,
     "BetaSessionRequest": secrets.beta_decoder,
+    "OllamaChatRequest": ollama.chat_decoder,
+    "OllamaGenerateRequest": ollama.generate_decoder,
+    "OllamaEmbedRequest": ollama.embed_decoder,
+    "OllamaEmbeddingsRequest": ollama.embeddings_decoder,
+    "OllamaModelRequest": ollama.named_decoder,
 }
 KEYED = AccessControl(keys=Keyring([KeyDigest(b"secret")]))
 
@@ -292,6 +298,10 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ("post", "/v1/completions", {"prompt": "a", "prompt_logprobs": 2, "return_token_ids": True}),
         ("post", "/v1/messages", {"model": "fake", "messages": HELLO, "max_tokens": 3}),
         ("post", "/v1/messages/count_tokens", {"model": "fake", "messages": HELLO}),
+        ("post", "/api/chat", {"model": "fake", "messages": HELLO, "stream": False, "logprobs": True}),
+        ("post", "/api/generate", {"model": "fake", "prompt": "x", "stream": False}),
+        ("post", "/api/show", {"model": "fake"}),
+        *[("get", path, None) for path in ("/api/tags", "/api/ps", "/api/version")],
         ("post", "/tokenize", {"prompt": "x", "return_token_strs": True}),
         ("post", "/detokenize", {"tokens": [1, 2]}),
         *[("post", path, None) for path in ("/pause", "/reset_prefix_cache", "/resume")],
@@ -307,6 +317,8 @@ async def test_vectors_and_scores_conform_to_their_schemas(document: dict[str, A
         ("post", "/v1/embeddings", {"input": ["a", "b"]}),
         ("post", "/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
         ("post", "/v2/embed", {"texts": ["a"], "embedding_types": ["float", "int8", "base64"]}),
+        ("post", "/api/embed", {"model": "vectors", "input": ["a"]}),
+        ("post", "/api/embeddings", {"model": "vectors", "prompt": "a"}),
         ("post", "/pooling", {"input": "a"}),
         ("post", "/pooling", {"input": "a", "task": "token_embed"}),
         ("post", "/classify", {"input": "a"}),

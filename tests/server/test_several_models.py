@@ -64,6 +64,32 @@ async def test_a_model_that_does_not_chat_is_refused_by_what_chats(path: str, bo
     assert not engine.streams
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": HELLO}),
+        (COMPLETIONS, {"prompt": "a"}),
+        ("/v1/messages", {"messages": HELLO, "max_tokens": 2}),
+        ("/v1/responses", {"input": "hello"}),
+        ("/api/chat", {"messages": HELLO, "stream": False, "options": {"num_predict": 2}}),
+    ],
+)
+async def test_a_name_that_fits_a_pattern_is_answered_by_the_model_under_that_name(
+    path: str, body: dict[str, object]
+) -> None:
+    registry = ModelRegistry([ServedModel("chat", ("fake/model",), patterns=("claude-*", "gpt-*"))])
+    async with in_memory(fake_state(registry=registry)) as client:
+        answer = await client.post(path, json={"model": "gpt-5.2-codex", **body})
+        missing = await client.post(path, json={"model": "llama3", **body})
+        listed = (await client.get("/v1/models")).json()["data"]
+        one = (await client.get("/v1/models/claude-opus-4-8")).json()
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == "gpt-5.2-codex"
+    assert missing.status_code == 404
+    assert [card["id"] for card in listed] == ["fake/model"], "what is shown are names, not patterns"
+    assert (one["id"], one["root"]) == ("claude-opus-4-8", "fake/model")
+
+
 async def test_health_waits_for_every_model_and_a_model_that_is_there_serves_meanwhile() -> None:
     chat, ears = FakeEngine(), FakeEngine()
     ready, ears.ready = ears.ready, None

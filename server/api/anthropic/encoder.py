@@ -4,8 +4,6 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from stentor.protocols.anthropic.objects import (
     Content,
     Message,
@@ -21,6 +19,7 @@ from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 from ...common.errors import generation_error
 from ...http.error_responses import error_frame
 from ...http.error_shapes import ANTHROPIC
+from ..common.collect import arguments_object
 from .blocks import BlockDelta, BlockEvent, Blocks, BlockStart, BlockStop, SignatureDelta, ThinkingShown
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -115,7 +114,7 @@ class _Gathered:
             case ThinkingContent():
                 return ThinkingContent(text, self.signature)
             case ToolUseContent(id=id, name=name):
-                return ToolUseContent(id, name, _input(text))
+                return ToolUseContent(id, name, arguments_object(text))
 
 
 def _gather(gathered: list[_Gathered], events: list[BlockEvent]) -> None:
@@ -129,15 +128,6 @@ def _gather(gathered: list[_Gathered], events: list[BlockEvent]) -> None:
                 gathered[event.index].signature = event.signature
             case BlockStop():
                 pass
-
-
-def _input(text: str) -> dict[str, Any]:
-    """Of a call that the output was cut off in, nothing: half an argument is none."""
-    try:
-        value = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 class MessageStream:

@@ -42,13 +42,13 @@ OPERATIONS: Final[Operations] = {
         Message,
         MessagesRequest,
         streams=True,
-        anthropic_errors=True,
+        errors=ANTHROPIC,
     ),
     "/v1/messages/count_tokens": generation(
         "Count the prompt tokens of a conversation (Anthropic's Messages API)",
         TokensCount,
         CountTokensRequest,
-        anthropic_errors=True,
+        errors=ANTHROPIC,
     ),
 }
 _BETWEEN_CALLS: Final = "interleaved-thinking"

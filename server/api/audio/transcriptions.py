@@ -202,7 +202,7 @@ def _model(
     services: TranscriptionServices, form: TranslationForm
 ) -> TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber:
     name = services.registry.resolve(form.model, "transcription")
-    chats = services.registry.find(name).kind == "chat"
+    chats = services.registry.find(name, kind="transcription").kind == "chat"
     model = services.chat if chats else services.model
     assert model is not None, "the registry has it"
     return model

@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
+
+import msgspec
 
 from stentor.protocols.ipc.deltas import (
     Delta,
@@ -34,6 +36,16 @@ class Call:
     @property
     def arguments(self) -> str:
         return "".join(self.pieces)
+
+
+def arguments_object(text: str) -> dict[str, Any]:
+    """Arguments as protocols tell them that want an object. Of a call that the output was cut off in, nothing: half an
+    argument is none."""
+    try:
+        value = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 @dataclass

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from ...http.error_shapes import OPENAI, ErrorShape
+
 JSON: Final = "application/json"
 
 
@@ -14,7 +16,7 @@ class Operation:
 
     summary: str
     answer: Any
-    """Type of what comes with 200; ``str`` for what is no JSON."""
+    """Type of what comes with 200; ``str`` for what is no JSON; None: it always refuses."""
     body: Any = None
     """Type of the body of a POST; None: it is not read."""
     query: Mapping[str, Any] = field(default_factory=dict)
@@ -26,7 +28,7 @@ class Operation:
     media_type: str = JSON
     """Of the answer."""
     streams: bool = False
-    """Sends events instead, where the body's ``stream`` is true."""
+    """Sends events or lines instead, where the body's ``stream`` is true."""
     queued: bool = False
     """Waits in the admission queue, and has a deadline."""
     needs_engine: bool = False
@@ -35,8 +37,8 @@ class Operation:
     """Names a model or an object that may not exist: then it answers 404."""
     writes_store: bool = False
     """Writes to the store."""
-    anthropic_errors: bool = False
-    """Errors have the shape of Anthropic's protocol."""
+    errors: ErrorShape = OPENAI
+    """The shape of what goes wrong, and so of streams."""
 
 
 generation = partial(Operation, queued=True, not_found=True)

@@ -7,59 +7,25 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import anyio
-import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stentor.protocols.common.bounds import TOKEN_ID_BYTES, TOKEN_TEXT_BYTES, AnswerSize, listed_bytes, ranked_bytes
 from stentor.protocols.common.decoding import decode
-from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
-from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.openai.completions import CompletionRequest, CompletionResponse, decoder
-from stentor.protocols.openai.completions import Prompt as RawPrompt
-from stentor.protocols.openai.structured import wanted_answer
 
-from ...common.keys import Caller
 from ...common.loop_turns import LoopTurns
 from ...common.task_scope import TaskScope
-from ...generation.admission import (
-    Budget,
-    check_prompt,
-    context_length,
-    most_prompt_tokens,
-    output_room,
-    resolve_sampling,
-    too_long,
-    truncate,
-)
-from ...generation.bad_words import with_bad_words
 from ...generation.chat_model import ChatModel
-from ...generation.constraints import Constraints, answer_constraints
-from ...generation.logprobs import TokenNames
-from ...generation.routed_experts import check_start, expert_bytes, expert_shape, first_position
-from ...generation.stream import ObservedGeneration, generation_request
+from ...generation.completion import PromptJob, prepare_completion
 from ...http.sse import Batches, EventStream
 from ...http.whole_answer import AnswerBudget, WholeAnswer
 from ...middleware.auth import caller_of
-from ...overload.memory_budget import params_bytes
 from ...overload.request_context import RequestContext
-from ...text.errors import TextTooLong
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route
-from .stream import CompletionShape, CompletionStream, MergedCompletionStream, Prompt
+from .stream import CompletionShape, CompletionStream, MergedCompletionStream
 from .whole import CollectedPrompt, completion_answer
-
-DEFAULT_MAX_TOKENS = 16
-
-
-@dataclass(frozen=True)
-class PromptJob:
-    prompt: Prompt
-    max_tokens: int
-    """That are delivered, for each choice."""
-    batches: Batches[list[Delta]]
-
 
 OPERATIONS: Final[Operations] = {
     "/v1/completions": generation(
@@ -75,28 +41,17 @@ def routes(chat: ChatModel) -> list[Route]:
 async def completions(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(decoder, content, chat.limits)
     body.check(chat.limits)
-    model = chat.resolve(body.model)
-    raw = body.prompts
-    encoded = await _encode(chat, body, raw)
-    caller = caller_of(request.scope)
-    constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
-    experts = first_position(chat, body, wanted_tokens=body.max_tokens)
-    shared = _SharedParams(chat, body, context, experts)
-    jobs = [
-        await _job(chat, body, index, raw[index], tokens, context, caller, constraints, shared)
-        for index, tokens in enumerate(encoded)
-    ]
-    _check_answer(chat, body, jobs, experts)
-    tokenizer = chat.pool.tokenizer
+    prepared = await prepare_completion(chat, body, caller_of(request.scope), context)
+    jobs, tokenizer = prepared.jobs, chat.pool.tokenizer
     shape = CompletionShape.of(
         "cmpl",
         request,
         body,
-        model,
-        TokenNames(tokenizer, bool(body.return_tokens_as_token_ids)),
+        prepared.model,
+        prepared.names,
         logprobs=body.logprobs,
         silent=tokenizer.special_ids if body.skip_special_tokens else frozenset(),
-        experts=None if experts is None else expert_shape(chat),
+        experts=prepared.experts,
     )
     if body.stream:
         prompts = [job.prompt for job in jobs]
@@ -108,163 +63,6 @@ async def completions(chat: ChatModel, request: Request, content: bytes, context
     return await _respond(
         shape, jobs, AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory), chat.turns
     )
-
-
-async def _encode(chat: ChatModel, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
-    """Token ids of every prompt, as the client sent them or from its text."""
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
-    if not texts:
-        return tokens
-    most_tokens = most_prompt_tokens(chat) if body.truncate_prompt_tokens is None else None
-    try:
-        if len(texts) == 1:
-            return [await chat.pool.encode(texts[0], body.add_special_tokens, most_tokens=most_tokens)]
-        return await chat.pool.encode_batch(texts, body.add_special_tokens, most_tokens=most_tokens)
-    except TextTooLong as error:
-        raise too_long(f"at least {error.fewest}", chat, "prompt") from None
-
-
-def _prompt_logprobs(body: CompletionRequest) -> int | None:
-    """Alternatives for each token of a prompt; None where it is not scored."""
-    if body.echo and body.logprobs is not None:
-        return max(body.logprobs, body.prompt_logprobs or 0)
-    return body.prompt_logprobs
-
-
-def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[PromptJob], experts: int | None) -> None:
-    """Raises BadRequest where the answer would be too large. What is generated counts where it does not stream."""
-    prompt_token_bytes = 0
-    if body.prompt_logprobs is not None:
-        prompt_token_bytes += ranked_bytes(body.prompt_logprobs)
-    if body.echo and body.logprobs is not None:
-        prompt_token_bytes += listed_bytes(body.logprobs)
-    if body.return_token_ids:
-        prompt_token_bytes += TOKEN_ID_BYTES
-    per_token = TOKEN_TEXT_BYTES + (TOKEN_ID_BYTES if body.return_token_ids else 0)
-    per_token += 0 if body.logprobs is None else listed_bytes(body.logprobs)
-    tokens = sum(len(job.prompt.tokens) for job in jobs)
-    routed = expert_bytes(chat, experts)
-    prompt_experts = sum(len(job.prompt.tokens) - (experts or 0) for job in jobs)
-    AnswerSize(
-        n=body.choices,
-        prompts=len(jobs),
-        prompt_tokens=tokens,
-        prompt_bytes=prompt_token_bytes * tokens
-        + sum(len(job.prompt.echo or "") for job in jobs)
-        + routed * prompt_experts,
-        most_tokens=sum(job.max_tokens for job in jobs),
-        token_bytes=0 if body.stream else per_token + routed,
-        scores=_prompt_logprobs(body) if prompt_token_bytes else body.logprobs,
-        scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
-    ).check(chat.limits.max_answer_bytes)
-
-
-class _SharedParams:
-    """Sampling parameters of one request: one object for all of its prompts that may get as many tokens, and the same
-    lists in all of them. They can be large, and prompts can be a thousand."""
-
-    def __init__(self, chat: ChatModel, body: CompletionRequest, context: RequestContext, experts: int | None) -> None:
-        """``experts`` is the first position of each prompt whose experts are told."""
-        self._chat = chat
-        self._experts = experts
-        self._body = body
-        self._memory = context.queue_slot.memory
-        self._made: dict[int, SamplingParams] = {}
-        self._prompts = 0
-
-    async def of(self, max_tokens: int) -> SamplingParams:
-        """For one more prompt. Raises BadRequest and MemoryFull."""
-        self._prompts += 1
-        if max_tokens not in self._made:
-            body = self._body
-            params = resolve_sampling(
-                body,
-                self._chat,
-                max_tokens,
-                logprobs=body.logprobs,
-                prompt_logprobs=_prompt_logprobs(body),
-                routed_experts=self._experts,
-            )
-            first = next(iter(self._made.values()), None)
-            if first is None:
-                params = await with_bad_words(self._chat, params, body.bad_words, self._memory)
-            else:
-                params = msgspec.structs.replace(first, max_tokens=max_tokens)
-            self._made[max_tokens] = params
-        params = self._made[max_tokens]
-        if self._prompts > 1:  # the engine is given them with each prompt
-            self._memory.add(params_bytes(params) // 2, "bad_words" if params.banned_sequences else None)
-        return params
-
-
-async def _job(
-    chat: ChatModel,
-    body: CompletionRequest,
-    index: int,
-    raw: RawPrompt,
-    tokens: list[int],
-    context: RequestContext,
-    caller: Caller,
-    constraints: Constraints,
-    shared: _SharedParams,
-) -> PromptJob:
-    budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
-    prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(chat))
-    check_prompt(prompt, chat, "prompt")
-    max_tokens = output_room(len(prompt), budget, chat)
-    prompt_logprobs = _prompt_logprobs(body)
-    prompt_only = max_tokens == 0
-    if prompt_only and prompt_logprobs is not None:
-        # The engine scores a prompt on the way to its first token, which is then not delivered.
-        max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), chat)
-    params = await shared.of(max_tokens)
-    check_start(params.routed_experts, len(prompt))
-    echo = await _echo(chat, raw, prompt, prompt is tokens) if body.echo else None
-    batches: Batches[list[Delta]]
-    if prompt_only and prompt_logprobs is None:
-        batches = _nothing(body.choices)
-    else:
-        wanted = generation_request(
-            body, prompt, params, caller, constraints, adapter=chat.registry.adapter_of(chat.resolve(body.model))
-        )
-        batches = ObservedGeneration(chat, wanted, context.arrival, context.queue_slot, field="prompt")
-        if prompt_only:
-            batches = _only_prompt(batches, body.choices, len(prompt))
-    return PromptJob(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
-
-
-async def _echo(chat: ChatModel, raw: RawPrompt, prompt: list[int], whole: bool) -> str:
-    """The prompt as text: the client's own where it sent text and nothing was cut off."""
-    if whole and isinstance(raw, str):
-        return raw
-    return await chat.pool.decode(prompt, skip_special_tokens=False)
-
-
-async def _nothing(n: int) -> AsyncGenerator[list[Delta], None]:
-    """A generation of no tokens, for which the engine is not asked."""
-    yield [PromptProcessed(0, None), *_ends(n)]
-
-
-async def _only_prompt(batches: Batches[list[Delta]], n: int, tokens: int) -> AsyncGenerator[list[Delta], None]:
-    """The part of a generation that is of its prompt, which has so many tokens; the rest is given up."""
-    seen = 0
-    async with aclosing(batches):
-        async for batch in batches:
-            for delta in batch:
-                if isinstance(delta, PromptProcessed | PromptLogprobs):
-                    seen += tokens if delta.logprobs is None else len(delta.logprobs)
-                    whole = seen >= tokens
-                    yield [delta, *_ends(n)] if whole else [delta]
-                    if whole:
-                        return
-                if isinstance(delta, Finish):
-                    yield [delta]
-                    return
-
-
-def _ends(n: int) -> list[Delta]:
-    return [Finish(index, "length", None, None) for index in range(n)]
 
 
 async def _respond(

@@ -13,6 +13,7 @@ from stentor.protocols.openai.completions import CompletionLogprobs
 from stentor.protocols.openai.usage import Usage
 
 from ...common.errors import generation_error
+from ...generation.completion import Prompt
 from ...generation.logprobs import CompletionLogprobsBuilder
 from ...http.error_responses import error_frame
 from ...http.sse import DONE
@@ -28,22 +29,12 @@ class CompletionShape(AnswerShape):
     silent: frozenset[int] = frozenset()
     """Tokens that add nothing to the text."""
 
-    def builders(self, prompt: "Prompt") -> list[CompletionLogprobsBuilder]:
+    def builders(self, prompt: Prompt) -> list[CompletionLogprobsBuilder]:
         """One for each choice of a prompt; none where no log-probabilities were asked for."""
         if self.logprobs is None:
             return []
         before = len(prompt.echo or "")
         return [CompletionLogprobsBuilder(self.names, self.logprobs, self.silent, before) for _ in range(self.n)]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One prompt of a request."""
-
-    index: int
-    tokens: list[int]
-    echo: str | None
-    """Its text, where the answer begins with it."""
 
 
 @dataclass

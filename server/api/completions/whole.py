@@ -10,11 +10,12 @@ from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
 
 from ...common.loop_turns import LoopTurns, Slices
+from ...generation.completion import Prompt
 from ...generation.logprobs import CompletionLists, prompt_logprobs
 from ...generation.routed_experts import encoded_experts
 from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
 from ..common.collect import Generation, collect
-from .stream import CompletionShape, EchoedLogprobs, Prompt, TokenCounts
+from .stream import CompletionShape, EchoedLogprobs, TokenCounts
 
 
 class CollectedPrompt:

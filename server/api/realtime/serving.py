@@ -90,7 +90,7 @@ class ServedModels:
         sends OpenAI's names by default, and a session says which model it has."""
         known = self._services.chat.registry
         only = known.of_kind(kind)
-        if only is None or name is None or name in known:
+        if only is None or name is None or name in known or known.fitting(name, kind) is not None:
             return known.resolve(name, kind, field)
         logger.warning(
             "a realtime session asked for the %s model %r, which is not served: it has %r",

@@ -23,6 +23,17 @@ def test_the_demo_names_a_model_of_every_kind_that_has_none() -> None:
     assert list(alone.engines()) == ["chat", "embedding"]
 
 
+def test_a_name_with_a_star_is_a_pattern_beside_the_names() -> None:
+    flags = {"model": "owner/chat", "served-model-name": ["*"], "embedding-model": "owner/vectors"}
+    flags |= {"embedding-model-name": ["vectors", "text-embedding-*"]}
+    registry = read_config(flags, {}).registry()
+    assert [(model.names, model.patterns) for model in registry] == [
+        (("owner/chat",), ("*",)),
+        (("vectors",), ("text-embedding-*",)),
+    ]
+    assert registry.resolve("claude-opus", "chat") == "claude-opus"
+
+
 def test_a_model_that_pools_can_be_served_alone_with_all_that_is_said_of_the_model() -> None:
     flags = {"model": "owner/vectors", "served-model-name": ["vectors"], "dtype": "float32", "pooler": "cls"}
     config = read_config(flags, {}).pooling_main()

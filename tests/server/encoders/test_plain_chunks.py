@@ -10,7 +10,8 @@ from msgspec import UNSET, UnsetType
 from stentor.protocols.ipc.deltas import Text
 from stentor.server.api.chat.shape import ChatShape
 from stentor.server.api.chat.stream import ChatStream
-from stentor.server.api.completions.stream import CompletionShape, CompletionStream, Prompt, TokenCounts
+from stentor.server.api.completions.stream import CompletionShape, CompletionStream, TokenCounts
+from stentor.server.generation.completion import Prompt
 from stentor.server.generation.logprobs import TokenNames
 from stentor.tests.fakes import byte_tokenizer
 

@@ -1,0 +1,279 @@
+"""From a request for completions to typed deltas, a generation for each of its prompts: the path of every protocol that
+takes text as it is."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from stentor.protocols.common.bounds import TOKEN_ID_BYTES, TOKEN_TEXT_BYTES, AnswerSize, listed_bytes, ranked_bytes
+from stentor.protocols.common.errors import refused
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import ExpertShape
+from stentor.protocols.openai.completions import CompletionRequest
+from stentor.protocols.openai.completions import Prompt as RawPrompt
+from stentor.protocols.openai.structured import wanted_answer
+
+from ..common.keys import Caller
+from ..http.sse import Batches
+from ..overload.memory_budget import params_bytes
+from ..overload.request_context import RequestContext
+from ..text.errors import TextTooLong
+from .admission import (
+    Budget,
+    check_prompt,
+    context_length,
+    most_prompt_tokens,
+    output_room,
+    resolve_sampling,
+    too_long,
+    truncate,
+)
+from .bad_words import with_bad_words
+from .chat_model import ChatModel
+from .constraints import Constraints, answer_constraints
+from .logprobs import TokenNames
+from .routed_experts import check_start, expert_bytes, expert_shape, first_position
+from .stream import ObservedGeneration, generation_request
+
+DEFAULT_MAX_TOKENS: Final = 16
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt of a request."""
+
+    index: int
+    tokens: list[int]
+    echo: str | None
+    """Its text, where the answer begins with it."""
+
+
+@dataclass(frozen=True)
+class PromptJob:
+    prompt: Prompt
+    max_tokens: int
+    """That are delivered, for each choice."""
+    batches: Batches[list[Delta]]
+
+
+@dataclass(frozen=True)
+class PreparedCompletion:
+    """What an encoder needs of answers that are on their way."""
+
+    model: str
+    """The served name that was asked for."""
+    names: TokenNames
+    experts: ExpertShape | None
+    """Of what is told of each token; None: nothing is."""
+    jobs: list[PromptJob]
+    """One for each prompt; their batches must be closed."""
+
+
+async def prepare_completion(
+    chat: ChatModel,
+    body: CompletionRequest,
+    caller: Caller,
+    context: RequestContext,
+    *,
+    fill_context: bool = False,
+) -> PreparedCompletion:
+    """Reads the prompts of a request that has been checked, and admits them. With a suffix, the model is asked for what
+    stands between the two.
+
+    Without a word of the client's an answer has :data:`DEFAULT_MAX_TOKENS`, and with ``fill_context`` as many as the
+    context has room for, to which more are cut, too. Raises BadRequest for whatever cannot be served, Unavailable
+    before the engine is ready, and Overloaded.
+    """
+    model = chat.resolve(body.model)
+    if body.suffix:
+        body = between(chat, body, body.suffix)
+    raw = body.prompts
+    encoded = await _encode(chat, body, raw)
+    constraints = await answer_constraints(chat, wanted_answer(body, chat.limits))
+    experts = first_position(chat, body, wanted_tokens=body.max_tokens)
+    shared = _SharedParams(chat, body, context, experts)
+    budget = Budget(body.max_tokens, DEFAULT_MAX_TOKENS, "max_tokens", "prompt")
+    if fill_context:
+        budget = Budget(None, body.max_tokens, "max_tokens", "prompt")
+    jobs = [
+        await _job(chat, body, index, raw[index], tokens, context, caller, constraints, shared, budget)
+        for index, tokens in enumerate(encoded)
+    ]
+    _check_answer(chat, body, jobs, experts)
+    return PreparedCompletion(
+        model,
+        TokenNames(chat.pool.tokenizer, bool(body.return_tokens_as_token_ids)),
+        None if experts is None else expert_shape(chat),
+        jobs,
+    )
+
+
+def between(chat: ChatModel, body: CompletionRequest, after: str) -> CompletionRequest:
+    """For the text between each prompt and ``after``. Raises BadRequest where the model was not made for that."""
+    infill = chat.infill
+    if infill is None:
+        raise refused("suffix", "the model has no tokens to fill in the middle of a text; leave it out", "unsupported")
+    prompts = [infill.prompt(text, after) for text in body.prompts if isinstance(text, str)]
+    stops = sorted({*(body.stop_token_ids or ()), *infill.ends})
+    return msgspec.structs.replace(body, prompt=prompts, suffix=None, stop_token_ids=stops)
+
+
+async def _encode(chat: ChatModel, body: CompletionRequest, prompts: Sequence[RawPrompt]) -> list[list[int]]:
+    """Token ids of every prompt, as the client sent them or from its text."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
+    if not texts:
+        return tokens
+    most_tokens = most_prompt_tokens(chat) if body.truncate_prompt_tokens is None else None
+    try:
+        if len(texts) == 1:
+            return [await chat.pool.encode(texts[0], body.add_special_tokens, most_tokens=most_tokens)]
+        return await chat.pool.encode_batch(texts, body.add_special_tokens, most_tokens=most_tokens)
+    except TextTooLong as error:
+        raise too_long(f"at least {error.fewest}", chat, "prompt") from None
+
+
+def _prompt_logprobs(body: CompletionRequest) -> int | None:
+    """Alternatives for each token of a prompt; None where it is not scored."""
+    if body.echo and body.logprobs is not None:
+        return max(body.logprobs, body.prompt_logprobs or 0)
+    return body.prompt_logprobs
+
+
+def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[PromptJob], experts: int | None) -> None:
+    """Raises BadRequest where the answer would be too large. What is generated counts where it does not stream."""
+    prompt_token_bytes = 0
+    if body.prompt_logprobs is not None:
+        prompt_token_bytes += ranked_bytes(body.prompt_logprobs)
+    if body.echo and body.logprobs is not None:
+        prompt_token_bytes += listed_bytes(body.logprobs)
+    if body.return_token_ids:
+        prompt_token_bytes += TOKEN_ID_BYTES
+    per_token = TOKEN_TEXT_BYTES + (TOKEN_ID_BYTES if body.return_token_ids else 0)
+    per_token += 0 if body.logprobs is None else listed_bytes(body.logprobs)
+    tokens = sum(len(job.prompt.tokens) for job in jobs)
+    routed = expert_bytes(chat, experts)
+    prompt_experts = sum(len(job.prompt.tokens) - (experts or 0) for job in jobs)
+    AnswerSize(
+        n=body.choices,
+        prompts=len(jobs),
+        prompt_tokens=tokens,
+        prompt_bytes=prompt_token_bytes * tokens
+        + sum(len(job.prompt.echo or "") for job in jobs)
+        + routed * prompt_experts,
+        most_tokens=sum(job.max_tokens for job in jobs),
+        token_bytes=0 if body.stream else per_token + routed,
+        scores=_prompt_logprobs(body) if prompt_token_bytes else body.logprobs,
+        scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
+    ).check(chat.limits.max_answer_bytes)
+
+
+class _SharedParams:
+    """Sampling parameters of one request: one object for all of its prompts that may get as many tokens, and the same
+    lists in all of them. They can be large, and prompts can be a thousand."""
+
+    def __init__(self, chat: ChatModel, body: CompletionRequest, context: RequestContext, experts: int | None) -> None:
+        """``experts`` is the first position of each prompt whose experts are told."""
+        self._chat = chat
+        self._experts = experts
+        self._body = body
+        self._memory = context.queue_slot.memory
+        self._made: dict[int, SamplingParams] = {}
+        self._prompts = 0
+
+    async def of(self, max_tokens: int) -> SamplingParams:
+        """For one more prompt. Raises BadRequest and MemoryFull."""
+        self._prompts += 1
+        if max_tokens not in self._made:
+            body = self._body
+            params = resolve_sampling(
+                body,
+                self._chat,
+                max_tokens,
+                logprobs=body.logprobs,
+                prompt_logprobs=_prompt_logprobs(body),
+                routed_experts=self._experts,
+            )
+            first = next(iter(self._made.values()), None)
+            if first is None:
+                params = await with_bad_words(self._chat, params, body.bad_words, self._memory)
+            else:
+                params = msgspec.structs.replace(first, max_tokens=max_tokens)
+            self._made[max_tokens] = params
+        params = self._made[max_tokens]
+        if self._prompts > 1:  # the engine is given them with each prompt
+            self._memory.add(params_bytes(params) // 2, "bad_words" if params.banned_sequences else None)
+        return params
+
+
+async def _job(
+    chat: ChatModel,
+    body: CompletionRequest,
+    index: int,
+    raw: RawPrompt,
+    tokens: list[int],
+    context: RequestContext,
+    caller: Caller,
+    constraints: Constraints,
+    shared: _SharedParams,
+    budget: Budget,
+) -> PromptJob:
+    prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(chat))
+    check_prompt(prompt, chat, "prompt")
+    max_tokens = output_room(len(prompt), budget, chat)
+    prompt_logprobs = _prompt_logprobs(body)
+    prompt_only = max_tokens == 0
+    if prompt_only and prompt_logprobs is not None:
+        # The engine scores a prompt on the way to its first token, which is then not delivered.
+        max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), chat)
+    params = await shared.of(max_tokens)
+    check_start(params.routed_experts, len(prompt))
+    echo = await _echo(chat, raw, prompt, prompt is tokens) if body.echo else None
+    batches: Batches[list[Delta]]
+    if prompt_only and prompt_logprobs is None:
+        batches = _nothing(body.choices)
+    else:
+        wanted = generation_request(
+            body, prompt, params, caller, constraints, adapter=chat.registry.adapter_of(chat.resolve(body.model))
+        )
+        batches = ObservedGeneration(chat, wanted, context.arrival, context.queue_slot, field="prompt")
+        if prompt_only:
+            batches = _only_prompt(batches, body.choices, len(prompt))
+    return PromptJob(Prompt(index, prompt, echo), 0 if prompt_only else max_tokens, batches)
+
+
+async def _echo(chat: ChatModel, raw: RawPrompt, prompt: list[int], whole: bool) -> str:
+    """The prompt as text: the client's own where it sent text and nothing was cut off."""
+    if whole and isinstance(raw, str):
+        return raw
+    return await chat.pool.decode(prompt, skip_special_tokens=False)
+
+
+async def _nothing(n: int) -> AsyncGenerator[list[Delta], None]:
+    """A generation of no tokens, for which the engine is not asked."""
+    yield [PromptProcessed(0, None), *_ends(n)]
+
+
+async def _only_prompt(batches: Batches[list[Delta]], n: int, tokens: int) -> AsyncGenerator[list[Delta], None]:
+    """The part of a generation that is of its prompt, which has so many tokens; the rest is given up."""
+    seen = 0
+    async with aclosing(batches):
+        async for batch in batches:
+            for delta in batch:
+                if isinstance(delta, PromptProcessed | PromptLogprobs):
+                    seen += tokens if delta.logprobs is None else len(delta.logprobs)
+                    whole = seen >= tokens
+                    yield [delta, *_ends(n)] if whole else [delta]
+                    if whole:
+                        return
+                if isinstance(delta, Finish):
+                    yield [delta]
+                    return
+
+
+def _ends(n: int) -> list[Delta]:
+    return [Finish(index, "length", None, None) for index in range(n)]
