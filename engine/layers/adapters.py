@@ -1,7 +1,7 @@
 """Low-rank additions to products (LoRA, arXiv:2106.09685): one set for each task that a model was trained for, or
 those that an operator loads beside it; rows of a batch may have different ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,6 +64,8 @@ class AdapterPlaces:
 
     def __init__(self) -> None:
         self.by_name: dict[str, AdapterPlace] = {}
+        self.parts_of: Callable[[str], tuple[str, ...]] = lambda module: (module,)
+        """The stored names of what adapters call a module: several where the model takes a fused one apart."""
 
     def add(self, parts: Mapping[str, int], inputs: int, *, invariant: bool) -> AdaptedLinear:
         """A product of ``inputs`` by these projections, side by side."""
@@ -82,13 +84,6 @@ class AdapterPlaces:
             for linear in place.linears
         }
         return 4 * rank * sum(sizes.values())
-
-    def in_order(self, names: Sequence[str]) -> list[list[str]]:
-        """These projections, those of one product, or of all experts' products, together."""
-        found: dict[AdaptedLinear, list[str]] = {}
-        for name in names:
-            found.setdefault(self.by_name[name].linears[0], []).append(name)
-        return list(found.values())
 
     def put(self, slot: int, adapter: Adapter | None) -> None:
         """From now on rows of this slot have this adapter, or none."""

@@ -34,14 +34,15 @@ _TEXT_PARTS: Final = (
 
 @dataclass(frozen=True)
 class _Pair:
-    """What is added to one stored projection, or to those of all experts."""
+    """A and B of a module of the adapter."""
 
     module: str
-    """In the adapter."""
     down: StoredTensor
     """A"""
     up: StoredTensor
     """B"""
+    places: Sequence[AdapterPlace]
+    """Of the parts that the module has in the model, one below the other in B."""
 
 
 def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, device: torch.device) -> Adapter:
@@ -55,25 +56,33 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
             )
         config = files.read_config()
         pairs = _paired(files.tensors(), config, places)
-        for name, pair in pairs.items():
-            _check(pair, config, places.by_name[name], max_rank)
+        for pair in pairs:
+            _check(pair, config, max_rank)
         found: dict[AdaptedLinear, LowRankSum] = {}
-        for names in places.in_order(list(pairs)):  # no more than a product, or all experts', is there twice
+        for group in _by_product(pairs):  # no more than a product, or all experts', is there twice
             parts: dict[AdaptedLinear, list[LowRank]] = {}
-            for name in names:
-                pair, place = pairs[name], places.by_name[name]
+            for pair in group:
                 down, up = _read(files, pair.down).to(device), _read(files, pair.up).to(device)
                 scale = config.scale_of(pair.module)
-                for linear, (a, b) in zip(place.linears, _matrices(down, up, place), strict=True):
-                    parts.setdefault(linear, []).append(LowRank(a, b, scale, place.column))
-            for linear, own in parts.items():
+                ups = [up] if len(pair.places) == 1 else up.split([place.outputs for place in pair.places])
+                for place, own in zip(pair.places, ups, strict=True):
+                    for linear, (a, b) in zip(place.linears, _matrices(down, own, place), strict=True):
+                        parts.setdefault(linear, []).append(LowRank(a, b, scale, place.column))
+            for linear, added in parts.items():
                 before = found[linear].parts if linear in found else ()
-                found[linear] = LowRankSum.packed([*before, *own])
+                found[linear] = LowRankSum.packed([*before, *added])
         return found
 
 
-def _paired(tensors: Sequence[StoredTensor], config: AdapterConfig, places: AdapterPlaces) -> dict[str, _Pair]:
-    """By the stored name of the projection that is added to."""
+def _by_product(pairs: Sequence[_Pair]) -> list[list[_Pair]]:
+    """Those of one product together."""
+    found: dict[AdaptedLinear, list[_Pair]] = {}
+    for pair in pairs:
+        found.setdefault(pair.places[0].linears[0], []).append(pair)
+    return list(found.values())
+
+
+def _paired(tensors: Sequence[StoredTensor], config: AdapterConfig, places: AdapterPlaces) -> list[_Pair]:
     by_module: dict[str, dict[str, StoredTensor]] = {}
     for tensor in tensors:
         name = tensor.name.replace(".default.weight", ".weight")
@@ -83,18 +92,19 @@ def _paired(tensors: Sequence[StoredTensor], config: AdapterConfig, places: Adap
         by_module.setdefault(name.removesuffix(ending).removeprefix(_BASE), {})[ending] = tensor
     if not by_module:
         raise CheckpointError(f"{WEIGHTS} holds no tensors")
-    found: dict[str, _Pair] = {}
+    found = []
     for wrapper, parts in by_module.items():
         if len(parts) != 2:
             lacks = "lora_B" if _DOWN in parts else "lora_A"
             raise CheckpointError(f"{WEIGHTS} lacks {lacks} of {wrapper[:200]!r}")
         module = _unwrapped(wrapper, config)
-        stored = _stored_name(module, places)
-        if stored is None:
+        stored = [_stored_name(part, places) for part in places.parts_of(module)]
+        own = [places.by_name[name] for name in stored if name is not None]
+        if len(own) < len(stored):
             raise CheckpointError(
                 f"it changes {module[:200]!r}, which this model has not, or which is not adapted here"
             )
-        found[stored] = _Pair(module, parts[_DOWN], parts[_UP])
+        found.append(_Pair(module, parts[_DOWN], parts[_UP], own))
     return found
 
 
@@ -125,11 +135,12 @@ def _stored_name(module: str, places: AdapterPlaces) -> str | None:
     return next((name for part in _TEXT_PARTS if (name := f"{part}layers.{rest}") in places.by_name), None)
 
 
-def _check(pair: _Pair, config: AdapterConfig, place: AdapterPlace, max_rank: int) -> None:
-    rank = config.rank_of(pair.module)
+def _check(pair: _Pair, config: AdapterConfig, max_rank: int) -> None:
+    rank, place = config.rank_of(pair.module), pair.places[0]
     if rank > max_rank:
         raise CheckpointError(f"{pair.module} has rank {rank}, and the server takes {max_rank}: raise --max-lora-rank")
-    inputs, outputs, ranks = place.inputs, place.outputs, rank * len(place.linears)
+    inputs, ranks = place.inputs, rank * len(place.linears)
+    outputs = sum(each.outputs for each in pair.places)
     if _is_turned(pair.down.shape, pair.up.shape, place):
         inputs, outputs = outputs, inputs
     elif len(place.linears) > 1 and inputs == outputs and not place.turned and config.turns_parameters:

@@ -25,7 +25,7 @@ class AdapterStore:
         """``places`` may be added to while no adapter is wanted yet."""
         self._places = places
         self._max_rank = max_rank
-        self._device = device
+        self.device = device
         self._adapters: dict[int, Adapter] = {}
         self._slots: dict[int, int] = {}
         """The number of the adapter in each slot."""
@@ -88,7 +88,7 @@ class AdapterStore:
         while True:
             adapter = self._wanted.get()
             try:
-                self._read.put((adapter, read_adapter(adapter, self._places, self._max_rank, self._device)))
+                self._read.put((adapter, read_adapter(adapter, self._places, self._max_rank, self.device)))
             except CheckpointError as error:
                 self._read.put((adapter, error))
             except Exception as error:
