@@ -1,7 +1,7 @@
 """Low-rank additions to products (LoRA, arXiv:2106.09685): one set for each task that a model was trained for, or
 those that an operator loads beside it; rows of a batch may have different ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,10 @@ class AdaptedLinear:
         self._invariant = invariant
         self._slots: dict[int, LowRankSum] = {}
 
+    def get(self, slot: int) -> LowRankSum | None:
+        """What the slot adds."""
+        return self._slots.get(slot)
+
     def put(self, slot: int, what: LowRankSum | None) -> None:
         """From now on the slot adds this; None: nothing."""
         if what is None:
@@ -38,16 +42,17 @@ class AdaptedLinear:
 
 @dataclass(frozen=True)
 class AdapterPlace:
-    """Where an adapter adds to a stored projection."""
+    """Where an adapter adds to a stored projection, or to those of all experts that are stored as one."""
 
-    linear: AdaptedLinear
+    linears: tuple[AdaptedLinear, ...]
+    """One, or one an expert."""
     column: int
     inputs: int
     outputs: int
-
-    def nbytes(self, rank: int) -> int:
-        """That an adapter takes there in float32."""
-        return 4 * rank * (self.inputs + self.outputs)
+    turned: bool = False
+    """Of all experts, stored as [experts, inputs, outputs]."""
+    interleaved: bool = False
+    """Gates and ups, which take turns."""
 
 
 Adapter = Mapping[AdaptedLinear, LowRankSum]
@@ -59,30 +64,30 @@ class AdapterPlaces:
 
     def __init__(self) -> None:
         self.by_name: dict[str, AdapterPlace] = {}
+        self.parts_of: Callable[[str], tuple[str, ...]] = lambda module: (module,)
+        """The stored names of what adapters call a module: several where the model takes a fused one apart."""
 
     def add(self, parts: Mapping[str, int], inputs: int, *, invariant: bool) -> AdaptedLinear:
         """A product of ``inputs`` by these projections, side by side."""
         linear = AdaptedLinear(invariant=invariant)
         column = 0
         for name, outputs in parts.items():
-            self.by_name[name] = AdapterPlace(linear, column, inputs, outputs)
+            self.by_name[name] = AdapterPlace((linear,), column, inputs, outputs)
             column += outputs
         return linear
 
     def nbytes(self, rank: int) -> int:
-        """Of the largest adapter of this rank."""
-        return sum(place.nbytes(rank) for place in self.by_name.values())
-
-    def in_order(self, names: Sequence[str]) -> list[list[str]]:
-        """These projections, those of one product together."""
-        found: dict[AdaptedLinear, list[str]] = {}
-        for name in names:
-            found.setdefault(self.by_name[name].linear, []).append(name)
-        return list(found.values())
+        """Of the largest adapter of this rank, in float32."""
+        sizes = {
+            (linear, place.column): place.inputs + place.outputs
+            for place in self.by_name.values()
+            for linear in place.linears
+        }
+        return 4 * rank * sum(sizes.values())
 
     def put(self, slot: int, adapter: Adapter | None) -> None:
         """From now on rows of this slot have this adapter, or none."""
-        for linear in {place.linear for place in self.by_name.values()}:
+        for linear in {linear for place in self.by_name.values() for linear in place.linears}:
             linear.put(slot, None if adapter is None else adapter.get(linear))
 
 

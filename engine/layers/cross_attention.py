@@ -8,6 +8,7 @@ from stentor import kernels
 
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import Backbone
+from .adapters import AdapterRows
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear
@@ -24,21 +25,22 @@ class CrossAttention:
         self._layer, self._spec, prefix = layer, spec, f"{model.prefix}.{layer}"
         into, out = spec.projections(model.hidden_size)
         q, kv = (replace(into, parts=parts) for parts in (into.parts[:1], into.parts[1:]))
-        self._q = Linear.of(weights, prefix, q, context, dtype=context.dtype)
-        self._kv = Linear.of(weights, prefix, kv, context, dtype=context.dtype)
-        self._out = Linear.of(weights, prefix, out, context, dtype=context.stream)
+        self._q = Linear.of(weights, prefix, q, context, adaptable=True, dtype=context.dtype)
+        self._kv = Linear.of(weights, prefix, kv, context, adaptable=True, dtype=context.dtype)
+        self._out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream)
 
-    def keys_and_values(self, encoded: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """[positions, hidden] → k and v, each [positions, heads, head_dim]"""
-        return self._kv(encoded).view(len(encoded), 2, self._spec.kv_heads, self._spec.head_dim).unbind(1)
+    def keys_and_values(self, encoded: torch.Tensor, rows: AdapterRows | None = None) -> tuple[torch.Tensor, ...]:
+        """[positions, hidden] → k and v, each [positions, heads, head_dim]; ``rows`` are those that have adapters."""
+        return self._kv(encoded, rows).view(len(encoded), 2, self._spec.kv_heads, self._spec.head_dim).unbind(1)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> torch.Tensor:
         """x [tokens, hidden] → the same; leaves its queries where the batch asks for them."""
         audio, spec = batch.encoded, self._spec
         assert audio is not None
         assert isinstance(x, torch.Tensor)
-        q = self._q(x).view(len(x), spec.heads, spec.head_dim)
+        q = self._q(x, batch.adapter_rows).view(len(x), spec.heads, spec.head_dim)
         if audio.queries is not None:
             audio.queries[self._layer] = q
         cache = audio.caches[self._layer]
-        return self._out(kernels.paged_attention(q, cache.k, cache.v, audio.paged, scale=spec.scale).view(len(x), -1))
+        found = kernels.paged_attention(q, cache.k, cache.v, audio.paged, scale=spec.scale)
+        return self._out(found.view(len(x), -1), batch.adapter_rows)

@@ -10,7 +10,7 @@ import torch
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
-from stentor.kernels.linear_packed import empty_packed, pack_gguf_, pack_plain_
+from stentor.kernels.linear_packed import PackedWeight, empty_packed, linear_packed, pack_gguf_, pack_plain_
 from stentor.kernels.linear_packed.weight import TILE
 from stentor.protocols.ipc.config import MoEBackend
 
@@ -146,12 +146,21 @@ class Experts(ABC):
     def __call__(self, x: torch.Tensor, routing: kernels.Routing) -> torch.Tensor:
         """x [tokens, hidden] → [tokens, hidden]"""
 
+    @abstractmethod
+    def gate_up(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        """float32 [rows, hidden] → [rows, gates and ups], before they are activated"""
+
+    @abstractmethod
+    def down(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        """float32 [rows, inner] → [rows, hidden]"""
+
 
 class StoredExperts(Experts):
     """As codes where kernels expand their format while they multiply; else in the compute dtype."""
 
     def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
         super().__init__(weights, prefix, spec, hidden, context, context.dtype)
+        self._dtype = context.dtype
         self._provider = self._choose_provider(weights, context)
 
     def _choose_provider(self, weights: WeightMap, context: LayerContext) -> MoEBackend:
@@ -231,6 +240,23 @@ class StoredExperts(Experts):
             provider=self._provider,
         )
 
+    def gate_up(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        return self._product(x, self._gate_up, self._gate_up_bias, expert)
+
+    def down(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        return self._product(x, self._down, self._down_bias, expert)
+
+    def _product(
+        self,
+        x: torch.Tensor,
+        matrices: torch.Tensor | kernels.CodedMatrices,
+        bias: torch.Tensor | None,
+        expert: int,
+    ) -> torch.Tensor:
+        matrix = matrices[expert] if isinstance(matrices, torch.Tensor) else matrices.values(expert, self._dtype)
+        own = None if bias is None else bias[expert]
+        return kernels.linear(x.to(self._dtype), matrix, own, invariant=self._invariant)
+
 
 class PackedExperts(Experts):
     """Packed in the order in which they are multiplied, as they are stored where a kernel takes their format."""
@@ -309,6 +335,16 @@ class PackedExperts(Experts):
             down_bias=self._down_bias,
             weight_input=self._spec.weight_input,
         )
+
+    def gate_up(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        return self._product(x, self._gate_up, self._gate_up_bias, expert)
+
+    def down(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        return self._product(x, self._down, self._down_bias, expert)
+
+    def _product(self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None, expert: int) -> torch.Tensor:
+        each = weight.shape[0] // self._spec.experts
+        return linear_packed(x, weight.rows(expert * each, each), None if bias is None else bias[expert])
 
     def traced(self, x: Traced, logits: Traced, router: kernels.Router, correction: torch.Tensor | None) -> Traced:
         """As :meth:`__call__`, of the experts that ``router`` chooses by these scores."""

@@ -1,15 +1,18 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434)."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
+from stentor.kernels.low_rank import LowRank
 
 from ..model_config.attention_spec import LatentAttentionSpec
 from ..model_config.model_spec import Backbone
+from .adapters import AdapterRows
 from .forward_batch import ForwardBatch, LayerCache
 from .layer_context import LayerContext
 from .linear import Linear, plain_weight
@@ -19,6 +22,8 @@ from .rotary import RotaryTables
 from .token_index import TokenIndex
 from .weights import WeightMap
 
+Added = Sequence[tuple[LowRank, torch.Tensor]]
+"""A and B of adapters, and the tokens that have them."""
 _EXPANDED_BYTES: Final = 64 << 20
 """Of keys that are made of latents at once: more heads wait for their turn."""
 
@@ -42,17 +47,21 @@ class LatentAttention:
         assert isinstance(spec, LatentAttentionSpec)
         self._spec, self._cache, self._dtype = spec, model.cache_index(layer), context.dtype
         into, *of_queries, made, out = spec.attending(model.hidden_size)
-        self._into = Linear.of(weights, prefix, into, context, dtype=context.dtype)
+        self._into = Linear.of(weights, prefix, into, context, adaptable=True, dtype=context.dtype)
         indexed = spec.index is not None and not spec.index.shared
         self.into = None if indexed else self._into
         """Who wants its input quantised; an index takes it plain."""
-        self._queries = Linear.of(weights, prefix, of_queries[0], context, dtype=context.dtype) if of_queries else None
+        self._queries: Linear | None = None
+        if of_queries:
+            self._queries = Linear.of(weights, prefix, of_queries[0], context, adaptable=True, dtype=context.dtype)
         if spec.made_apart:
             self._made = context.empty(spec.heads * (spec.nope_dim + spec.v_dim), spec.kv_lora_rank)
         else:
             self._made = plain_weight(weights, prefix, made, context)
         """[heads * (nope_dim + v_dim), kv_lora_rank]"""
-        self.out = Linear.of(weights, prefix, out, context, dtype=context.stream)
+        self._added = context.adapted({f"{prefix}.{name}": outputs for name, outputs in made.parts}, made.inputs)
+        """What adapters add to it."""
+        self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream)
         *of_q, of_kv = spec.latent_norms
         norms = [
             RMSNorm(weights, f"{prefix}.{name}", size, spec.norm_eps, context, before=before)
@@ -61,8 +70,7 @@ class LatentAttention:
             )
         ]
         self._q_norm, self._kv_norm = norms[0] if of_q else None, norms[-1]
-        by_head = self._made.view(spec.heads, -1, spec.kv_lora_rank)
-        keys, self._values = by_head.split_with_sizes((spec.nope_dim, spec.v_dim), dim=1)
+        keys, self._values = self._by_head(self._made)
         if spec.made_apart:
             turned = (spec.heads, spec.kv_lora_rank, spec.nope_dim)
             weights.add(f"{prefix}.{spec.name}.k_b_proj.weight", keys, shape=turned, read=lambda k: k.transpose(1, 2))
@@ -79,18 +87,20 @@ class LatentAttention:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes latents."""
         if self._index is not None:
             if isinstance(x, Traced):
-                return self.out(x.call("sparse latent attention", self._attend_input, self._spec.v_size))
+                found = x.call("sparse latent attention", self._attend_input, self._spec.v_size)
+                return self.out(found, batch.adapter_rows)
             assert isinstance(x, torch.Tensor)
-            return self.out(self._attend_input(x, batch))
-        made: Stream = self._into(x)
+            return self.out(self._attend_input(x, batch), batch.adapter_rows)
+        made: Stream = self._into(x, batch.adapter_rows)
         if isinstance(made, Traced):
-            return self.out(made.call("latent attention", self._attend_rows, self._spec.v_size))
-        return self.out(self.attend(made, batch))
+            found = made.call("latent attention", self._attend_rows, self._spec.v_size)
+            return self.out(found, batch.adapter_rows)
+        return self.out(self.attend(made, batch), batch.adapter_rows)
 
     def _attend_input(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """As :meth:`attend`, of the layer's input [tokens, hidden], perhaps in float32."""
         x = x.to(self._dtype)
-        return self.attend(self._into(x), batch, x)
+        return self.attend(self._into(x, batch.adapter_rows), batch, x)
 
     def _attend_rows(self, made: torch.Tensor, batch: Any) -> torch.Tensor:
         """As :meth:`attend`, of float32."""
@@ -110,7 +120,7 @@ class LatentAttention:
                 assert isinstance(low, torch.Tensor)
                 assert x is not None
                 batch.chosen.positions = self._index(x, low, batch.positions, cache, paged)
-            queries = self._queries(low)
+            queries = self._queries(low, batch.adapter_rows)
             assert isinstance(queries, torch.Tensor)
             query = queries
         q, turning = query.reshape(len(made), spec.heads, -1).split_with_sizes((spec.nope_dim, spec.rope_dim), dim=2)
@@ -120,7 +130,15 @@ class LatentAttention:
             kernels.rotary_(q_rotated, k_rotated, self._cos, self._sin, batch.positions)
         normed = self._kv_norm.plain(latent)
         kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, paged.slots)
-        return self._attended(q, q_rotated, cache, paged, None if spec.index is None else batch.chosen.positions)
+        chosen = None if spec.index is None else batch.chosen.positions
+        return self._attended(q, q_rotated, cache, paged, chosen, self._added_by(batch.adapter_rows))
+
+    def _added_by(self, rows: AdapterRows | None) -> Added:
+        """Of adapters that change the matrix from which keys and values are made."""
+        if rows is None or self._added is None:
+            return ()
+        found = ((self._added.get(slot), own) for slot, own in rows)
+        return [(part, own) for what, own in found if what is not None for part in what.parts]
 
     def _halves(self, rotating: torch.Tensor) -> torch.Tensor:
         """A copy of [tokens, heads, rope_dim] whose pairs are i and i + rope_dim / 2, of queries and keys alike: their
@@ -136,10 +154,11 @@ class LatentAttention:
         cache: LayerCache,
         paged: kernels.AttentionBatch,
         chosen: torch.Tensor | None,
+        added: Added,
     ) -> torch.Tensor:
         """[tokens, heads, nope_dim] and [tokens, heads, rope_dim] → [tokens, heads * v_dim]"""
         if not self._chooses:
-            return self._absorbed(q, q_rotated, cache, paged, chosen)
+            return self._absorbed(q, q_rotated, cache, paged, chosen, added)
         starts, lengths = paged.query_start.tolist(), paged.seq_lens.tolist()
         spans = [slice(first, end) for first, end in itertools.pairwise(starts)]
         counts = [span.stop - span.start for span in spans]
@@ -148,17 +167,21 @@ class LatentAttention:
             for count, length in zip(counts, lengths, strict=True)
         ]
         if all(absorbed):
-            return self._absorbed(q, q_rotated, cache, paged, chosen)
+            return self._absorbed(q, q_rotated, cache, paged, chosen, added)
         out = q.new_empty(len(q), self._spec.v_size)
         for row, span in enumerate(spans):
             if not absorbed[row]:
                 latents = kernels.latents_of(cache.latents, paged.block_tables[row], lengths[row])
-                out[span] = self._expanded(q[span], q_rotated[span], latents)
+                own = [part for part, tokens in added if bool((tokens == span.start).any())]
+                out[span] = self._expanded(q[span], q_rotated[span], latents, own)
         if any(absorbed):
             rows = torch.tensor(absorbed)
             tokens = rows.repeat_interleave(torch.tensor(counts))
             some = None if chosen is None else chosen[tokens]
-            out[tokens] = self._absorbed(q[tokens], q_rotated[tokens], cache, _only(paged, rows, tokens), some)
+            places = tokens.cumsum(0) - 1
+            rest = [(part, places[own[tokens[own]]]) for part, own in added]
+            batch = _only(paged, rows, tokens)
+            out[tokens] = self._absorbed(q[tokens], q_rotated[tokens], cache, batch, some, rest)
         return out
 
     def _absorbed(
@@ -168,9 +191,15 @@ class LatentAttention:
         cache: LayerCache,
         paged: kernels.AttentionBatch,
         chosen: torch.Tensor | None,
+        added: Added,
     ) -> torch.Tensor:
+        """What adapters add is added on both ways: (K + s B A)ᵀ q, and (V + s B A) times what was found."""
         spec = self._spec
         inside = kernels.linear_heads(q, self._keys, invariant=self._invariant)
+        for part, own in added:
+            keys, _ = self._by_head(part.up)
+            low = torch.einsum("thn,hnr->thr", q[own].to(keys.dtype), keys)
+            inside[own] += (low @ part.down * part.scale).to(inside.dtype)
         found = kernels.latent_attention(
             torch.cat([inside, q_rotated], dim=2),
             cache.latents,
@@ -179,9 +208,23 @@ class LatentAttention:
             scale=spec.scale,
             chosen=chosen,
         )
-        return kernels.linear_heads(found, self._values, invariant=self._invariant).view(len(q), spec.v_size)
+        out = kernels.linear_heads(found, self._values, invariant=self._invariant)
+        for part, own in added:
+            _, values = self._by_head(part.up)
+            low = found[own].to(values.dtype) @ part.down.T
+            out[own] += (torch.einsum("thr,hvr->thv", low, values) * part.scale).to(out.dtype)
+        return out.view(len(q), spec.v_size)
 
-    def _expanded(self, q: torch.Tensor, q_rotated: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
+    def _by_head(self, made: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What makes keys and values of all heads, or B of an adapter → [heads, nope_dim, ...] and [heads, v_dim,
+        ...]."""
+        spec = self._spec
+        keys, values = made.reshape(spec.heads, -1, made.shape[1]).split_with_sizes((spec.nope_dim, spec.v_dim), dim=1)
+        return keys, values
+
+    def _expanded(
+        self, q: torch.Tensor, q_rotated: torch.Tensor, latents: torch.Tensor, added: Sequence[LowRank]
+    ) -> torch.Tensor:
         """Of the last tokens of a row that sees these ``latents`` [length, latent_dim], rotated parts behind them."""
         spec, length = self._spec, len(latents)
         latent, shared = latents.split_with_sizes((spec.kv_lora_rank, spec.rope_dim), dim=1)
@@ -193,7 +236,11 @@ class LatentAttention:
         for first in range(0, spec.heads, step):
             some = slice(first, min(first + step, spec.heads))
             weight = self._made.view(spec.heads, -1, spec.kv_lora_rank)[some].flatten(0, 1)
-            made = kernels.linear(latent, weight).view(length, some.stop - first, -1)
+            made = kernels.linear(latent, weight)
+            for part in added:
+                up = part.up.reshape(spec.heads, -1, part.up.shape[1])[some].flatten(0, 1)
+                made += (latent.to(up.dtype) @ part.down.T @ up.T * part.scale).to(made.dtype)
+            made = made.view(length, some.stop - first, -1)
             nope, values = made.split_with_sizes((spec.nope_dim, spec.v_dim), dim=2)
             attended = kernels.varlen_attention(
                 _joined(width, q[:, some], q_rotated[:, some]),

@@ -1,6 +1,7 @@
 """How tensors are made and multiplied: one value passed to every layer."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from stentor.protocols.ipc.config import MoEBackend
 
 from ..quantization.choose import Backend
 from ..quantization.formats import Format, OnlineFormat, QuantizedCheckpoint
-from .adapters import AdapterPlaces
+from .adapters import AdaptedLinear, AdapterPlaces
 from .parts import BeforePart
 from .rank_group import RankGroup
 
@@ -60,6 +61,10 @@ class LayerContext:
     def format_of(self, part: str) -> Format | None:
         """How the checkpoint stores a part's weight; None where it is plain."""
         return self.quantized.format_of(part) if self.quantized else None
+
+    def adapted(self, parts: Mapping[str, int], inputs: int) -> AdaptedLinear | None:
+        """What adapters add to a product by these projections, side by side; None where none are loaded."""
+        return None if self.adapters is None else self.adapters.add(parts, inputs, invariant=self.invariant)
 
     def exact(self, part: str) -> "LayerContext":
         """Of a product in float32, by a weight that is never quantised while it is loaded: that of ``part``."""

@@ -114,8 +114,8 @@ class Linear:
         adapted: AdaptedLinear | None = None
         if adapters is not None:
             adapted = linear_of_tasks(weights, next(iter(parts)), inputs, outputs, adapters, context)
-        elif adaptable and context.adapters is not None:
-            adapted = context.adapters.add(parts, inputs, invariant=context.invariant)
+        elif adaptable:
+            adapted = context.adapted(parts, inputs)
         biased = {f"{prefix}.{name}" for name, _ in projection.parts if name not in projection.unbiased}
         bias = biased if projection.bias else False
         made = SummedLinear if summed and context.ranks is not None else cls

@@ -9,7 +9,9 @@ from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ..model_config.mlp_spec import MoESpec
+from .adapters import AdapterRows
 from .elementwise import elementwise
+from .expert_adapters import AdaptedExperts
 from .experts import PackedExperts, experts_of
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
@@ -37,7 +39,10 @@ class MoE:
         self._rule = kernels.Router(**asdict(spec.router))
         names = spec.names[0]
         part, correction = f"{prefix}.{names.router}", f"{prefix}.{names.correction}"
-        self._router = Linear(weights, {part: spec.experts}, hidden, context.exact(part), bias=spec.router_bias)
+        places = context.adapters
+        router, exact = {part: spec.experts}, context.exact(part)
+        adapted = context.adapted(router, hidden)
+        self._router = Linear(weights, router, hidden, exact, bias=spec.router_bias, adapted=adapted)
         self._correction: torch.Tensor | None = None
         if spec.correction:
             self._correction = context.empty(spec.experts, dtype=torch.float32)
@@ -47,14 +52,22 @@ class MoE:
             for ending in ("weight", "bias"):
                 weights.alias(f"{prefix}.{others.router}.{ending}", f"{part}.{ending}")
             weights.alias(f"{prefix}.{others.correction}", correction)
+            if places is not None:
+                places.by_name[f"{prefix}.{others.router}"] = places.by_name[part]
         self._experts = experts_of(weights, prefix, spec, spec.width(hidden), context)
-        latents = [Linear.of(weights, prefix, projection, context) for projection in spec.latents(hidden)]
+        self._adapted: AdaptedExperts | None = None
+        if places is not None:
+            self._adapted = AdaptedExperts(places, prefix, spec, spec.width(hidden), invariant=context.invariant)
+        latents = [
+            Linear.of(weights, prefix, projection, context, adaptable=True) for projection in spec.latents(hidden)
+        ]
         self._latents = (latents[0], latents[1]) if latents else None
         self._shared = MLP(weights, prefix, spec.shared, hidden, context) if spec.shared else None
         self._shared_scale = spec.shared_scale
         self._shared_gate: Linear | None = None
         if spec.shared_gate:
-            self._shared_gate = Linear(weights, {f"{prefix}.{spec.shared_gate}": 1}, hidden, context)
+            gate = {f"{prefix}.{spec.shared_gate}": 1}
+            self._shared_gate = Linear(weights, gate, hidden, context, adapted=context.adapted(gate, hidden))
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → [tokens, hidden]"""
@@ -72,23 +85,30 @@ class MoE:
         return routing
 
     def _routed(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        routing = self._routing(self._router(x.float()), batch)
+        rows = batch.adapter_rows
+        routing = self._routing(self._router(x.float(), rows), batch)
         if self._latents is None:
-            return self._experts(x, routing)
+            return self._of_experts(x, routing, rows)
         there, back = self._latents
-        return back(self._experts(there(x).to(x.dtype), routing))
+        return back(self._of_experts(there(x, rows).to(x.dtype), routing, rows), rows)
+
+    def _of_experts(self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None) -> torch.Tensor:
+        """With what adapters of the rows add."""
+        return self._experts(x, routing) if self._adapted is None else self._adapted(self._experts, x, routing, rows)
 
     def _of_shared(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         assert self._shared is not None
         made = self._shared(x, batch)
         assert isinstance(made, torch.Tensor)
         if self._shared_gate is not None:
-            return elementwise(torch.sigmoid, self._shared_gate(x)).to(made.dtype) * made
+            return elementwise(torch.sigmoid, self._shared_gate(x, batch.adapter_rows)).to(made.dtype) * made
         return made if self._shared_scale == 1.0 else made * self._shared_scale
 
     def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
         """As instructions, but for what has none: experts that are not packed, and a gate of one column."""
-        if isinstance(self._experts, PackedExperts):
+        if self._adapted is not None and batch.adapter_rows is not None:
+            routed = x.call("experts that adapters may change", self._called_routed, self._hidden)
+        elif isinstance(self._experts, PackedExperts):
             logits = self._router(x)
             assert isinstance(logits, Traced)
             if self._tells_experts:
@@ -102,7 +122,7 @@ class MoE:
                 assert isinstance(brought, Traced)
                 routed = brought
         else:
-            routed = x.call("experts", lambda rows, batch: self._routed(rows.to(self._dtype), batch), self._hidden)
+            routed = x.call("experts", self._called_routed, self._hidden)
         if self._shared is None:
             return routed
         if self._shared_gate is None:
@@ -117,6 +137,10 @@ class MoE:
         """Between stretches of a program, before the instruction that chooses by the same scores: unchanged."""
         self._routing(logits, batch)
         return logits
+
+    def _called_routed(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+        """Between stretches of a program. Packed experts take float32, as their instruction does."""
+        return self._routed(x if isinstance(self._experts, PackedExperts) else x.to(self._dtype), batch)
 
     def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """Between stretches of a program: float32."""
@@ -155,9 +179,9 @@ class NormedMoE(MoE):
         """float32 or the stream's dtype → float32"""
         assert self._shared is not None
         chosen = self._router_in.exact(x) * self._router_scale * self._hidden**-0.5
-        routing = self._routing(self._router(chosen), batch)
+        routing = self._routing(self._router(chosen, batch.adapter_rows), batch)
         routing = routing._replace(weights=routing.weights * self._expert_scale[routing.experts.long()])
-        routed = self._experts(self._experts_in.exact(x).to(self._dtype), routing)
+        routed = self._of_experts(self._experts_in.exact(x).to(self._dtype), routing, batch.adapter_rows)
         shared = self._shared(self._shared_in.exact(x).to(self._dtype), batch)
         assert isinstance(shared, torch.Tensor)
         return self._experts_out.exact(routed) + self._shared_out.exact(shared)

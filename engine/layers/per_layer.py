@@ -63,8 +63,9 @@ class PerLayer:
         prefix, hidden, dim = f"{model.prefix}.{layer}", model.hidden_size, model.per_layer.dim
         self._layer, self._inputs, self._hidden = layer, inputs, hidden
         self._dtype, self._stream = context.dtype, context.stream
-        self._gate = Linear(weights, {f"{prefix}.per_layer_input_gate": dim}, hidden, context)
-        self._out = Linear(weights, {f"{prefix}.per_layer_projection": hidden}, dim, context)
+        gate, out = {f"{prefix}.per_layer_input_gate": dim}, {f"{prefix}.per_layer_projection": hidden}
+        self._gate = Linear(weights, gate, hidden, context, adapted=context.adapted(gate, hidden))
+        self._out = Linear(weights, out, dim, context, adapted=context.adapted(out, dim))
         self._norm = RMSNorm(weights, f"{prefix}.post_per_layer_input_norm", hidden, model.norm_eps, context)
 
     def __call__(self, x: Stream, batch: ForwardBatch) -> Stream:
@@ -74,8 +75,9 @@ class PerLayer:
         return self._made(x, batch).to(self._stream)
 
     def _made(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        gate = elementwise(_gelu, self._gate(x.to(self._dtype)))
-        return self._norm.exact(self._out(gate * self._inputs.of(self._layer, batch.tokens, batch.media)))
+        rows = batch.adapter_rows
+        gate = elementwise(_gelu, self._gate(x.to(self._dtype), rows))
+        return self._norm.exact(self._out(gate * self._inputs.of(self._layer, batch.tokens, batch.media), rows))
 
 
 def _gelu(x: torch.Tensor) -> torch.Tensor:

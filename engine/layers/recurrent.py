@@ -36,10 +36,10 @@ class ShortConv:
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same"""
-        parts = self.into(x)
+        parts = self.into(x, batch.adapter_rows)
         if isinstance(parts, Traced):
-            return self._out(parts.call("a short convolution", self._mix, self._hidden))
-        return self._out(self._mix(parts, batch))
+            return self._out(parts.call("a short convolution", self._mix, self._hidden), batch.adapter_rows)
+        return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, 3 * hidden] → [tokens, hidden]"""
@@ -69,10 +69,10 @@ class GatedDelta:
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same"""
-        parts = self.into(x)
+        parts = self.into(x, batch.adapter_rows)
         if isinstance(parts, Traced):
-            return self._out(parts.call("a gated delta rule", self._mix, self._spec.values))
-        return self._out(self._mix(parts, batch))
+            return self._out(parts.call("a gated delta rule", self._mix, self._spec.values), batch.adapter_rows)
+        return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """What is projected in, [tokens, all parts] → [tokens, values]"""
@@ -138,10 +138,10 @@ class Mamba2:
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same"""
-        parts = self.into(x)
+        parts = self.into(x, batch.adapter_rows)
         if isinstance(parts, Traced):
-            return self._out(parts.call("a state space", self._mix, self._spec.inner))
-        return self._out(self._mix(parts, batch))
+            return self._out(parts.call("a state space", self._mix, self._spec.inner), batch.adapter_rows)
+        return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """What is projected in, [tokens, all parts] → [tokens, inner]"""
@@ -231,8 +231,8 @@ def _projections(
     prefix = f"{model.prefix}.{layer}"
     into, out = spec.projections(model.hidden_size)
     return (
-        Linear.of(weights, prefix, into, context, adapters=model.adapters, dtype=context.dtype),
-        Linear.of(weights, prefix, out, context, adapters=model.adapters, dtype=context.stream),
+        Linear.of(weights, prefix, into, context, adapters=model.adapters, adaptable=True, dtype=context.dtype),
+        Linear.of(weights, prefix, out, context, adapters=model.adapters, adaptable=True, dtype=context.stream),
     )
 
 

@@ -29,8 +29,8 @@ class SharedAttention:
         prefix = f"{model.prefix}.{layer}"
         self._cache, self._dtype = model.cache_index(spec.shares), context.dtype
         into, out = spec.projections(model.hidden_size)
-        self.into = Linear.of(weights, prefix, into, context, dtype=context.dtype)
-        self.out = Linear.of(weights, prefix, out, context, dtype=context.stream)
+        self.into = Linear.of(weights, prefix, into, context, adaptable=True, dtype=context.dtype)
+        self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream)
         prefix = f"{prefix}.{spec.name}"
         self._norm = RMSNorm(weights, f"{prefix}.{spec.qk_norm_names[0]}", spec.head_dim, model.norm_eps, context)
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
@@ -41,10 +41,11 @@ class SharedAttention:
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]"""
-        q: Stream = self.into(x)
+        q: Stream = self.into(x, batch.adapter_rows)
         if isinstance(q, Traced):
-            return self.out(q.call("attention to another layer's keys", self._attend_rows, self._spec.q_size))
-        return self.out(self.attend(q, batch))
+            found = q.call("attention to another layer's keys", self._attend_rows, self._spec.q_size)
+            return self.out(found, batch.adapter_rows)
+        return self.out(self.attend(q, batch), batch.adapter_rows)
 
     def attend(self, q: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, heads · head_dim], not rotated and not normed → the same"""

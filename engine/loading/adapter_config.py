@@ -15,13 +15,14 @@ _NAME: Final = re.compile(r"\^?[\w.]+")
 """What a pattern of ranks or alphas may be: a module's name, or the end of one."""
 _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq")
 """Ways to begin training that change the model's own weights."""
+_TELLS_OUTPUTS: Final = 0, 19, 1
+"""The first PEFT that does."""
 _MUST_BE_EMPTY: Final[Mapping[str, str]] = {
     "use_dora": "DoRA",
     "lora_bias": "a bias of its own",
     "modules_to_save": "whole modules in place of the model's",
     "layer_replication": "layers that are repeated",
     "trainable_token_indices": "embeddings of single tokens",
-    "target_parameters": "parameters that are no linear layers",
     "use_qalora": "QALoRA",
     "alora_invocation_tokens": "an activated LoRA",
     "arrow_config": "Arrow",
@@ -39,6 +40,10 @@ class AdapterConfig:
     ranks: Mapping[str, int]
     """Of modules whose names are or end with these."""
     alphas: Mapping[str, float]
+    parameters: tuple[str, ...] = ()
+    """Ends of the names of parameters that are adapted as such: those of all experts, or a router's."""
+    turns_parameters: bool = False
+    """It may be by a PEFT that takes the outputs of [experts, outputs, inputs] for the inputs."""
 
     def rank_of(self, module: str) -> int:
         """Expected of a module's matrices."""
@@ -77,7 +82,22 @@ def parse_adapter_config(text: bytes) -> AdapterConfig:
         bool(fields.get("use_rslora")),
         {key: _rank(f"rank_pattern[{key!r}]", value) for key, value in _pattern(fields, "rank_pattern").items()},
         {key: _alpha(f"alpha_pattern[{key!r}]", value) for key, value in _pattern(fields, "alpha_pattern").items()},
+        _parameters(fields),
+        _version(fields) < _TELLS_OUTPUTS,
     )
+
+
+def _parameters(fields: Mapping[str, object]) -> tuple[str, ...]:
+    found = fields.get("target_parameters") or []
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise _wrong("target_parameters is no list of names")
+    return tuple(found)
+
+
+def _version(fields: Mapping[str, object]) -> tuple[int, ...]:
+    """PEFT's, which writes it from 0.18 on."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", str(fields.get("peft_version") or ""))
+    return tuple(map(int, found.groups())) if found else (0,)
 
 
 def _pattern(fields: Mapping[str, object], name: str) -> dict[str, object]:

@@ -7,6 +7,7 @@ padding.
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -24,6 +25,7 @@ from ..layers.rotary import RotaryTables
 from ..layers.task_adapters import AdaptedTable
 from ..layers.weights import WeightMap
 from ..model_config.encoder_config import EncoderConfig
+from .encoder_names import parts_of
 
 
 class Encoder:
@@ -35,6 +37,8 @@ class Encoder:
         self.weights = WeightMap()
         self.context = context
         self._context = context = replace(context, float32_stream=context.packed)
+        if context.adapters is not None:
+            context.adapters.parts_of = partial(parts_of, config.family)
         hidden = config.hidden_size
         word = "embeddings.word"
         self._words = (

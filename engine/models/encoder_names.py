@@ -120,6 +120,18 @@ _ADAPTED = re.compile(r"(.+)\.parametrizations\.weight\.(?:(original)|0\.(lora_[
 """A weight to which tasks add something: itself, and what is added."""
 
 
+def parts_of(family: EncoderFamily, module: str) -> tuple[str, ...]:
+    """The names of :class:`.encoder.Encoder` for a linear layer that a checkpoint calls ``module``: of a fused one
+    those of its parts, in order. A name that the family has not is its own."""
+    if (prefix := _BACKBONES.match(module)) is not None:
+        module = module[prefix.end() :]
+    name = _renamed([(re.compile(pattern), target) for pattern, target in _PATTERNS[family].items()], module)
+    if name is None:
+        return (module,)
+    front, _, last = name.rpartition(".")
+    return tuple(f"{front}.{part}" for part in _SPLITS[last]) if last in _SPLITS else (name,)
+
+
 def canonical(family: EncoderFamily, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors under the names of :class:`.encoder.Encoder`, fused ones in parts, and what tasks add to these under the
     name of the first; those of a head keep theirs."""

@@ -68,6 +68,7 @@ class PoolingModel:
     ) -> None:
         """``media_tokens`` and ``media_layers`` as a :class:`.decoder.Decoder` takes them."""
         self.config = config
+        self._context = context
         size = config.backbone.output_size
         self._backbone: Encoder | Decoder | TransformersBackbone
         match config.backbone:
@@ -93,6 +94,11 @@ class PoolingModel:
             case TokenWeights() as head:
                 self.sparse = LexicalWeights(head, size, context)
         self.vectors = None if config.vectors is None else TokenVectorsLayer(config.vectors, size, context)
+
+    @property
+    def context(self) -> LayerContext:
+        """How it was made."""
+        return self._context
 
     @property
     def reader(self) -> Decoder | Encoder:

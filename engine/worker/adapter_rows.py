@@ -18,9 +18,8 @@ from .runner import Findings, MediaReader, RowExtras, no_media
 class AdapterRowsOf:
     """See :class:`.runner.RowExtras`."""
 
-    def __init__(self, store: AdapterStore, device: torch.device) -> None:
+    def __init__(self, store: AdapterStore) -> None:
         self.store = store
-        self._device = device
         self._adapters: dict[int, int] = {}
         """By slot of a row that has one: the slot of its adapter."""
         self.yield_device: Callable[[], None] | None = None
@@ -41,7 +40,7 @@ class AdapterRowsOf:
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         adapters = [self._adapters.get(row.slot, -1) for row in rows]
-        return replace(batch, adapter_rows=AdapterRows.of(adapters, [row.count for row in rows], self._device))
+        return replace(batch, adapter_rows=AdapterRows.of(adapters, [row.count for row in rows], self.store.device))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings()

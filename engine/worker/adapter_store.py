@@ -4,27 +4,18 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 
-from stentor.kernels.low_rank import LowRank, LowRankSum
 from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef
 
-from ..layers.adapters import AdaptedLinear, Adapter, AdapterPlace, AdapterPlaces
-from ..loading.adapter_config import AdapterConfig
-from ..loading.adapter_files import WEIGHTS, AdapterFiles, AdapterMissing, open_adapter
+from ..layers.adapters import Adapter, AdapterPlaces
+from ..loading.adapter_files import AdapterMissing
 from ..loading.errors import CheckpointError
-from ..loading.safetensors_index import StoredTensor
 from ..processes.exception_groups import one_line
+from .adapter_reader import read_adapter
 
 logger = logging.getLogger(__name__)
-
-_BASE: Final = "base_model.model."
-_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
-_FLOATS: Final = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_TEXT_PARTS: Final = ("", "model.", "language_model.", "model.language_model.", "language_model.model.", "model.model.")
-"""Before the layers of a language model, in the names of one class or another."""
 
 
 class AdapterStore:
@@ -34,7 +25,7 @@ class AdapterStore:
         """``places`` may be added to while no adapter is wanted yet."""
         self._places = places
         self._max_rank = max_rank
-        self._device = device
+        self.device = device
         self._adapters: dict[int, Adapter] = {}
         self._slots: dict[int, int] = {}
         """The number of the adapter in each slot."""
@@ -97,97 +88,9 @@ class AdapterStore:
         while True:
             adapter = self._wanted.get()
             try:
-                self._read.put((adapter, read_adapter(adapter, self._places, self._max_rank, self._device)))
+                self._read.put((adapter, read_adapter(adapter, self._places, self._max_rank, self.device)))
             except CheckpointError as error:
                 self._read.put((adapter, error))
             except Exception as error:
                 logger.exception("the adapter %r could not be read", adapter.name)
                 self._read.put((adapter, CheckpointError(f"it could not be read: {type(error).__name__}")))
-
-
-def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, device: torch.device) -> Adapter:
-    """All of it as float32. Nothing is read of files that do not fit the model. Raises
-    :class:`..loading.errors.CheckpointError`."""
-    with open_adapter(adapter.root, adapter.path) as files:
-        if adapter.identity and files.identity != adapter.identity:
-            raise CheckpointError(
-                f"the files of the adapter {adapter.name!r} have changed since it was loaded: unload it and load it "
-                "again"
-            )
-        config = files.read_config()
-        pairs = _paired(files.tensors(), places)
-        for name, pair in pairs.items():
-            _check(*pair, config, places.by_name[name], max_rank)
-        found: dict[AdaptedLinear, LowRankSum] = {}
-        for names in places.in_order(list(pairs)):  # no more than a product is there twice
-            parts = []
-            for name in names:
-                module, down, up = pairs[name]
-                matrices = _read(files, down).to(device), _read(files, up).to(device)
-                parts.append(LowRank(*matrices, config.scale_of(module), places.by_name[name].column))
-            found[places.by_name[names[0]].linear] = LowRankSum.packed(parts)
-        return found
-
-
-def _paired(
-    tensors: Sequence[StoredTensor], places: AdapterPlaces
-) -> dict[str, tuple[str, StoredTensor, StoredTensor]]:
-    """Of each projection that is added to, by its stored name: the module in the adapter, A and B."""
-    by_module: dict[str, dict[str, StoredTensor]] = {}
-    for tensor in tensors:
-        name = tensor.name.replace(".default.weight", ".weight")
-        ending = next((each for each in (_DOWN, _UP) if name.endswith(each)), None)
-        if ending is None:
-            raise CheckpointError(f"{WEIGHTS} holds {tensor.name[:200]!r}; expected lora_A and lora_B of linear layers")
-        by_module.setdefault(name.removesuffix(ending).removeprefix(_BASE), {})[ending] = tensor
-    if not by_module:
-        raise CheckpointError(f"{WEIGHTS} holds no tensors")
-    found: dict[str, tuple[str, StoredTensor, StoredTensor]] = {}
-    for module, parts in by_module.items():
-        if len(parts) != 2:
-            lacks = "lora_B" if _DOWN in parts else "lora_A"
-            raise CheckpointError(f"{WEIGHTS} lacks {lacks} of {module[:200]!r}")
-        stored = _stored_name(module, places)
-        if stored is None:
-            raise CheckpointError(
-                f"it changes {module[:200]!r}, which this model has not, or which is not adapted here; attention and "
-                "plain feed-forward networks are"
-            )
-        found[stored] = module, parts[_DOWN], parts[_UP]
-    return found
-
-
-def _stored_name(module: str, places: AdapterPlaces) -> str | None:
-    """What a checkpoint of the model calls a module, which its class may call otherwise before the layers."""
-    if module in places.by_name:
-        return module
-    before, layers, rest = module.partition("layers.")
-    if not layers or before not in _TEXT_PARTS:
-        return None
-    return next((name for part in _TEXT_PARTS if (name := f"{part}layers.{rest}") in places.by_name), None)
-
-
-def _check(
-    module: str, down: StoredTensor, up: StoredTensor, config: AdapterConfig, place: AdapterPlace, max_rank: int
-) -> None:
-    rank = config.rank_of(module)
-    if rank > max_rank:
-        raise CheckpointError(f"{module} has rank {rank}, and the server takes {max_rank}: raise --max-lora-rank")
-    for tensor, shape in ((down, (rank, place.inputs)), (up, (place.outputs, rank))):
-        size = shape[0] * shape[1] * (_FLOATS[tensor.dtype].itemsize if tensor.dtype in _FLOATS else 0)
-        if tensor.shape != shape or tensor.nbytes != size:
-            raise CheckpointError(
-                f"{tensor.name} is {tensor.dtype} {list(tensor.shape)} in {tensor.nbytes} bytes; expected are floats "
-                f"{list(shape)}"
-            )
-
-
-def _read(files: AdapterFiles, tensor: StoredTensor) -> torch.Tensor:
-    """float32, a piece at a time: between two of them, steps go on."""
-    made = torch.empty(tensor.shape, dtype=torch.float32)
-    flat, at = made.view(-1), 0
-    for piece in files.pieces(tensor):
-        values = torch.frombuffer(bytearray(piece), dtype=_FLOATS[tensor.dtype])
-        flat[at : at + len(values)] = values
-        at += len(values)
-    return made

@@ -181,19 +181,28 @@ def first_tokens(
     spans: Sequence[RowSpan] = (),
     encode: Sequence[EncodeJob] = (),
     inputs: Sequence[RowInput] = (),
-    adapter: int = -1,
 ) -> list[StepPlan]:
     """Prefills a few tokens and decodes one, of a row with these ``spans``; the media of ``encode`` are encoded in the
-    first step, and ``inputs`` are given to the row then. ``adapter`` is the slot of its adapter."""
+    first step, and ``inputs`` are given to the row then."""
     length = max(1, min(_FIRST_TOKENS, config.block_size - 1, sizes.max_model_len - 1))
     prompt = [token % vocab_size for token in range(length)]
     params = SamplingParams(max_tokens=2, temperature=0.0)
-    row = NewRow(0, prompt, length, params, 0, [0] * max(1, len(sizes.pages)), spans=list(spans), adapter=adapter)
+    row = NewRow(0, prompt, length, params, 0, [0] * max(1, len(sizes.pages)), spans=list(spans))
     step = RowStep(0, 0, length, [], True, state=0 if sizes.num_states else -1)
     first = StepPlan(0, 0, [], [row], [step], encode=list(encode), inputs=list(inputs))
     if length + 1 > sizes.max_model_len:
         return [first]
     return [first, StepPlan(0, 1, [], [], [RowStep(0, length, 1, [], True)])]
+
+
+def as_adapted(plans: Sequence[StepPlan]) -> list[StepPlan]:
+    """The same steps once more, as rows with adapters are computed; there is none yet in the slot that they name."""
+
+    def adapted(plan: StepPlan) -> StepPlan:
+        new = [msgspec.structs.replace(row, adapter=0) for row in plan.new]
+        return msgspec.structs.replace(plan, new=new, freed=[row.slot for row in new])
+
+    return [adapted(plan) for plan in plans]
 
 
 def max_adapters(config: WorkerConfig) -> int:
@@ -281,7 +290,7 @@ class Text:
             parts.append(RoutedRows(expert_shape(self.spec)))
         if model.context.adapters is not None:
             store = AdapterStore(model.context.adapters, config.max_lora_rank, model.context.device)
-            parts.append(AdapterRowsOf(store, model.context.device))
+            parts.append(AdapterRowsOf(store))
         return JoinedExtras(parts) if len(parts) > 1 else next(iter(parts), None)
 
     def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
@@ -310,9 +319,7 @@ class Text:
 
     def first_steps(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[StepPlan]:
         plans = first_tokens(config, self.spec.vocab_size, sizes)
-        # again as rows with adapters are computed, of which there are none in the slot yet
-        adapted = first_tokens(config, self.spec.vocab_size, sizes, adapter=0) if config.enable_lora else []
-        return [*plans, *(msgspec.structs.replace(plan, freed=[0] if plan.new else []) for plan in adapted)]
+        return [*plans, *as_adapted(plans)] if config.enable_lora else plans
 
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
         return [

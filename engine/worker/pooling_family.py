@@ -26,9 +26,11 @@ from ..model_config.model_spec import ModelSpec, dense_mlp
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.transformers_encoder_config import TransformersEncoder
 from ..models.pooling_model import PoolingModel, Tensors
+from .adapter_rows import AdapterRowsOf
+from .adapter_store import AdapterStore
 from .caches import kv_block_bytes, page_groups
 from .errors import SetupError
-from .families import Settled, Sizes, cache_line
+from .families import Settled, Sizes, adapter_lines, as_adapted, cache_line
 from .limits import POOLING
 from .media_family import MediaEncoder
 from .memory import GIB
@@ -128,19 +130,24 @@ class PoolingFamily:
         return None
 
     def extras(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> RowExtras:
-        pooling = PoolingRows(model)
         media = None if self._encoder is None else self._encoder.rows(model.reader, config.seed)
-        return pooling if media is None else JoinedExtras([media, pooling])
+        parts: list[RowExtras] = [] if media is None else [media]
+        parts.append(PoolingRows(model))
+        if (places := model.context.adapters) is not None:
+            parts.append(AdapterRowsOf(AdapterStore(places, config.max_lora_rank, model.context.device)))
+        return JoinedExtras(parts) if len(parts) > 1 else parts[0]
 
     def first_steps(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> list[StepPlan]:
         length = max(1, min(_TRIAL_TOKENS, config.block_size, sizes.max_model_len))
         tokens = [token % self.spec.vocab_size for token in range(1, length + 1)]
         blocks = [0] * max(1, len(sizes.pages))
         row = NewRow(0, tokens, length, SamplingParams(max_tokens=0), 0, blocks, pooling=Pooling(model.tasks[0]))
-        return [StepPlan(0, 0, [], [row], [RowStep(0, 0, length, [], False)])]
+        plan = StepPlan(0, 0, [], [row], [RowStep(0, 0, length, [], False)])
+        return [plan, *as_adapted([plan])] if config.enable_lora else [plan]
 
     def memory(self, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> list[MemoryLine]:
         lines = [cache_line(config, sizes)] if self.groups else []
+        lines += adapter_lines(config, model.context.adapters)
         return lines if self._encoder is None else [*self._encoder.weights(), *lines, *self._encoder.memory(sizes)]
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: PoolingModel, sizes: Sizes) -> WorkerReady:

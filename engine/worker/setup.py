@@ -24,6 +24,7 @@ from ..loading.pooling_checkpoint import open_pooling
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.transformers_config import TransformersSpec
+from ..model_config.transformers_encoder_config import TransformersEncoder
 from ..model_config.voxtral_realtime_config import VoxtralRealtimeConfig
 from ..model_config.whisper_config import WhisperConfig
 from ..models.pooling_model import PoolingModel
@@ -75,6 +76,7 @@ from .transformers_family import TransformersText
 
 _WAITING: Final = "waiting for the device"
 _MEETING: Final = "waiting for the other workers"
+_NOT_OURS: Final = "adapters are served of models of text that run in this server's own code"
 _CPU: Final = torch.device("cpu")
 _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     ModelSpec: Text,
@@ -267,8 +269,13 @@ def _check_adaptable(config: WorkerConfig, family: Family) -> None:
     why = ""
     if config.tensor_parallel_size > 1:
         why = "adapters are not split over workers; leave --tensor-parallel-size out"
+    elif isinstance(family, PoolingFamily):
+        if isinstance(family.spec.backbone, TransformersEncoder):
+            why = f"{_NOT_OURS}; leave it out"
+        elif family.spec.adapters:
+            why = f"the model has adapters of its own, for {', '.join(family.spec.adapters)}; leave it out"
     elif not isinstance(family, Text) or isinstance(family, TransformersText):
-        why = "adapters are served of models that chat and run in this server's own code; leave it out"
+        why = f"{_NOT_OURS}; leave it out"
     if why:
         raise SetupError(f"--enable-lora: {why}")
 

@@ -174,7 +174,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = False
     enable_lora: Annotated[
-        bool, Flag("serve LoRA adapters of the chat model, which requests name in place of it", group="model")
+        bool, Flag("serve LoRA adapters of MODEL, which requests name in place of it", group="model")
     ] = False
     max_loras: Annotated[
         int, Flag("adapters that sequences in one step may have; requests for others wait", 1, 1024, group="model")

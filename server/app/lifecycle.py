@@ -297,7 +297,7 @@ async def load_state(
         raise StartError(str(error)) from error
     asking = asking_of(config, spec, checkpoint.config.architecture)
     try:
-        adapters = config.adapters.registry(enabled=config.engine.worker.enable_lora)
+        adapters = config.adapters.registry(enabled=config.engine.worker.enable_lora, kind=config.main)
         registry = config.registry(transcribes=asking is not None, adapters=adapters)
     except (CheckpointError, ValueError) as error:
         raise StartError(str(error)) from error

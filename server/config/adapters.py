@@ -1,9 +1,9 @@
-"""The adapters that clients may name in place of the chat model, by those names."""
+"""The adapters that clients may name in place of a model, by those names."""
 
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -12,6 +12,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.flag import Flag
 
+ModelRole = Literal["chat", "transcription", "speech", "embedding"]
 _NAME: Final = re.compile(r"[\w.-]{1,128}", re.ASCII)
 """Of an adapter that is looked up in the folder: never a path."""
 
@@ -47,12 +48,13 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
         ),
     ] = None
 
-    def registry(self, *, enabled: bool) -> "AdapterRegistry":
-        """Raises :class:`stentor.engine.loading.errors.CheckpointError`, in a line for the operator."""
+    def registry(self, *, enabled: bool, kind: ModelRole = "chat") -> "AdapterRegistry":
+        """Of the model of this kind. Raises :class:`stentor.engine.loading.errors.CheckpointError`, in a line for the
+        operator."""
         if not enabled and (self.modules or self.folder is not None):
             raise CheckpointError("--lora-modules and --lora-folder name adapters, which --enable-lora serves: add it")
         try:
-            return AdapterRegistry({module.name: module.path for module in self.modules}, self.folder)
+            return AdapterRegistry({module.name: module.path for module in self.modules}, self.folder, kind)
         except OSError as error:
             raise CheckpointError(f"--lora-folder {self.folder}: {error.strerror or error}") from error
 
@@ -60,9 +62,12 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
 class AdapterRegistry:
     """Owned by the server process; changes while it serves. A name that is given anew means another adapter."""
 
-    def __init__(self, modules: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
-        """``modules``: paths that the operator trusts, by name. Raises
+    def __init__(
+        self, modules: Mapping[str, str] | None = None, folder: Path | None = None, kind: ModelRole = "chat"
+    ) -> None:
+        """``modules``: paths that the operator trusts, by name; ``kind``: what their model is for. Raises
         :class:`stentor.engine.loading.errors.CheckpointError`, OSError."""
+        self.kind: Final = kind
         self._by_name: dict[str, AdapterRef] = {}
         self._next = 0
         self.root = "" if folder is None else str(folder.resolve(strict=True))

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.adapters import AdapterRef
 
 from .adapters import AdapterRegistry
-
-ModelRole = Literal["chat", "transcription", "speech", "embedding"]
+from .adapters import ModelRole as ModelRole  # for all who speak of models
 
 ARTICLES: Final[Mapping[ModelRole, str]] = {
     "chat": "a chat model",
@@ -25,6 +24,8 @@ OPTIONS_OF: Final[Mapping[ModelRole, str]] = {
     "embedding": "--embedding-model",
 }
 _SHOWN_CHARS: Final = 128
+_MOST_CHARS: Final = 512
+"""Of a name that patterns are tried on."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ServedModel:
 
 class ModelRegistry:
     """No two models have a name in common; where a name fits patterns of several, the kind that is needed decides.
-    Immutable but for ``adapters`` of the chat model, each of which is a model to clients."""
+    Immutable but for ``adapters`` of one of them, each of which is a model to clients."""
 
     def __init__(self, models: Sequence[ServedModel], adapters: AdapterRegistry | None = None) -> None:
         """At most one model of a kind. Raises ValueError, in a line for the operator, where two have one name."""
@@ -73,25 +74,27 @@ class ModelRegistry:
 
     @property
     def adapted(self) -> list[ServedModel]:
-        """The chat model with each adapter that is known by now."""
+        """Their model with each adapter that is known by now."""
         return [model for adapter in self.adapters if (model := self._adapted(adapter.name)) is not None]
 
     def adapter_of(self, name: str) -> AdapterRef | None:
-        """What a request for the model of this name adds to the chat model; None where that is it itself."""
+        """What a request for the model of this name adds to it; None where it is no adapter's."""
         return None if name in self._by_name else self.adapters.get(name)
 
     def _adapted(self, name: str) -> ServedModel | None:
-        base = self._by_kind.get("chat")
+        base = self._by_kind.get(self.adapters.kind)
         adapter = None if base is None or name in self._by_name else self.adapters.get(name)
         if base is None or adapter is None:
             return None
-        return ServedModel("chat", (name,), adapter.path, parent=base.names[0])
+        return ServedModel(base.kind, (name,), adapter.path, parent=base.names[0])
 
     def of_kind(self, kind: ModelRole) -> ServedModel | None:
         return self._by_kind.get(kind)
 
     def fitting(self, name: str, kind: ModelRole | None) -> ServedModel | None:
         """The model one of whose patterns ``name`` fits, best the one that is for nothing but ``kind``."""
+        if len(name) > _MOST_CHARS:  # with several ``*`` a pattern takes the square of the time, or more
+            return None
         of_kind = [self._by_kind[kind]] if kind in self._by_kind else []
         for model in (*of_kind, *self._models):
             pattern = self._patterns.get(model.kind)

@@ -8,6 +8,7 @@ from stentor.engine.client.media import Media
 from stentor.engine.model_config.encoder_config import EncoderConfig
 from stentor.engine.model_config.pooling_config import PoolingConfig, tasks_of
 from stentor.protocols.ipc.actors import EngineReady
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -45,6 +46,7 @@ class PoolingEngine(Protocol):
         name: str = "",
         media: Sequence[Media] = (),
         pooling: Pooling | None = None,
+        adapter: AdapterRef | None = None,
     ) -> EngineEventStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests, and
         :class:`stentor.engine.channel.arena.ArenaFull` where there is no room for the media."""

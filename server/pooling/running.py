@@ -12,6 +12,7 @@ from stentor.engine.model_config.pooling_config import PoolingConfig, looks_at_a
 from stentor.protocols.common.bounds import ANSWER_TOO_LARGE
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.actors import Finished, PromptDone
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -49,14 +50,16 @@ class PoolingJob:
         priority: int = 0,
         salt: str = "",
         room: AnswerBudget | None = None,
+        adapter: AdapterRef | None = None,
     ) -> None:
-        """``room`` counts the numbers; None: nothing does."""
+        """``room`` counts the numbers; None: nothing does. ``adapter`` is added to the model."""
         self._room = room or without_bound()
         self._model = model
         self._queue_slot = queue_slot
         self._record = record
         self._priority = priority
         self._salt = salt
+        self._adapter = adapter
         self.tokens = 0
         """Of all prompts so far."""
         self._sent = 0
@@ -137,6 +140,7 @@ class PoolingJob:
                 name=name,
                 media=prompt.media.spans,
                 pooling=wanted,
+                adapter=self._adapter,
             )
 
     async def _read(self, stream: EngineEventStream, served: EngineUsage) -> Pooled:

@@ -83,7 +83,7 @@ class PagedDecoder:
         self._states = RowStates(kept, 2 * SLOTS, SLOTS, dtypes, place.device) if kept else None
         self._adapters = None
         if place.adapters is not None:
-            self._adapters = AdapterRowsOf(AdapterStore(place.adapters, max_lora_rank, place.device), place.device)
+            self._adapters = AdapterRowsOf(AdapterStore(place.adapters, max_lora_rank, place.device))
         self._moves: dict[int, int] = {}
         """Rows that go on in another slot for their state."""
         self._free = list(range(BLOCKS))

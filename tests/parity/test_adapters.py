@@ -14,7 +14,13 @@ from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import assert_close, check_drawn, expected_logits, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
-from stentor.tests.parity.tiny_adapters import ALL, merged, save_adapter
+from stentor.tests.parity.tiny_adapters import (
+    ALL,
+    merged,
+    save_adapter,
+    save_experts_apart,
+    save_experts_together,
+)
 
 RANK = 8
 TARGETS = {
@@ -72,6 +78,93 @@ def test_fused_normed_and_biased_products_are_added_to_where_their_parts_stand(n
     ours.add(0, prompt, adapter=0)
     (logits,) = ours.run((0, 0, 20))
     assert_close(logits, expected_logits(merged(model, added), prompt))
+
+
+def check_beside_base(
+    model: Any,
+    folder: Path,
+    added: dict[str, torch.Tensor],
+    *,
+    packed: bool | None = None,
+    rank: int = 2,
+    invariant: bool = True,
+) -> None:
+    """A row with the adapter in ``folder/adapter`` gets the logits of merged weights, and one without the same bits as
+    in a model without adapters."""
+    ours, plain = (PagedDecoder(folder, max_lora_rank=most, packed=packed, invariant=invariant) for most in (rank, 0))
+    ours.load(0, folder / "adapter")
+    prompt = prompt_of(1, 20)
+    for slot, adapter in enumerate((0, -1)):
+        ours.add(slot, prompt, adapter=adapter)
+        plain.add(slot, prompt)
+    expected = expected_logits(merged(model, added), prompt)
+    assert (expected - expected_logits(model, prompt)).abs().max() > 0.1, (
+        "an adapter that changes nothing shows nothing"
+    )
+    for start, count in ((0, 13), (13, 6), (19, 1)):
+        spans = [(slot, start, count) for slot in (0, 1)]
+        changed, same = ours.run(*spans)
+        assert_close(changed, expected[start : start + count])
+        assert torch.equal(same, plain.run(*spans)[1])
+
+
+EXPERTS = {
+    "mixtral": ("block_sparse_moe.experts", ("w1", "w3", "w2")),
+    "olmoe": ("mlp.experts", ("gate_proj", "up_proj", "down_proj")),
+    "glm4-moe": ("mlp.experts", ("gate_proj", "up_proj", "down_proj")),
+}
+"""By a mixture: where adapters have its experts, and what they call gate, up and down."""
+
+
+@pytest.mark.parametrize("packed", [None, False], ids=["program", "called"])
+@pytest.mark.parametrize("name", sorted(EXPERTS))
+def test_experts_are_added_to_one_by_one(name: str, packed: bool | None, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    check_beside_base(model, tmp_path, save_experts_apart(model, tmp_path / "adapter", *EXPERTS[name]), packed=packed)
+
+
+@pytest.mark.parametrize(
+    ("name", "turned"), [("qwen3-moe", False), ("olmoe", True), ("gpt-oss", False), ("gemma4-moe", False)]
+)
+def test_all_experts_and_routers_are_added_to_as_parameters(name: str, turned: bool, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    check_beside_base(model, tmp_path, save_experts_together(model, tmp_path / "adapter", turned=turned))
+
+
+def test_experts_of_an_older_peft_that_are_as_wide_as_long_are_refused(tmp_path: Path) -> None:
+    save_experts_together(tiny.make("qwen3-moe", tmp_path), tmp_path / "adapter", turned=True)
+    with pytest.raises(CheckpointError, match=r"gate_up_proj may be stored in two ways"):
+        PagedDecoder(tmp_path, max_lora_rank=2).load(0, tmp_path / "adapter")
+
+
+@pytest.mark.parametrize("packed", [None, False], ids=["program", "called"])
+def test_shared_experts_and_their_gate_are_added_to(packed: bool | None, tmp_path: Path) -> None:
+    model = tiny.make("qwen2-moe", tmp_path)
+    targets = ("gate_proj", "up_proj", "down_proj", "shared_expert_gate")
+    added = save_adapter(model, tmp_path / "adapter", targets=targets, rank=2, size=0.5)
+    assert any("shared_expert_gate" in name for name in added)
+    check_beside_base(model, tmp_path, added, packed=packed)
+
+
+MIXERS = {
+    "deepseek-v2": ("q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
+    "deepseek-v3": ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
+    "falcon-h1": ("in_proj", "out_proj", "q_proj", "gate_proj"),
+    "gemma4-small": ("q_proj", "o_proj", "per_layer_input_gate", "per_layer_projection"),
+    "lfm2": ("in_proj", "out_proj"),
+    "nemotron-h": ("in_proj", "out_proj", "up_proj"),
+    "qwen3-next": ("in_proj_qkvz", "in_proj_ba", "out_proj"),
+}
+"""By a model with other mixers than attention to keys and values of its own: what its adapter changes of them."""
+
+
+@pytest.mark.parametrize("invariant", [True, False], ids=["absorbed", "expanded"])
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_recurrent_latent_and_shared_mixers_are_added_to(name: str, invariant: bool, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    added = save_adapter(model, tmp_path / "adapter", targets=MIXERS[name], rank=2, size=0.15)
+    assert {module.rpartition(".")[2] for module in added} == set(MIXERS[name])
+    check_beside_base(model, tmp_path, added, invariant=invariant)
 
 
 def test_ranks_and_alphas_of_single_modules_and_rank_stabilised_scales_are_read(

@@ -17,6 +17,7 @@ from stentor.server.observability.figures import AdapterFigures
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
 from stentor.tests.server.middleware.keyrings import keyring
+from stentor.tests.server.pooling.pooler import NAME, FakePooler, config, model_of, state_of
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +78,24 @@ async def test_an_adapter_s_name_wins_over_a_pattern(tmp_path: Path) -> None:
             answer = await client.post(CHAT, json={"model": model, "messages": HELLO})
             assert answer.json()["model"] == model
     assert [None if each is None else each.name for each in engine.adapters] == ["one", "two", None]
+
+
+async def test_an_adapter_of_a_model_that_embeds_is_named_as_its_model_too(tmp_path: Path) -> None:
+    engine = FakePooler()
+    adapters = AdapterRegistry({"one": str(write(tmp_path / "one"))}, kind="embedding")
+    registry = ModelRegistry([ServedModel("embedding", (NAME,))], adapters)
+    state = state_of(model_of(engine, config()), registry=registry)
+    async with in_memory(state) as client:
+        for path, body in (("/v1/embeddings", {"input": "a b"}), ("/v1/score", {"text_1": "a", "text_2": "b"})):
+            for model in ("one", NAME):
+                answer = await client.post(path, json={"model": model, **body})
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["model"] == model
+        cards = {card["id"]: card for card in (await client.get("/v1/models")).json()["data"]}
+        assert (cards["one"]["parent"], cards["one"]["kind"]) == (NAME, "embedding")
+        assert (await client.post(CHAT, json={"model": "one", "messages": HELLO})).status_code == 400
+    (one,) = adapters
+    assert engine.adapters == [one, None, one, one, None, None]
 
 
 async def test_adapters_are_listed_with_the_model_that_they_are_added_to(tmp_path: Path) -> None:

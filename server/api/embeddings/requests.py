@@ -94,7 +94,15 @@ def resolve_request(
     assert model is not None, "the registry has it"
     own = caller_of(request.scope).cache_salt(salt)
     room = AnswerBudget(services.limits.max_answer_bytes, context.queue_slot.memory)
-    job = PoolingJob(model, context.queue_slot, current_record.get(), priority=priority, salt=own, room=room)
+    job = PoolingJob(
+        model,
+        context.queue_slot,
+        current_record.get(),
+        priority=priority,
+        salt=own,
+        room=room,
+        adapter=services.registry.adapter_of(served),
+    )
     return ResolvedRequest(model, served, job, room, services.turns)
 
 

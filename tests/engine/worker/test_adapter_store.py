@@ -40,7 +40,7 @@ def store(parts: tuple[str, ...] = (PART,)) -> tuple[AdapterStore, AdapterPlaces
 
 def added(places: AdapterPlaces, slot: int) -> float:
     """What a slot adds to each output of the first part for inputs of 1."""
-    linear = next(iter(places.by_name.values())).linear
+    linear = next(iter(places.by_name.values())).linears[0]
     rows = AdapterRows.of([slot], [1], CPU)
     assert rows is not None
     product = linear.add_(torch.zeros(1, OUTPUTS), torch.ones(1, INPUTS), rows)

@@ -19,6 +19,7 @@ from stentor.engine.model_config.encoder_hf import encoder_config_from_hf
 from stentor.engine.model_config.pooling_config import PoolingConfig, ScoreHead
 from stentor.engine.model_config.sentence_config import Normalized, SentenceModules
 from stentor.protocols.ipc.actors import EngineReady, Finished, PromptDone, Stats
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.state import ServerState
@@ -120,6 +121,7 @@ class FakePooler:
         self.streams: list[PoolStream] = []
         self.priorities: list[int] = []
         self.salts: list[str] = []
+        self.adapters: list[AdapterRef | None] = []
         self.media: list[list[Media]] = []
         """Of each prompt."""
         self.store = MediaStore(Arena())
@@ -135,6 +137,7 @@ class FakePooler:
         name: str = "",
         media: Sequence[Media] = (),
         pooling: Pooling | None = None,
+        adapter: AdapterRef | None = None,
     ) -> PoolStream:
         if self.failure is not None or self.ready is None:
             raise EngineUnavailable(self.failure or "starting")
@@ -143,6 +146,7 @@ class FakePooler:
         assert 0 <= pooling.skip < len(prompt)
         self.priorities.append(priority)
         self.salts.append(salt)
+        self.adapters.append(adapter)
         self.media.append(list(media))
         if media:
             self.store.place(len(self.streams), media, 0)
@@ -204,9 +208,10 @@ def model_of(
 
 def state_of(model: EmbeddingModel, **fields: Any) -> ServerState:
     """A server with a chat model, ``fake/model``, and this one."""
-    registry = ModelRegistry([ServedModel("chat", ("fake/model",)), ServedModel("embedding", model.served_names)])
+    models = [ServedModel("chat", ("fake/model",)), ServedModel("embedding", model.served_names)]
+    fields = {"registry": ModelRegistry(models), **fields}
     runners: dict[ModelRole, Any] = {"embedding": model.client}
-    return fake_state(FakeEngine(), registry=registry, runners=runners, embedding=model, **fields)
+    return fake_state(FakeEngine(), runners=runners, embedding=model, **fields)
 
 
 def minilm() -> Path:

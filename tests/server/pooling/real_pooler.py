@@ -13,6 +13,7 @@ from stentor.engine.client.media import Media
 from stentor.engine.client.stream import Event
 from stentor.engine.core.loop import engine_ready
 from stentor.protocols.ipc.actors import EngineReady, Stats
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.app.media import MediaOpener, spec_in
@@ -52,10 +53,11 @@ class RealPooler:
         name: str = "",
         media: Sequence[Media] = (),
         pooling: Pooling | None = None,
+        adapter: AdapterRef | None = None,
     ) -> "RealStream":
         self.prompts.append(prompt)
         self.media.append([*media])
-        rid = self.engine.submit(prompt, params, salt=salt, media=[*media], pooling=pooling)
+        rid = self.engine.submit(prompt, params, salt=salt, media=[*media], pooling=pooling, adapter=adapter)
         return RealStream(self.engine, rid)
 
 

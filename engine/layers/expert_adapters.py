@@ -1,0 +1,107 @@
+"""What adapters add to the products of a layer's experts."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from stentor import kernels
+from stentor.kernels.low_rank import AdapterRows, LowRankSum
+from stentor.kernels.moe.reference import activate_experts
+
+from ..model_config.mlp_spec import APART, ExpertNames, MoESpec
+from .adapters import AdaptedLinear, AdapterPlace, AdapterPlaces
+from .experts import Experts
+
+_MIXTRAL = ExpertNames(
+    "block_sparse_moe.gate",
+    ("block_sparse_moe.experts.{}.w1.weight", "block_sparse_moe.experts.{}.w3.weight"),
+    "block_sparse_moe.experts.{}.w2.weight",
+)
+_APART = (APART, _MIXTRAL)
+"""What adapters may call experts that are modules of their own, whatever the checkpoint calls them."""
+
+
+class AdaptedExperts:
+    """The experts of rows with adapters: each gate, up and down may be added to. Other rows are computed as ever."""
+
+    def __init__(self, places: AdapterPlaces, prefix: str, spec: MoESpec, hidden: int, *, invariant: bool) -> None:
+        """``prefix`` is that of the layer, ``hidden`` what experts take."""
+        self._spec, self._invariant = spec, invariant
+        self._into, self._out = (
+            tuple(AdaptedLinear(invariant=invariant) for _ in range(spec.experts)) for _ in range(2)
+        )
+        for names in (*spec.names, *_APART):
+            if spec.gated == (len(names.into) == 2 or "{}" not in names.into[0]):
+                places.by_name.update(
+                    (name, place) for name, place in self._places(prefix, names, hidden) if name not in places.by_name
+                )
+
+    def _places(self, prefix: str, names: ExpertNames, hidden: int) -> Iterator[tuple[str, AdapterPlace]]:
+        """By the names of modules, or of the parameters of all experts."""
+        for tensor in names.tensors(self._spec.experts, self._spec.inner, hidden, gated=self._spec.gated):
+            linears = self._out if tensor.out else self._into
+            own = linears if tensor.expert is None else linears[tensor.expert : tensor.expert + 1]
+            inputs = self._spec.inner if tensor.out else hidden
+            interleaved = names.interleaved and not tensor.out
+            name = f"{prefix}.{tensor.name.removesuffix('.weight')}"
+            yield name, AdapterPlace(own, tensor.first, inputs, tensor.outputs, names.transposed, interleaved)
+
+    def __call__(
+        self, experts: Experts, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None
+    ) -> torch.Tensor:
+        """x [tokens, hidden] → the same; ``experts`` compute what no adapter changes."""
+        slots = () if rows is None else self._slots_of(rows)
+        if rows is None or not slots:
+            return experts(x, routing)
+        slot_of = x.new_full((len(x),), -1, dtype=torch.int64)
+        for slot, own in rows:
+            if slot in slots:
+                slot_of[own] = slot
+        out = torch.empty_like(x)
+        plain, changed = ((slot_of >= 0) == with_ for with_ in (False, True))
+        if bool(plain.any()):
+            out[plain] = experts(x[plain], kernels.Routing(*(each[plain] for each in routing)))
+        ours = kernels.Routing(*(each[changed] for each in routing))
+        out[changed] = self._changed(experts, x[changed], ours, slot_of[changed]).to(out.dtype)
+        return out
+
+    def _slots_of(self, rows: AdapterRows) -> tuple[int, ...]:
+        """Those whose adapters change an expert."""
+        both = (*self._into, *self._out)
+        return tuple(slot for slot in rows.adapters if any(linear.get(slot) is not None for linear in both))
+
+    def _changed(
+        self, experts: Experts, x: torch.Tensor, routing: kernels.Routing, slots: torch.Tensor
+    ) -> torch.Tensor:
+        """Of rows in these slots: float32 [tokens, hidden]. Pairs of a token and an expert stand by expert, and among
+        one expert's by slot, so that each product is added to by one call."""
+        chosen, spec = routing.experts.flatten().long(), self._spec
+        top_k, most = routing.experts.shape[1], int(slots.max()) + 1
+        keys = chosen * most + slots.repeat_interleave(top_k)
+        order = keys.argsort(stable=True)
+        tokens, weights = order // top_k, routing.weights.flatten()[order].unsqueeze(1)
+        groups, counts = (each.tolist() for each in keys[order].unique_consecutive(return_counts=True))
+        pairs = [(key // most, key % most) for key in groups]
+        rows = AdapterRows.of(range(len(pairs)), counts, x.device)
+        assert rows is not None
+        taken = x[tokens].float()
+        if spec.weight_input:
+            taken = taken * weights
+        lengths = torch.bincount(chosen, minlength=spec.experts).tolist()
+
+        def product(inputs: torch.Tensor, linears: tuple[AdaptedLinear, ...], *, out: bool) -> torch.Tensor:
+            """float32 [pairs, inputs] → float32 [pairs, outputs]"""
+            parts = inputs.split(lengths)
+            multiply: Callable[[torch.Tensor, int], torch.Tensor] = experts.down if out else experts.gate_up
+            made = torch.cat([multiply(part, each).float() for each, part in enumerate(parts) if len(part)])
+            added = AdaptedLinear(invariant=self._invariant)
+            for number, (expert, slot) in enumerate(pairs):
+                what: LowRankSum | None = linears[expert].get(slot)
+                added.put(number, what)
+            return added.add_(made, inputs, rows)
+
+        inner = activate_experts(product(taken, self._into, out=False), spec.inner, spec.activation)
+        made = product(inner, self._out, out=True)
+        return torch.zeros(x.shape, device=x.device).index_add_(
+            0, tokens, made if spec.weight_input else made * weights
+        )
