@@ -191,6 +191,7 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
         text = option.help + _default_text(option)
         if option.name == "model":
             target.add_argument("model", nargs="?", default=argparse.SUPPRESS, metavar="MODEL", help=text)
+            target.add_argument("--model", dest="model", default=argparse.SUPPRESS, help=argparse.SUPPRESS)  # as vLLM's
         elif option.kind.switch:
             for name in option.names:
                 target.add_argument(

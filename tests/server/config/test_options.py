@@ -391,7 +391,8 @@ def test_names_of_before_and_of_vllm_are_taken(spelling: str, given: str, name: 
     assert parsed in (given, [given])
 
 
-def test_the_short_option_of_vllm_is_taken() -> None:
+def test_the_short_option_of_vllm_and_its_option_for_the_model_are_taken() -> None:
+    assert _build_parser()[0].parse_args(["serve", "--model", "a/b", "--port", "1"]).model == "a/b"
     assert _build_parser()[0].parse_args(["serve", "-tp", "2"]).__dict__["tensor-parallel-size"] == "2"
 
 
