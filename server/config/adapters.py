@@ -1,7 +1,7 @@
 """The adapters that clients may name in place of a model, by those names."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -22,6 +22,8 @@ class AdapterModule(msgspec.Struct, frozen=True):
 
     name: str
     path: str
+    base: str = ""
+    """A name of the model that it is added to; "" is the main one."""
 
 
 class AdaptersConfig(msgspec.Struct, frozen=True):
@@ -31,7 +33,8 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
         tuple[AdapterModule, ...],
         Flag(
             'an adapter that is loaded at start: NAME=FOLDER or {"name": NAME, "path": FOLDER}, with PEFT\'s '
-            "adapter_config.json and adapter_model.safetensors; may be repeated",
+            "adapter_config.json and adapter_model.safetensors; base_model_name in it names a transcription model "
+            "that it is for; may be repeated",
             kind="lora_modules",
             name="lora-modules",
             group="model",
@@ -48,13 +51,28 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
         ),
     ] = None
 
-    def registry(self, *, enabled: bool, kind: ModelRole = "chat") -> "AdapterRegistry":
-        """Of the model of this kind. Raises :class:`stentor.engine.loading.errors.CheckpointError`, in a line for the
-        operator."""
+    def of_base(self, names: Collection[str]) -> bool:
+        """Whether any is for a model of these names."""
+        return any(module.base and module.base in names for module in self.modules)
+
+    def registry(
+        self, *, enabled: bool, main: ModelRole = "chat", kinds: Mapping[str, ModelRole] | None = None
+    ) -> "AdapterRegistry":
+        """Of the ``main`` model, and of others whose adapters are served, by their names. Raises
+        :class:`stentor.engine.loading.errors.CheckpointError`, in a line for the operator."""
         if not enabled and (self.modules or self.folder is not None):
             raise CheckpointError("--lora-modules and --lora-folder name adapters, which --enable-lora serves: add it")
+        known = {"": main, **(kinds or {})}
+        for module in self.modules:
+            if module.base not in known:
+                raise CheckpointError(
+                    f"--lora-modules {module.name}: base_model_name is {module.base!r}; expected is a name of the main "
+                    "or the transcription model"
+                )
         try:
-            return AdapterRegistry({module.name: module.path for module in self.modules}, self.folder, kind)
+            paths = {module.name: module.path for module in self.modules}
+            of_others = {module.name: known[module.base] for module in self.modules}
+            return AdapterRegistry(paths, self.folder, main, of_others)
         except OSError as error:
             raise CheckpointError(f"--lora-folder {self.folder}: {error.strerror or error}") from error
 
@@ -63,11 +81,16 @@ class AdapterRegistry:
     """Owned by the server process; changes while it serves. A name that is given anew means another adapter."""
 
     def __init__(
-        self, modules: Mapping[str, str] | None = None, folder: Path | None = None, kind: ModelRole = "chat"
+        self,
+        modules: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        kind: ModelRole = "chat",
+        kinds: Mapping[str, ModelRole] | None = None,
     ) -> None:
-        """``modules``: paths that the operator trusts, by name; ``kind``: what their model is for. Raises
-        :class:`stentor.engine.loading.errors.CheckpointError`, OSError."""
-        self.kind: Final = kind
+        """``modules``: paths that the operator trusts, by name; ``kind``: what their model is for, unless ``kinds``
+        says otherwise of a name. Raises :class:`stentor.engine.loading.errors.CheckpointError`, OSError."""
+        self._kind: Final = kind
+        self._kinds = dict(kinds or {})
         self._by_name: dict[str, AdapterRef] = {}
         self._next = 0
         self.root = "" if folder is None else str(folder.resolve(strict=True))
@@ -75,6 +98,10 @@ class AdapterRegistry:
         for name, path in (modules or {}).items():
             self._next += 1
             self._by_name[name] = AdapterRef(self._next, name, path, "", adapter_identity("", path))
+
+    def kind_of(self, name: str) -> ModelRole:
+        """What the model is for that the adapter is added to."""
+        return self._kinds.get(name, self._kind)
 
     def __iter__(self) -> Iterator[AdapterRef]:
         return iter(list(self._by_name.values()))
@@ -103,6 +130,7 @@ class AdapterRegistry:
     def add(self, adapter: AdapterRef) -> None:
         """From now on this one goes by its name."""
         self._by_name[adapter.name] = adapter
+        self._kinds.pop(adapter.name, None)  # those that come later are all for the main model
 
     def remove(self, name: str) -> bool:
         """Nobody finds it any more; requests that have it go on. False where there was none."""
