@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from stentor.engine.loading.adapter_files import adapter_identity
+from stentor.engine.loading.adapter_files import GGUF, adapter_identity
 from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.flag import Flag
@@ -32,9 +32,9 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
     modules: Annotated[
         tuple[AdapterModule, ...],
         Flag(
-            'an adapter that is loaded at start: NAME=FOLDER or {"name": NAME, "path": FOLDER}, with PEFT\'s '
-            "adapter_config.json and adapter_model.safetensors; base_model_name in it names a transcription model "
-            "that it is for; may be repeated",
+            'an adapter that is loaded at start: NAME=PATH or {"name": NAME, "path": PATH}, of a folder with PEFT\'s '
+            "adapter_config.json and adapter_model.safetensors, or of a .gguf file; base_model_name in it names a "
+            "transcription model that it is for; may be repeated",
             kind="lora_modules",
             name="lora-modules",
             group="model",
@@ -115,12 +115,14 @@ class AdapterRegistry:
         found = self._by_name.get(name)
         if found is not None or not self.root or _NAME.fullmatch(name) is None:
             return found
-        try:
-            identity = adapter_identity(self.root, name)
-        except CheckpointError:
-            return None
-        found = self._by_name[name] = self.new(name, name, identity)
-        return found
+        for path in (name, f"{name}{GGUF}"):
+            try:
+                identity = adapter_identity(self.root, path)
+            except CheckpointError:
+                continue
+            found = self._by_name[name] = self.new(name, path, identity)
+            return found
+        return None
 
     def new(self, name: str, path: str, identity: str) -> AdapterRef:
         """An adapter of the folder, which does not go by ``name`` before :meth:`add`."""

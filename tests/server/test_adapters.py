@@ -153,6 +153,18 @@ async def test_an_adapter_of_the_folder_is_loaded_when_a_request_first_names_it_
         assert engine.adapters[-1] == next(iter(state.registry.adapters))
 
 
+async def test_a_file_of_the_folder_is_an_adapter_with_and_without_its_ending(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "one.gguf").write_bytes(b"GGUF")
+    async with serving(tmp_path / "root") as (client, engine, _):
+        for name in ("one", "one.gguf"):
+            assert (await client.post(CHAT, json={"model": name, "messages": HELLO})).status_code == 200
+            assert engine.adapters[-1] is not None
+            assert engine.adapters[-1].path == "one.gguf"
+        body = {"lora_name": "mine", "lora_path": "one.gguf"}
+        assert (await client.post(LOAD, json=body)).status_code == 200
+
+
 async def test_an_adapter_is_loaded_replaced_and_unloaded_with_vllms_answers(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(root / "team" / "one")
