@@ -1,5 +1,6 @@
 """A request, as the scheduler keeps it: plain data, what it shares between its sequences, and where these end."""
 
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -29,6 +30,16 @@ _BY_ALL: frozenset[Resource] = frozenset(("row", "pages", "step"))
 _WITH_MEDIA: frozenset[Resource] = _BY_ALL | {"encoder"}
 _WITH_ADAPTER: frozenset[Resource] = _BY_ALL | {"adapter_slot"}
 _WITH_MEDIA_AND_ADAPTER: frozenset[Resource] = _WITH_MEDIA | _WITH_ADAPTER
+
+
+def _heard_with(inputs: list[InputSpan], adapter: int) -> list[InputSpan]:
+    """What all positions attend to under names of this adapter's own: it is encoded otherwise with another one."""
+
+    def named(span: InputSpan) -> bytes:
+        held = span.digest + adapter.to_bytes(8, "little")
+        return blake2b(held, digest_size=len(span.digest), person=b"stentor heard").digest()
+
+    return [msgspec.structs.replace(span, digest=named(span)) if span.start < 0 else span for span in inputs]
 
 
 class Request:
@@ -106,7 +117,7 @@ class Request:
         )
         self.salt = submit.salt
         self.adapter = submit.adapter
-        self.inputs = submit.inputs
+        self.inputs = submit.inputs if submit.adapter is None else _heard_with(submit.inputs, submit.adapter.number)
         """In order of their positions."""
         self.probe = submit.probe
         self.pooling = submit.pooling

@@ -9,6 +9,8 @@ import torch
 
 from stentor.kernels.low_rank import AdapterRows, LowRankSum, add_low_rank_
 
+from ..model_config.model_spec import ModelSpec
+
 NOBODY: Final = AdapterRows((), torch.empty(0, dtype=torch.int64), (0,), torch.zeros(1, dtype=torch.int64))
 """In place of those of a batch, while a pass is recorded in which some rows have adapters."""
 
@@ -53,6 +55,13 @@ class AdapterPlace:
     """Of all experts, stored as [experts, inputs, outputs]."""
     interleaved: bool = False
     """Gates and ups, which take turns."""
+    tiles: tuple[int, int] = (0, 0)
+    """Where the model has the inputs of so many groups of so many heads in turn, which others have side by side."""
+
+    def ordered(self, down: torch.Tensor) -> torch.Tensor:
+        """A [rank, inputs] as the model has inputs."""
+        groups, heads = self.tiles
+        return down.view(len(down), groups, heads, -1).transpose(1, 2).flatten(1) if groups else down
 
 
 Adapter = Mapping[AdaptedLinear, LowRankSum]
@@ -66,6 +75,8 @@ class AdapterPlaces:
         self.by_name: dict[str, AdapterPlace] = {}
         self.parts_of: Callable[[str], tuple[str, ...]] = lambda module: (module,)
         """The stored names of what adapters call a module: several where the model takes a fused one apart."""
+        self.spec: ModelSpec | None = None
+        """Of a decoder."""
 
     def add(self, parts: Mapping[str, int], inputs: int, *, invariant: bool) -> AdaptedLinear:
         """A product of ``inputs`` by these projections, side by side."""

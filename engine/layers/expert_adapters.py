@@ -18,23 +18,24 @@ _MIXTRAL = ExpertNames(
     "block_sparse_moe.experts.{}.w2.weight",
 )
 _APART = (APART, _MIXTRAL)
-"""What adapters may call experts that are modules of their own, whatever the checkpoint calls them."""
+"""What adapters may call a router, and experts that are modules of their own, whatever the checkpoint does."""
 
 
 class AdaptedExperts:
     """The experts of rows with adapters: each gate, up and down may be added to. Other rows are computed as ever."""
 
     def __init__(self, places: AdapterPlaces, prefix: str, spec: MoESpec, hidden: int, *, invariant: bool) -> None:
-        """``prefix`` is that of the layer, ``hidden`` what experts take."""
+        """``prefix`` is that of the layer, whose router has its place; ``hidden`` is what experts take."""
         self._spec, self._invariant = spec, invariant
         self._into, self._out = (
             tuple(AdaptedLinear(invariant=invariant) for _ in range(spec.experts)) for _ in range(2)
         )
+        router = places.by_name[f"{prefix}.{spec.names[0].router}"]
         for names in (*spec.names, *_APART):
+            places.by_name.setdefault(f"{prefix}.{names.router}", router)
             if spec.gated == (len(names.into) == 2 or "{}" not in names.into[0]):
-                places.by_name.update(
-                    (name, place) for name, place in self._places(prefix, names, hidden) if name not in places.by_name
-                )
+                for name, place in self._places(prefix, names, hidden):
+                    places.by_name.setdefault(name, place)
 
     def _places(self, prefix: str, names: ExpertNames, hidden: int) -> Iterator[tuple[str, AdapterPlace]]:
         """By the names of modules, or of the parameters of all experts."""

@@ -52,8 +52,6 @@ class MoE:
             for ending in ("weight", "bias"):
                 weights.alias(f"{prefix}.{others.router}.{ending}", f"{part}.{ending}")
             weights.alias(f"{prefix}.{others.correction}", correction)
-            if places is not None:
-                places.by_name[f"{prefix}.{others.router}"] = places.by_name[part]
         self._experts = experts_of(weights, prefix, spec, spec.width(hidden), context)
         self._adapted: AdaptedExperts | None = None
         if places is not None:

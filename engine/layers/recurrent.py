@@ -5,6 +5,7 @@ What each is made of is in :mod:`..model_config.recurrent_spec`; the recurrences
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -59,6 +60,10 @@ class GatedDelta:
         self._eps = model.norm_eps if spec.norm_eps is None else spec.norm_eps
         self.into, self._out = _projections(weights, layer, model, spec, context)
         prefix = f"{model.prefix}.{layer}"
+        if spec.tiled and context.adapters is not None:
+            (out, _), *_ = spec.projections(model.hidden_size)[1].parts
+            places, tiles = context.adapters.by_name, (spec.k_heads, spec.v_heads // spec.k_heads)
+            places[f"{prefix}.{out}"] = replace(places[f"{prefix}.{out}"], tiles=tiles)
         convolutions = {f"{prefix}.{name}": channels for name, channels in spec.convolutions}
         self._conv = _Convolution(weights, convolutions, spec.width, False, context)
         self._step_bias, self._a_log = (context.empty(spec.v_heads, dtype=torch.float32) for _ in range(2))

@@ -9,10 +9,12 @@ from typing import Final
 
 from .adapter_config import MAX_CONFIG_BYTES, AdapterConfig, parse_adapter_config
 from .errors import CheckpointError
+from .gguf_adapter import GGUFAdapterFile
 from .safetensors_index import StoredTensor, tensors_in
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
+GGUF: Final = ".gguf"
 _MAX_HEADER_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 256 << 10
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -24,7 +26,7 @@ class AdapterMissing(CheckpointError):
 
 
 class AdapterFiles:
-    """Both files, open; :meth:`close` them."""
+    """Both files of a folder, open."""
 
     def __init__(self, config: int, weights: int) -> None:
         """Their descriptors."""
@@ -59,29 +61,32 @@ class AdapterFiles:
             yield piece
             at += len(piece)
 
-    def close(self) -> None:
-        os.close(self._config)
-        os.close(self._weights)
-
 
 @contextmanager
-def open_adapter(root: str, path: str) -> Iterator[AdapterFiles]:
-    """The adapter in the folder ``path``; with ``root`` it is a name below that, and neither it nor the files may be
-    or lead through links. Raises :class:`.errors.CheckpointError`."""
+def open_adapter(root: str, path: str) -> Iterator[AdapterFiles | GGUFAdapterFile]:
+    """The adapter in the folder ``path``, or where that ends with ``.gguf`` in this file; with ``root`` it is a name
+    below that, and neither it nor the files may be or lead through links. Raises :class:`.errors.CheckpointError`."""
     shown = path if len(path) <= 200 else path[:200] + "…"
     opened: list[int] = []
+    is_file = path.endswith(GGUF)
+    names = [PurePosixPath(path).name] if is_file else [CONFIG, WEIGHTS]
     try:
-        folder = _walk(root, path) if root else os.open(path, _DIRECTORY)
+        if root:
+            below = PurePosixPath(path_below(root, path)).parts
+            folder = _walk(root, below[:-1] if is_file else below)
+        else:
+            folder = os.open(os.path.dirname(path) or "." if is_file else path, _DIRECTORY)
         opened.append(folder)
         links = os.O_NOFOLLOW if root else 0
-        for name in (CONFIG, WEIGHTS):
+        for name in names:
             opened.append(os.open(name, _FILE | links, dir_fd=folder))
             if not stat.S_ISREG(os.fstat(opened[-1]).st_mode):
                 raise CheckpointError(f"{name} of the adapter {shown!r} is no regular file")
     except (FileNotFoundError, NotADirectoryError) as error:
         _close(opened)
         raise AdapterMissing(
-            f"No adapter found at {shown!r}: a folder with {CONFIG} and {WEIGHTS} is expected there"
+            f"No adapter found at {shown!r}: a folder with {CONFIG} and {WEIGHTS} is expected there, or a file whose "
+            f"name ends with {GGUF}"
         ) from error
     except (OSError, ValueError) as error:
         _close(opened)
@@ -90,13 +95,12 @@ def open_adapter(root: str, path: str) -> Iterator[AdapterFiles]:
     except BaseException:
         _close(opened)
         raise
-    folder, config, weights = opened
+    folder, *files = opened
     os.close(folder)
-    files = AdapterFiles(config, weights)
     try:
-        yield files
+        yield GGUFAdapterFile(files[0]) if len(files) == 1 else AdapterFiles(*files)
     finally:
-        files.close()
+        _close(files)
 
 
 def adapter_identity(root: str, path: str) -> str:
@@ -119,10 +123,10 @@ def path_below(root: str, path: str) -> str:
     return str(pure)
 
 
-def _walk(root: str, path: str) -> int:
+def _walk(root: str, names: Sequence[str]) -> int:
     """The folder, reached by one name after the other, none of which may be a link."""
     folder = os.open(root, _DIRECTORY)
-    for name in PurePosixPath(path_below(root, path)).parts:
+    for name in names:
         try:
             below = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
         finally:

@@ -40,7 +40,7 @@ def gguf_weights(
         for tensor in gguf.tensors.values():
             part = stored_part(tensor.name, spec)
             if part.names:
-                heads = _permuted_heads(tensor.name, spec) if architecture.permuted else 0
+                heads = permuted_heads(tensor.name, spec) if architecture.permuted else 0
                 if part.names[0] in raw:
                     stored = reader.blocks(tensor, heads)
                 else:
@@ -73,7 +73,7 @@ def _restored(part: Part, stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return found
 
 
-def _permuted_heads(name: str, spec: ModelSpec) -> int:
+def permuted_heads(name: str, spec: ModelSpec) -> int:
     """How many heads the rows of a query or key projection hold; 0 for any other tensor."""
     found = _QUERY_OR_KEY.fullmatch(name)
     if found is None or int(found[1]) >= len(spec.layers):

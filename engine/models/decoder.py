@@ -49,6 +49,8 @@ class Decoder:
         self.config = config
         self.weights = WeightMap()
         self.context = context
+        if context.adapters is not None:
+            context.adapters.spec = config
         self._embedding = self._table(context)
         rotary = self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens)
         sees_whole = any(isinstance(each.mixer, AttentionSpec) and each.mixer.whole_spans for each in config.layers)

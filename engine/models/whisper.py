@@ -18,6 +18,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.linear_packed import PLAIN, PackedWeight, empty_packed, linear_packed, pack_plain_
 
+from ..layers.adapters import AdapterRows
 from ..layers.attention import Attention
 from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.layer import Layer
@@ -101,11 +102,17 @@ class _EncoderLayer(Layer):
     """Computed in pieces of rows, between which others get the device."""
 
     def in_pieces(
-        self, residual: torch.Tensor, batch: ForwardBatch, piece: int, after_piece: Callable[[], None]
+        self,
+        residual: torch.Tensor,
+        batch: ForwardBatch,
+        piece: int,
+        after_piece: Callable[[], None],
+        adapted: Callable[[int], AdapterRows | None],
     ) -> None:
         """Adds to ``residual`` [positions of all windows, hidden], in place.
 
-        ``after_piece`` is called between parts of at most ``piece`` rows: all, or fewer where there is one window only.
+        ``adapted`` says which rows of a part of so many have adapters. ``after_piece`` is called between parts of at
+        most ``piece`` rows: all, or fewer where there is one window only.
         """
         rows, texts, attention, mlp = len(residual), batch.texts, self._mixer, self._mlp
         assert texts is not None
@@ -116,17 +123,18 @@ class _EncoderLayer(Layer):
         for part in parts:
             x = joined(None, part, self._mixer_in)
             assert isinstance(x, torch.Tensor)
-            made.append(attention.into(x))
+            made.append(attention.into(x, adapted(len(part))))
             after_piece()
         q, k, v = (made[0] if len(parts) == 1 else torch.cat(made)).chunk(3, dim=1)
         for part, queries in zip(parts, q.split(piece), strict=True):
             if len(parts) > 1:
                 starts = texts.cu_seqlens.new_tensor([0, len(part)])
                 batch = replace(batch, texts=replace(texts, query_starts=starts))
+            own = adapted(len(part))
             attended = attention.attend(queries, k, v, batch)
             after_piece()
-            x = joined(attention.out(attended), part, self._mlp_in)
-            added_(part, mlp(x, batch))
+            x = joined(attention.out(attended, own), part, self._mlp_in)
+            added_(part, mlp(x, replace(batch, adapter_rows=own)))
             after_piece()
 
 
@@ -214,10 +222,16 @@ class Whisper:
             self._log_mel = LogMel(self.config.mel_bins, self.context.device)
         return self._log_mel(windows, self.config.samples)
 
-    def encode(self, features: torch.Tensor, after_layer: Callable[[], None] | None = None) -> torch.Tensor:
+    def encode(
+        self,
+        features: torch.Tensor,
+        after_layer: Callable[[], None] | None = None,
+        adapters: Sequence[int] = (),
+    ) -> torch.Tensor:
         """[windows, frames, bins] → [windows, source_positions, hidden]
 
-        ``after_layer`` is called between parts of the work, which for one window on the host's own cores are short.
+        ``adapters`` are the slots of those of each window, below 0 for none. ``after_layer`` is called between parts of
+        the work, which for one window on the host's own cores are short.
         """
         x = features.to(self.context.stream)
         pause = after_layer or _go_on
@@ -229,8 +243,9 @@ class Whisper:
         piece = self._piece if after_layer is not None and windows == 1 and self.context.packed else len(residual)
         varlen = VarlenBatch(torch.arange(0, len(residual) + 1, positions, dtype=torch.int32), positions)
         batch = ForwardBatch.whole(torch.empty(0, dtype=torch.int64, device=x.device), varlen)
+        adapted = partial(self._adapted, adapters)
         for layer in self._encoder:
-            layer.in_pieces(residual, batch, piece, pause)
+            layer.in_pieces(residual, batch, piece, pause, adapted)
         return self._encoder_norm(residual).view(windows, positions, hidden)
 
     def write_encodings(
@@ -239,17 +254,19 @@ class Whisper:
         encoder_slots: Sequence[int],
         caches: Sequence[LayerCache],
         after_layer: Callable[[], None] | None = None,
+        adapters: Sequence[int] = (),
     ) -> None:
         """Encodes each window of samples (as :meth:`features`) into its encoder slot of ``caches``; slots are distinct.
 
-        ``after_layer``: as for :meth:`encode`.
+        ``after_layer`` and ``adapters``: as for :meth:`encode`.
         """
         pause = after_layer or _go_on
         for first in range(0, len(windows), self._at_once):
             some = slice(first, first + self._at_once)
             features = self.features(windows[some])
             pause()
-            self._write(self.encode(features, after_layer), encoder_slots[some], caches, pause)
+            encoded = self.encode(features, after_layer, adapters[some])
+            self._write(encoded, encoder_slots[some], caches, pause, adapters[some])
 
     def _write(
         self,
@@ -257,17 +274,25 @@ class Whisper:
         encoder_slots: Sequence[int],
         caches: Sequence[LayerCache],
         pause: Callable[[], None],
+        adapters: Sequence[int],
     ) -> None:
         """Encodings [windows, source_positions, hidden] to their encoder slots."""
         room = self.config.slot_blocks * ENCODER_BLOCK
         ids = torch.tensor(list(encoder_slots), device=encoded.device).unsqueeze(1)
         slots = (ids * room + torch.arange(self.config.source_positions, device=encoded.device)).flatten()
         flat = encoded.flatten(0, 1)
+        rows = self._adapted(adapters, len(flat))
         for layer, cache in zip(self._decoder, caches, strict=True):
             assert layer.cross is not None
-            k, v = layer.cross.keys_and_values(flat)
+            k, v = layer.cross.keys_and_values(flat, rows)
             kernels.write_kv_(k, v, cache.k, cache.v, slots)
             pause()
+
+    def _adapted(self, adapters: Sequence[int], count: int) -> AdapterRows | None:
+        """Of so many rows, of all windows alike, those whose window has an adapter."""
+        if max(adapters, default=-1) < 0:
+            return None
+        return AdapterRows.of(adapters, [count // len(adapters)] * len(adapters), self.context.device)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Hidden states [tokens, hidden], before the last norm.

@@ -1,48 +1,19 @@
 """Adapters from their files: what they add to each product of a model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
 
 import torch
 
 from stentor.kernels.low_rank import LowRank, LowRankSum
 from stentor.protocols.ipc.adapters import AdapterRef
 
-from ..layers.adapters import AdaptedLinear, Adapter, AdapterPlace, AdapterPlaces
-from ..loading.adapter_config import AdapterConfig
-from ..loading.adapter_files import WEIGHTS, AdapterFiles, open_adapter
+from ..layers.adapters import AdaptedLinear, Adapter, AdapterPlaces
+from ..loading.adapter_files import open_adapter
 from ..loading.errors import CheckpointError
-from ..loading.safetensors_index import StoredTensor
-
-_BASE: Final = "base_model.model."
-_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
-_WRAPPED: Final = ".base_layer"
-"""PEFT wraps the second parameter of a module around the first."""
-_FLOATS: Final = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_TEXT_PARTS: Final = (
-    "",
-    "model.",
-    "language_model.",
-    "model.language_model.",
-    "language_model.model.",
-    "model.model.",
-    "backbone.",
-)
-"""Before the layers of a language model, in the names of one class or another."""
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A and B of a module of the adapter."""
-
-    module: str
-    down: StoredTensor
-    """A"""
-    up: StoredTensor
-    """B"""
-    places: Sequence[AdapterPlace]
-    """Of the parts that the module has in the model, one below the other in B."""
+from ..loading.gguf_adapter import GGUFAdapterFile
+from .adapter_addition import Addition
+from .adapter_gguf import gguf_additions
+from .adapter_peft import peft_additions
 
 
 def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, device: torch.device) -> Adapter:
@@ -54,135 +25,27 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
                 f"the files of the adapter {adapter.name!r} have changed since it was loaded: unload it and load it "
                 "again"
             )
-        config = files.read_config()
-        pairs = _paired(files.tensors(), config, places)
-        for pair in pairs:
-            _check(pair, config, max_rank)
+        if isinstance(files, GGUFAdapterFile):
+            additions = gguf_additions(files, places, max_rank)
+        else:
+            additions = peft_additions(files, places, max_rank)
         found: dict[AdaptedLinear, LowRankSum] = {}
-        for group in _by_product(pairs):  # no more than a product, or all experts', is there twice
+        for group in _by_product(additions):  # no more than a product, or all experts', is there twice
             parts: dict[AdaptedLinear, list[LowRank]] = {}
-            for pair in group:
-                down, up = _read(files, pair.down).to(device), _read(files, pair.up).to(device)
-                scale = config.scale_of(pair.module)
-                ups = [up] if len(pair.places) == 1 else up.split([place.outputs for place in pair.places])
-                for place, own in zip(pair.places, ups, strict=True):
-                    for linear, (a, b) in zip(place.linears, _matrices(down, own, place), strict=True):
-                        parts.setdefault(linear, []).append(LowRank(a, b, scale, place.column))
+            for addition in group:
+                for place, of_place in zip(addition.places, addition.read(), strict=True):
+                    for linear, (down, up) in zip(place.linears, of_place, strict=True):
+                        part = LowRank(down.to(device), up.to(device), addition.scale, place.column)
+                        parts.setdefault(linear, []).append(part)
             for linear, added in parts.items():
                 before = found[linear].parts if linear in found else ()
                 found[linear] = LowRankSum.packed([*before, *added])
         return found
 
 
-def _by_product(pairs: Sequence[_Pair]) -> list[list[_Pair]]:
+def _by_product(additions: Sequence[Addition]) -> list[list[Addition]]:
     """Those of one product together."""
-    found: dict[AdaptedLinear, list[_Pair]] = {}
-    for pair in pairs:
-        found.setdefault(pair.places[0].linears[0], []).append(pair)
+    found: dict[AdaptedLinear, list[Addition]] = {}
+    for addition in additions:
+        found.setdefault(addition.places[0].linears[0], []).append(addition)
     return list(found.values())
-
-
-def _paired(tensors: Sequence[StoredTensor], config: AdapterConfig, places: AdapterPlaces) -> list[_Pair]:
-    by_module: dict[str, dict[str, StoredTensor]] = {}
-    for tensor in tensors:
-        name = tensor.name.replace(".default.weight", ".weight")
-        ending = next((each for each in (_DOWN, _UP) if name.endswith(each)), None)
-        if ending is None:
-            raise CheckpointError(f"{WEIGHTS} holds {tensor.name[:200]!r}; expected lora_A and lora_B of linear layers")
-        by_module.setdefault(name.removesuffix(ending).removeprefix(_BASE), {})[ending] = tensor
-    if not by_module:
-        raise CheckpointError(f"{WEIGHTS} holds no tensors")
-    found = []
-    for wrapper, parts in by_module.items():
-        if len(parts) != 2:
-            lacks = "lora_B" if _DOWN in parts else "lora_A"
-            raise CheckpointError(f"{WEIGHTS} lacks {lacks} of {wrapper[:200]!r}")
-        module = _unwrapped(wrapper, config)
-        stored = [_stored_name(part, places) for part in places.parts_of(module)]
-        own = [places.by_name[name] for name in stored if name is not None]
-        if len(own) < len(stored):
-            raise CheckpointError(
-                f"it changes {module[:200]!r}, which this model has not, or which is not adapted here"
-            )
-        found.append(_Pair(module, parts[_DOWN], parts[_UP], own))
-    return found
-
-
-def _unwrapped(wrapper: str, config: AdapterConfig) -> str:
-    """The module, or the parameter, that what PEFT calls ``wrapper`` adds to. Of a module's parameters the one that it
-    defines first is the innermost, and gates and ups are defined before downs."""
-    module = wrapper.removesuffix(_WRAPPED)
-    ours = {
-        last
-        for target in config.parameters
-        for before, _, last in (target.rpartition("."),)
-        if not before or module == before or module.endswith(f".{before}")
-    }
-    if not ours:
-        return module
-    inside_out = sorted(ours, key=lambda name: (name.startswith("down"), name))
-    inner = wrapper != module and len(inside_out) > 1
-    return f"{module}.{inside_out[0 if inner else -1]}".removesuffix(".weight")
-
-
-def _stored_name(module: str, places: AdapterPlaces) -> str | None:
-    """What a checkpoint of the model calls a module, which its class may call otherwise before the layers."""
-    if module in places.by_name:
-        return module
-    before, layers, rest = module.partition("layers.")
-    if not layers or before not in _TEXT_PARTS:
-        return None
-    return next((name for part in _TEXT_PARTS if (name := f"{part}layers.{rest}") in places.by_name), None)
-
-
-def _check(pair: _Pair, config: AdapterConfig, max_rank: int) -> None:
-    rank, place = config.rank_of(pair.module), pair.places[0]
-    if rank > max_rank:
-        raise CheckpointError(f"{pair.module} has rank {rank}, and the server takes {max_rank}: raise --max-lora-rank")
-    inputs, ranks = place.inputs, rank * len(place.linears)
-    outputs = sum(each.outputs for each in pair.places)
-    if _is_turned(pair.down.shape, pair.up.shape, place):
-        inputs, outputs = outputs, inputs
-    elif len(place.linears) > 1 and inputs == outputs and not place.turned and config.turns_parameters:
-        raise CheckpointError(
-            f"{pair.module} may be stored in two ways, of which peft_version in adapter_config.json tells one from "
-            "0.19.1 on: save the adapter with that"
-        )
-    for tensor, shape in ((pair.down, (ranks, inputs)), (pair.up, (outputs, ranks))):
-        size = shape[0] * shape[1] * (_FLOATS[tensor.dtype].itemsize if tensor.dtype in _FLOATS else 0)
-        if tensor.shape != shape or tensor.nbytes != size:
-            raise CheckpointError(
-                f"{tensor.name} is {tensor.dtype} {list(tensor.shape)} in {tensor.nbytes} bytes; expected are floats "
-                f"{list(shape)}"
-            )
-
-
-def _is_turned(down: Sequence[int], up: Sequence[int], place: AdapterPlace) -> bool:
-    """Whether A takes the outputs of all experts and B their inputs, as PEFT stored [experts, outputs, inputs] before
-    0.19.1."""
-    sizes = place.outputs, place.inputs
-    return len(place.linears) > 1 and sizes[0] != sizes[1] and (tuple(down[1:]), *up[:1]) == ((sizes[0],), sizes[1])
-
-
-def _matrices(down: torch.Tensor, up: torch.Tensor, place: AdapterPlace) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """A [rank, inputs] and B [outputs, rank] of each product: of all experts, A has expert after expert, and B rank
-    after rank."""
-    experts = len(place.linears)
-    if experts == 1:
-        return [(down, up)]
-    downs, ups = down.view(experts, -1, down.shape[1]), up.view(len(up), -1, experts)
-    pairs = [(downs[expert], ups[:, :, expert]) for expert in range(experts)]
-    if _is_turned(down.shape, up.shape, place):
-        pairs = [(b.T, a.T) for a, b in pairs]
-    return [(a, torch.cat((b[0::2], b[1::2])) if place.interleaved else b) for a, b in pairs]
-
-
-def _read(files: AdapterFiles, tensor: StoredTensor) -> torch.Tensor:
-    """float32, a piece at a time: between two of them, steps go on."""
-    made = torch.empty(tensor.shape, dtype=torch.float32)
-    flat, at = made.view(-1), 0
-    for piece in files.pieces(tensor):
-        values = torch.frombuffer(bytearray(piece), dtype=_FLOATS[tensor.dtype])
-        flat[at : at + len(values)] = values
-        at += len(values)
-    return made

@@ -37,7 +37,8 @@ class AudioWindows:
         if plan.encode:
             windows = [self.media(job.data) for job in plan.encode]
             slots = [job.encoder_slot for job in plan.encode]
-            self._model.write_encodings(windows, slots, self._cross_caches, self.yield_device)
+            adapters = [job.adapter for job in plan.encode]
+            self._model.write_encodings(windows, slots, self._cross_caches, self.yield_device, adapters)
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:

@@ -419,7 +419,7 @@ class Transcription:
     def _span(self, encoder_slot: int) -> RowSpan:
         return RowSpan(encoder_slot, -1, self.spec.source_positions)
 
-    def extras(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> AudioWindows:
+    def extras(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> RowExtras:
         spec, context = self.spec, model.context
         blocks = sizes.encoder_slots * spec.slot_blocks
         try:
@@ -428,15 +428,22 @@ class Transcription:
             raise SetupError(
                 f"there is no room for {sizes.encoder_slots} windows of encoded audio: lower --max-num-seqs"
             ) from error
-        return AudioWindows(model, caches, config.max_num_seqs)
+        windows = AudioWindows(model, caches, config.max_num_seqs)
+        if context.adapters is None:
+            return windows
+        store = AdapterStore(context.adapters, config.max_lora_rank, context.device)
+        return JoinedExtras([AdapterRowsOf(store), windows])  # windows are encoded with what is in slots by then
 
     def first_steps(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[StepPlan]:
-        return first_tokens(config, self.spec.vocab_size, sizes, encode=[EncodeJob(0, _SILENCE)], spans=[self._span(0)])
+        job = EncodeJob(0, _SILENCE)
+        plans = first_tokens(config, self.spec.vocab_size, sizes, encode=[job], spans=[self._span(0)])
+        return [*plans, *as_adapted(plans)] if config.enable_lora else plans
 
     def memory(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[MemoryLine]:
         rows = sizes.encoder_slots
         windows = f"{rows} windows of {self.spec.samples // 16_000} s; taken as they fill"
-        return [MemoryLine("encoded audio", rows * sizes.slot_bytes, windows), cache_line(config, sizes)]
+        encoded = MemoryLine("encoded audio", rows * sizes.slot_bytes, windows)
+        return [encoded, cache_line(config, sizes), *adapter_lines(config, model.context.adapters)]
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: Whisper, sizes: Sizes) -> WorkerReady:
         notes = list(ready.notes)

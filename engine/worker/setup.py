@@ -76,7 +76,7 @@ from .transformers_family import TransformersText
 
 _WAITING: Final = "waiting for the device"
 _MEETING: Final = "waiting for the other workers"
-_NOT_OURS: Final = "adapters are served of models of text that run in this server's own code"
+_NOT_OURS: Final = "adapters are served of Whisper and of models of text that run in this server's own code"
 _CPU: Final = torch.device("cpu")
 _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     ModelSpec: Text,
@@ -274,7 +274,7 @@ def _check_adaptable(config: WorkerConfig, family: Family) -> None:
             why = f"{_NOT_OURS}; leave it out"
         elif family.spec.adapters:
             why = f"the model has adapters of its own, for {', '.join(family.spec.adapters)}; leave it out"
-    elif not isinstance(family, Text) or isinstance(family, TransformersText):
+    elif not isinstance(family, Text | Transcription) or isinstance(family, TransformersText):
         why = f"{_NOT_OURS}; leave it out"
     if why:
         raise SetupError(f"--enable-lora: {why}")

@@ -108,6 +108,8 @@ class EncodeJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sliced: bool = False
     """Only a part of it: no row of the step reads it, and ``StepResult.encoded`` says when it is done. False: all, or
     all that is left."""
+    adapter: int = -1
+    """The slot of the adapter with which it is encoded, where all positions attend to it; -1: with none."""
 
 
 class RowInput(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -34,6 +34,7 @@ from stentor.engine.processes.supervisor import ChildFailed, Supervisor
 from ..api.responses.resuming import resume_unfinished
 from ..common.exit_codes import DONE, FAILED
 from ..common.files import reload_on_hangup
+from ..config.adapters import AdapterRegistry
 from ..config.config import Config
 from ..config.limits import ConnectionLimits
 from ..config.model_registry import ModelRole
@@ -199,7 +200,7 @@ async def _run(
                 lambda: drain_on_signals(state.admission, listener.close, config.http.shutdown_timeout, end),
             )
             ready = await engines.wait_started()
-            await load_adapters(state)
+            await load_adapters(state.registry.adapters, engines.clients)
         names = {model.kind: model.names[0] for model in state.registry}
         recovery = state.metrics.recovery
         engines.watch_recoveries(lambda kind, process, seconds: recovery[names[kind]][process].observe(seconds))
@@ -221,12 +222,12 @@ async def _run(
     return code
 
 
-async def load_adapters(state: ServerState) -> None:
+async def load_adapters(adapters: AdapterRegistry, clients: Mapping[ModelRole, EngineClient]) -> None:
     """Those that the operator has named, so that what is no adapter of the model is known at start. Raises
     :class:`..http.listening.StartError`."""
-    for adapter in state.registry.adapters:
+    for adapter in adapters:
         try:
-            answer = await state.chat.client.load_adapter(adapter)
+            answer = await clients[adapters.kind_of(adapter.name)].load_adapter(adapter)
         except EngineUnavailable as error:
             raise StartError(str(error)) from error
         if answer.error:
@@ -297,7 +298,8 @@ async def load_state(
         raise StartError(str(error)) from error
     asking = asking_of(config, spec, checkpoint.config.architecture)
     try:
-        adapters = config.adapters.registry(enabled=config.engine.worker.enable_lora, kind=config.main)
+        enabled, kinds = config.engine.worker.enable_lora, config.adapted_kinds
+        adapters = config.adapters.registry(enabled=enabled, main=config.main, kinds=kinds)
         registry = config.registry(transcribes=asking is not None, adapters=adapters)
     except (CheckpointError, ValueError) as error:
         raise StartError(str(error)) from error

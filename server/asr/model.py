@@ -9,6 +9,7 @@ import anyio
 from stentor.engine.client.media import Media
 from stentor.protocols.common.errors import refused
 from stentor.protocols.ipc.actors import EngineReady, FinishReason, Thinking
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -41,6 +42,7 @@ class TranscriptionEngine(Protocol):
         resumed: list[list[int]] | None = None,
         media: Sequence[Media] = (),
         probe: PromptProbe | None = None,
+        adapter: AdapterRef | None = None,
     ) -> EngineEventStream:
         """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests, and
         :class:`stentor.engine.channel.arena.ArenaFull` where there is no room for the media."""

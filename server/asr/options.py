@@ -4,6 +4,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from stentor.protocols.ipc.adapters import AdapterRef
+
 TEMPERATURE_FALLBACK: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Temperatures that are tried one after the other until a transcript is good enough."""
 MAX_TOKENS: Final = 224
@@ -74,3 +76,5 @@ class TranscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Only requests of the same salt share what the model has made of the same audio."""
     name: str = ""
     """The request's id, for logs."""
+    adapter: AdapterRef | None = None
+    """What is added to the model."""

@@ -121,6 +121,7 @@ class WindowDecoder:
                 name=options.name,
                 media=[Media(window.pcm, window.digest)],
                 probe=None if no_speech is None and align is None else PromptProbe(no_speech, align),
+                adapter=options.adapter,
             )
             try:
                 finished = await _read(stream, answer, account)

@@ -1,13 +1,13 @@
 """The adapters that clients may name in place of a model, by those names."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from stentor.engine.loading.adapter_files import adapter_identity
+from stentor.engine.loading.adapter_files import GGUF, adapter_identity
 from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.flag import Flag
@@ -22,6 +22,8 @@ class AdapterModule(msgspec.Struct, frozen=True):
 
     name: str
     path: str
+    base: str = ""
+    """A name of the model that it is added to; "" is the main one."""
 
 
 class AdaptersConfig(msgspec.Struct, frozen=True):
@@ -30,8 +32,9 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
     modules: Annotated[
         tuple[AdapterModule, ...],
         Flag(
-            'an adapter that is loaded at start: NAME=FOLDER or {"name": NAME, "path": FOLDER}, with PEFT\'s '
-            "adapter_config.json and adapter_model.safetensors; may be repeated",
+            'an adapter that is loaded at start: NAME=PATH or {"name": NAME, "path": PATH}, of a folder with PEFT\'s '
+            "adapter_config.json and adapter_model.safetensors, or of a .gguf file; base_model_name in it names a "
+            "transcription model that it is for; may be repeated",
             kind="lora_modules",
             name="lora-modules",
             group="model",
@@ -48,13 +51,28 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
         ),
     ] = None
 
-    def registry(self, *, enabled: bool, kind: ModelRole = "chat") -> "AdapterRegistry":
-        """Of the model of this kind. Raises :class:`stentor.engine.loading.errors.CheckpointError`, in a line for the
-        operator."""
+    def of_base(self, names: Collection[str]) -> bool:
+        """Whether any is for a model of these names."""
+        return any(module.base and module.base in names for module in self.modules)
+
+    def registry(
+        self, *, enabled: bool, main: ModelRole = "chat", kinds: Mapping[str, ModelRole] | None = None
+    ) -> "AdapterRegistry":
+        """Of the ``main`` model, and of others whose adapters are served, by their names. Raises
+        :class:`stentor.engine.loading.errors.CheckpointError`, in a line for the operator."""
         if not enabled and (self.modules or self.folder is not None):
             raise CheckpointError("--lora-modules and --lora-folder name adapters, which --enable-lora serves: add it")
+        known = {"": main, **(kinds or {})}
+        for module in self.modules:
+            if module.base not in known:
+                raise CheckpointError(
+                    f"--lora-modules {module.name}: base_model_name is {module.base!r}; expected is a name of the main "
+                    "or the transcription model"
+                )
         try:
-            return AdapterRegistry({module.name: module.path for module in self.modules}, self.folder, kind)
+            paths = {module.name: module.path for module in self.modules}
+            of_others = {module.name: known[module.base] for module in self.modules}
+            return AdapterRegistry(paths, self.folder, main, of_others)
         except OSError as error:
             raise CheckpointError(f"--lora-folder {self.folder}: {error.strerror or error}") from error
 
@@ -63,11 +81,16 @@ class AdapterRegistry:
     """Owned by the server process; changes while it serves. A name that is given anew means another adapter."""
 
     def __init__(
-        self, modules: Mapping[str, str] | None = None, folder: Path | None = None, kind: ModelRole = "chat"
+        self,
+        modules: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        kind: ModelRole = "chat",
+        kinds: Mapping[str, ModelRole] | None = None,
     ) -> None:
-        """``modules``: paths that the operator trusts, by name; ``kind``: what their model is for. Raises
-        :class:`stentor.engine.loading.errors.CheckpointError`, OSError."""
-        self.kind: Final = kind
+        """``modules``: paths that the operator trusts, by name; ``kind``: what their model is for, unless ``kinds``
+        says otherwise of a name. Raises :class:`stentor.engine.loading.errors.CheckpointError`, OSError."""
+        self._kind: Final = kind
+        self._kinds = dict(kinds or {})
         self._by_name: dict[str, AdapterRef] = {}
         self._next = 0
         self.root = "" if folder is None else str(folder.resolve(strict=True))
@@ -75,6 +98,10 @@ class AdapterRegistry:
         for name, path in (modules or {}).items():
             self._next += 1
             self._by_name[name] = AdapterRef(self._next, name, path, "", adapter_identity("", path))
+
+    def kind_of(self, name: str) -> ModelRole:
+        """What the model is for that the adapter is added to."""
+        return self._kinds.get(name, self._kind)
 
     def __iter__(self) -> Iterator[AdapterRef]:
         return iter(list(self._by_name.values()))
@@ -88,12 +115,14 @@ class AdapterRegistry:
         found = self._by_name.get(name)
         if found is not None or not self.root or _NAME.fullmatch(name) is None:
             return found
-        try:
-            identity = adapter_identity(self.root, name)
-        except CheckpointError:
-            return None
-        found = self._by_name[name] = self.new(name, name, identity)
-        return found
+        for path in (name, f"{name}{GGUF}"):
+            try:
+                identity = adapter_identity(self.root, path)
+            except CheckpointError:
+                continue
+            found = self._by_name[name] = self.new(name, path, identity)
+            return found
+        return None
 
     def new(self, name: str, path: str, identity: str) -> AdapterRef:
         """An adapter of the folder, which does not go by ``name`` before :meth:`add`."""
@@ -103,6 +132,7 @@ class AdapterRegistry:
     def add(self, adapter: AdapterRef) -> None:
         """From now on this one goes by its name."""
         self._by_name[adapter.name] = adapter
+        self._kinds.pop(adapter.name, None)  # those that come later are all for the main model
 
     def remove(self, name: str) -> bool:
         """Nobody finds it any more; requests that have it go on. False where there was none."""

@@ -372,6 +372,17 @@ class Config(msgspec.Struct, frozen=True):
         return ModelRegistry(models, adapters)
 
     @property
+    def adapted_kinds(self) -> dict[str, ModelRole]:
+        """What models are for whose adapters may be served, by their names."""
+        main = self.model if self.main == "chat" else self.embedding
+        asked = self.model.name if self.main == "chat" else self.embedding.model
+        kinds: dict[str, ModelRole] = dict.fromkeys((asked or "", *main.served_names), self.main)
+        if self.transcription.model is not None:
+            names = self.transcription.model, *self.transcription.served_names
+            kinds |= dict.fromkeys(names, "transcription")
+        return kinds
+
+    @property
     def _beside(self) -> "dict[ModelRole, TranscriptionConfig | EmbeddingConfig]":
         """The models that share the main model's device."""
         beside: dict[ModelRole, TranscriptionConfig | EmbeddingConfig] = {}
@@ -425,6 +436,12 @@ class Config(msgspec.Struct, frozen=True):
                 seed=own.seed,
                 log_level=own.log_level,
                 log_format=own.log_format,
+                enable_lora=own.enable_lora
+                and kind == "transcription"
+                and self.adapters.of_base([model.model or "", *model.served_names]),
+                max_loras=own.max_loras,
+                max_lora_rank=own.max_lora_rank,
+                max_cpu_loras=own.max_cpu_loras,
             )
             engines[kind] = msgspec.structs.replace(self.engine, worker=worker)
         return engines

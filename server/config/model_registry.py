@@ -45,7 +45,7 @@ class ServedModel:
 
 class ModelRegistry:
     """No two models have a name in common; where a name fits patterns of several, the kind that is needed decides.
-    Immutable but for ``adapters`` of one of them, each of which is a model to clients."""
+    Immutable but for ``adapters`` of some, each of which is a model to clients."""
 
     def __init__(self, models: Sequence[ServedModel], adapters: AdapterRegistry | None = None) -> None:
         """At most one model of a kind. Raises ValueError, in a line for the operator, where two have one name."""
@@ -82,7 +82,7 @@ class ModelRegistry:
         return None if name in self._by_name else self.adapters.get(name)
 
     def _adapted(self, name: str) -> ServedModel | None:
-        base = self._by_kind.get(self.adapters.kind)
+        base = self._by_kind.get(self.adapters.kind_of(name))
         adapter = None if base is None or name in self._by_name else self.adapters.get(name)
         if base is None or adapter is None:
             return None

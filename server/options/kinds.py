@@ -222,10 +222,10 @@ def _lora_modules(raw: object) -> tuple[AdapterModule, ...]:
             fields = {"name": before.strip(), "path": behind.strip()}
         if not isinstance(fields, dict):
             raise ValueError(raw)
-        name, path = fields.get("name"), fields.get("path")
-        if not isinstance(name, str) or not isinstance(path, str) or not name or not path:
+        name, path, base = fields.get("name"), fields.get("path"), fields.get("base_model_name") or ""
+        if not isinstance(name, str) or not isinstance(path, str) or not name or not path or not isinstance(base, str):
             raise ValueError(raw)
-        found.append(AdapterModule(name, path))
+        found.append(AdapterModule(name, path, base))
     if len({module.name for module in found}) < len(found):
         raise Refused("two adapters have one name")
     return tuple(found)

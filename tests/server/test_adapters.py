@@ -8,16 +8,23 @@ from typing import Any
 import httpx
 import pytest
 
+from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.actors import Stats
+from stentor.server.api.realtime.hypotheses import TranscriptionSettings
+from stentor.server.api.realtime.serving import ServedModels
+from stentor.server.api.realtime.transcribing import ModelTranscriber
 from stentor.server.app.state import ServerState
-from stentor.server.config.adapters import AdapterRegistry
+from stentor.server.config.adapters import AdapterModule, AdapterRegistry, AdaptersConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.observability.figures import AdapterFigures
 from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.asr.scripted import ScriptedEngine, model_of, sound
+from stentor.tests.server.asr.test_http import TRANSCRIPTIONS, TRANSLATIONS, WavReader, hears, post
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
 from stentor.tests.server.middleware.keyrings import keyring
-from stentor.tests.server.pooling.pooler import NAME, FakePooler, config, model_of, state_of
+from stentor.tests.server.pooling import pooler
+from stentor.tests.server.pooling.pooler import NAME, FakePooler, config, state_of
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +91,7 @@ async def test_an_adapter_of_a_model_that_embeds_is_named_as_its_model_too(tmp_p
     engine = FakePooler()
     adapters = AdapterRegistry({"one": str(write(tmp_path / "one"))}, kind="embedding")
     registry = ModelRegistry([ServedModel("embedding", (NAME,))], adapters)
-    state = state_of(model_of(engine, config()), registry=registry)
+    state = state_of(pooler.model_of(engine, config()), registry=registry)
     async with in_memory(state) as client:
         for path, body in (("/v1/embeddings", {"input": "a b"}), ("/v1/score", {"text_1": "a", "text_2": "b"})):
             for model in ("one", NAME):
@@ -96,6 +103,40 @@ async def test_an_adapter_of_a_model_that_embeds_is_named_as_its_model_too(tmp_p
         assert (await client.post(CHAT, json={"model": "one", "messages": HELLO})).status_code == 400
     (one,) = adapters
     assert engine.adapters == [one, None, one, one, None, None]
+
+
+async def test_a_transcription_model_has_adapters_too_which_files_and_sessions_name(tmp_path: Path) -> None:
+    paths = {name: str(write(tmp_path / name)) for name in ("chatting", "hearing")}
+    adapters = AdapterRegistry(paths, kinds={"hearing": "transcription"})
+    models = [ServedModel("chat", ("fake/model", "fake")), ServedModel("transcription", ("whisper",))]
+    model = model_of(hears)
+    engine = model.client
+    assert isinstance(engine, ScriptedEngine)
+    registry = ModelRegistry(models, adapters)
+    runners = {"transcription": engine}
+    state = fake_state(registry=registry, transcription=model, runners=runners, decoder=WavReader())  # type: ignore
+    _, hearing = adapters
+    for name, status, adapter in (("hearing", 200, hearing), ("whisper", 200, None), ("chatting", 400, None)):
+        engine.asked.clear()
+        for path in (TRANSCRIPTIONS, TRANSLATIONS):
+            assert (await post(state, [("model", name)], path=path)).status_code == status
+        assert {asked.adapter for asked in engine.asked} == ({adapter} if status == 200 else set())
+    engine.asked.clear()
+    assert ServedModels(state.for_realtime).transcription_model("hearing", "model") == "hearing"
+    transcribe = ModelTranscriber(model, state.metrics.realtime.passes, adapter_of=registry.adapter_of)
+    for name in ("hearing", "whisper"):
+        settings = TranscriptionSettings(language="de", model=name)
+        await transcribe(sound(1), settings, continued="", final=True)
+    assert [asked.adapter for asked in engine.asked] == [hearing, None]
+
+
+def test_an_adapter_is_for_the_model_that_it_names(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "one"))
+    modules = AdaptersConfig((AdapterModule("a", path), AdapterModule("b", path, "whisper")))
+    known = modules.registry(enabled=True, kinds={"whisper": "transcription"})
+    assert [known.kind_of(name) for name in ("a", "b")] == ["chat", "transcription"]
+    with pytest.raises(CheckpointError, match="base_model_name is 'whisper'"):
+        modules.registry(enabled=True)
 
 
 async def test_adapters_are_listed_with_the_model_that_they_are_added_to(tmp_path: Path) -> None:
@@ -122,6 +163,18 @@ async def test_an_adapter_of_the_folder_is_loaded_when_a_request_first_names_it_
         assert (await client.post(CHAT, json={"model": "one", "messages": HELLO})).status_code == 200
         assert "one" in [card["id"] for card in (await client.get("/v1/models")).json()["data"]]
         assert engine.adapters[-1] == next(iter(state.registry.adapters))
+
+
+async def test_a_file_of_the_folder_is_an_adapter_with_and_without_its_ending(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "one.gguf").write_bytes(b"GGUF")
+    async with serving(tmp_path / "root") as (client, engine, _):
+        for name in ("one", "one.gguf"):
+            assert (await client.post(CHAT, json={"model": name, "messages": HELLO})).status_code == 200
+            assert engine.adapters[-1] is not None
+            assert engine.adapters[-1].path == "one.gguf"
+        body = {"lora_name": "mine", "lora_path": "one.gguf"}
+        assert (await client.post(LOAD, json=body)).status_code == 200
 
 
 async def test_an_adapter_is_loaded_replaced_and_unloaded_with_vllms_answers(tmp_path: Path) -> None:

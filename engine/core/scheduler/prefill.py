@@ -207,7 +207,9 @@ def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, coun
         _encode_slices(draft, memory, sequence)
     for span in sequence.spans:
         if count and span.start < start + count and memory.encoder_cache.encode(span):
-            draft.encode.append(EncodeJob(memory.encoder_cache.slots[span.digest], span.data))
+            adapter = sequence.request.adapter if span.start < 0 else None
+            own = -1 if adapter is None else memory.adapters.slot_of(adapter.number)
+            draft.encode.append(EncodeJob(memory.encoder_cache.slots[span.digest], span.data, adapter=own))
             draft.readers.add(sequence.request.rid)
     return count
 

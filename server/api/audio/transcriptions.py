@@ -160,7 +160,7 @@ def _transcription(
     if isinstance(model, ChatTranscriber):
         return resolve_chat(form, model, chunking)
     options = msgspec.structs.replace(
-        _options(form),
+        _options(services, form),
         language=model.language(form.language, "language") if form.language else None,
         languages=tuple(
             model.language(language, f"languages[{place}]") for place, language in enumerate(form.languages or ())
@@ -186,7 +186,7 @@ def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedT
             "model",
             "model_not_supported",
         )
-    return ResolvedTranscription(form, model, msgspec.structs.replace(_options(form), task="translate"))
+    return ResolvedTranscription(form, model, msgspec.structs.replace(_options(services, form), task="translate"))
 
 
 def _texts(fields: FormData) -> list[tuple[str, str]]:
@@ -208,8 +208,9 @@ def _model(
     return model
 
 
-def _options(form: TranslationForm) -> TranscriptionOptions:
+def _options(services: TranscriptionServices, form: TranslationForm) -> TranscriptionOptions:
     return TranscriptionOptions(
+        adapter=services.registry.adapter_of(form.model) if form.model else None,
         prompt=form.prompt[-_PROMPT_CHARS:],
         temperatures=(form.temperature,) if form.temperature else TEMPERATURE_FALLBACK,
         max_tokens=form.max_completion_tokens or MAX_TOKENS,

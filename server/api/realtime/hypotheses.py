@@ -27,6 +27,8 @@ class TranscriptionSettings:
     logprobs: bool = False
     partials: bool = False
     """Whether it is told what the caller says while the caller speaks."""
+    model: str = ""
+    """The name by which the session has the model: that of an adapter, or "" or any other for none."""
 
 
 class Transcribe(Protocol):

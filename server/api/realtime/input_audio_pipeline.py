@@ -435,4 +435,5 @@ def _settings_of(written: Transcription | None, *, logprobs: bool) -> Transcript
         prompt[-_PROMPT_CHARS:],
         logprobs=logprobs,
         partials=True,
+        model=written.model or "",
     )

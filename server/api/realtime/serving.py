@@ -192,7 +192,8 @@ class RealtimeServing:
             return StreamTranscriber(model, passes, caller.salt, current_request_id())
         if isinstance(model, ChatTranscriber):
             return ChatTurnTranscriber(model, passes, caller)
-        return ModelTranscriber(model, passes, caller.salt, current_request_id())
+        adapter_of = self._services.chat.registry.adapter_of
+        return ModelTranscriber(model, passes, caller.salt, current_request_id(), adapter_of)
 
     def _open_input_audio(
         self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_speech_event: OnSpeechEvent

@@ -1,10 +1,12 @@
 """How turns reach the transcription model, or a chat model that hears."""
 
 import codecs
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
 from stentor.engine.client.client import EngineUnavailable
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.openai.sampling import SamplingFields
 
 from ...asr.model import TranscriptionModel
@@ -27,8 +29,17 @@ PARTIAL_PRIORITY: Final = 1
 class ModelTranscriber:
     """A :class:`.hypotheses.Transcribe` for one session."""
 
-    def __init__(self, model: TranscriptionModel, passes: PassFigures, salt: str = "", name: str = "") -> None:
-        """``passes`` is told of each, ``salt`` keeps callers' encodings apart, ``name`` is for logs."""
+    def __init__(
+        self,
+        model: TranscriptionModel,
+        passes: PassFigures,
+        salt: str = "",
+        name: str = "",
+        adapter_of: Callable[[str], AdapterRef | None] = lambda name: None,
+    ) -> None:
+        """``passes`` is told of each, ``salt`` keeps callers' encodings apart, ``name`` is for logs. ``adapter_of``
+        finds what is added to the model where a session has it by another name."""
+        self._adapter_of = adapter_of
         self._model = model
         self._salt = salt
         self._name = name
@@ -43,6 +54,7 @@ class ModelTranscriber:
             priority=FINAL_PRIORITY if final else PARTIAL_PRIORITY,
             salt=self._salt,
             name=self._name,
+            adapter=self._adapter_of(settings.model) if settings.model else None,
         )
         after = model.vocabulary.encode(continued) if continued else []
         with self._passes.one("final" if final else "partial") as observed:

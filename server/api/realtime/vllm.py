@@ -128,7 +128,8 @@ class VllmSession:
         self._put = put
         self._room = room
         self._max_messages = max_messages
-        self._knows_model = False
+        self._model: str | None = None
+        """As the client has named it; None until then."""
         self._early = bytearray()
         """Audio that came before the commit that begins its utterance."""
         self._share = share or unbounded()
@@ -177,7 +178,7 @@ class VllmSession:
             self._check_model(model)
         except BadRequest as error:
             raise BadRequest(error.message, code="model_not_found") from error
-        self._knows_model = True
+        self._model = model
 
     async def _append(self, audio: str) -> None:
         try:
@@ -205,7 +206,7 @@ class VllmSession:
         self._early_hold.set(COPIES * len(self._early))  # with what it will be in its utterance
 
     def _commit(self, *, final: bool) -> None:
-        if not self._knows_model:
+        if self._model is None:
             raise BadRequest(
                 "Model not validated. Make sure to validate the model by sending a session.update event.",
                 code="model_not_validated",
@@ -223,7 +224,7 @@ class VllmSession:
             utterance.tokens += len(tokens)
             self._put(encode(Delta(text)))
 
-        wanted = TranscriptionSettings(partials=True, logprobs=True)
+        wanted = TranscriptionSettings(partials=True, logprobs=True, model=self._model or "")
         transcription = begin_transcription(0, self._transcribe, wanted, self._pace, tell, share=self._share)
         self._utterance = utterance = _Utterance(transcription)
         early = bytes(self._early)

@@ -4,6 +4,7 @@ import json
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,24 @@ def test_an_adapter_is_found_below_its_folder_by_name_and_by_path(tmp_path: Path
         assert files.read_config().rank == 4
         assert files.tensors() == []
     assert adapter_identity(root, "team/one") == adapter_identity("", f"{root}/team/one")
+
+
+def test_a_file_is_found_by_its_name_below_the_folder_and_nowhere_else(tmp_path: Path, monkeypatch: Any) -> None:
+    root = tmp_path / "root"
+    (root / "team").mkdir(parents=True)
+    (tmp_path / "out.gguf").write_bytes(b"GGUF")
+    for name in ("one.gguf", "team/two.gguf"):
+        (root / name).write_bytes(b"GGUF")
+        assert adapter_identity(str(root), name) == adapter_identity("", str(root / name))
+    (root / "linked.gguf").symlink_to(tmp_path / "out.gguf")
+    (root / "folder.gguf").mkdir()
+    for name in ("../out.gguf", "linked.gguf", "folder.gguf", "team/../../out.gguf", str(tmp_path / "out.gguf")):
+        with pytest.raises(CheckpointError):
+            adapter_identity(str(root), name)
+    with pytest.raises(AdapterMissing):
+        adapter_identity(str(root), "none.gguf")
+    monkeypatch.chdir(root)
+    assert adapter_identity("", "one.gguf")
 
 
 @pytest.mark.parametrize("path", ["../out", "/etc", "a/../../out", "", ".", "a\0b"])

@@ -14,6 +14,7 @@ from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.client import EngineUnavailable
 from stentor.engine.client.media import Media
 from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens, Thinking
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
@@ -79,6 +80,7 @@ class Asked:
     probe: PromptProbe
     salt: str
     name: str
+    adapter: AdapterRef | None = None
     aborted: bool = False
 
     @property
@@ -160,6 +162,7 @@ class ScriptedEngine:
         resumed: list[list[int]] | None = None,
         media: Sequence[Media] = (),
         probe: PromptProbe | None = None,
+        adapter: AdapterRef | None = None,
     ) -> _Stream:
         if self.failure is not None:
             raise EngineUnavailable(self.failure)
@@ -167,7 +170,7 @@ class ScriptedEngine:
             raise ArenaFull
         (window,) = media
         assert len(seeds) == 1
-        asked = Asked(prompt, params, seeds[0], window, probe or PromptProbe(), salt, name)
+        asked = Asked(prompt, params, seeds[0], window, probe or PromptProbe(), salt, name, adapter)
         self.asked.append(asked)
         return _Stream(asked, self.script(asked), self.gate)
 

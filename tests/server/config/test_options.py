@@ -484,10 +484,10 @@ def test_adapters_may_be_given_as_vllms_json_and_want_lora_to_be_enabled() -> No
     text = '{"name": "a", "path": "/nowhere", "base_model_name": "m"}'
     adapters = read_config({"lora-modules": [text]}, {}).adapters
     assert adapters == read_config({}, {"STENTOR_LORA_MODULES": text}).adapters
-    assert adapters.modules == (AdapterModule("a", "/nowhere"),)
+    assert adapters.modules == (AdapterModule("a", "/nowhere", "m"),)
     for enabled, says in ((False, "--enable-lora"), (True, "No adapter found")):
         with pytest.raises(CheckpointError, match=says):
-            adapters.registry(enabled=enabled)
+            adapters.registry(enabled=enabled, kinds={"m": "chat"})
     for wrong in ("a", "a=", "{}", "a=/x,a=/y"):
         with pytest.raises(ConfigError):
             read_config({"lora-modules": [wrong] if "," not in wrong else wrong.split(",")}, {})

@@ -118,3 +118,22 @@ def test_shares_that_leave_the_chat_model_no_memory_are_refused() -> None:
     }
     with pytest.raises(ConfigError, match=r"--transcription-memory-share and --embedding-memory-share are 1 or more"):
         read_config(flags, {})
+
+
+def test_a_transcription_model_is_ready_for_adapters_where_one_names_it() -> None:
+    for base, wanted in (("owner/ears", True), ("heard", True), ("owner/chat", False), ("", False)):
+        module = f'{{"name": "a", "path": "/a", "base_model_name": "{base}"}}'
+        flags = {
+            "model": "owner/chat",
+            "enable-lora": True,
+            "max-loras": 3,
+            "lora-modules": [module],
+            "transcription-model": "owner/ears",
+            "transcription-model-name": ["heard"],
+        }
+        config = read_config(flags, {})
+        assert base in config.adapted_kinds or not base
+        engines = config.located(Path("/chat"), None, Path("/ears")).engines()
+        assert engines["chat"].worker.enable_lora
+        worker = engines["transcription"].worker
+        assert (worker.enable_lora, worker.max_loras) == (wanted, 3)
