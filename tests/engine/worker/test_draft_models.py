@@ -201,3 +201,13 @@ def test_a_draft_model_that_cannot_propose_says_why(folder: Path, tmp_path: Path
         (draft := tmp_path / str(number)).mkdir()
         tiny.make_of(config, name, draft)
         _refused(folder, draft, why)
+
+
+@pytest.mark.parametrize("kept", ["int8", "fp8"])
+def test_a_draft_models_keys_may_be_of_8_bits_too(folder: Path, kept: str) -> None:
+    asks = _asks("sampled")
+    plain = LocalEngine(model_config(folder, batch_invariant=True, max_model_len=CONTEXT, kv_cache_dtype=kept))
+    engine = drafting_engine(folder, folder, kv_cache_dtype=kept)
+    _same(_run(engine, asks), _run(plain, asks))
+    right, drafted = accepted(engine)
+    assert right == drafted > 20
