@@ -19,6 +19,7 @@ from ..api.chat import route as chat
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, pooling, scoring
 from ..api.files_and_batches import batches, files
+from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
 from ..api.ollama import route as ollama
@@ -98,6 +99,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *embeddings.routes(state.for_embeddings),
             *pooling.routes(state.for_embeddings),
             *scoring.routes(state.for_embeddings),
+            *llama_cpp.routes(state.chat, state.config.engine.worker.max_num_seqs),
             *ollama.routes(state.chat),
             *ollama_embed.routes(state.for_embeddings),
             *ollama_models.routes(state.chat, state.auxiliary.embedding),

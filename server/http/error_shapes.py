@@ -13,6 +13,7 @@ from msgspec import UNSET
 from stentor.protocols.anthropic.errors import CODES, ErrorDetails, MessageError, MessageErrorResponse, kind_of
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import ErrorBody, ErrorResponse
+from stentor.protocols.llama_cpp.objects import LlamaError, LlamaErrorBody
 from stentor.protocols.ollama.objects import OllamaError
 
 from ..observability.request import current_request_id
@@ -20,6 +21,7 @@ from ..observability.request import current_request_id
 _MESSAGES: Final = re.compile(r"/v1/messages(?:/|$)")
 _MODELS: Final = re.compile(r"/v1/models(?:/|$)")
 _OLLAMA: Final = re.compile(r"/api(?:/|$)")
+_LLAMA_CPP: Final = re.compile(r"/(?:completions?|infill|apply-template|props|slots)$")
 
 
 class ErrorShape(Protocol):
@@ -83,6 +85,18 @@ class _Ollama:
         return self.body(status, error, "") + b"\n"
 
 
+class _LlamaCpp:
+    name = "llama_cpp"
+    struct = LlamaError
+    id_header = None
+
+    def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
+        return encode(LlamaError(LlamaErrorBody(status, _with_field(error), error.type)))
+
+    def frame(self, status: int, error: ErrorBody) -> bytes:
+        return b"data: " + self.body(status, error, "") + b"\n\n"
+
+
 def _with_field(error: ErrorBody) -> str:
     """The message, for shapes that have no ``param``."""
     if error.param is None or f"`{error.param}" in error.message:
@@ -93,14 +107,16 @@ def _with_field(error: ErrorBody) -> str:
 OPENAI: Final[ErrorShape] = _OpenAi()
 ANTHROPIC: Final[ErrorShape] = _Anthropic()
 OLLAMA: Final[ErrorShape] = _Ollama()
-SHAPES: Final = (OPENAI, ANTHROPIC, OLLAMA)
+LLAMA_CPP: Final[ErrorShape] = _LlamaCpp()
+SHAPES: Final = (OPENAI, ANTHROPIC, OLLAMA, LLAMA_CPP)
+_BY_PATH: Final = ((_OLLAMA, OLLAMA), (_LLAMA_CPP, LLAMA_CPP))
 
 
 def shape_of(path: str, headers: Iterable[tuple[bytes, bytes]]) -> ErrorShape:
     """``path`` as the routes name it, without ``--root-path``."""
     if is_anthropic_request(path, headers):
         return ANTHROPIC
-    return OLLAMA if _OLLAMA.match(path) else OPENAI
+    return next((shape for pattern, shape in _BY_PATH if pattern.match(path)), OPENAI)
 
 
 def is_anthropic_request(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, inspect
 
 from stentor.protocols.anthropic import request as anthropic
+from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
 from stentor.protocols.openai import chat, completions, sampling
 from stentor.protocols.openai.batches import BatchCreate
@@ -49,7 +50,7 @@ _TRANSCRIPTION_PARTLY: Final = {"n": "only 1", "to_language": "only English"}
 
 REQUESTS: Final[tuple[Request, ...]] = (
     Request(
-        ("/v1/chat/completions",),
+        ("/v1/chat/completions", "/apply-template"),
         chat.ChatRequest,
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
         _SAMPLING_IGNORED,
@@ -134,6 +135,14 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/api/embeddings",), ollama.OllamaEmbeddingsRequest, ignored=("keep_alive", "options")),
     Request(("/api/show",), ollama.OllamaModelRequest, ignored=("verbose", "insecure", "stream")),
     Request(("/api/pull",), ollama.OllamaModelRequest, ignored=("verbose", "insecure", "stream")),
+    Request(
+        ("/completion", "/completions"),
+        llama_cpp.LlamaCompletionRequest,
+        ("lora",),
+        llama_cpp.IGNORED,
+        llama_cpp.PARTLY,
+    ),
+    Request(("/infill",), llama_cpp.LlamaInfillRequest, ("lora",), llama_cpp.IGNORED, llama_cpp.PARTLY),
     Request(("/v1/audio/speech",), SpeechRequest, ignored=("instructions",)),
     Request(("/v1/realtime/client_secrets",), ClientSecretRequest),
     Request(("/v1/batches",), BatchCreate, ignored=("output_expires_after",)),

@@ -15,8 +15,9 @@ _KNOWN: Final = (
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # CodeLlama
     ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM-4
 )
+_FILE: Final = "<|file_sep|>"
 _ENDS: Final = (
-    *("<|fim_pad|>", "<fim_pad>", "<fim-pad>", "<|file_sep|>", "<|file_separator|>", "<|repo_name|>", "<reponame>"),
+    *("<|fim_pad|>", "<fim_pad>", "<fim-pad>", _FILE, "<|file_separator|>", "<|repo_name|>", "<reponame>"),
     *("<|endoftext|>", "<｜end▁of▁sentence｜>", "▁<EOT>"),
 )
 """With which models end what they fill in, besides the end of a turn."""
@@ -30,6 +31,8 @@ class Infill:
     suffix: str
     middle: str
     ends: tuple[int, ...]
+    file: str = ""
+    """What stands before the name of another file of the project; empty where the model has no token for it."""
 
     def prompt(self, before: str, after: str) -> str:
         """Of a gap between two texts."""
@@ -43,5 +46,5 @@ def infill_of(tokenizer: Tokenizer) -> Infill | None:
     for names in (own, *_KNOWN):
         if all(name in ids for name in names):
             ends = (ids[name] for name in (*_ENDS, *names) if name in ids)
-            return Infill(names[0], names[1], names[2], tuple(ends))
+            return Infill(names[0], names[1], names[2], tuple(ends), _FILE if _FILE in ids else "")
     return None

@@ -1,0 +1,89 @@
+"""Answers of llama.cpp's server."""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+StopType = Literal["none", "eos", "limit", "word"]
+
+
+class LlamaErrorBody(msgspec.Struct, frozen=True):
+    code: int
+    message: str
+    type: str
+
+
+class LlamaError(msgspec.Struct, frozen=True):
+    error: LlamaErrorBody
+
+
+class TokenProbability(msgspec.Struct, frozen=True):
+    id: int
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class DrawnProbability(TokenProbability, frozen=True):
+    top_logprobs: list[TokenProbability]
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """In milliseconds, and tokens a second."""
+
+    cache_n: int
+    """Prompt tokens that were found in the cache; the next counts the others."""
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+
+
+class LlamaCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer, or a chunk of one: all below ``tokens_evaluated`` comes with the last."""
+
+    content: str
+    tokens: list[int]
+    stop: bool
+    tokens_predicted: int
+    tokens_evaluated: int
+    index: int = 0
+    id_slot: int = 0
+    """There are no slots: sequences share one cache."""
+    model: str | UnsetType = UNSET
+    stop_type: StopType | UnsetType = UNSET
+    stopping_word: str | UnsetType = UNSET
+    truncated: bool | UnsetType = UNSET
+    tokens_cached: int | UnsetType = UNSET
+    has_new_line: bool | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    completion_probabilities: list[DrawnProbability] | UnsetType = UNSET
+
+
+class LlamaProps(msgspec.Struct, frozen=True):
+    default_generation_settings: dict[str, Any]
+    total_slots: int
+    """Sequences that a step computes at most."""
+    model_path: str
+    """The model's first name: paths are not told."""
+    model_alias: str
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    modalities: dict[str, bool]
+    build_info: str
+
+
+class LlamaSlot(msgspec.Struct, frozen=True):
+    id: int
+    n_ctx: int
+    is_processing: bool
+
+
+class LlamaPrompt(msgspec.Struct, frozen=True):
+    prompt: str

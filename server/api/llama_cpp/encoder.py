@@ -1,0 +1,193 @@
+"""Deltas as answers of llama.cpp's server: the whole one, and the stream of its events."""
+
+import time
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from stentor.protocols.common.encoding import encode
+from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
+from stentor.protocols.ipc.steps import TokenLogprobs
+from stentor.protocols.llama_cpp.objects import (
+    DrawnProbability,
+    LlamaCompletion,
+    StopType,
+    Timings,
+    TokenProbability,
+)
+
+from ...common.errors import generation_error
+from ...generation.logprobs import TokenNames, finite
+from ...http.error_responses import error_frame
+from ...http.error_shapes import LLAMA_CPP
+from ...http.sse import frame_of
+
+_MILLISECONDS: Final = 1000
+
+
+@dataclass(frozen=True)
+class CompletionShape:
+    """What is known of an answer before it comes."""
+
+    model: str
+    prompt_tokens: int
+    names: TokenNames
+    probabilities: int = 0
+    """Alternatives at each position; 0: none are told."""
+    tokens: bool = False
+    """Whether a whole answer tells its tokens."""
+    fields: Sequence[str] = ()
+    """Paths of those that the last chunk, or the whole answer, has alone; none: it has all."""
+
+    def probabilities_of(self, entries: Sequence[TokenLogprobs]) -> list[DrawnProbability]:
+        return [
+            DrawnProbability(
+                *self._told(entry.token, entry.logprob),
+                [TokenProbability(*self._told(*each)) for each in entry.top[: self.probabilities]],
+            )
+            for entry in entries
+        ]
+
+    def _told(self, token: int, logprob: float) -> tuple[int, str, list[int], float]:
+        return token, self.names.name(token), list(self.names.raw(token)), finite(logprob)
+
+    def chosen(self, answer: LlamaCompletion) -> LlamaCompletion | dict[str, Any]:
+        """The fields that the client wants of it."""
+        if not self.fields:
+            return answer
+        found: dict[str, Any] = {}
+        for path in self.fields:
+            value: Any = answer
+            for name in path.split("/"):
+                known = isinstance(value, msgspec.Struct) and name in value.__struct_fields__
+                value = getattr(value, name) if known else UNSET
+            if value is not UNSET:
+                found[path] = value
+        return found
+
+
+class _Progress:
+    """Of one answer."""
+
+    def __init__(self, shape: CompletionShape) -> None:
+        self._shape = shape
+        self._began = time.monotonic()
+        self._prefilled = 0.0
+        self._cached = 0
+        self._lines = False
+        self.count = 0
+        self.finish: Finish | None = None
+
+    def take(self, delta: Delta) -> Text | None:
+        """What the client is shown of it."""
+        match delta:
+            case Text():
+                self.count += len(delta.tokens)
+                self._lines = self._lines or "\n" in delta.text
+                return delta
+            case PromptProcessed():
+                self._began, self._prefilled = time.monotonic(), delta.prefill_seconds
+                self._cached = delta.cached_tokens
+            case Finish():
+                self.finish = delta
+            case _:
+                pass  # of a text nothing is thought or called, and its prompt is not scored
+        return None
+
+    def chunk(self, text: str, tokens: list[int], **more: Any) -> LlamaCompletion:
+        told = {"stop": False, "tokens_predicted": self.count, "tokens_evaluated": self._shape.prompt_tokens, **more}
+        return LlamaCompletion(content=text, tokens=tokens, **told)
+
+    def last(self, text: str, tokens: list[int], probabilities: Any = UNSET) -> LlamaCompletion | dict[str, Any]:
+        """Raises as :func:`...common.errors.generation_error` says."""
+        finish, shape = self.finish, self._shape
+        if finish is None or finish.reason not in ("stop", "length"):
+            raise generation_error(finish)
+        kind: StopType = "eos" if finish.reason == "stop" else "limit"
+        word = finish.stop_reason if isinstance(finish.stop_reason, str) else ""
+        answer = self.chunk(
+            text,
+            tokens,
+            stop=True,
+            model=shape.model,
+            stop_type="word" if word else kind,
+            stopping_word=word,
+            truncated=False,
+            tokens_cached=shape.prompt_tokens + self.count,
+            has_new_line=self._lines,
+            timings=self._timings(),
+            completion_probabilities=probabilities,
+        )
+        return shape.chosen(answer)
+
+    def _timings(self) -> Timings:
+        computed = self._shape.prompt_tokens - self._cached
+        prompt_ms = _MILLISECONDS * self._prefilled
+        predicted_ms = _MILLISECONDS * (time.monotonic() - self._began)
+        return Timings(
+            self._cached, computed, *_rates(computed, prompt_ms), self.count, *_rates(self.count, predicted_ms)
+        )
+
+
+async def whole_completion(
+    shape: CompletionShape, batches: AsyncIterable[list[Delta]]
+) -> LlamaCompletion | dict[str, Any]:
+    """Reads ``batches`` to their end. Raises as :func:`...common.errors.generation_error` says."""
+    progress = _Progress(shape)
+    texts: list[str] = []
+    tokens: list[int] = []
+    probabilities: list[DrawnProbability] = []
+    async for batch in batches:
+        for delta in batch:
+            if (text := progress.take(delta)) is None:
+                continue
+            texts.append(text.text)
+            if shape.tokens:
+                tokens += text.tokens
+            if shape.probabilities:
+                probabilities += shape.probabilities_of(text.logprobs or ())
+    return progress.last("".join(texts), tokens, probabilities if shape.probabilities else UNSET)
+
+
+class CompletionStream:
+    """Turns the batches of one generation into events; one object per response.
+
+    After ``failed`` has become true nothing more may be sent.
+    """
+
+    def __init__(self, shape: CompletionShape) -> None:
+        self._shape = shape
+        self._progress = _Progress(shape)
+        self.failed = False
+
+    def encode(self, batch: list[Delta]) -> bytes:
+        """The events of one batch, joined; empty while everything is held back."""
+        frames = []
+        for delta in batch:
+            text = self._progress.take(delta)
+            if text is not None and (text.text or self._shape.probabilities):
+                frames.append(self._frame(text))
+            elif type(delta) is Finish and delta.reason not in ("stop", "length"):
+                self.failed = True
+                frames.append(error_frame(generation_error(delta), LLAMA_CPP))
+                break
+        return b"".join(frames)
+
+    def end(self) -> bytes:
+        """The event that follows the last delta."""
+        return b"data: " + encode(self._progress.last("", [])) + b"\n\n"
+
+    def _frame(self, text: Text) -> bytes:
+        told: Any = UNSET
+        if self._shape.probabilities:
+            told = self._shape.probabilities_of(text.logprobs or ())
+        return frame_of(self._progress.chunk(text.text, text.tokens, completion_probabilities=told))
+
+
+def _rates(count: int, milliseconds: float) -> tuple[float, float, float]:
+    """The time, the time a token, and tokens a second; what nothing is known of is 0."""
+    each = milliseconds / count if count else 0.0
+    return milliseconds, each, _MILLISECONDS / each if each else 0.0

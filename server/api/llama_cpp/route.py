@@ -1,0 +1,208 @@
+"""The endpoints of llama.cpp's server: completions, filling in, templates, and what it says of itself."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+import stentor
+from stentor.protocols.common.decoding import converted, decode
+from stentor.protocols.llama_cpp.objects import LlamaCompletion, LlamaPrompt, LlamaProps, LlamaSlot
+from stentor.protocols.llama_cpp.request import (
+    ExtraFile,
+    LlamaCompletionRequest,
+    LlamaFields,
+    LlamaInfillRequest,
+    completion_decoder,
+    infill_decoder,
+)
+from stentor.protocols.openai.chat import ChatRequest
+from stentor.protocols.openai.chat import decoder as chat_decoder
+from stentor.protocols.openai.completions import CompletionRequest
+
+from ...common.errors import Unavailable
+from ...generation.chat_model import ChatModel
+from ...generation.completion import between, prepare_completion
+from ...generation.error_fields import map_error_fields
+from ...generation.prepare import prompt_of
+from ...http.error_responses import error_frame
+from ...http.error_shapes import LLAMA_CPP
+from ...http.sse import EventStream
+from ...middleware.auth import caller_of
+from ...overload.request_context import RequestContext
+from ..common.described import Operation, Operations, generation
+from ..common.endpoint import generation_route, json_response
+from ..common.query import switch_of
+from .encoder import CompletionShape, CompletionStream, whole_completion
+
+_COMPLETION: Final = ("/completion", "/completions")
+_NAMES: Final = {
+    "max_tokens": "n_predict",
+    "repetition_penalty": "repeat_penalty",
+    "structured_outputs.json": "json_schema",
+    "structured_outputs.grammar": "grammar",
+    "logprobs": "n_probs",
+}
+
+_LEAST_SLOTS: Final = 128
+"""That suit a device: on a GPU there are more, which the server is not told."""
+
+OPERATIONS: Final[Operations] = {
+    **dict.fromkeys(
+        _COMPLETION,
+        generation(
+            "Complete a prompt (llama.cpp's server)",
+            LlamaCompletion,
+            LlamaCompletionRequest,
+            streams=True,
+            errors=LLAMA_CPP,
+        ),
+    ),
+    "/infill": generation(
+        "Fill in the middle of a text (llama.cpp's server)",
+        LlamaCompletion,
+        LlamaInfillRequest,
+        streams=True,
+        errors=LLAMA_CPP,
+    ),
+    "/apply-template": generation(
+        "Write a conversation as a prompt (llama.cpp's server)", LlamaPrompt, ChatRequest, errors=LLAMA_CPP
+    ),
+    "/props": Operation("Describe the model and its defaults (llama.cpp's server)", LlamaProps, errors=LLAMA_CPP),
+    "/slots": Operation(
+        "Say how many sequences are computed (llama.cpp's server)",
+        list[LlamaSlot],
+        query={"fail_on_no_slot": bool},
+        needs_engine=True,
+        errors=LLAMA_CPP,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Served:
+    chat: ChatModel
+    slots: int
+    """Sequences that a step computes at most."""
+
+
+def routes(chat: ChatModel, slots: int) -> list[Route]:
+    """``slots``: sequences that a step computes at most; 0: what suits the device."""
+    served = _Served(chat, slots or _LEAST_SLOTS)
+    return [
+        *(generation_route(path, chat, completion) for path in _COMPLETION),
+        generation_route("/infill", chat, infill),
+        generation_route("/apply-template", chat, apply_template),
+        Route("/props", partial(props, served), methods=["GET"]),
+        Route("/slots", partial(show_slots, served), methods=["GET"]),
+    ]
+
+
+async def completion(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    body = decode(completion_decoder, content, chat.limits)
+    body.check()
+    with map_error_fields(_NAMES):
+        wanted = _request(body, body.prompt)
+        wanted.check(chat.limits)
+    return await _answer(chat, request, body, wanted, context)
+
+
+async def infill(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    body = decode(infill_decoder, content, chat.limits)
+    body.check()
+    with map_error_fields({**_NAMES, "suffix": "input_suffix", "prompt": "input_prefix"}):
+        wanted = _request(body, body.input_prefix + body.prompt)
+        wanted.check(chat.limits)
+        wanted = between(chat, wanted, body.input_suffix)
+        assert isinstance(wanted.prompt, list)
+        wanted.prompt = [_extra(chat, body.input_extra) + str(text) for text in wanted.prompt]
+        wanted.check(chat.limits)
+    return await _answer(chat, request, body, wanted, context)
+
+
+async def apply_template(chat: ChatModel, _request: Request, content: bytes, context: RequestContext) -> Response:
+    body = decode(chat_decoder, content, chat.limits)
+    tokens = await prompt_of(chat, body, context.queue_slot.memory)
+    return json_response(LlamaPrompt(await chat.pool.decode(tokens, skip_special_tokens=False)))
+
+
+async def props(served: _Served, _request: Request) -> Response:
+    chat = served.chat
+    tokenizer, defaults, modalities = chat.pool.tokenizer, chat.defaults, chat.input_modalities
+    params = {
+        "temperature": defaults.temperature,
+        "top_k": defaults.top_k,
+        "top_p": defaults.top_p,
+        "min_p": defaults.min_p,
+        "repeat_penalty": defaults.repetition_penalty,
+        "n_predict": -1,
+    }
+    settings: dict[str, Any] = {"n_ctx": chat.max_model_len or 0, "params": params}
+    name = chat.config.served_names[0]
+    return json_response(
+        LlamaProps(
+            settings,
+            served.slots,
+            name,
+            name,
+            tokenizer.template_source,
+            tokenizer.bos_token or "",
+            tokenizer.eos_token or "",
+            {"vision": "image" in modalities, "audio": "audio" in modalities},
+            f"stentor-{stentor.__version__}",
+        )
+    )
+
+
+async def show_slots(served: _Served, request: Request) -> Response:
+    """One for each sequence that a step may compute; which of them are at work is their number alone."""
+    chat = served.chat
+    chat.admission.check_available()
+    busy = min(chat.client.stats.running, served.slots)
+    if switch_of(request, "fail_on_no_slot") and busy == served.slots:
+        raise Unavailable("No sequence can begin now; requests wait.", "no_slot")
+    context = chat.max_model_len or 0
+    return json_response([LlamaSlot(place, context, place < busy) for place in range(served.slots)])
+
+
+def _request(body: LlamaFields, prompt: str | list[int]) -> CompletionRequest:
+    fields = {**body.fields(), "prompt": prompt}
+    given = {name: value for name, value in fields.items() if value is not None}
+    made: CompletionRequest = converted(given, CompletionRequest, "")
+    return made
+
+
+def _extra(chat: ChatModel, files: Sequence[ExtraFile]) -> str:
+    mark = "" if chat.infill is None else chat.infill.file
+    return "".join(f"{mark}{file.filename}\n{file.text}\n" for file in files)
+
+
+async def _answer(
+    chat: ChatModel, request: Request, body: LlamaFields, wanted: CompletionRequest, context: RequestContext
+) -> ASGIApp:
+    with map_error_fields(_NAMES):
+        prepared = await prepare_completion(chat, wanted, caller_of(request.scope), context, fill_context=True)
+    (job,) = prepared.jobs
+    shape = CompletionShape(
+        prepared.model,
+        len(job.prompt.tokens),
+        prepared.names,
+        body.n_probs or 0,
+        body.return_tokens,
+        tuple(body.response_fields or ()),
+    )
+    if body.stream:
+        return EventStream(
+            job.batches,
+            CompletionStream(shape),
+            bounds=context.bounded,
+            to_frame=partial(error_frame, shape=LLAMA_CPP),
+        )
+    async with aclosing(job.batches):
+        return json_response(await whole_completion(shape, job.batches))

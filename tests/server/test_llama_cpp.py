@@ -1,0 +1,146 @@
+"""The endpoints of llama.cpp's server over a fake engine."""
+
+import json
+from typing import Any
+
+import pytest
+
+from stentor.server.text.pool import TokenizerPool
+from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.harness import CHAT, HELLO, events_of, in_memory
+from stentor.tests.server.test_infill import with_tokens
+
+pytestmark = pytest.mark.anyio
+
+
+async def post(engine: FakeEngine | None = None, path: str = "/completion", status: int = 200, **body: Any) -> Any:
+    async with in_memory(fake_state(engine or FakeEngine(answer=says("Yes.\nNo.")))) as client:
+        response = await client.post(path, json={"prompt": "hello", **body})
+    assert response.status_code == status, response.text
+    return response
+
+
+@pytest.mark.parametrize("path", ["/completion", "/completions"])
+async def test_a_prompt_is_completed_whole_with_what_it_took(path: str) -> None:
+    engine = FakeEngine(answer=says("Yes.\nNo."))
+    engine.cached_tokens = 2
+    answer = (await post(engine, path, return_tokens=True)).json()
+    assert (answer["content"], answer["stop"], answer["stop_type"]) == ("Yes.\nNo.", True, "eos")
+    assert answer["tokens"][:-1] == list(b"Yes.\nNo.")
+    assert (answer["tokens_evaluated"], answer["tokens_predicted"], answer["has_new_line"]) == (5, 9, True)
+    timings = answer["timings"]
+    assert (timings["cache_n"], timings["prompt_n"], timings["predicted_n"]) == (2, 3, 9)
+    assert timings["prompt_ms"] == 250, "the engine's own seconds"
+    assert timings["predicted_per_second"] > 0
+
+
+@pytest.mark.parametrize("burst", [1, 4])
+async def test_a_stream_comes_to_the_whole_answer_and_ends_without_done(burst: int) -> None:
+    engine = FakeEngine()
+    engine.burst = burst
+    whole = (await post(engine, n_predict=30)).json()
+    events = [json.loads(event) for event in events_of((await post(engine, n_predict=30, stream=True)).text)]
+    assert "".join(event["content"] for event in events) == whole["content"]
+    assert [event["stop"] for event in events] == [False] * (len(events) - 1) + [True]
+    assert events[-1]["stop_type"] == whole["stop_type"] == "limit"
+    assert events[-1]["tokens_predicted"] == 30
+
+
+async def test_token_ids_are_a_prompt_and_a_stop_string_is_named() -> None:
+    answer = (await post(prompt=[104, 105], stop=["No", "x"])).json()
+    assert (answer["content"], answer["stop_type"], answer["stopping_word"]) == ("Yes.\n", "word", "No")
+    assert answer["tokens_evaluated"] == 2
+
+
+async def test_options_reach_the_engine() -> None:
+    engine = FakeEngine(answer=says("ok"))
+    options: dict[str, Any] = {
+        "temperature": -1,
+        "top_k": 5,
+        "min_p": 0.1,
+        "repeat_penalty": 1.5,
+        "seed": 7,
+        "samplers": ["top_k"],
+    }
+    await post(engine, **options, logit_bias=[[5, 1.5], [6, False]], n_predict=4, typical_p=1.0, samplers=["top_k"])
+    params = engine.streams[0].params
+    assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0, 5, 0.1, 1.5)
+    assert (params.max_tokens, params.logit_bias, engine.submitted[0][0]) == (4, ((5, 1.5), (6, -100.0)), [7])
+    await post(engine, grammar='root ::= "a" | "b"', seed=-1)
+    await post(engine, json_schema={"type": "object"})
+    assert all(engine.grammars[1:])
+
+
+async def test_probabilities_and_chosen_fields_are_told() -> None:
+    answer = (await post(n_probs=2, n_predict=2)).json()
+    first = answer["completion_probabilities"][0]
+    assert (first["id"], first["token"], first["bytes"]) == (ord("Y"), "Y", [ord("Y")])
+    assert len(first["top_logprobs"]) == 2
+    chosen = (await post(response_fields=["content", "timings/prompt_n", "none/at_all"])).json()
+    assert chosen == {"content": "Yes.\nNo.", "timings/prompt_n": 5}
+
+
+async def test_the_middle_is_filled_in_behind_other_files() -> None:
+    pool = TokenizerPool(with_tokens("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"))
+    engine = FakeEngine(answer=lambda _prompt, _index: [*b"mid", 261])
+    body = {"input_prefix": "a", "prompt": "b", "input_suffix": "", "input_extra": [{"filename": "f", "text": "t"}]}
+    async with in_memory(fake_state(engine, pool=pool, vocab_size=300)) as client:
+        answer = (await client.post("/infill", json=body)).json()
+    assert (answer["content"], answer["stop_type"]) == ("mid", "eos")
+    assert engine.streams[0].prompt == [261, *b"f\nt\n", 258, *b"ab", 259, 260]
+    refused = (await post(path="/infill", status=400, input_prefix="a", input_suffix="b")).json()["error"]
+    assert refused["message"].startswith("`input_suffix`: the model has no tokens to fill in the middle")
+
+
+async def test_a_conversation_is_written_as_the_prompt_that_chat_has_of_it() -> None:
+    engine = FakeEngine(answer=says("ok"))
+    async with in_memory(fake_state(engine)) as client:
+        written = (await client.post("/apply-template", json={"messages": HELLO})).json()
+        await client.post(CHAT, json={"messages": HELLO})
+    assert written == {"prompt": "<user>hello\n<assistant>"}
+    assert bytes(engine.streams[0].prompt).decode() == written["prompt"]
+
+
+async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes() -> None:
+    async with in_memory(fake_state()) as client:
+        props = (await client.get("/props")).json()
+        assert props["default_generation_settings"]["n_ctx"] == 512
+        assert (props["model_alias"], props["total_slots"], props["eos_token"]) == ("fake/model", 128, "</s>")
+        assert props["modalities"] == {"vision": False, "audio": False}
+        assert "<assistant>" in props["chat_template"]
+        slots = (await client.get("/slots?fail_on_no_slot=1")).json()
+    assert [slot["is_processing"] for slot in slots] == [True] + [False] * 127, "the fake engine runs one"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"temperature": 9}, "temperature"),
+        ({"mirostat": 2}, "mirostat"),
+        ({"dry_multiplier": 0.5}, "dry_multiplier"),
+        ({"lora": [{"id": 0}]}, "lora"),
+        ({"n_predict": 0}, "n_predict"),
+        ({"grammar": "root ::= ("}, "grammar"),
+        ({"json_schema": {"type": "nonsense"}}, "json_schema"),
+        ({"repeat_penalty": -1}, "repeat_penalty"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"logit_bias": [[1.5, 2]]}, "logit_bias[0]"),
+        ({"logit_bias": [[999999, 2]]}, "logit_bias"),
+    ],
+)
+async def test_what_is_refused_is_named_in_the_client_s_words_and_shape(body: dict[str, Any], field: str) -> None:
+    error = (await post(status=400, **body)).json()["error"]
+    assert error.keys() == {"code", "message", "type"}
+    assert (error["code"], error["type"]) == (400, "invalid_request_error")
+    assert f"`{field}" in error["message"]
+
+
+async def test_a_failure_in_a_stream_is_an_event_with_an_error() -> None:
+    broken = FakeEngine()
+
+    async def fail() -> None:
+        broken.failure = "0xdeadbeef" if broken.streams and broken.streams[0]._prompt_done else None
+
+    broken.pace = fail  # type: ignore[method-assign]
+    events = events_of((await post(broken, stream=True)).text)
+    assert json.loads(events[-1])["error"]["code"] == 500
