@@ -7,7 +7,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 
 from .errors import SetupError
 from .families import Family, Text
-from .speculation import NgramProposer, Proposer
+from .speculation import NgramProposer, Proposer, SuffixProposer
 
 _OPTION = "--speculative-config"
 
@@ -36,6 +36,8 @@ def make_proposer(config: WorkerConfig) -> Proposer | None:
     asked = config.speculative
     if asked is None:
         return None
+    if asked.method == "suffix":
+        return SuffixProposer(config.max_num_seqs, asked)
     return NgramProposer(
         config.max_num_seqs, asked.num_speculative_tokens, asked.prompt_lookup_min, asked.prompt_lookup_max
     )

@@ -21,7 +21,7 @@ head."""
 StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
 MoEBackend = Literal["auto", "triton", "torch"]
-DraftMethod = Literal["ngram"]
+DraftMethod = Literal["ngram", "suffix"]
 MAX_DRAFTS: Final = 64
 
 
@@ -29,18 +29,31 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Who proposes draft tokens, and how many. The names are vLLM's."""
 
     method: DraftMethod
-    """``ngram``: what followed the last tokens of a sequence where these stood in it before."""
-    num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)]
-    """Drafts of a sequence in a step, at most."""
+    """``ngram``: what followed the last tokens of a sequence where these stood in it before; ``suffix``: or in answers
+    that have ended."""
+    num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 0
+    """Drafts of a sequence in a step, at most. May be left out of ``suffix`` alone: its depth, then."""
     prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 2
     """So many last tokens must have stood in the sequence before."""
     prompt_lookup_max: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 5
     """Of the places where they have, one where more tokens are the same counts, up to so many."""
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
     """(least, most, drafts): while so many sequences run, the drafts of each in a step, at most."""
+    suffix_decoding_max_tree_depth: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 24
+    """Of ``suffix``, in place of ``prompt_lookup_max``."""
+    suffix_decoding_max_cached_requests: Annotated[int, msgspec.Meta(ge=0)] = 10_000
+    """Answers that are remembered; 0: none."""
+    suffix_decoding_max_spec_factor: Annotated[float, msgspec.Meta(ge=0, le=MAX_DRAFTS)] = 1.0
+    """Drafts for each token that is the same, at most."""
+    suffix_decoding_min_token_prob: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+    """Of the places that are the same this part has gone on so, at least."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for numbers that contradict each other."""
+        if not self.num_speculative_tokens:
+            if self.method != "suffix":
+                raise ValueError(f"num_speculative_tokens is missing; expected 1 to {MAX_DRAFTS}")
+            msgspec.structs.force_setattr(self, "num_speculative_tokens", self.suffix_decoding_max_tree_depth)
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError(
                 f"prompt_lookup_min is {self.prompt_lookup_min}; expected at most prompt_lookup_max, "
@@ -221,8 +234,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         SpeculativeConfig | None,
         Flag(
             "propose tokens and verify them together, as JSON: method ngram (what followed the last tokens where they "
-            "stood in the prompt or the answer before), num_speculative_tokens, prompt_lookup_min and "
-            "prompt_lookup_max, num_speculative_tokens_per_batch_size; by default none are proposed",
+            "stood in the prompt or the answer before) or suffix (or in earlier answers of the same cache salt), "
+            "num_speculative_tokens, num_speculative_tokens_per_batch_size, prompt_lookup_min and prompt_lookup_max, "
+            "and vLLM's four suffix_decoding keys; by default none are proposed",
             kind="speculative",
             name="speculative-config",
         ),

@@ -3,6 +3,7 @@
 from .ngram import NgramProposer
 from .proposer import Proposer
 from .row_drafts import Drafting
+from .suffix import SuffixProposer
 from .verification import verify
 
-__all__ = ["Drafting", "NgramProposer", "Proposer", "verify"]
+__all__ = ["Drafting", "NgramProposer", "Proposer", "SuffixProposer", "verify"]
