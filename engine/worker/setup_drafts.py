@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine
-from stentor.protocols.ipc.config import DraftMethod, WorkerConfig
+from stentor.protocols.ipc.config import LOOKING_BACK, DraftMethod, WorkerConfig
 
 from ..layers.forward_batch import LayerCache
 from ..layers.layer_context import LayerContext
@@ -27,7 +27,7 @@ from ..models.draft_head import DraftHead
 from .errors import SetupError
 from .families import Family, Text
 from .setup_parts import ProgressCallback, dtype_name, layer_context, load_weights
-from .speculation import NgramProposer, Proposer, ProposingModel
+from .speculation import NgramProposer, Proposer, ProposingModel, SuffixProposer
 
 _OPTION: Final = "--speculative-config"
 Drafter = Decoder | DraftHead
@@ -55,8 +55,10 @@ def settle_drafts(config: WorkerConfig, family: Family, device: torch.device) ->
 def make_proposer(config: WorkerConfig) -> Proposer | None:
     """None where no drafts are asked for, or a model proposes them."""
     asked = config.speculative
-    if asked is None or asked.method != "ngram":
+    if asked is None or asked.method not in LOOKING_BACK:
         return None
+    if asked.method == "suffix":
+        return SuffixProposer(config.max_num_seqs, asked)
     return NgramProposer(
         config.max_num_seqs, asked.num_speculative_tokens, asked.prompt_lookup_min, asked.prompt_lookup_max
     )
@@ -128,7 +130,7 @@ def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSourc
     here, and the loader's errors.
     """
     asked = config.speculative
-    if asked is None or asked.method == "ngram":
+    if asked is None or asked.method in LOOKING_BACK:
         return None
     assert isinstance(family, Text)
     if config.tensor_parallel_size > 1:

@@ -21,7 +21,9 @@ head."""
 StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
 MoEBackend = Literal["auto", "triton", "torch"]
-DraftMethod = Literal["ngram", "draft_model", "eagle", "eagle3", "mtp"]
+DraftMethod = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "mtp"]
+LOOKING_BACK: Final = frozenset({"ngram", "suffix"})
+"""Methods that propose what stood somewhere before."""
 _WITH_MODEL: Final = frozenset({"draft_model", "eagle", "eagle3"})
 """Methods that read a model beside the one that is served."""
 MAX_DRAFTS: Final = 64
@@ -31,11 +33,11 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Who proposes draft tokens, and how many. The names are vLLM's."""
 
     method: DraftMethod
-    """``ngram``: what followed the last tokens of a sequence where these stood in it before; ``draft_model``: what a
-    smaller model draws; ``eagle``, ``eagle3``: what a head draws that was trained on the model's hidden states;
-    ``mtp``: the same of a head that the model's checkpoint brings."""
-    num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)]
-    """Drafts of a sequence in a step, at most."""
+    """``ngram``: what followed the last tokens of a sequence where these stood in it before; ``suffix``: or in answers
+    that have ended; ``draft_model``: what a smaller model draws; ``eagle``, ``eagle3``: what a head draws that was
+    trained on the model's hidden states; ``mtp``: the same of a head that the model's checkpoint brings."""
+    num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 0
+    """Drafts of a sequence in a step, at most. May be left out of ``suffix`` alone: its depth, then."""
     model: str = ""
     """The draft model, or EAGLE's head: named as MODEL is; a local path once located."""
     prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 2
@@ -44,12 +46,24 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Of the places where they have, one where more tokens are the same counts, up to so many."""
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
     """(least, most, drafts): while so many sequences run, the drafts of each in a step, at most."""
+    suffix_decoding_max_tree_depth: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 24
+    """Of ``suffix``, in place of ``prompt_lookup_max``."""
+    suffix_decoding_max_cached_requests: Annotated[int, msgspec.Meta(ge=0)] = 10_000
+    """Answers that are remembered; 0: none."""
+    suffix_decoding_max_spec_factor: Annotated[float, msgspec.Meta(ge=0, le=MAX_DRAFTS)] = 1.0
+    """Drafts for each token that is the same, at most."""
+    suffix_decoding_min_token_prob: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+    """Of the places that are the same this part has gone on so, at least."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for what contradicts itself."""
         if bool(self.model) != (self.method in _WITH_MODEL):
             expected = f"no model, and it is {self.model}" if self.model else "the model that proposes, as model"
             raise ValueError(f"method {self.method} takes {expected}")
+        if not self.num_speculative_tokens:
+            if self.method != "suffix":
+                raise ValueError(f"num_speculative_tokens is missing; expected 1 to {MAX_DRAFTS}")
+            msgspec.structs.force_setattr(self, "num_speculative_tokens", self.suffix_decoding_max_tree_depth)
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError(
                 f"prompt_lookup_min is {self.prompt_lookup_min}; expected at most prompt_lookup_max, "
@@ -230,10 +244,11 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         SpeculativeConfig | None,
         Flag(
             "propose tokens and verify them together, as JSON: method ngram (what followed the last tokens where they "
-            "stood in the prompt or the answer before), draft_model (what a smaller model of the same tokenizer "
-            "draws), eagle or eagle3 (what such a head draws) or mtp (the same of a head that MODEL brings), "
-            "num_speculative_tokens, model (of draft_model, eagle and eagle3, named as MODEL is), prompt_lookup_min "
-            "and prompt_lookup_max, num_speculative_tokens_per_batch_size; by default none are proposed",
+            "stood in the prompt or the answer before), suffix (or in earlier answers of the same cache salt), draft_model "
+            "(what a smaller model of the same tokenizer draws), eagle or eagle3 (what such a head draws) or mtp (the "
+            "same of a head that MODEL brings), num_speculative_tokens, model (of draft_model, eagle and eagle3, named "
+            "as MODEL is), prompt_lookup_min and prompt_lookup_max, num_speculative_tokens_per_batch_size, and vLLM's "
+            "four suffix_decoding keys; by default none are proposed",
             kind="speculative",
             name="speculative-config",
         ),

@@ -60,6 +60,8 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The slot of the recurrent state that it begins from, which it does not write; -1: it begins with none."""
     adapter: int = -1
     """The slot of its adapter; -1: it has none."""
+    domain: bytes = b""
+    """What it draws may be proposed to rows with the same alone: names its cache salt and its adapter."""
 
 
 class ForkedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -90,6 +90,8 @@ class LocalEngine:
         self.prompts: dict[int, PromptDone] = {}
         self._parts: dict[int, PromptParts] = {}
         self._experts: dict[int, RoutedExperts] = {}
+        self._pending: deque[StepPlan] = deque()
+        """Those that are ahead."""
         self._clock = 0.0
         self._next_rid = 0
 
@@ -142,27 +144,30 @@ class LocalEngine:
 
     def run(self, *, check: bool = False, dies: Callable[[], bool] = never) -> None:
         """Before a step of which ``dies`` is true, the worker loses all that it has and the scheduler recovers."""
-        pending: deque[StepPlan] = deque()
-        while True:
-            self._clock += 1e-3
-            if dies():
-                pending.clear()
-                self._forget()
-                self.deaths += 1
-                self._take(self.scheduler.recover().ended)
-            self._load_adapters()
-            while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
-                pending.append(with_forks(plan))
-            if self._write_media():
-                continue
-            if not pending:
-                waits = self.ready.stream is not None  # for input
-                assert waits or not self.scheduler.has_work, "requests live and nothing can be planned"
-                return
-            self.steps += 1
-            self._take(self.scheduler.complete(self._computed(pending.popleft()), self._clock))
+        while self.turn(dies):
             if check:
                 self.scheduler.check_integrity()
+
+    def turn(self, dies: Callable[[], bool] = never) -> bool:
+        """Plans ahead and completes a step; false where there is nothing to do."""
+        self._clock += 1e-3
+        if dies():
+            self._pending.clear()
+            self._forget()
+            self.deaths += 1
+            self._take(self.scheduler.recover().ended)
+        self._load_adapters()
+        while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
+            self._pending.append(with_forks(plan))
+        if self._write_media():
+            return True
+        if not self._pending:
+            waits = self.ready.stream is not None  # for input
+            assert waits or not self.scheduler.has_work, "requests live and nothing can be planned"
+            return False
+        self.steps += 1
+        self._take(self.scheduler.complete(self._computed(self._pending.popleft()), self._clock))
+        return True
 
     def _write_media(self) -> bool:
         """Whether some were wanted."""

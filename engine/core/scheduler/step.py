@@ -252,6 +252,7 @@ class StepBuilder:
                 request.pooling,
                 _begins_from(sequence),
                 -1 if request.adapter is None else memory.adapters.slot_of(request.adapter.number),
+                request.root_digest(),
             )
         )
 

@@ -5,6 +5,17 @@ from .head_pass import HeadPass
 from .ngram import NgramProposer
 from .proposer import Proposer
 from .row_drafts import Drafting
+from .suffix import SuffixProposer
 from .verification import verify
 
-__all__ = ["DraftModel", "Drafting", "HeadPass", "NgramProposer", "PlainPass", "Proposer", "ProposingModel", "verify"]
+__all__ = [
+    "DraftModel",
+    "Drafting",
+    "HeadPass",
+    "NgramProposer",
+    "PlainPass",
+    "Proposer",
+    "ProposingModel",
+    "SuffixProposer",
+    "verify",
+]

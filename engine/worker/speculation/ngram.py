@@ -1,16 +1,17 @@
 """Prompt lookup: what followed the last few tokens of a row where these stood in it before."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Final
 
 import numpy as np
 
-_MULTIPLIER: Final = 0x9E3779B1
-_WORD: Final = 0xFFFFFFFF
-_MIX: Final = 15
-_CANDIDATES: Final = 8
+from stentor.protocols.ipc.steps import NewRow
+
+from .ngram_hash import hash_of, hashes_of
+
+CANDIDATES: Final = 8
 """Earlier places that one lookup compares at most, the latest first."""
 _LEAST_BITS: Final = 10
 _MOST_SKIPPED: Final = 31
@@ -48,26 +49,48 @@ class NgramIndex:
             self._links.append(self._heads[chain])
             self._heads[chain] = at
 
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The text."""
+        return self._tokens
+
     def propose(self, most: int) -> list[int]:
         """What is expected next; nothing where the text's end has not stood in it before, or was wrong lately."""
-        tokens, last = self._tokens, len(self._tokens) - 1
-        found, longest = -1, self._least - 1
+        _, found = self.places(1)
+        if not found or self.passes_over():
+            return []
+        return list(islice(self.behind(found[0], most), most))
+
+    def places(self, most: int) -> tuple[int, list[int]]:
+        """Of the places where the text's end has stood before those where most tokens are the same, the latest first,
+        at most so many; and how many tokens are."""
+        last, longest = len(self._tokens) - 1, self._least - 1
+        found: list[int] = []
         place = self._links[last]
-        for _ in range(_CANDIDATES):
-            if place < 0 or longest == self._most:
+        for _ in range(CANDIDATES):
+            if place < 0 or (longest == self._most and len(found) >= most):
                 break
             if (same := self._same(place, last)) > longest:
-                found, longest = place, same
+                found, longest = [place], same
+            elif found and same == longest:
+                found.append(place)
             place = self._links[place]
-        if found < 0:
-            return []
-        chain = self._chain(last)
+        return longest, found[:most]
+
+    def behind(self, place: int, most: int) -> Iterator[int]:
+        """What has followed one, up to so many tokens; then that again, as a text that has begun to repeat itself goes
+        on."""
+        return cycle(self._tokens[place + 1 : place + 1 + most])
+
+    def passes_over(self) -> bool:
+        """Whether what follows the text's end is not to be proposed, for it was wrong lately; else it is what
+        :meth:`verified` speaks of."""
+        chain = self._chain(len(self._tokens) - 1)
         if self._skips[chain]:
             self._skips[chain] -= 1
-            return []
+            return True
         self._asked = chain
-        # a text that has begun to repeat itself goes on so
-        return list(islice(cycle(tokens[found + 1 : found + 1 + most]), most))
+        return False
 
     def verified(self, accepted: int) -> None:
         """So many tokens of the last proposal were right."""
@@ -84,23 +107,14 @@ class NgramIndex:
 
     def _chain(self, at: int) -> int:
         """Of the n-gram that ends at a place."""
-        value = 0
-        for token in self._tokens[at + 1 - self._least : at + 1]:
-            value = (value + token) * _MULTIPLIER & _WORD
-            value ^= value >> _MIX
-        return value >> (32 - self._bits)
+        return hash_of(self._tokens[at + 1 - self._least : at + 1]) >> (32 - self._bits)
 
     def _build(self, bits: int) -> None:
         """Anew, with 2^bits chains."""
         self._bits = bits
-        tokens = np.frombuffer(self._tokens, dtype=np.int32).astype(np.uint64)
-        places = max(0, len(tokens) + 1 - self._least)
-        values = np.zeros(places, dtype=np.uint64)
-        for offset in range(self._least):
-            values = (values + tokens[offset : offset + places]) * np.uint64(_MULTIPLIER) & np.uint64(_WORD)
-            values ^= values >> np.uint64(_MIX)
-        chains = (values >> np.uint64(32 - bits)).astype(np.int64)
-        ends = np.arange(self._least - 1, self._least - 1 + places, dtype=np.int32)
+        tokens = np.frombuffer(self._tokens, dtype=np.int32)
+        chains = hashes_of(tokens, self._least) >> (32 - bits)
+        ends = np.arange(self._least - 1, self._least - 1 + len(chains), dtype=np.int32)
         heads = np.full(1 << bits, -1, dtype=np.int32)
         links = np.full(len(tokens), -1, dtype=np.int32)
         order = np.argsort(chains, kind="stable")
@@ -121,8 +135,8 @@ class NgramProposer:
         self._same = least_same, most_same
         self._rows: list[NgramIndex | None] = [None] * slots
 
-    def enter(self, slot: int, tokens: Sequence[int]) -> None:
-        self._rows[slot] = NgramIndex(tokens, *self._same)
+    def enter(self, new: NewRow) -> None:
+        self._rows[new.slot] = NgramIndex(new.tokens, *self._same)
 
     def remove(self, slot: int) -> None:
         self._rows[slot] = None

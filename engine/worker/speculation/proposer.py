@@ -3,18 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from stentor.protocols.ipc.steps import NewRow
+
 
 class Proposer(Protocol):
     """Guesses what rows will draw next. A wrong guess costs time and nothing else.
 
-    ``most`` bounds what it proposes for a row at once. That is a function of what the row has been told, so that
-    workers that split a model propose the same.
+    ``most`` bounds what it proposes for a row at once. That is a function of what the proposer has been told, so
+    that workers that split a model propose the same.
     """
 
     most: int
 
-    def enter(self, slot: int, tokens: Sequence[int]) -> None:
-        """A row enters a slot that is free, with these tokens."""
+    def enter(self, new: NewRow) -> None:
+        """A row enters a slot that is free."""
 
     def remove(self, slot: int) -> None:
         """The row leaves; a free slot stays as it is."""

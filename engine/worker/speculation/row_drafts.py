@@ -47,7 +47,7 @@ class Drafting:
         for new in plan.new:
             if new.pooling is None:
                 self._lengths[new.slot] = len(new.tokens)
-                self._proposer.enter(new.slot, new.tokens)
+                self._proposer.enter(new)
                 if new.masked:
                     self._masked.add(new.slot)
 

@@ -22,6 +22,8 @@ from stentor.tests.parity import hybrids, tiny
 
 CONTEXT = 96
 DRAFTS = 4
+SMALL = 2 << 20
+"""A cache of 256 blocks, all of which are checked after each step."""
 NGRAM = SpeculativeConfig("ngram", DRAFTS)
 
 
@@ -35,9 +37,9 @@ class Oracle:
         self.rows: dict[int, list[int]] = {}
         self.drafted = self.accepted = 0
 
-    def enter(self, slot: int, tokens: Sequence[int]) -> None:
-        assert slot not in self.rows
-        self.rows[slot] = list(tokens)
+    def enter(self, new: NewRow) -> None:
+        assert new.slot not in self.rows
+        self.rows[new.slot] = list(new.tokens)
 
     def remove(self, slot: int) -> None:
         self.rows.pop(slot, None)
@@ -67,12 +69,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> LocalEngine:
-    return LocalEngine(model_config(folder, batch_invariant=True, max_model_len=CONTEXT))
+    return LocalEngine(model_config(folder, batch_invariant=True, max_model_len=CONTEXT, kv_cache_memory=SMALL))
 
 
 @pytest.fixture(scope="module")
 def drafting(folder: Path) -> LocalEngine:
-    return LocalEngine(model_config(folder, batch_invariant=True, max_model_len=CONTEXT, speculative=NGRAM))
+    sizes = {"max_model_len": CONTEXT, "kv_cache_memory": SMALL}
+    return LocalEngine(model_config(folder, batch_invariant=True, speculative=NGRAM, **sizes))
 
 
 def _prompt(length: int, seed: int = 0) -> list[int]:

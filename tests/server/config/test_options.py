@@ -498,7 +498,8 @@ def test_adapters_may_be_given_as_vllms_json_and_want_lora_to_be_enabled() -> No
     [
         ("ngram", r"expected JSON such as \{\"method\": \"ngram\""),
         ('{"method": "oracle", "num_speculative_tokens": 3}', r"Invalid enum value 'oracle' - at `\$.method`"),
-        ('{"method": "ngram"}', "missing required field `num_speculative_tokens`"),
+        ('{"method": "ngram"}', "num_speculative_tokens is missing; expected 1 to 64"),
+        ('{"method": "suffix", "suffix_decoding_min_token_prob": 1.5}', "Expected `float` <= 1.0"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "Expected `int` >= 1"),
         ('{"method": "ngram", "num_speculative_tokens": 3, "depth": 2}', "unknown field `depth`"),
         ('{"method": "draft_model", "num_speculative_tokens": 3}', "draft_model takes the model that proposes, as"),
