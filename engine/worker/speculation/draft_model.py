@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stentor.protocols.ipc.steps import RowStep
+from stentor.protocols.ipc.steps import NewRow, RowStep
 
 from ...layers.forward_batch import LayerCache
 from ...models.decoder import Decoder
@@ -81,8 +81,9 @@ class DraftModel:
         self._due: dict[int, int] = {}
         """Up to where rows are computed besides those that draft."""
 
-    def enter(self, slot: int, tokens: Sequence[int]) -> None:
-        self._lengths[slot] = len(tokens)
+    def enter(self, new: NewRow) -> None:
+        slot = new.slot
+        self._lengths[slot] = len(new.tokens)
         self._computed[slot], self._written[slot] = None, 0
 
     def remove(self, slot: int) -> None:
