@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine
-from stentor.protocols.ipc.config import LOOKING_BACK, DraftMethod, WorkerConfig
+from stentor.protocols.ipc.config import BY_MODELS, DraftMethod, WorkerConfig
 
 from ..layers.forward_batch import LayerCache
 from ..layers.layer_context import LayerContext
@@ -55,7 +55,7 @@ def settle_drafts(config: WorkerConfig, family: Family, device: torch.device) ->
 def make_proposer(config: WorkerConfig) -> Proposer | None:
     """None where no drafts are asked for, or a model proposes them."""
     asked = config.speculative
-    if asked is None or asked.method not in LOOKING_BACK:
+    if asked is None or asked.method in BY_MODELS:
         return None
     if asked.method == "suffix":
         return SuffixProposer(config.max_num_seqs, asked)
@@ -130,7 +130,7 @@ def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSourc
     here, and the loader's errors.
     """
     asked = config.speculative
-    if asked is None or asked.method in LOOKING_BACK:
+    if asked is None or asked.method not in BY_MODELS:
         return None
     assert isinstance(family, Text)
     if config.tensor_parallel_size > 1:
@@ -142,7 +142,7 @@ def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSourc
     path = Path(asked.model)
     if asked.method == "draft_model":
         checkpoint = open_checkpoint(path, "dummy" if config.load_format == "dummy" else "auto")
-        if why := _unfit(checkpoint.decoder, model.vocab_size, longest):
+        if why := _unfit(checkpoint.decoder, model.vocab_size):
             raise SetupError(f"{_OPTION}: {why}")
         source = replace(source, checkpoint=checkpoint, spec=checkpoint.decoder)
     elif isinstance(model, TransformersSpec):
@@ -152,8 +152,14 @@ def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSourc
             source = _headed(source, path, asked.method)
         except ConfigError as error:
             raise SetupError(f"{_OPTION}: {asked.model or model.architecture}: {error}") from error
+    own = source.layers
+    if any(0 < group.window < longest for group in own.cache_groups):
+        raise SetupError(
+            f"{_OPTION}: layers of the draft model ({own.architecture}) see a window of their tokens, expected ones "
+            "that see all"
+        )
     first = len(model.layers)
-    family.groups = (*family.groups, *(_behind(group, first) for group in source.layers.cache_groups))
+    family.groups = (*family.groups, *(_behind(group, first) for group in own.cache_groups))
     family.beside = (*family.beside, *source.checkpoint.files)
     return source
 
@@ -167,29 +173,18 @@ def _headed(source: DraftSource, path: Path, method: DraftMethod) -> DraftSource
             raise ConfigError("its heads are read of plain weights in safetensors files alone; name another method")
         return replace(source, spec=mtp_head(model), within=f"{model.prefix}.{len(model.layers)}.")
     described, tensors = read_json(path / "config.json"), safetensors_index(path)
-    checkpoint = Checkpoint(
-        "safetensors",
-        path,
-        tuple(dict.fromkeys(tensor.file for tensor in tensors)),
-        model,
-        model_dtype := tensors[0].dtype,
-        GenerationConfig(),
-        stored_bytes={model_dtype: sum(tensor.nbytes for tensor in tensors)},
-    )
+    files = tuple(dict.fromkeys(tensor.file for tensor in tensors))
+    checkpoint = Checkpoint("safetensors", path, files, model, source.checkpoint.dtype, GenerationConfig())
     spec = eagle_head(described, {tensor.name for tensor in tensors}, model, third=method == "eagle3")
     return replace(source, checkpoint=checkpoint, spec=spec)
 
 
-def _unfit(spec: ModelSpec, vocab_size: int, longest: int) -> str:
+def _unfit(spec: ModelSpec, vocab_size: int) -> str:
     """Why a model cannot propose; empty where it can."""
     if isinstance(spec, TransformersSpec):
         return f"the draft model ({spec.architecture}) runs on transformers' code, expected one that is native here"
     if spec.states:
         return f"the draft model ({spec.architecture}) has recurrent states, which cannot take drafts back"
-    if any(0 < group.window < longest for group in spec.cache_groups):
-        return (
-            f"layers of the draft model ({spec.architecture}) see a window of their tokens, expected ones that see all"
-        )
     if spec.vocab_size != vocab_size:
         return (
             f"the draft model has a vocabulary of {spec.vocab_size} tokens, the model one of {vocab_size}: name one "
@@ -215,4 +210,5 @@ def draft_lines(model: Drafter | None) -> list[MemoryLine]:
     """Of its weights, where a model proposes."""
     if model is None:
         return []
-    return [MemoryLine("draft model", model.weights.total_bytes, dtype_name(model.context.dtype))]
+    what = "draft head" if isinstance(model, DraftHead) else "draft model"
+    return [MemoryLine(what, model.weights.total_bytes, dtype_name(model.context.dtype))]

@@ -22,10 +22,8 @@ StateDType = Literal["auto", "float32", "float16", "bfloat16"]
 OnlineQuantization = Literal["none", "fp8", "int8"]
 MoEBackend = Literal["auto", "triton", "torch"]
 DraftMethod = Literal["ngram", "suffix", "draft_model", "eagle", "eagle3", "mtp"]
-LOOKING_BACK: Final = frozenset({"ngram", "suffix"})
-"""Methods that propose what stood somewhere before."""
-_WITH_MODEL: Final = frozenset({"draft_model", "eagle", "eagle3"})
-"""Methods that read a model beside the one that is served."""
+BY_MODELS: Final[frozenset[DraftMethod]] = frozenset({"draft_model", "eagle", "eagle3", "mtp"})
+"""Methods by which a model proposes, or a head."""
 MAX_DRAFTS: Final = 64
 
 
@@ -57,7 +55,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         """Raises ValueError for what contradicts itself."""
-        if bool(self.model) != (self.method in _WITH_MODEL):
+        if bool(self.model) != (self.method in BY_MODELS and self.method != "mtp"):
             expected = f"no model, and it is {self.model}" if self.model else "the model that proposes, as model"
             raise ValueError(f"method {self.method} takes {expected}")
         if not self.num_speculative_tokens:

@@ -164,15 +164,11 @@ class Made:
             )
             self.speculative = SpeculativeConfig("eagle" if method == "eagle" else "eagle3", DRAFTS, model=str(stored))
         self.plain = LocalEngine(model_config(self.target, batch_invariant=True, max_model_len=CONTEXT))
-        self.drafting = LocalEngine(
-            model_config(
-                self.target,
-                batch_invariant=True,
-                max_model_len=CONTEXT,
-                max_prefill_chunk=16,
-                speculative=self.speculative,
-            )
-        )
+        self.drafting = self.engine(batch_invariant=True)
+
+    def engine(self, **changes: Any) -> LocalEngine:
+        changes = {"max_model_len": CONTEXT, "max_prefill_chunk": 16, "speculative": self.speculative, **changes}
+        return LocalEngine(model_config(self.target, **changes))
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -196,9 +192,10 @@ def _proposals(engine: LocalEngine) -> list[tuple[int, list[int]]]:
     return found
 
 
-def test_a_head_drafts_what_its_definition_draws_of_transformers_hidden_states(made: Made) -> None:
-    """Also behind a prompt that is computed in pieces."""
-    engine = made.drafting
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_head_drafts_what_its_definition_draws_of_transformers_hidden_states(made: Made, packed: bool) -> None:
+    """Behind a prompt that is computed in pieces; also where the model's pass is a program."""
+    engine = made.engine() if packed else made.drafting
     proposals = _proposals(engine)
     params = SamplingParams(max_tokens=30, temperature=0.0, allowed_token_ids=ALLOWED)
     prompt = _prompt(37, 2)
