@@ -245,8 +245,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "stood in the prompt or the answer before), suffix (or in earlier answers of the same cache salt), "
             "draft_model (what a smaller model of the same tokenizer draws), eagle or eagle3 (what such a head draws) "
             "or mtp (the same of a head that MODEL brings), num_speculative_tokens, model (of draft_model, eagle and "
-            "eagle3, named as MODEL is), prompt_lookup_min and prompt_lookup_max, num_speculative_tokens_per_batch_size, "
-            "and vLLM's four suffix_decoding keys; by default none are proposed",
+            "eagle3, named as MODEL is), prompt_lookup_min and prompt_lookup_max, "
+            "num_speculative_tokens_per_batch_size, and vLLM's four suffix_decoding keys; by default none are proposed",
             kind="speculative",
             name="speculative-config",
         ),
