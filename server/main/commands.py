@@ -20,7 +20,7 @@ from stentor.engine.processes.logs import set_up_logging
 
 from ..app.first_engine import fetch, first_engines
 from ..common.exit_codes import DONE, FAILED, INTERRUPTED, MISUSED
-from ..config.config import Config, ConfigError
+from ..config.config import Config, ConfigError, HttpConfig
 from ..http.address import listening
 from ..http.listening import StartError
 from ..middleware.access_control import open_access
@@ -31,6 +31,9 @@ from ..options.reading import CONFIG_FILE, nearest, read_config
 PULL_OPTIONS: Final = (
     *("model", "revision", "tokenizer", "transcription-model", "embedding-model", "speech-model", "demo"),
 )
+
+
+_HTTP: Final = HttpConfig()
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,6 +68,12 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
 
             print(describe_model(resolve_model(arguments.model), list(gpus())))
             return 0
+        if arguments.command == "doctor":
+            from .doctor import examine, report  # late: it asks over the network
+
+            return DONE if report(examine(os.environ, arguments.host, arguments.port), sys.stdout.isatty()) else FAILED
+        if arguments.command == "chat":
+            return _chat(arguments)
         config = read_config(_given(arguments), os.environ)
         if arguments.command == "pull":
             return _pull(config)
@@ -104,6 +113,22 @@ def _serve(config: Config, fork_server: ForkServer | None) -> int:
             return serve(located, engines, access)
     except StartError as error:
         return _complain(str(error), FAILED)
+
+
+def _chat(arguments: argparse.Namespace) -> int:
+    from .chat import ChatFailed, Conversation, chat, open_client  # late: it speaks HTTP
+
+    given = {name: getattr(arguments, name) for name in ("model", "temperature", "max_tokens")}
+    asked = {name: value for name, value in given.items() if value is not None}
+    keys = os.environ.get("STENTOR_API_KEY", "").split(",")
+    with open_client(arguments.url, keys[0].strip() or None) as client:
+        conversation = Conversation(client, asked)
+        conversation.begin(arguments.system)
+        try:
+            chat(conversation, arguments.prompt, sys.stdin, sys.stdout, sys.stderr)
+        except ChatFailed as error:
+            return _complain(str(error), FAILED)
+    return DONE
 
 
 def _run_batch(config: Config, source: Path, target: Path) -> int:
@@ -147,7 +172,7 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser, commands = _build_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if arguments.command is None:
-        parser.error("expected a command: serve, run-batch, pull, bench, tune or env")
+        parser.error("expected a command: serve, chat, run-batch, pull, doctor, env, bench or tune")
     if unknown:
         command = commands[arguments.command]
         flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
@@ -166,6 +191,10 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
         "TOML file (max-model-len). A flag beats the environment, which beats the file."
     )
     serve = subparsers.add_parser("serve", help="serve a model over HTTP", epilog=footer)
+    talk = subparsers.add_parser(
+        "chat", help="talk to a server in the terminal", epilog="A key is read from STENTOR_API_KEY."
+    )
+    _add_chat_options(talk)
     batch = subparsers.add_parser("run-batch", help="answer a file of requests, without a server", epilog=footer)
     batch.add_argument(
         "-i", "--input-file", required=True, metavar="FILE", help="requests, as OpenAI's batches have them"
@@ -174,6 +203,11 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     pull = subparsers.add_parser("pull", help="fetch models into the cache and print where they are", epilog=footer)
     subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
     subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
+    doctor = subparsers.add_parser(
+        "doctor", help="say whether there is here what a server needs, and what to do if not"
+    )
+    doctor.add_argument("--host", default=_HTTP.host, help="address to listen on (default: %(default)s)")
+    doctor.add_argument("--port", type=int, default=_HTTP.port, help="port to listen on (default: %(default)s)")
     environment = subparsers.add_parser(
         "env", help="print versions, CPU, GPU, compiler and paths; or what a model is made of, costs and has room for"
     )
@@ -181,7 +215,17 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     _add_options(serve, OPTIONS)
     _add_options(batch, OPTIONS)
     _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))
-    return parser, {"serve": serve, "run-batch": batch, "pull": pull, "env": environment}
+    own = {"chat": talk, "doctor": doctor, "env": environment}
+    return parser, {"serve": serve, "run-batch": batch, "pull": pull, **own}
+
+
+def _add_chat_options(parser: Parser) -> None:
+    parser.add_argument("prompt", nargs="?", help="answer this, or what is piped in, and end; else talk line by line")
+    parser.add_argument("--url", default=f"http://{_HTTP.host}:{_HTTP.port}", help="the server (default: %(default)s)")
+    parser.add_argument("--model", help="one of several models")
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    parser.add_argument("--temperature", type=float, help="how freely to draw; by default as the model says")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens of an answer, at most")
 
 
 def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from stentor import __version__
 from stentor.engine.loading.hub import default_cache
@@ -51,17 +51,28 @@ def _versions() -> Iterator[tuple[str, str]]:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             version = "not installed"
-        yield package, f"{version}{_torch_build()}" if package == "torch" else version
+        if package == "torch" and (build := torch_build()) is not None:
+            version += f" (CUDA {build.cuda})" if build.cuda else " (no CUDA)"
+        yield package, version
 
 
-def _torch_build() -> str:
-    """What torch was built for, from the file that says so; importing it would take seconds."""
+class TorchBuild(NamedTuple):
+    """A torch that is installed."""
+
+    version: str
+    cuda: str
+    """What it was built for; empty: for CPUs."""
+
+
+def torch_build() -> TorchBuild | None:
+    """From the file that says so; importing torch would take seconds."""
     try:
-        text = Path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py"))).read_text()
+        found = importlib.metadata.distribution("torch")
+        text = Path(str(found.locate_file("torch/version.py"))).read_text()
     except (OSError, importlib.metadata.PackageNotFoundError):
-        return ""
+        return None
     cuda = re.search(r"^cuda\b.*?= *['\"]([\d.]+)['\"]", text, flags=re.MULTILINE)
-    return f" (CUDA {cuda[1]})" if cuda else " (no CUDA)"
+    return TorchBuild(found.version, cuda[1] if cuda else "")
 
 
 def _hardware() -> Iterator[tuple[str, str]]:
