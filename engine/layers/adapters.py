@@ -18,8 +18,9 @@ NOBODY: Final = AdapterRows((), torch.empty(0, dtype=torch.int64), (0,), torch.z
 class AdaptedLinear:
     """What adapters add to a product, each in a slot of its own."""
 
-    def __init__(self, *, invariant: bool = False) -> None:
+    def __init__(self, inputs: int, outputs: int, *, invariant: bool = False) -> None:
         """``invariant``: a row's result does not depend on the others."""
+        self.inputs, self.outputs = inputs, outputs
         self._invariant = invariant
         self._slots: dict[int, LowRankSum] = {}
 
@@ -80,7 +81,7 @@ class AdapterPlaces:
 
     def add(self, parts: Mapping[str, int], inputs: int, *, invariant: bool) -> AdaptedLinear:
         """A product of ``inputs`` by these projections, side by side."""
-        linear = AdaptedLinear(invariant=invariant)
+        linear = AdaptedLinear(inputs, sum(parts.values()), invariant=invariant)
         column = 0
         for name, outputs in parts.items():
             self.by_name[name] = AdapterPlace((linear,), column, inputs, outputs)

@@ -28,7 +28,8 @@ class AdaptedExperts:
         """``prefix`` is that of the layer, whose router has its place; ``hidden`` is what experts take."""
         self._spec, self._invariant = spec, invariant
         self._into, self._out = (
-            tuple(AdaptedLinear(invariant=invariant) for _ in range(spec.experts)) for _ in range(2)
+            tuple(AdaptedLinear(*sizes, invariant=invariant) for _ in range(spec.experts))
+            for sizes in ((hidden, spec.into), (spec.inner, hidden))
         )
         router = places.by_name[f"{prefix}.{spec.names[0].router}"]
         for names in (*spec.names, *_APART):
@@ -95,7 +96,7 @@ class AdaptedExperts:
             parts = inputs.split(lengths)
             multiply: Callable[[torch.Tensor, int], torch.Tensor] = experts.down if out else experts.gate_up
             made = torch.cat([multiply(part, each).float() for each, part in enumerate(parts) if len(part)])
-            added = AdaptedLinear(invariant=self._invariant)
+            added = AdaptedLinear(inputs.shape[1], made.shape[1], invariant=self._invariant)
             for number, (expert, slot) in enumerate(pairs):
                 what: LowRankSum | None = linears[expert].get(slot)
                 added.put(number, what)

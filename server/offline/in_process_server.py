@@ -20,7 +20,7 @@ from stentor.engine.processes.supervisor import Supervisor
 from ..app.application import create_app
 from ..app.engines import Engines
 from ..app.first_engine import fetch, first_engines
-from ..app.lifecycle import generation_defaults, load_state, open_main
+from ..app.lifecycle import generation_defaults, load_adapters, load_state, open_main
 from ..app.startup import StartupDisplay, open_terminal
 from ..batches.calls import post
 from ..batches.lines import InProcessResponse
@@ -109,6 +109,7 @@ class InProcessServer:
                     at_end.callback(state.chat.grammars.close)
                     at_end.push_async_callback(state.store.close)
                     await engines.wait_started()
+                    await load_adapters(state.registry.adapters, engines.clients)
                 async with self._opened(httpx.ASGITransport(create_app(state))) as end:
                     self._started.set_result(None)
                     await end.wait()

@@ -105,12 +105,14 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **fields: Any,
     ) -> list[RequestOutput]:
-        """Continues each prompt, a text or its token ids; results are in the order of prompts.
+        """Continues each prompt, a text or its token ids; results are in the order of prompts. ``fields`` go into each
+        request (``model``, which may name an adapter, ``cache_salt``, …).
 
         Raises :class:`RequestRefused` for the first that cannot be served.
         """
-        return self._run([call for _, call in self._completions(prompts, sampling_params)])
+        return self._run([call for _, call in self._completions(prompts, sampling_params, fields)])
 
     def chat(
         self,
@@ -164,9 +166,11 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **fields: Any,
     ) -> list[str]:
-        """Keeps prompts for :meth:`wait_for_completion`; returns a name for each."""
-        calls = self._completions(prompts, sampling_params)
+        """Keeps prompts for :meth:`wait_for_completion`; returns a name for each. ``fields`` as for
+        :meth:`generate`."""
+        calls = self._completions(prompts, sampling_params, fields)
         self._enqueued.update(calls)
         return [name for name, _ in calls]
 
@@ -192,11 +196,12 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        fields: dict[str, Any],
     ) -> list[tuple[str, _Call[RequestOutput]]]:
         many = _prompts(prompts)
         calls = []
         for prompt, params in zip(many, _one_each(sampling_params, len(many)), strict=True):
-            body = {**params.fields(), "prompt": prompt, "return_token_ids": True}
+            body = {**params.fields(), "prompt": prompt, "return_token_ids": True, **fields}
             text = prompt if isinstance(prompt, str) else None
 
             def read(answer: dict[str, Any], text: str | None = text) -> RequestOutput:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.protocols.ipc.actors import Stats
+from stentor.protocols.openai.realtime.session import RealtimeSession
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.serving import ServedModels
+from stentor.server.api.realtime.session import SessionRules
 from stentor.server.api.realtime.transcribing import ModelTranscriber
 from stentor.server.app.state import ServerState
 from stentor.server.config.adapters import AdapterModule, AdapterRegistry, AdaptersConfig
@@ -21,10 +24,13 @@ from stentor.server.observability.figures import AdapterFigures
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.asr.scripted import ScriptedEngine, model_of, sound
 from stentor.tests.server.asr.test_http import TRANSCRIPTIONS, TRANSLATIONS, WavReader, hears, post
+from stentor.tests.server.batches import test_batches as batches
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory
 from stentor.tests.server.middleware.keyrings import keyring
 from stentor.tests.server.pooling import pooler
 from stentor.tests.server.pooling.pooler import NAME, FakePooler, config, state_of
+from stentor.tests.server.realtime.session_fakes import Running, voice_state
+from stentor.tests.server.realtime.test_text_sessions import user
 
 pytestmark = pytest.mark.anyio
 
@@ -85,6 +91,47 @@ async def test_an_adapter_s_name_wins_over_a_pattern(tmp_path: Path) -> None:
             answer = await client.post(CHAT, json={"model": model, "messages": HELLO})
             assert answer.json()["model"] == model
     assert [None if each is None else each.name for each in engine.adapters] == ["one", "two", None]
+
+
+async def test_a_batch_names_an_adapter_line_by_line(tmp_path: Path) -> None:
+    engine = FakeEngine(answer=says("hello there"))
+    adapters = AdapterRegistry({"one": str(write(tmp_path / "one"))})
+    state = fake_state(engine, registry=ModelRegistry([], adapters))
+    async with batches.served(state) as client:
+        data = b"\n".join(batches.lines(name, body={**batches.CHAT, "model": name}) for name in ("one", "fake"))
+        batch = await batches.begun(client, data)
+        done = await batches.ended(client, batch.id, "completed")
+        answers = await batches.read(client, done.output_file_id)
+    assert [answer["response"]["status_code"] for answer in answers] == [200, 200]
+    assert {answer["custom_id"]: answer["response"]["body"]["model"] for answer in answers} == {
+        "one": "one",
+        "fake": "fake",
+    }
+    (one,) = adapters
+    assert sorted(engine.adapters, key=bool) == [None, one]
+
+
+def session_of(model: str, rules: SessionRules) -> RealtimeSession:
+    return rules.realtime("sess_1", model, 1)
+
+
+async def test_a_realtime_session_has_the_adapter_that_it_names(tmp_path: Path) -> None:
+    engine = FakeEngine(answer=says("Yes."), max_model_len=512)
+    adapters = AdapterRegistry({"one": str(write(tmp_path / "one"))})
+    models = [ServedModel("transcription", ("fake-whisper",))]
+    for name in ("one", "fake"):
+        state = voice_state(engine, speaks=False, registry=ModelRegistry(models, adapters))
+        running = Running(state, partial(session_of, name))
+        running.start()
+        created = await running.until("session.created")
+        assert created["session"]["model"] == name
+        running.say(type="conversation.item.create", item=user("Is it?"))
+        running.say(type="response.create")
+        done = await running.until("response.done")
+        assert done["response"]["status"] == "completed"
+        await running.end()
+    (one,) = adapters
+    assert engine.adapters == [one, None]
 
 
 async def test_an_adapter_of_a_model_that_embeds_is_named_as_its_model_too(tmp_path: Path) -> None:

