@@ -74,7 +74,12 @@ class ScoreRequest(ScoringFields, kw_only=True):
 
 class RerankRequest(ScoringFields, kw_only=True):
     query: str | ContentObject
-    documents: Contents
+    documents: Contents | None = None
+    texts: Annotated[list[str], Meta(min_length=1)] | None = None
+    """In place of documents by a client of Text Embeddings Inference, whose the next three are, too."""
+    raw_scores: bool = False
+    return_text: bool = False
+    truncate: bool | None = None
     top_n: Annotated[int, Meta(ge=0, le=limits.INT32_MAX)] | None = None
     """0 and None: all."""
     return_documents: bool = True
@@ -85,11 +90,21 @@ class RerankRequest(ScoringFields, kw_only=True):
 
     def sides(self, limits: Limits) -> tuple[Content, list[Content]]:
         """Raises BadRequest."""
+        if self.truncate and self.truncate_prompt_tokens is None:
+            self.truncate_prompt_tokens = -1
+        if self.raw_scores and self.use_activation is None:
+            self.use_activation = False
         self.check_reading()
         if (self.relevant_spans or {}).get("mode", "disabled") != "disabled":
             raise not_served("relevant_spans")
         query = content_of(self.query, "query")
         check_contents([query], limits, "query")
+        if self.texts is not None:
+            if self.documents is not None:
+                raise BadRequest("`documents` and `texts` are names of the same; give one.", "texts")
+            return query, _contents(list(self.texts), "texts", limits)
+        if self.documents is None:
+            raise missing("documents")
         return query, _contents(self.documents, "documents", limits)
 
 
@@ -146,6 +161,14 @@ class RerankResponse(msgspec.Struct, frozen=True):
     usage: TextUsage
     results: list[Ranked]
     """The most relevant first."""
+
+
+class RankedText(msgspec.Struct, frozen=True):
+    """As Text Embeddings Inference has it, whose answer is a list of these."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
 
 
 score_decoder: Final = msgspec.json.Decoder(ScoreRequest)

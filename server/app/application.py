@@ -19,6 +19,7 @@ from ..api.chat import route as chat
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, pooling, scoring
 from ..api.files_and_batches import batches, files
+from ..api.hugging_face import embed, generate
 from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
@@ -27,6 +28,7 @@ from ..api.ops import adapters, control, models, operations, page, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
+from ..api.sagemaker import route as sagemaker
 from ..common.errors import ClientDisconnected, ServerError
 from ..http.error_responses import can_respond, handle_disconnect, handle_error, handle_http_exception, respond
 from ..http.root_path import RootPathMiddleware
@@ -100,6 +102,9 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *pooling.routes(state.for_embeddings),
             *scoring.routes(state.for_embeddings),
             *llama_cpp.routes(state.chat, state.config.engine.worker.max_num_seqs),
+            *generate.routes(state.chat),
+            *embed.routes(state.chat, state.for_embeddings),
+            *sagemaker.routes(state.chat, state.for_embeddings),
             *ollama.routes(state.chat),
             *ollama_embed.routes(state.for_embeddings),
             *ollama_models.routes(state.chat, state.auxiliary.embedding),

@@ -24,6 +24,7 @@ from stentor.engine.client.client import EngineClient, EngineUnavailable
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_config import GenerationConfig, generation_config_from_hf
+from stentor.engine.loading.hub import DEFAULT_MODEL
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
@@ -67,7 +68,7 @@ from .auxiliary_models import open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
 from .media import MediaOpener, asking_of, spec_of, width_of
-from .startup import StartupDisplay, format_bytes, open_terminal, report_ready
+from .startup import StartupDisplay, first_steps, format_bytes, open_terminal, report_ready
 from .state import ServerState, compose
 
 logger = logging.getLogger(__name__)
@@ -210,7 +211,10 @@ async def _run(
         named = {names[kind]: each for kind, each in ready.items()}
         speech = state.auxiliary.speech
         speaking = {} if speech is None else {names["speech"]: speech.pid}
-        report_ready(terminal, named, speaking, address, time.monotonic() - began)
+        served = f"{address}{state.access.root_path}"
+        plain = config.model.name == DEFAULT_MODEL and sock.family != socket.AF_UNIX
+        hint = first_steps(served, keys=access.keys.required) if plain else ""
+        report_ready(terminal, named, speaking, address, time.monotonic() - began, hint)
         for processor in state.media_processors:
             supervisor.start("the start of a media processor", processor.warm_up)
         await engines.wait_ended()

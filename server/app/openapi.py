@@ -26,6 +26,7 @@ from ..api.common.described import JSON, Operation, Operations
 from ..api.completions import route as completions
 from ..api.embeddings import embeddings, pooling, scoring
 from ..api.files_and_batches import batches, files
+from ..api.hugging_face import embed, generate
 from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
@@ -34,7 +35,8 @@ from ..api.ops import adapters, control, models, operations, page, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
-from ..http.error_shapes import ANTHROPIC, LLAMA_CPP, OLLAMA, OPENAI, SHAPES, ErrorShape
+from ..api.sagemaker import route as sagemaker
+from ..http.error_shapes import ANTHROPIC, LLAMA_CPP, OLLAMA, OPENAI, SHAPES, TEXT_GENERATION, ErrorShape
 from ..http.sse import LINES
 from ..middleware.access_control import AccessControl
 from ..middleware.auth import OPEN_PATHS, AdminRoute
@@ -78,11 +80,16 @@ _STOPPING: Final = (
     "Where `stream` is true. Each event is `data: ` and a chunk in JSON, and `stop` is true in the last. What fails "
     "once the stream has begun is an event with an `error`, as in other responses, and ends it."
 )
+_TOKENS: Final = (
+    "Where `stream` is true. Each event is `data: ` and a token in JSON; the last has `generated_text`. What fails "
+    "once the stream has begun is an event with an `error`, as in other responses, and ends it."
+)
 _STREAMS: Final = {
     OPENAI: ("text/event-stream", _STREAM),
     ANTHROPIC: ("text/event-stream", _NAMED_STREAM),
     OLLAMA: (LINES, _LINES),
     LLAMA_CPP: ("text/event-stream", _STOPPING),
+    TEXT_GENERATION: ("text/event-stream", _TOKENS),
 }
 """The type of streams, and what they are, by the shape of their errors."""
 _SCHEMES: Final[dict[str, Any]] = {
@@ -285,7 +292,7 @@ def routes(access: AccessControl) -> list[Route]:
         embeddings,
         pooling,
         scoring,
-        *(ollama, ollama_embed, ollama_models, llama_cpp),
+        *(ollama, ollama_embed, ollama_models, llama_cpp, generate, embed, sagemaker),
         page,
     )
     described = [*(family.OPERATIONS for family in families), OPERATIONS]

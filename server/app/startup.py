@@ -78,10 +78,12 @@ def report_ready(
     others: Mapping[str, int | None],
     address: str,
     seconds: float,
+    hint: str = "",
 ) -> None:
     """The start-up summary, by what the models are called; the first is the one that chats.
 
-    ``others`` have no engine, but a process of their own, whose pid is given where it is known.
+    ``others`` have no engine, but a process of their own, whose pid is given where it is known. ``hint`` is for whoever
+    sits before the terminal.
     """
     several = len(engines) + len(others) > 1
     for name, ready in engines.items():
@@ -93,6 +95,21 @@ def report_ready(
             _report_memory(terminal, [MemoryLine("process", taken, "resident now: voice and code")], name)
     context = next(iter(engines.values())).max_model_len
     logger.info("context of %d tokens; ready in %.1f s on %s", context, seconds, address)
+    if hint and terminal is not None:
+        terminal.print(hint, markup=False, highlight=False, soft_wrap=True)
+
+
+def first_steps(address: str, *, keys: bool) -> str:
+    """What to try on a server of the demo model, for whoever has just started it; ``keys``: it wants one."""
+    body = '{"messages": [{"role": "user", "content": "Hello!"}]}'
+    key = " -H 'authorization: Bearer KEY'" if keys else ""
+    return (
+        "Try it:\n"
+        f"  in a browser   {address}/\n"
+        f"  in a shell     curl {address}/v1/chat/completions{key} -d '{body}'\n"
+        f"  in a client    OPENAI_BASE_URL={address}/v1, OLLAMA_HOST={address} or ANTHROPIC_BASE_URL={address}\n"
+        "  another model  stentor serve OWNER/NAME (on Hugging Face), a folder or a .gguf file"
+    )
 
 
 def _report_memory(terminal: "Console | None", lines: Sequence[MemoryLine], name: str) -> None:

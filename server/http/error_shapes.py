@@ -13,6 +13,7 @@ from msgspec import UNSET
 from stentor.protocols.anthropic.errors import CODES, ErrorDetails, MessageError, MessageErrorResponse, kind_of
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import ErrorBody, ErrorResponse
+from stentor.protocols.hugging_face.objects import HuggingFaceError
 from stentor.protocols.llama_cpp.objects import LlamaError, LlamaErrorBody
 from stentor.protocols.ollama.objects import OllamaError
 
@@ -21,6 +22,8 @@ from ..observability.request import current_request_id
 _MESSAGES: Final = re.compile(r"/v1/messages(?:/|$)")
 _MODELS: Final = re.compile(r"/v1/models(?:/|$)")
 _OLLAMA: Final = re.compile(r"/api(?:/|$)")
+_TEXT_GENERATION: Final = re.compile(r"/(?:generate|generate_stream|info)$")
+_TEXT_EMBEDDINGS: Final = re.compile(r"/embed$")
 _LLAMA_CPP: Final = re.compile(r"/(?:completions?|infill|apply-template|props|slots)$")
 
 
@@ -97,6 +100,24 @@ class _LlamaCpp:
         return b"data: " + self.body(status, error, "") + b"\n\n"
 
 
+class _HuggingFace:
+    struct = HuggingFaceError
+    id_header = None
+
+    def __init__(self, name: str, invalid: str, overloaded: str, failed: str) -> None:
+        """The types of errors, as one of the two servers has them."""
+        self.name = name
+        self._types = invalid, overloaded, failed
+
+    def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
+        invalid, overloaded, failed = self._types
+        kind = overloaded if status in (429, 503) else failed if status >= 500 else invalid
+        return encode(HuggingFaceError(_with_field(error), kind))
+
+    def frame(self, status: int, error: ErrorBody) -> bytes:
+        return b"data: " + self.body(status, error, "") + b"\n\n"
+
+
 def _with_field(error: ErrorBody) -> str:
     """The message, for shapes that have no ``param``."""
     if error.param is None or f"`{error.param}" in error.message:
@@ -108,8 +129,15 @@ OPENAI: Final[ErrorShape] = _OpenAi()
 ANTHROPIC: Final[ErrorShape] = _Anthropic()
 OLLAMA: Final[ErrorShape] = _Ollama()
 LLAMA_CPP: Final[ErrorShape] = _LlamaCpp()
-SHAPES: Final = (OPENAI, ANTHROPIC, OLLAMA, LLAMA_CPP)
-_BY_PATH: Final = ((_OLLAMA, OLLAMA), (_LLAMA_CPP, LLAMA_CPP))
+TEXT_GENERATION: Final[ErrorShape] = _HuggingFace("text_generation", "validation", "overloaded", "generation")
+TEXT_EMBEDDINGS: Final[ErrorShape] = _HuggingFace("text_embeddings", "Validation", "Overloaded", "Backend")
+_BY_PATH: Final = (
+    (_OLLAMA, OLLAMA),
+    (_LLAMA_CPP, LLAMA_CPP),
+    (_TEXT_GENERATION, TEXT_GENERATION),
+    (_TEXT_EMBEDDINGS, TEXT_EMBEDDINGS),
+)
+SHAPES: Final = (OPENAI, ANTHROPIC, *(shape for _, shape in _BY_PATH))
 
 
 def shape_of(path: str, headers: Iterable[tuple[bytes, bytes]]) -> ErrorShape:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, inspect
 
 from stentor.protocols.anthropic import request as anthropic
+from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
 from stentor.protocols.openai import chat, completions, sampling
@@ -143,6 +144,9 @@ REQUESTS: Final[tuple[Request, ...]] = (
         llama_cpp.PARTLY,
     ),
     Request(("/infill",), llama_cpp.LlamaInfillRequest, ("lora",), llama_cpp.IGNORED, llama_cpp.PARTLY),
+    Request(("/generate", "/generate_stream"), hugging_face.GenerateRequest),
+    Request(("/embed",), hugging_face.EmbedInputsRequest),
+    Request(("/invocations",), hugging_face.InvocationRequest),
     Request(("/v1/audio/speech",), SpeechRequest, ignored=("instructions",)),
     Request(("/v1/realtime/client_secrets",), ClientSecretRequest),
     Request(("/v1/batches",), BatchCreate, ignored=("output_expires_after",)),

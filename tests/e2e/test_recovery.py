@@ -6,6 +6,7 @@ import os
 import signal
 
 import httpx
+import ollama
 import pytest
 
 from stentor.loadtest.processes import alive
@@ -199,3 +200,21 @@ def test_an_idle_server_loses_its_engine_and_serves_on(server: ServerProcess) ->
     assert httpx.post(f"{url}/v1/completions", json=body, timeout=60).status_code == 200
     assert httpx.get(f"{url}/health").status_code == 200
     assert len(below(server.pid, "engine")) == len(below(server.pid, "worker")) == 1
+
+
+@pytest.mark.proof
+def test_a_stream_of_ollama_s_goes_on_over_a_worker_that_dies(server: ServerProcess) -> None:
+    def ask(*, kill: bool) -> str:
+        texts = []
+        with ollama.Client(f"http://127.0.0.1:{server.port}") as client:
+            options = {"num_predict": TOKENS, "temperature": 0}
+            for number, chunk in enumerate(client.generate("demo", "The sea", raw=True, stream=True, options=options)):
+                if kill and number == 5:
+                    (worker,) = below(server.pid, "worker")
+                    os.kill(worker, signal.SIGKILL)
+                texts.append(chunk.response or "")
+        assert chunk.done_reason in ("length", "stop")
+        assert len(texts) > 10
+        return "".join(texts)
+
+    assert ask(kill=True) == ask(kill=False)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
-from stentor.server.http.error_shapes import LLAMA_CPP, shape_of
+from stentor.server.http.error_shapes import LLAMA_CPP, TEXT_GENERATION, shape_of
 from stentor.server.state.live_responses import LiveResponses
 from stentor.tests.examples import examples
 from stentor.tests.fakes import FakeEngine, fake_state
@@ -50,6 +50,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "AbortRequest": {"request_ids": ["abc"]},
     "LoadAdapterRequest": {"lora_name": "a", "lora_path": "b"},
     "UnloadAdapterRequest": {"lora_name": "a"},
+    "GenerateRequest": {"inputs": "hi"},
+    "EmbedInputsRequest": {"inputs": ["a b"]},
+    "InvocationRequest": {"prompt": "hi"},
     "LlamaCompletionRequest": {"prompt": "hi"},
     "LlamaInfillRequest": {"input_prefix": "hi", "input_suffix": "ho"},
     "OllamaChatRequest": {"model": "fake", "messages": HELLO},
@@ -214,7 +217,7 @@ def check_shape(operation: dict[str, Any], response: httpx.Response) -> None:
             return
         events = [line for line in response.text.split("\n\n") if line]
         assert all(line.startswith("data: ") for line in events)
-        if shape_of(response.url.path, ()) is LLAMA_CPP:
+        if shape_of(response.url.path, ()) in (LLAMA_CPP, TEXT_GENERATION):
             assert "[DONE]" not in response.text
             return
         assert events[-1] == "data: [DONE]"

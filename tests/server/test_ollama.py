@@ -314,11 +314,13 @@ async def test_pulling_what_is_served_succeeds_and_all_else_says_what_to_do_inst
 
 
 async def test_texts_are_embedded_in_vectors_of_length_1() -> None:
-    vectors = model_of(FakePooler(), config(matryoshka=True))
+    pooler = FakePooler()
+    vectors = model_of(pooler, config(matryoshka=True))
     async with asking(state_of(vectors)) as client:
         answer = await client.embed("vectors", ["a b", "c"], dimensions=4)
         assert [len(each) for each in answer.embeddings] == [4, 4]
         assert answer.prompt_eval_count == 7
+        assert pooler.streams[0].pooling.normalize
         one = await client.embed("vectors:latest", "a b " * 40)
         assert len(one.embeddings) == 1
         with pytest.raises(ollama.ResponseError, match="`input"):

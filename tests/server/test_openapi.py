@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from starlette.routing import Route, WebSocketRoute
 
 from stentor.protocols.anthropic import request as messages
+from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
 from stentor.protocols.openai import batches, chat, completions, speech, tokens
@@ -62,6 +63,9 @@ DECODERS: dict[str, Any] = {
     "RerankRequest": scoring.rerank_decoder,
     "ClientSecretRequest": secrets.secret_decoder,
     "BetaSessionRequest": secrets.beta_decoder,
+    "GenerateRequest": hugging_face.generate_decoder,
+    "EmbedInputsRequest": hugging_face.embed_decoder,
+    "InvocationRequest": hugging_face.invocation_decoder,
     "LlamaCompletionRequest": llama_cpp.completion_decoder,
     "LlamaInfillRequest": llama_cpp.infill_decoder,
     "OllamaChatRequest": ollama.chat_decoder,
@@ -301,6 +305,8 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ("post", "/v1/completions", {"prompt": "a", "prompt_logprobs": 2, "return_token_ids": True}),
         ("post", "/v1/messages", {"model": "fake", "messages": HELLO, "max_tokens": 3}),
         ("post", "/v1/messages/count_tokens", {"model": "fake", "messages": HELLO}),
+        ("post", "/generate", {"inputs": "x", "parameters": {"max_new_tokens": 3, "details": True}}),
+        ("get", "/info", None),
         ("post", "/completion", {"prompt": "x", "n_predict": 3, "n_probs": 2}),
         ("post", "/apply-template", {"messages": HELLO}),
         ("get", "/props", None),

@@ -13,6 +13,7 @@ from stentor.protocols.pooling.contents import Content, plain_text
 from stentor.protocols.pooling.scoring import (
     Document,
     Ranked,
+    RankedText,
     RerankRequest,
     RerankResponse,
     Score,
@@ -38,7 +39,10 @@ OPERATIONS: Final[Operations] = {
     **dict.fromkeys(
         _SCORE, generation("Score pairs of texts or pictures by similarity or relevance", ScoreResponse, ScoreRequest)
     ),
-    **dict.fromkeys(_RERANK, generation("Rank documents by relevance to a query", RerankResponse, RerankRequest)),
+    **dict.fromkeys(
+        _RERANK,
+        generation("Rank documents by relevance to a query", RerankResponse | list[RankedText], RerankRequest),
+    ),
 }
 
 
@@ -62,8 +66,14 @@ async def rerank(services: EmbeddingServices, request: Request, content: bytes, 
     body = decode(rerank_decoder, content, services.limits)
     query, documents = body.sides(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
-    scores = await _scores(services, what, body, [query], documents, ("query", "documents"))
+    field = "documents" if body.texts is None else "texts"
+    scores = await _scores(services, what, body, [query], documents, ("query", field))
     best = sorted(range(len(scores)), key=lambda place: -scores[place])[: body.top_n or len(scores)]
+    if body.texts is not None:
+        texts = body.texts
+        return json_response(
+            [RankedText(place, scores[place], texts[place] if body.return_text else UNSET) for place in best]
+        )
     results = [
         Ranked(place, scores[place], Document.of(documents[place]) if body.return_documents else UNSET)
         for place in best

@@ -1,0 +1,1 @@
+"""The endpoints of Hugging Face's servers: Text Generation Inference, Text Embeddings Inference."""

@@ -1,0 +1,133 @@
+"""Requests to Text Generation Inference and Text Embeddings Inference, with their checks."""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ..common import limits
+from ..common.errors import wrong
+from ..openai.sampling import Name, TokenId, not_served
+
+GENERATE_IGNORED: Final = ("parameters.details", "parameters.do_sample")
+_REFUSED: Final = ("watermark", "decoder_input_details", "top_n_tokens")
+_LEAST_TEMPERATURE: Final = 0.0
+
+
+class TextGrammar(msgspec.Struct, frozen=True):
+    type: Literal["json", "regex", "json_schema"]
+    value: Any
+
+
+class GenerateParameters(msgspec.Struct, frozen=True):
+    """None means that the client said nothing: the model's own default holds."""
+
+    adapter_id: Name | None = None
+    best_of: int | None = None
+    decoder_input_details: bool | None = None
+    details: bool = False
+    do_sample: bool | None = None
+    """False, with no temperature, answers greedily."""
+    frequency_penalty: float | None = None
+    grammar: TextGrammar | None = None
+    max_new_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
+    repetition_penalty: float | None = None
+    return_full_text: bool = False
+    seed: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] | None = None
+    stop: list[str] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_n_tokens: int | None = None
+    top_p: float | None = None
+    truncate: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
+    typical_p: float | None = None
+    watermark: bool | None = None
+
+    def check(self) -> None:
+        """Raises BadRequest."""
+        for name in _REFUSED:
+            if getattr(self, name):
+                raise not_served(f"parameters.{name}")
+        if self.best_of not in (None, 1):
+            raise not_served("parameters.best_of", "`parameters.best_of` other than 1")
+        if self.typical_p not in (None, 1):
+            raise not_served("parameters.typical_p", "`parameters.typical_p` other than 1")
+
+    def fields(self) -> dict[str, Any]:
+        """As completions have them."""
+        greedy = self.do_sample is False and self.temperature is None
+        return {
+            "model": self.adapter_id,
+            "max_tokens": self.max_new_tokens,
+            "temperature": _LEAST_TEMPERATURE if greedy else self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "repetition_penalty": self.repetition_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "seed": self.seed,
+            "stop": self.stop or None,
+            "truncate_prompt_tokens": self.truncate,
+            "structured_outputs": self._form(),
+        }
+
+    def _form(self) -> dict[str, Any] | None:
+        if self.grammar is None:
+            return None
+        value = self.grammar.value
+        if self.grammar.type == "json_schema" and isinstance(value, dict):
+            value = value.get("schema", value)
+        return {"regex" if self.grammar.type == "regex" else "json": value}
+
+
+class GenerateRequest(msgspec.Struct, kw_only=True):
+    inputs: str
+    parameters: GenerateParameters = GenerateParameters()
+    stream: bool = False
+
+
+class EmbedInputsRequest(msgspec.Struct, kw_only=True):
+    inputs: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+    normalize: bool = True
+    truncate: bool | None = None
+    truncation_direction: Literal["Left", "Right", "left", "right"] = "Right"
+    prompt_name: Name | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=limits.INT32_MAX)] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """As embeddings have them."""
+        return {
+            "input": self.inputs,
+            "normalize": self.normalize,
+            "truncate_prompt_tokens": -1 if self.truncate else None,
+            "truncation_side": self.truncation_direction.lower(),
+            "prompt_name": self.prompt_name,
+            "dimensions": self.dimensions,
+        }
+
+
+class InvocationRequest(msgspec.Struct, kw_only=True):
+    """A request of the kind that its fields show, which has more of them."""
+
+    messages: Any = None
+    prompt: Any = None
+    input: Any = None
+    inputs: Any = None
+    queries: Any = None
+    query: Any = None
+
+    @property
+    def kind(self) -> str:
+        """The field that shows it. Raises BadRequest."""
+        for name in ("messages", "prompt", "input", "inputs", "query", "queries"):
+            if getattr(self, name) is not None:
+                return name
+        raise wrong(
+            "messages",
+            "is required, or in its place `prompt`, `input`, `inputs`, or `query` or `queries` with `documents`",
+            "missing_required_parameter",
+        )
+
+
+generate_decoder: Final = msgspec.json.Decoder(GenerateRequest)
+embed_decoder: Final = msgspec.json.Decoder(EmbedInputsRequest)
+invocation_decoder: Final = msgspec.json.Decoder(InvocationRequest)

@@ -1,0 +1,96 @@
+"""``POST /generate`` and ``/generate_stream``: Text Generation Inference."""
+
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor.protocols.common.decoding import converted, decode
+from stentor.protocols.hugging_face.objects import GenerateResponse
+from stentor.protocols.hugging_face.request import GenerateRequest, generate_decoder
+from stentor.protocols.openai.completions import CompletionRequest
+
+from ...generation.chat_model import ChatModel
+from ...generation.completion import prepare_completion
+from ...generation.error_fields import map_error_fields
+from ...http.error_responses import error_frame
+from ...http.error_shapes import TEXT_GENERATION
+from ...http.sse import EventStream
+from ...middleware.auth import caller_of
+from ...overload.request_context import RequestContext
+from ..common.described import Operations, generation
+from ..common.endpoint import generation_route, json_response
+from .encoder import GenerationShape, GenerationStream, whole_generation
+
+_NAMES: Final = {
+    "prompt": "inputs",
+    "model": "parameters.adapter_id",
+    "max_tokens": "parameters.max_new_tokens",
+    "truncate_prompt_tokens": "parameters.truncate",
+    "structured_outputs": "parameters.grammar",
+    "structured_outputs.json": "parameters.grammar.value",
+    "structured_outputs.regex": "parameters.grammar.value",
+    **{
+        name: f"parameters.{name}"
+        for name in ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "seed", "stop")
+    },
+}
+
+OPERATIONS: Final[Operations] = {
+    "/generate": generation(
+        "Complete a prompt (Text Generation Inference)",
+        GenerateResponse,
+        GenerateRequest,
+        streams=True,
+        errors=TEXT_GENERATION,
+    ),
+    "/generate_stream": generation(
+        "Complete a prompt in events (Text Generation Inference)",
+        str,
+        GenerateRequest,
+        media_type="text/event-stream",
+        errors=TEXT_GENERATION,
+    ),
+}
+
+
+def routes(chat: ChatModel) -> list[Route]:
+    return [
+        generation_route("/generate", chat, generate),
+        generation_route("/generate_stream", chat, partial(generate, streamed=True)),
+    ]
+
+
+async def generate(
+    chat: ChatModel, request: Request, content: bytes, context: RequestContext, *, streamed: bool = False
+) -> ASGIApp:
+    body = decode(generate_decoder, content, chat.limits)
+    streamed = streamed or body.stream
+    wanted = body.parameters
+    wanted.check()
+    fields = {**wanted.fields(), "prompt": body.inputs, "stream": streamed}
+    if streamed or wanted.details:
+        fields["logprobs"] = 0
+    with map_error_fields(_NAMES):
+        given = {name: value for name, value in fields.items() if value is not None}
+        made: CompletionRequest = converted(given, CompletionRequest, "")
+        made.check(chat.limits)
+        fills = wanted.max_new_tokens is None
+        prepared = await prepare_completion(chat, made, caller_of(request.scope), context, fill_context=fills)
+    (job,) = prepared.jobs
+    shape = GenerationShape(
+        len(job.prompt.tokens),
+        prepared.names,
+        chat.pool.tokenizer.special_ids,
+        body.inputs if wanted.return_full_text else "",
+        wanted.seed,
+        wanted.details,
+    )
+    if streamed:
+        to_frame = partial(error_frame, shape=TEXT_GENERATION)
+        return EventStream(job.batches, GenerationStream(shape), bounds=context.bounded, to_frame=to_frame)
+    async with aclosing(job.batches):
+        return json_response(await whole_generation(shape, job.batches))

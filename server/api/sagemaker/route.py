@@ -1,0 +1,66 @@
+"""``POST /invocations``: what SageMaker sends a model, in the shape of any endpoint."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor.protocols.common.decoding import decode
+from stentor.protocols.hugging_face.request import InvocationRequest, invocation_decoder
+
+from ...config.model_registry import ModelRole
+from ...generation.chat_model import ChatModel
+from ...overload.request_context import RequestContext
+from ...state.admission_control import AdmissionControl
+from ..chat.route import chat_completions
+from ..common.described import Operations, generation
+from ..common.endpoint import generation_route
+from ..completions.route import completions
+from ..embeddings.embeddings import embeddings
+from ..embeddings.requests import EmbeddingServices
+from ..embeddings.scoring import rerank, score
+from ..hugging_face.embed import embed
+from ..hugging_face.generate import generate
+
+OPERATIONS: Final[Operations] = {
+    "/invocations": generation(
+        "Answer what another endpoint would, which the fields of the request show (SageMaker)",
+        dict[str, Any] | list[Any],
+        InvocationRequest,
+        streams=True,
+    )
+}
+_Handler = Callable[[Any, Request, bytes, RequestContext], Awaitable[ASGIApp]]
+_OF_CHAT: Final[Mapping[str, _Handler]] = {"messages": chat_completions, "prompt": completions, "inputs": generate}
+_OF_VECTORS: Final[Mapping[str, _Handler]] = {
+    "input": embeddings,
+    "inputs": embed,
+    "query": rerank,
+    "queries": score,
+}
+"""By the field that shows what a request is. ``inputs`` are embedded where nothing is served that writes."""
+
+
+@dataclass(frozen=True)
+class _Served:
+    chat: ChatModel
+    embedding: EmbeddingServices
+
+    @property
+    def admission(self) -> AdmissionControl:
+        return self.chat.admission
+
+
+def routes(chat: ChatModel, embedding: EmbeddingServices) -> list[Route]:
+    kind: ModelRole = "chat" if chat.registry.of_kind("chat") is not None else "embedding"
+    return [generation_route("/invocations", _Served(chat, embedding), invoke, kind)]
+
+
+async def invoke(served: _Served, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+    kind = decode(invocation_decoder, content, served.chat.limits).kind
+    if kind in _OF_CHAT and (kind not in _OF_VECTORS or served.chat.registry.of_kind("chat") is not None):
+        return await _OF_CHAT[kind](served.chat, request, content, context)
+    return await _OF_VECTORS[kind](served.embedding, request, content, context)
