@@ -62,7 +62,7 @@ async def test_options_reach_the_engine() -> None:
         "seed": 7,
         "samplers": ["top_k"],
     }
-    await post(engine, **options, logit_bias=[[5, 1.5], [6, False]], n_predict=4, typical_p=1.0, samplers=["top_k"])
+    await post(engine, **options, logit_bias=[[5, 1.5], [6, False]], n_predict=4, typical_p=1.0)
     params = engine.streams[0].params
     assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0, 5, 0.1, 1.5)
     assert (params.max_tokens, params.logit_bias, engine.submitted[0][0]) == (4, ((5, 1.5), (6, -100.0)), [7])

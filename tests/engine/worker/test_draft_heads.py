@@ -97,7 +97,8 @@ class Head(nn.Module):
 
     def left(self, following: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """Of tokens [n] that follow positions 0 to n - 1, and hidden states there [n, hidden]."""
-        e, h = self.model.embed_tokens(following), hidden
+        e: torch.Tensor = self.model.embed_tokens(following)
+        h = hidden
         if self.brought:
             e = e.masked_fill((torch.arange(len(e)) == 0)[:, None], 0)
         count = len(e)
@@ -107,12 +108,14 @@ class Head(nn.Module):
         if self.method == "eagle3":
             x = torch.cat((self.embedding_norm(e), self.hidden_norm(h)), dim=1)
             h = h + self.layer.self_attn(hidden_states=x[None], **both)[0][0]
-            return h + self.layer.mlp(self.layer.post_attention_layernorm(h))
+            made: torch.Tensor = h + self.layer.mlp(self.layer.post_attention_layernorm(h))
+            return made
         if self.brought:
             e, h = self.embedding_norm(e), self.hidden_norm(h)
         x = self.fc(torch.cat((e, h), dim=1))
         found = self.layer(x[None], **both)
-        return (found[0] if isinstance(found, tuple) else found).view(count, -1)
+        left: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        return left.view(count, -1)
 
     @torch.no_grad()
     def drafts(self, text: list[int], most: int) -> list[int]:
