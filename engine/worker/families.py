@@ -9,10 +9,8 @@ import msgspec
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
-from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES
 from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.protocols.ipc.config import StepLimits, WorkerConfig
-from stentor.protocols.ipc.inputs import ArenaRef, StreamShape
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, RowStep, StepPlan
 
@@ -21,19 +19,14 @@ from ..layers.layer_context import LayerContext
 from ..layers.rank_group import RankGroup
 from ..loading.checkpoint import Checkpoint
 from ..model_config.attention_spec import CacheSpec
-from ..model_config.whisper_config import ENCODER_BLOCK
 from ..models.decoder import Decoder
 from ..models.transformers_decoder import TransformersDecoder
-from ..models.voxtral_realtime import VoxtralRealtime
-from ..models.whisper import Whisper
 from .adapter_rows import AdapterRowsOf
 from .adapter_store import AdapterStore
-from .audio_streams import AudioStreams
-from .audio_windows import AudioWindows
-from .caches import PageGroup, allocate_caches, kv_block_bytes, of_groups, page_groups
+from .caches import PageGroup, kv_block_bytes, of_groups, page_groups
 from .errors import SetupError
 from .graphs import graph_sizes
-from .limits import SUITED, TRANSCRIPTION
+from .limits import SUITED
 from .media_rows import MediaRows
 from .memory import GIB
 from .routed_rows import JoinedExtras, RoutedRows, expert_shape
@@ -44,9 +37,6 @@ from .setup_parts import fit_length, longest_of
 TextModel = Decoder | TransformersDecoder
 
 _FIRST_TOKENS: Final = 16
-_SILENCE: Final = ArenaRef(0, 0)
-"""A window without samples is transcribed as one of silence."""
-_NO_SCALES: Final = "--kv-cache-dtype %s: transcription models have no scales for it; leave it out"
 
 
 @dataclass(frozen=True)
@@ -344,177 +334,3 @@ class Text:
         if self.spec.states:
             groups = (*groups, CacheGroup("state", capacity=sizes.num_states))
         return msgspec.structs.replace(ready, notes=notes, groups=groups, experts=experts)
-
-
-class Transcription:
-    """Whisper: memory goes to encoder slots and to the tokens of as many transcripts. See :class:`Family`."""
-
-    beside: Sequence[Path] = ()
-    packs = True
-    no_room = "choose a smaller model"
-
-    def __init__(self, checkpoint: Checkpoint, device: str) -> None:
-        self.checkpoint = checkpoint
-        self.spec = checkpoint.whisper
-        self.groups: Sequence[CacheSpec] = self.spec.cache_groups
-        self.limits = TRANSCRIPTION[device]
-
-    def longest(self, config: WorkerConfig) -> int:
-        spec = self.spec
-        if spec.samples * 2 < MAX_WINDOW_BYTES:
-            raise SetupError(f"the model takes windows of {spec.samples / 16_000:.1f} s, expected 30 s")
-        if config.kv_cache_dtype in ("fp8", "int8"):
-            raise SetupError(_NO_SCALES % config.kv_cache_dtype)
-        if config.max_num_batched_tokens < spec.max_position:
-            raise SetupError(
-                f"--max-num-batched-tokens {config.max_num_batched_tokens}: an alignment is computed in one step, of "
-                f"up to {spec.max_position} tokens"
-            )
-        return longest_of(config, spec)
-
-    def make(self, context: LayerContext, longest: int) -> Whisper:
-        return Whisper(self.spec, context)
-
-    def fill(self, model: Whisper, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        model.load(tensors)
-
-    def size(
-        self,
-        config: WorkerConfig,
-        model: Callable[[], Whisper],
-        longest: int,
-        cache_dtype: torch.dtype,
-        budget: int,
-        settled: Settled | None = None,
-    ) -> Sizes:
-        """As many rows as were asked for, or as fit; each with an encoder slot and the blocks of the longest
-        transcript."""
-        block_bytes = kv_block_bytes(self.groups, config.block_size, cache_dtype)
-        blocks = -(-longest // config.block_size)
-        slot_bytes = self.spec.slot_blocks * kv_block_bytes([self.spec.cross_group], ENCODER_BLOCK, cache_dtype)
-        each = slot_bytes + blocks * block_bytes
-        rows = min(config.max_num_seqs, budget // each) if settled is None else settled.blocks // blocks
-        if rows < 1:
-            raise SetupError(
-                f"{max(budget, 0) / GIB:.2f} GiB have no room for one window of audio and its transcript, which need "
-                f"{each / GIB:.2f} GiB: raise --kv-cache-memory, or choose a smaller model"
-            )
-        return Sizes(rows * blocks, longest, block_bytes, encoder_slots=rows, slot_bytes=slot_bytes)
-
-    def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes]:
-        """Rows of as many tokens as a step may have, which all share one block, and every one draws."""
-        windows = self.limits.max_encodings
-        count = min(config.max_num_seqs, config.max_num_batched_tokens)
-        first = min(longest, config.max_num_batched_tokens - count + 1)
-        params = SamplingParams(max_tokens=1, logprobs=0)
-        lengths = [first, *(1 for _ in range(count - 1))]
-        new = [
-            NewRow(slot, [0] * length, length, params, 0, [], spans=[self._span(slot % windows)])
-            for slot, length in enumerate(lengths)
-        ]
-        steps = [RowStep(slot, 0, n, [], True) for slot, n in enumerate(lengths)]
-        jobs = [EncodeJob(slot, _SILENCE) for slot in range(windows)]
-        return StepPlan(0, 0, [], new, steps, encode=jobs), Sizes(1, longest, 0, encoder_slots=windows)
-
-    def _span(self, encoder_slot: int) -> RowSpan:
-        return RowSpan(encoder_slot, -1, self.spec.source_positions)
-
-    def extras(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> RowExtras:
-        spec, context = self.spec, model.context
-        blocks = sizes.encoder_slots * spec.slot_blocks
-        try:
-            caches = allocate_caches([spec.cross_group], blocks, ENCODER_BLOCK, context.device, context.dtype)
-        except (OSError, MemoryError, torch.OutOfMemoryError) as error:
-            raise SetupError(
-                f"there is no room for {sizes.encoder_slots} windows of encoded audio: lower --max-num-seqs"
-            ) from error
-        windows = AudioWindows(model, caches, config.max_num_seqs)
-        if context.adapters is None:
-            return windows
-        store = AdapterStore(context.adapters, config.max_lora_rank, context.device)
-        return JoinedExtras([AdapterRowsOf(store), windows])  # windows are encoded with what is in slots by then
-
-    def first_steps(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[StepPlan]:
-        job = EncodeJob(0, _SILENCE)
-        plans = first_tokens(config, self.spec.vocab_size, sizes, encode=[job], spans=[self._span(0)])
-        return [*plans, *as_adapted(plans)] if config.enable_lora else plans
-
-    def memory(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[MemoryLine]:
-        rows = sizes.encoder_slots
-        windows = f"{rows} windows of {self.spec.samples // 16_000} s; taken as they fill"
-        encoded = MemoryLine("encoded audio", rows * sizes.slot_bytes, windows)
-        return [encoded, cache_line(config, sizes), *adapter_lines(config, model.context.adapters)]
-
-    def completed(self, ready: WorkerReady, config: WorkerConfig, model: Whisper, sizes: Sizes) -> WorkerReady:
-        notes = list(ready.notes)
-        if sizes.encoder_slots < config.max_num_seqs:
-            notes.append(
-                f"{sizes.encoder_slots} of {config.max_num_seqs} transcripts run at once, memory has room for no more; "
-                "--kv-cache-memory gives them more"
-            )
-        positions = self.spec.source_positions
-        windows = CacheGroup("cross", positions, sizes.encoder_slots * positions)
-        return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, windows))
-
-
-class StreamedTranscription:
-    """Voxtral Realtime: memory goes to tokens, and to what each stream keeps. See :class:`Family`."""
-
-    beside: Sequence[Path] = ()
-    packs = False
-    no_room = "lower --max-prefill-chunk"
-
-    def __init__(self, checkpoint: Checkpoint, device: str) -> None:
-        self.checkpoint = checkpoint
-        self.spec = checkpoint.voxtral_realtime
-        self.groups: Sequence[CacheSpec] = self.spec.decoder.cache_groups
-        self.limits = msgspec.structs.replace(TRANSCRIPTION[device], max_encodings=0, max_mixed_encodings=0)
-
-    def longest(self, config: WorkerConfig) -> int:
-        if config.kv_cache_dtype in ("fp8", "int8"):
-            raise SetupError(_NO_SCALES % config.kv_cache_dtype)
-        return longest_of(config, self.spec)
-
-    def make(self, context: LayerContext, longest: int) -> VoxtralRealtime:
-        return VoxtralRealtime(self.spec, context, max_model_len=longest)
-
-    def fill(self, model: VoxtralRealtime, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        model.load(tensors)
-
-    def size(
-        self,
-        config: WorkerConfig,
-        model: Callable[[], VoxtralRealtime],
-        longest: int,
-        cache_dtype: torch.dtype,
-        budget: int,
-        settled: Settled | None = None,
-    ) -> Sizes:
-        streams = config.max_num_seqs * model().encoder.stream_bytes
-        pages = page_groups(self.groups, longest)
-        if budget - streams < kv_block_bytes(self.groups, config.block_size, cache_dtype, pages):
-            raise SetupError(
-                f"{config.max_num_seqs} streams keep {streams / GIB:.2f} GiB of their audio, and nothing is "
-                "left for tokens: lower --max-num-seqs, or raise --kv-cache-memory"
-            )
-        return size_cache(config, self.groups, longest, cache_dtype, budget - streams, settled)
-
-    def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes]:
-        count = min(config.max_prefill_chunk, longest)
-        row = NewRow(0, [0] * count, count, SamplingParams(max_tokens=1, logprobs=0), 0, [])
-        plan = StepPlan(0, 0, [], [row], [RowStep(0, 0, count, [], True)], inputs=[RowInput(0, [], ended=True)])
-        return plan, Sizes(1, longest, 0)
-
-    def extras(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> AudioStreams:
-        return AudioStreams(model)
-
-    def first_steps(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> list[StepPlan]:
-        return first_tokens(config, self.spec.vocab_size, sizes, inputs=[RowInput(0, [], ended=True)])
-
-    def memory(self, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> list[MemoryLine]:
-        streams = config.max_num_seqs * model.encoder.stream_bytes
-        audio = f"audio of {config.max_num_seqs} of them, at most"
-        return [cache_line(config, sizes), MemoryLine("streams", streams, audio)]
-
-    def completed(self, ready: WorkerReady, config: WorkerConfig, model: VoxtralRealtime, sizes: Sizes) -> WorkerReady:
-        return msgspec.structs.replace(ready, stream=StreamShape(self.spec.first, self.spec.step))

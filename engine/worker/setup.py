@@ -31,6 +31,7 @@ from ..models.pooling_model import PoolingModel
 from ..sharing.lease import Member
 from .adapter_rows import store_of
 from .async_compute import AsyncCompute, AsyncRunner
+from .audio_families import StreamedTranscription, Transcription
 from .cached_weights import open_cached
 from .caches import allocate_caches, cache_groups, cache_tensors, choose_cache_dtype
 from .cuda_device import CudaDevice
@@ -42,9 +43,7 @@ from .families import (
     Family,
     Settled,
     Sizes,
-    StreamedTranscription,
     Text,
-    Transcription,
     adapter_bytes,
     agreed,
     with_rows,
