@@ -1,7 +1,6 @@
 """One table of options, four sources, one tree."""
 
 import itertools
-from functools import reduce
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,6 @@ from stentor.server.common.keys import KeyDigest
 from stentor.server.config.adapters import AdapterModule
 from stentor.server.config.config import DEFAULTS, Config, ConfigError, ToolServer
 from stentor.server.config.media import MediaCounts
-from stentor.server.main.commands import _build_parser
 from stentor.server.options.option import OPTIONS
 from stentor.server.options.reading import CONFIG_FILE, read_config
 
@@ -356,53 +354,6 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"{file}: cannot be read as TOML") as caught:
         read_config({"config": str(file)}, {})
     assert "\n" not in str(caught.value)
-
-
-def test_a_name_that_an_option_had_before_is_taken_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    for flags, variables in (({"max-inflight-bytes": "64MiB"}, {}), ({}, {"STENTOR_MAX_HELD_BODY_SIZE": "64MiB"})):
-        assert read_config(flags, variables).overload.max_inflight_bytes == 64 << 20
-    parser, _ = _build_parser()
-    assert parser.parse_args(["serve", "--max-held-body-size", "64MiB"]).__dict__["max-inflight-bytes"] == "64MiB"
-    with pytest.raises(SystemExit):
-        parser.parse_args(["serve", "--help"])
-    assert "max-held-body-size" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("spelling", "given", "name"),
-    [
-        ("share", "2", "chat-weight"),
-        ("transcription-share", "2", "transcription-weight"),
-        ("asr-weight", "2", "transcription-weight"),
-        ("embedding-share", "2", "embedding-weight"),
-        ("realtime-audio-ahead", "2", "realtime-playback-lead"),
-        ("max-queued-sounds", "2", "max-queued-audio-files"),
-        ("tool-server", "calc=http://127.0.0.1:1/mcp", "mcp-server"),
-        ("gpu-memory-utilization", "0.5", "gpu-memory-fraction"),
-        ("max-num-queued-reqs", "3", "max-queued-requests"),
-        ("tp", "2", "tensor-parallel-size"),
-    ],
-)
-def test_names_of_before_and_of_vllm_are_taken(spelling: str, given: str, name: str) -> None:
-    (option,) = [each for each in OPTIONS if each.name == name]
-    config = read_config({}, {f"STENTOR_{spelling.upper().replace('-', '_')}": given})
-    assert reduce(getattr, option.path.split("."), config) == option.kind.parse(given)
-    parsed = _build_parser()[0].parse_args(["serve", f"--{spelling}", given]).__dict__[name]
-    assert parsed in (given, [given])
-
-
-def test_the_short_option_of_vllm_and_its_option_for_the_model_are_taken() -> None:
-    assert _build_parser()[0].parse_args(["serve", "--model", "a/b", "--port", "1"]).model == "a/b"
-    assert _build_parser()[0].parse_args(["serve", "-tp", "2"]).__dict__["tensor-parallel-size"] == "2"
-
-
-def test_a_switch_may_be_turned_off_by_the_name_that_vllm_has_for_it(tmp_path: Path) -> None:
-    assert not _build_parser()[0].parse_args(["serve", "--no-enable-prefix-caching"]).__dict__["prefix-cache"]
-    (tmp_path / "c.toml").write_text("no-enable-prefix-caching = true\n")
-    config = read_config({"config": str(tmp_path / "c.toml")}, {})
-    assert not config.engine.scheduler.prefix_cache
-    with pytest.raises(ConfigError, match="given twice"):
-        read_config({}, {"STENTOR_PREFIX_CACHE": "1", "STENTOR_ENABLE_PREFIX_CACHING": "1"})
 
 
 def test_one_key_in_two_spellings_is_refused(tmp_path: Path) -> None:
