@@ -116,8 +116,6 @@ class DraftSource:
         return load_weights(make_head, fill, self.checkpoint, config, own, progress)
 
     def _context(self, config: WorkerConfig, context: LayerContext) -> LayerContext:
-        if isinstance(self.spec, DraftHeadSpec):
-            return replace(context, quantized=None, adapters=None, memory=None)
         online = "none" if self.checkpoint.quantized is not None else config.quantization
         plain = msgspec.structs.replace(config, enable_lora=False, quantization=online)
         return replace(layer_context(self.checkpoint, plain, context.device, context.dtype), packed=context.packed)

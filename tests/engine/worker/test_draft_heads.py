@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -108,14 +109,12 @@ class Head(nn.Module):
         if self.method == "eagle3":
             x = torch.cat((self.embedding_norm(e), self.hidden_norm(h)), dim=1)
             h = h + self.layer.self_attn(hidden_states=x[None], **both)[0][0]
-            made: torch.Tensor = h + self.layer.mlp(self.layer.post_attention_layernorm(h))
-            return made
+            return torch.add(h, self.layer.mlp(self.layer.post_attention_layernorm(h)))
         if self.brought:
             e, h = self.embedding_norm(e), self.hidden_norm(h)
         x = self.fc(torch.cat((e, h), dim=1))
         found = self.layer(x[None], **both)
-        left: torch.Tensor = found[0] if isinstance(found, tuple) else found
-        return left.view(count, -1)
+        return torch.reshape(found[0] if isinstance(found, tuple) else found, (count, -1))
 
     @torch.no_grad()
     def drafts(self, text: list[int], most: int) -> list[int]:
@@ -206,6 +205,19 @@ def test_a_head_drafts_what_its_definition_draws_of_transformers_hidden_states(m
     assert text[37:] == made.plain.generate(prompt, params)
     right, drafted = accepted(engine)
     assert 0 < right < drafted
+    assert len(proposals) > 5
+    for length, drafts in proposals:
+        assert drafts == made.head.drafts(text[:length], len(drafts))
+
+
+def test_a_prefix_that_a_later_prompt_finds_holds_a_heads_keys(made: Made) -> None:
+    engine, first = made.drafting, _prompt(21, 3)
+    engine.restart(engine.ready.num_blocks)
+    params = SamplingParams(max_tokens=24, temperature=0.0, allowed_token_ids=ALLOWED)
+    prompt = [*first, *engine.generate(first, msgspec.structs.replace(params, num_drafts=0)), ALLOWED[0]]
+    proposals = _proposals(engine)
+    text = prompt + engine.generate(prompt, params)
+    assert engine.prompts[1].cached_tokens == len(prompt) - 2, "the last token of an answer is in no cache"
     assert len(proposals) > 5
     for length, drafts in proposals:
         assert drafts == made.head.drafts(text[:length], len(drafts))
