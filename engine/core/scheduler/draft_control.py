@@ -21,8 +21,11 @@ _KEEP_ALL: Final = 0.99
 _KEEP_COST: Final = 0.98
 _PLAIN_EVERY: Final = 64
 """Steps that verify drafts, after which one is planned without: what drafts cost is known by comparison."""
-_FIRST_PLAIN: Final = 8
-"""The same for the first such step."""
+_FIRST_PLAIN: Final = 2
+"""The same while nothing is known of what they cost in steps of so many rows; then twice as many each time, for there
+may be none from which it can be learnt."""
+_MOST_UNPRICED: Final = 2
+"""Drafts of a row then."""
 _LEAST_SPREAD: Final = 0.1
 """Variance of drafts in steps below which nothing is known of what one costs."""
 _OUTLIER: Final = 2.0
@@ -49,10 +52,12 @@ class Acceptance:
 class StepCost:
     """Of steps in which so many rows decode: their time as a line over the drafts in them."""
 
-    __slots__ = ("_count", "_drafts", "_products", "_seconds", "_slope", "_squares")
+    __slots__ = ("_count", "_drafts", "_products", "_seconds", "_slope", "_squares", "is_priced")
 
     def __init__(self) -> None:
         self._count = self._drafts = self._seconds = self._squares = self._products = 0.0
+        self.is_priced = False
+        """Whether there have been steps with unlike numbers of drafts."""
         self._slope = 0.0
         """Seconds of a draft, as steps with unlike numbers of them have told last."""
 
@@ -66,6 +71,7 @@ class StepCost:
         self._products = self._products * _KEEP_COST + drafts * seconds
         mean, time = self._drafts / self._count, self._seconds / self._count
         if (spread := self._squares / self._count - mean * mean) >= _LEAST_SPREAD:
+            self.is_priced = True
             self._slope = max(0.0, (self._products / self._count - mean * time) / spread)
 
     @property
@@ -96,6 +102,7 @@ class DraftControl:
         "_caps",
         "_costs",
         "_drafting_steps",
+        "_plain_every",
         "accepted_by_position",
         "most",
         "num_draft_tokens",
@@ -107,7 +114,9 @@ class DraftControl:
         self._caps = caps
         self._costs: dict[int, StepCost] = {}
         self._all_right, self._all_tried = _PRIOR, 1.0
-        self._drafting_steps = _PLAIN_EVERY - _FIRST_PLAIN
+        self._drafting_steps = 0
+        self._plain_every = _FIRST_PLAIN
+        """Where drafts have no price yet."""
         self.num_drafts = 0
         """Times that a row was verified with drafts."""
         self.num_draft_tokens = 0
@@ -115,8 +124,11 @@ class DraftControl:
 
     def limit(self, rows: int) -> int:
         """Drafts of each row in a step of so many that decode; 0 also where it is to be measured without."""
-        if self._drafting_steps >= _PLAIN_EVERY:
+        unpriced = (cost := self._costs.get(_class_of(rows))) is not None and not cost.is_priced
+        if self._drafting_steps >= (self._plain_every if unpriced else _PLAIN_EVERY):
             self._drafting_steps = 0
+            if unpriced:
+                self._plain_every = min(2 * self._plain_every, _PLAIN_EVERY)
             return 0
         return min((drafts for least, most, drafts in self._caps if least <= rows <= most), default=self.most)
 
@@ -126,7 +138,11 @@ class DraftControl:
         if known is None:
             known = sequence.acceptance = Acceptance()
         cost = self._costs.get(_class_of(rows))
-        price = 0.0 if cost is None else cost.price * rows * _MARGIN
+        if cost is None:
+            return limit
+        if not cost.is_priced:
+            return min(limit, _MOST_UNPRICED)
+        price = cost.price * rows * _MARGIN
         if price <= 0.0:
             return limit
         right = known.right + _PRIOR_WEIGHT * self._all_right / self._all_tried
@@ -151,7 +167,11 @@ class DraftControl:
             self._drafting_steps += total > 0
         if result.seconds > 0.0 and self.most and flight.decodes_alone:
             rows = len(flight.rows)
-            self._costs.setdefault(_class_of(rows), StepCost()).add(total, result.seconds)
+            cost = self._costs.setdefault(_class_of(rows), StepCost())
+            was_priced = cost.is_priced
+            cost.add(total, result.seconds)
+            if cost.is_priced and not was_priced:
+                self._plain_every = _FIRST_PLAIN
 
     def _note(self, sequences: Iterable[Row], drafted: Sequence[int], counts: Sequence[int]) -> int:
         """Drafts in all."""

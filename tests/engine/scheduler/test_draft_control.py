@@ -106,9 +106,25 @@ def test_a_step_is_planned_without_drafts_now_and_then() -> None:
     limits = []
     for _ in range(150):
         limits.append(control.limit(1))
+        steps(control, rows, limits[-1], limits[-1], each=0.1)
+    assert [at for at, limit in enumerate(limits) if not limit] == [2, 67, 132]
+
+
+def test_what_drafts_cost_is_learnt_with_few_of_them_and_sought_ever_more_rarely_where_it_cannot_be() -> None:
+    (row,) = rows = sequences(1)
+    control = DraftControl(8)
+    steps(control, rows, 0, 0, each=0.1)
+    assert control.wanted(row, 1, control.limit(1)) == 2
+    steps(control, rows, 2, 2, each=0.1, count=2)
+    assert control.wanted(row, 1, 8) == 8, "they were right, and have a price"
+    lonely = DraftControl(8)
+    steps(lonely, rows, 3, 3, each=0.1)
+    limits = []
+    for _ in range(150):
+        limits.append(lonely.limit(1))
         if limits[-1]:
-            steps(control, rows, 4, 4, each=0.1)
-    assert [at for at, limit in enumerate(limits) if not limit] == [8, 73, 138]
+            steps(lonely, rows, 3, 3, each=0.1)  # never one without
+    assert [at for at, limit in enumerate(limits) if not limit] == [1, 6, 15, 32, 65, 130]
 
 
 def test_what_was_drafted_and_accepted_is_counted_by_position() -> None:
