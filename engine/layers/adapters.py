@@ -78,6 +78,7 @@ class AdapterPlaces:
         """The stored names of what adapters call a module: several where the model takes a fused one apart."""
         self.spec: ModelSpec | None = None
         """Of a decoder."""
+        self._in_slots: dict[int, Adapter] = {}
 
     def add(self, parts: Mapping[str, int], inputs: int, *, invariant: bool) -> AdaptedLinear:
         """A product of ``inputs`` by these projections, side by side."""
@@ -99,8 +100,12 @@ class AdapterPlaces:
 
     def put(self, slot: int, adapter: Adapter | None) -> None:
         """From now on rows of this slot have this adapter, or none."""
-        for linear in {linear for place in self.by_name.values() for linear in place.linears}:
-            linear.put(slot, None if adapter is None else adapter.get(linear))
+        for linear in self._in_slots.pop(slot, {}):
+            linear.put(slot, None)
+        if adapter is not None:
+            self._in_slots[slot] = adapter
+            for linear, what in adapter.items():
+                linear.put(slot, what)
 
 
 __all__ = ["NOBODY", "AdaptedLinear", "Adapter", "AdapterPlace", "AdapterPlaces", "AdapterRows"]

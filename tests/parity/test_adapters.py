@@ -93,7 +93,7 @@ def check_beside_base(
     in a model without adapters."""
     ours, plain = (PagedDecoder(folder, max_lora_rank=most, packed=packed, invariant=invariant) for most in (rank, 0))
     ours.load(0, folder / "adapter")
-    prompt = prompt_of(1, 20)
+    prompt = prompt_of(1, 32)
     for slot, adapter in enumerate((0, -1)):
         ours.add(slot, prompt, adapter=adapter)
         plain.add(slot, prompt)
@@ -101,7 +101,7 @@ def check_beside_base(
     assert (expected - expected_logits(model, prompt)).abs().max() > 0.1, (
         "an adapter that changes nothing shows nothing"
     )
-    for start, count in ((0, 13), (13, 6), (19, 1)):
+    for start, count in ((0, 13), (13, 18), (31, 1)):
         spans = [(slot, start, count) for slot in (0, 1)]
         changed, same = ours.run(*spans)
         assert_close(changed, expected[start : start + count])
@@ -149,6 +149,7 @@ def test_shared_experts_and_their_gate_are_added_to(packed: bool | None, tmp_pat
 MIXERS = {
     "deepseek-v2": ("q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     "deepseek-v3": ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
+    "deepseek-v3.2": ("wq_b", "wk", "weights_proj", "q_a_proj", "kv_b_proj", "o_proj"),
     "falcon-h1": ("in_proj", "out_proj", "q_proj", "gate_proj"),
     "gemma4-small": ("q_proj", "o_proj", "per_layer_input_gate", "per_layer_projection"),
     "lfm2": ("in_proj", "out_proj"),
