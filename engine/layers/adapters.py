@@ -43,6 +43,16 @@ class AdaptedLinear:
         return add_low_rank_(product, x, rows, sums, invariant=self._invariant)
 
 
+def rows_among(rows: AdapterRows | None, wanted: torch.Tensor, count: int) -> AdapterRows | None:
+    """Those of ``wanted`` int64 [n], of ``count`` rows in all, by their places in it."""
+    if rows is None:
+        return None
+    slots = torch.full((count,), -1, dtype=torch.int64, device=wanted.device)
+    for slot, own in rows:
+        slots[own] = slot
+    return AdapterRows.of(slots[wanted].tolist(), [1] * len(wanted), wanted.device)
+
+
 @dataclass(frozen=True)
 class AdapterPlace:
     """Where an adapter adds to a stored projection, or to those of all experts that are stored as one."""
@@ -108,4 +118,4 @@ class AdapterPlaces:
                 linear.put(slot, what)
 
 
-__all__ = ["NOBODY", "AdaptedLinear", "Adapter", "AdapterPlace", "AdapterPlaces", "AdapterRows"]
+__all__ = ["NOBODY", "AdaptedLinear", "Adapter", "AdapterPlace", "AdapterPlaces", "AdapterRows", "rows_among"]

@@ -9,6 +9,7 @@ import torch
 
 from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
+from ..layers.adapters import AdapterRows, rows_among
 from ..layers.forward_batch import LayerCache
 from ..models.decoder import Decoder
 from ..models.pooling_model import PoolingModel
@@ -40,6 +41,8 @@ class Forwarded:
     states: tuple[Sequence[int], torch.Tensor] | None = None
     """Where each row begins in the hidden states, and these, where rows ask for log-probabilities of their prompts."""
     findings: Findings = field(default_factory=Findings)
+    adapters: AdapterRows | None = None
+    """Of the hidden states, where rows have some."""
 
 
 SyncRunner = ModelRunner[Forwarded, StepResult]
@@ -111,7 +114,13 @@ class SyncCompute:
         prompts = []
         if forwarded.states is not None:
             starts, hidden = forwarded.states
-            prompts = self._sampler.prompt_logprobs(self.rows.prompt_work(rows, starts), hidden, self._logits)
+            adapters, device = forwarded.adapters, hidden.device
+
+            def logits_of(first: int, count: int) -> torch.Tensor:
+                wanted = torch.arange(first, first + count, device=device)
+                return self._logits(hidden[first : first + count], rows_among(adapters, wanted, len(hidden)))
+
+            prompts = self._sampler.prompt_logprobs(self.rows.prompt_work(rows, starts), logits_of)
         return StepResult(
             epoch=plan.epoch,
             step=plan.step,
@@ -137,11 +146,14 @@ class SyncCompute:
         if self._extras is not None:
             batch = replace(batch, forward=self._extras.extend(batch.forward, rows))
         hidden = self.model.forward(batch.forward)
+        adapters, last = batch.forward.adapter_rows, batch.last
+        of_last = rows_among(adapters, last, len(hidden)) if len(last) else None
         return Forwarded(
             plan,
             rows,
             0.0,
-            logits=self._logits(hidden[batch.last]) if len(batch.last) else None,
+            adapters=adapters,
+            logits=self._logits(hidden[last], of_last) if len(last) else None,
             states=(batch.starts, hidden) if self.rows.want_prompt_logprobs(rows) else None,
             findings=Findings() if self._extras is None else self._extras.read(batch, rows, hidden),
         )
@@ -165,6 +177,8 @@ class SyncCompute:
             return Forwarded(plan, rows, 0.0, self.model.finished(logits), states=states)
         return Forwarded(plan, rows, 0.0, logits, best.tolist(), states)
 
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         assert not isinstance(self.model, PoolingModel), "a model that pools draws no tokens"
+        if isinstance(self.model, Decoder):
+            return self.model.logits(hidden, adapters=adapters)
         return self.model.logits(hidden)
