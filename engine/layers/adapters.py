@@ -43,6 +43,16 @@ class AdaptedLinear:
         return add_low_rank_(product, x, rows, sums, invariant=self._invariant)
 
 
+def rows_among(rows: AdapterRows | None, wanted: torch.Tensor, count: int) -> AdapterRows | None:
+    """Those of ``wanted`` int64 [n], of ``count`` rows in all, by their places in it."""
+    if rows is None:
+        return None
+    slots = torch.full((count,), -1, dtype=torch.int64, device=wanted.device)
+    for slot, own in rows:
+        slots[own] = slot
+    return AdapterRows.of(slots[wanted].tolist(), [1] * len(wanted), wanted.device)
+
+
 @dataclass(frozen=True)
 class AdapterPlace:
     """Where an adapter adds to a stored projection, or to those of all experts that are stored as one."""
@@ -78,6 +88,7 @@ class AdapterPlaces:
         """The stored names of what adapters call a module: several where the model takes a fused one apart."""
         self.spec: ModelSpec | None = None
         """Of a decoder."""
+        self._in_slots: dict[int, Adapter] = {}
 
     def add(self, parts: Mapping[str, int], inputs: int, *, invariant: bool) -> AdaptedLinear:
         """A product of ``inputs`` by these projections, side by side."""
@@ -99,8 +110,12 @@ class AdapterPlaces:
 
     def put(self, slot: int, adapter: Adapter | None) -> None:
         """From now on rows of this slot have this adapter, or none."""
-        for linear in {linear for place in self.by_name.values() for linear in place.linears}:
-            linear.put(slot, None if adapter is None else adapter.get(linear))
+        for linear in self._in_slots.pop(slot, {}):
+            linear.put(slot, None)
+        if adapter is not None:
+            self._in_slots[slot] = adapter
+            for linear, what in adapter.items():
+                linear.put(slot, what)
 
 
-__all__ = ["NOBODY", "AdaptedLinear", "Adapter", "AdapterPlace", "AdapterPlaces", "AdapterRows"]
+__all__ = ["NOBODY", "AdaptedLinear", "Adapter", "AdapterPlace", "AdapterPlaces", "AdapterRows", "rows_among"]

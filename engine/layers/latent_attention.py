@@ -119,7 +119,7 @@ class LatentAttention:
             if self._index is not None:
                 assert isinstance(low, torch.Tensor)
                 assert x is not None
-                batch.chosen.positions = self._index(x, low, batch.positions, cache, paged)
+                batch.chosen.positions = self._index(x, low, batch.positions, cache, paged, batch.adapter_rows)
             queries = self._queries(low, batch.adapter_rows)
             assert isinstance(queries, torch.Tensor)
             query = queries

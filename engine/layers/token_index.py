@@ -5,6 +5,7 @@ import torch
 from stentor import kernels
 
 from ..model_config.attention_spec import LatentAttentionSpec
+from .adapters import AdapterRows
 from .forward_batch import LayerCache
 from .layer_context import LayerContext
 from .linear import Linear
@@ -33,9 +34,10 @@ class TokenIndex:
         assert spec.index is not None
         self._spec, self._dtype, name = spec.index, context.dtype, spec.index_name
         queries, key, by_head = spec.index.projections(name, hidden, spec.q_lora_rank)
-        self._queries = Linear.of(weights, prefix, queries, context, dtype=context.dtype)
-        self._key = Linear.of(weights, prefix, key, context, dtype=context.dtype)
-        self._by_head = Linear.of(weights, prefix, by_head, context.exact(f"{prefix}.{by_head.parts[0][0]}"))
+        self._queries = Linear.of(weights, prefix, queries, context, adaptable=True, dtype=context.dtype)
+        self._key = Linear.of(weights, prefix, key, context, adaptable=True, dtype=context.dtype)
+        exact = context.exact(f"{prefix}.{by_head.parts[0][0]}")
+        self._by_head = Linear.of(weights, prefix, by_head, exact, adaptable=True)
         self._norm = LayerNorm(weights, f"{prefix}.{name}.k_norm", spec.index.head_dim, spec.index.norm_eps, context)
         self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
         self._rotates = spec.rope is not None
@@ -47,17 +49,18 @@ class TokenIndex:
         positions: torch.Tensor,
         cache: LayerCache,
         paged: kernels.AttentionBatch,
+        rows: AdapterRows | None = None,
     ) -> torch.Tensor | None:
         """The layer's input [tokens, hidden] and the latents that queries are made of [tokens, q_lora_rank] → int32
         [tokens, top_k], see :func:`stentor.kernels.top_tokens`; None where no token sees more than it would choose.
-        Writes keys."""
+        Writes keys. ``rows`` are those that have adapters."""
         spec = self._spec
-        key = self._norm.exact(self._key(x)).to(self._dtype).unsqueeze(1)
-        q = self._queries(latent).view(len(x), spec.heads, spec.head_dim)
+        key = self._norm.exact(self._key(x, rows)).to(self._dtype).unsqueeze(1)
+        q = self._queries(latent, rows).view(len(x), spec.heads, spec.head_dim)
         if self._rotates:
             kernels.rotary_(q, key, self._cos, self._sin, positions, interleaved=spec.interleaved)
         kernels.write_latents_(key.squeeze(1), cache.index, paged.slots)
         if paged.max_seq_len <= spec.top_k:
             return None
-        by_head = self._by_head(x.float()) * spec.scale
+        by_head = self._by_head(x.float(), rows) * spec.scale
         return kernels.top_tokens(q, by_head, cache.index, paged, top_k=spec.top_k)

@@ -13,7 +13,7 @@ import torch
 from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
-from ..layers.adapters import NOBODY, AdapterRows
+from ..layers.adapters import NOBODY, AdaptedLinear, AdapterRows
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
@@ -55,8 +55,13 @@ class Decoder:
         rotary = self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens)
         sees_whole = any(isinstance(each.mixer, AttentionSpec) and each.mixer.whole_spans for each in config.layers)
         self._media = MediaBatch(media_layers, sees_whole)
-        self._bodies: dict[tuple[bool, bool, tuple[int, ...]], Body] = {}
-        """Of passes in which some tokens are media, some rows have adapters, or the stream is taken on the way."""
+        self._bodies: dict[tuple[bool, bool, bool, tuple[int, ...]], Body] = {}
+        """Of passes in which some tokens are media, some rows have adapters, some of these change embeddings, or the
+        stream is taken on the way."""
+        self._adapted_words: AdaptedLinear | None = None
+        if config.per_layer is None:
+            self._adapted_words = context.adapted({config.embedding: config.hidden_size}, config.vocab_size)
+        self._adapted_head = context.adapted({"lm_head": config.vocab_size}, config.hidden_size)
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
@@ -109,13 +114,20 @@ class Decoder:
             if batch.media is None and batch.adapter_rows is None and batch.taps is None:
                 return programs.hidden(batch)
             return self._body_for(batch).hidden(batch)
-        hidden = self._hidden(batch)
+        hidden = self._hidden(batch, adds_words=self._adds_words(batch.adapter_rows))
         assert isinstance(hidden, torch.Tensor)
         return hidden
 
-    def _hidden(self, batch: ForwardBatch) -> Stream:
+    def _adds_words(self, rows: AdapterRows | None) -> bool:
+        """Whether an adapter of these rows changes embeddings."""
+        words = self._adapted_words
+        return rows is not None and words is not None and any(words.get(slot) is not None for slot in rows.adapters)
+
+    def _hidden(self, batch: ForwardBatch, *, adds_words: bool = False) -> Stream:
         """Of tensors, or of what stands for them."""
         residual, delta = self._embedded(batch.tokens), None
+        if adds_words:
+            residual = _changed(residual, "what adapters add to embeddings", self._add_words, batch)
         media = batch.media
         if media is not None:
             put = partial(_put, self._embedding_scale if self.config.scales_media else 1.0)
@@ -146,20 +158,35 @@ class Decoder:
             return tokens.embed(self._embedding.weight, self._embedding_scale)
         return (self._embedding.rows(tokens) * self._embedding_scale).to(self.context.dtype)
 
+    def _add_words(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+        assert self._adapted_words is not None
+        for slot, own in batch.adapter_rows:
+            what = self._adapted_words.get(slot)
+            for part in () if what is None else what.parts:
+                low = part.down[:, batch.tokens[own]].T @ part.up.T
+                x.index_add_(0, own, low.to(x.dtype), alpha=part.scale * self._embedding_scale)
+        return x
+
     def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         """int64 [tokens] → what the first layer gets of them [tokens, hidden], where no norm stands before it."""
         rows = self._embedded(tokens)
         assert isinstance(rows, torch.Tensor)
         return rows
 
-    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def logits(
+        self, hidden: torch.Tensor, out: torch.Tensor | None = None, adapters: AdapterRows | None = None
+    ) -> torch.Tensor:
         """Hidden states [rows, hidden] from :meth:`forward` → float32 [rows, vocabulary], in ``out`` if given.
+        ``adapters`` are those of these rows.
 
         Without ``out`` they may be good until the next call only.
         """
         product = self._product(hidden) if self._programs is None else self._programs.logits(hidden)
         assert isinstance(product, torch.Tensor)
-        return self.finished(product.float() if out is None else out.copy_(product))
+        logits = product.float() if out is None else out.copy_(product)
+        if adapters is not None and self._adapted_head is not None:
+            self._adapted_head.add_(logits, self._norm.exact(hidden), adapters)
+        return self.finished(logits)
 
     def _product(self, hidden: Stream) -> Stream:
         """Logits as the head leaves them."""
@@ -187,10 +214,12 @@ class Decoder:
     def _body_for(self, batch: ForwardBatch) -> Body:
         """The pass over the batch's caches where some of its tokens are media, have adapters, or are taken on the way,
         recorded when there first are any."""
-        taps = batch.taps
-        kind = batch.media is not None, batch.adapter_rows is not None, () if taps is None else taps.layers
+        rows, taps = batch.adapter_rows, batch.taps
+        layers = () if taps is None else taps.layers
+        kind = batch.media is not None, rows is not None, self._adds_words(rows), layers
         if (body := self._bodies.get(kind)) is None:
-            residual = self._recorded(batch.caches, self._media if kind[0] else None, NOBODY if kind[1] else None, taps)
+            media, nobody = self._media if kind[0] else None, NOBODY if kind[1] else None
+            residual = self._recorded(batch.caches, media, nobody, taps, adds_words=kind[2])
             body = self._bodies[kind] = Body(residual, batch.caches)
         return body
 
@@ -223,8 +252,11 @@ class Decoder:
         media: MediaBatch | None = None,
         adapter_rows: AdapterRows | None = None,
         taps: Taps | None = None,
+        *,
+        adds_words: bool = False,
     ) -> Traced:
-        residual = self._hidden(ForwardBatch.traced(TracedTokens(Program()), caches, media, adapter_rows, taps))
+        batch = ForwardBatch.traced(TracedTokens(Program()), caches, media, adapter_rows, taps)
+        residual = self._hidden(batch, adds_words=adds_words)
         assert isinstance(residual, Traced)
         return residual
 

@@ -80,6 +80,8 @@ class PoolingModel:
                 self._backbone = Decoder(
                     described, context, max_model_len, media_tokens=media_tokens, media_layers=media_layers
                 )
+        if context.adapters is not None:
+            context.adapters.by_name.pop("lm_head", None)  # nobody draws tokens
         self._adapters = {name: number for number, name in enumerate(config.adapters)}
         self.after = PostPooling(config.modules.after, context)
         self.scorer: Scorer | TransformersScorer | None = None

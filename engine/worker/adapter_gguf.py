@@ -20,6 +20,8 @@ from ..model_config.model_spec import ModelSpec
 from ..model_config.recurrent_spec import GatedDeltaSpec
 from .adapter_addition import Addition, Matrices, check_rank, not_adapted
 
+_TABLE: Final = "token_embd.weight"
+"""Of which A is stored by token."""
 _BLOCK: Final = re.compile(r"blk\.(\d{1,9})\.(.+)")
 
 
@@ -52,7 +54,9 @@ def _addition(
         raise not_adapted(pair.name)
     check_rank(pair.name, pair.rank, max_rank)
     experts = len(own) if len(own) > 1 else len(own[0].linears)
-    for tensor, shape in ((pair.down, (own[0].inputs, pair.rank)), (pair.up, (pair.rank, own[0].outputs))):
+    sizes = own[0].inputs, pair.rank
+    is_table = pair.name == _TABLE
+    for tensor, shape in ((pair.down, sizes[::-1] if is_table else sizes), (pair.up, (pair.rank, own[0].outputs))):
         wanted = shape if experts == 1 else (*shape, experts)
         if tensor.shape != wanted:
             raise CheckpointError(f"{tensor.name} is {list(tensor.shape)}, expected {list(wanted)}")
@@ -63,7 +67,7 @@ def _addition(
             reader = TensorReader(Path("the adapter"), stream)
             down, up = reader.read(pair.down, torch.float32, 0, 0.0), reader.read(pair.up, torch.float32, heads, 0.0)
         if experts == 1:
-            return [[(down, up)]]
+            return [[(down.T if is_table else down, up)]]
         each = list(zip(down.unbind(), up.unbind(), strict=True))
         return [[one] for one in each] if len(own) > 1 else [each]
 

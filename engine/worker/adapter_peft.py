@@ -15,6 +15,9 @@ from .adapter_addition import Addition, Matrices, check_rank, not_adapted
 
 _BASE: Final = "base_model.model."
 _DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
+_ENDINGS: Final = {_DOWN: _DOWN, _UP: _UP, ".lora_embedding_A": _DOWN, ".lora_embedding_B": _UP}
+"""Of names; embeddings have their own."""
+_OUTER: Final = ("embed_tokens", "lm_head")
 _WRAPPED: Final = ".base_layer"
 """PEFT wraps the second parameter of a module around the first."""
 _FLOATS: Final = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -67,11 +70,11 @@ def _addition(
 def _paired(tensors: Sequence[StoredTensor], config: AdapterConfig) -> list[_Pair]:
     by_module: dict[str, dict[str, StoredTensor]] = {}
     for tensor in tensors:
-        name = tensor.name.replace(".default.weight", ".weight")
-        ending = next((each for each in (_DOWN, _UP) if name.endswith(each)), None)
+        name = tensor.name.replace(".default.weight", ".weight").removesuffix(".default")
+        ending = next((each for each in _ENDINGS if name.endswith(each)), None)
         if ending is None:
             raise CheckpointError(f"{WEIGHTS} holds {tensor.name[:200]!r}; expected lora_A and lora_B of linear layers")
-        by_module.setdefault(name.removesuffix(ending).removeprefix(_BASE), {})[ending] = tensor
+        by_module.setdefault(name.removesuffix(ending).removeprefix(_BASE), {})[_ENDINGS[ending]] = tensor
     if not by_module:
         raise CheckpointError(f"{WEIGHTS} holds no tensors")
     found = []
@@ -106,9 +109,14 @@ def _stored_name(module: str, places: AdapterPlaces) -> str | None:
     if module in places.by_name:
         return module
     before, layers, rest = module.partition("layers.")
-    if not layers or before not in _TEXT_PARTS:
+    if not layers:
+        before, _, last = module.rpartition(".")
+        if last not in _OUTER:
+            return None
+        before, layers, rest = f"{before}." if before else "", last, ""
+    if before not in _TEXT_PARTS:
         return None
-    return next((name for part in _TEXT_PARTS if (name := f"{part}layers.{rest}") in places.by_name), None)
+    return next((name for part in _TEXT_PARTS if (name := f"{part}{layers}{rest}") in places.by_name), None)
 
 
 def _check(pair: _Pair, places: Sequence[AdapterPlace], config: AdapterConfig, max_rank: int) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from stentor.protocols.ipc.steps import RowStep
 
+from ..layers.adapters import AdapterRows, rows_among
 from ..layers.forward_batch import LayerCache, Taps
 from ..models.decoder import Decoder
 from ..models.pooling_model import PoolingModel
@@ -33,6 +34,8 @@ class Passed:
     """Where each row begins in the hidden states, and these, where they were asked for."""
     taps: torch.Tensor | None = None
     """float [tokens, layers · hidden]: the stream before the layers that were named."""
+    adapters: AdapterRows | None = None
+    """Of the hidden states, where rows have some."""
     findings: Findings = field(default_factory=Findings)
 
 
@@ -73,16 +76,21 @@ class ModelPass:
         if taps:
             batch = replace(batch, forward=replace(batch.forward, taps=tapped))
         hidden = self._model.forward(batch.forward)
+        adapters, last = batch.forward.adapter_rows, batch.last
+        of_last = rows_among(adapters, last, len(hidden)) if len(last) else None
         return Passed(
-            logits=self.logits(hidden[batch.last]) if len(batch.last) else None,
+            logits=self.logits(hidden[last], of_last) if len(last) else None,
             states=(batch.starts, hidden) if every else None,
             taps=torch.cat(tapped.found, dim=1) if taps else None,
+            adapters=adapters,
             findings=Findings() if extras is None else extras.read(batch, rows, hidden),
         )
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states [rows, hidden] → float32 [rows, vocabulary]."""
+    def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
+        """Hidden states [rows, hidden] → float32 [rows, vocabulary]; ``adapters`` are those of these rows."""
         assert not isinstance(self._model, PoolingModel), "a model that pools draws no tokens"
+        if isinstance(self._model, Decoder):
+            return self._model.logits(hidden, adapters=adapters)
         return self._model.logits(hidden)
 
     def _run_program(self, rows: Sequence[RowStep], *, every: bool) -> Passed:

@@ -137,15 +137,15 @@ class RowSampler:
         return tokens, logprobs
 
     def prompt_logprobs(
-        self, work: Iterable[PromptWork], hidden: torch.Tensor, logits_of: Callable[[torch.Tensor], torch.Tensor]
+        self, work: Iterable[PromptWork], logits_of: Callable[[int, int], torch.Tensor]
     ) -> list[PromptLogprobs]:
-        """What a step says about prompt tokens, of ``hidden`` [tokens, hidden], which ``logits_of`` turns into
-        logits."""
+        """What a step says about prompt tokens, whose logits ``logits_of`` makes: of the position in the step's batch
+        that it is given, and of so many in all."""
         found = []
         for each in work:
             positions: list[TokenLogprobs] = []
             for first, tokens in each.pieces():
-                logits = logits_of(hidden[first : first + len(tokens)])
+                logits = logits_of(first, len(tokens))
                 positions += self._sampler.prompt_logprobs(logits, tokens, each.top)
             found.append(PromptLogprobs(slot=each.slot, start=each.start, positions=positions))
         return found

@@ -8,6 +8,7 @@ import torch
 
 from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
 
+from ..layers.adapters import rows_among
 from ..layers.forward_batch import LayerCache
 from ..models.decoder import Decoder
 from ..models.draft_head import DraftHead
@@ -113,7 +114,13 @@ class SyncCompute:
         prompts = []
         if passed.states is not None:
             starts, hidden = passed.states
-            prompts = self._sampler.prompt_logprobs(self.rows.prompt_work(rows, starts), hidden, self._pass.logits)
+            adapters, device = passed.adapters, hidden.device
+
+            def logits_of(first: int, count: int) -> torch.Tensor:
+                wanted = torch.arange(first, first + count, device=device)
+                return self._pass.logits(hidden[first : first + count], rows_among(adapters, wanted, len(hidden)))
+
+            prompts = self._sampler.prompt_logprobs(self.rows.prompt_work(rows, starts), logits_of)
         return StepResult(
             epoch=plan.epoch,
             step=plan.step,

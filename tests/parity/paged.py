@@ -146,5 +146,9 @@ class PagedDecoder:
         for extras in (self._states, self._adapters):
             batch = batch if extras is None else extras.extend(batch, steps)
         hidden = self.model.forward(batch)
-        logits = self.model.logits(hidden).clone()  # packed, they are good until the next step only
+        if isinstance(self.model, Decoder):
+            logits = self.model.logits(hidden, adapters=batch.adapter_rows)
+        else:
+            logits = self.model.logits(hidden)
+        logits = logits.clone()  # packed, they are good until the next step only
         return list(torch.split_with_sizes(logits, [count for _, _, count in spans]))

@@ -93,7 +93,7 @@ def check_beside_base(
     in a model without adapters."""
     ours, plain = (PagedDecoder(folder, max_lora_rank=most, packed=packed, invariant=invariant) for most in (rank, 0))
     ours.load(0, folder / "adapter")
-    prompt = prompt_of(1, 20)
+    prompt = prompt_of(1, 32)
     for slot, adapter in enumerate((0, -1)):
         ours.add(slot, prompt, adapter=adapter)
         plain.add(slot, prompt)
@@ -101,7 +101,7 @@ def check_beside_base(
     assert (expected - expected_logits(model, prompt)).abs().max() > 0.1, (
         "an adapter that changes nothing shows nothing"
     )
-    for start, count in ((0, 13), (13, 6), (19, 1)):
+    for start, count in ((0, 13), (13, 18), (31, 1)):
         spans = [(slot, start, count) for slot in (0, 1)]
         changed, same = ours.run(*spans)
         assert_close(changed, expected[start : start + count])
@@ -149,6 +149,7 @@ def test_shared_experts_and_their_gate_are_added_to(packed: bool | None, tmp_pat
 MIXERS = {
     "deepseek-v2": ("q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     "deepseek-v3": ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
+    "deepseek-v3.2": ("wq_b", "wk", "weights_proj", "q_a_proj", "kv_b_proj", "o_proj"),
     "falcon-h1": ("in_proj", "out_proj", "q_proj", "gate_proj"),
     "gemma4-small": ("q_proj", "o_proj", "per_layer_input_gate", "per_layer_projection"),
     "lfm2": ("in_proj", "out_proj"),
@@ -165,6 +166,31 @@ def test_recurrent_latent_and_shared_mixers_are_added_to(name: str, invariant: b
     added = save_adapter(model, tmp_path / "adapter", targets=MIXERS[name], rank=2, size=0.15)
     assert {module.rpartition(".")[2] for module in added} == set(MIXERS[name])
     check_beside_base(model, tmp_path, added, invariant=invariant)
+
+
+@pytest.mark.parametrize("packed", [None, False], ids=["program", "called"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "llama-wide-heads"])
+def test_embeddings_and_heads_are_added_to_also_where_they_are_one(
+    name: str, packed: bool | None, tmp_path: Path
+) -> None:
+    """By themselves: what is added to embeddings is not added to the head, as in PEFT before weights are merged."""
+    model = tiny.make(name, tmp_path)
+    for targets in (("embed_tokens",), ("lm_head", "v_proj")):
+        added = save_adapter(model, tmp_path / "adapter", targets=targets, rank=2, size=0.5)
+        check_beside_base(model, tmp_path, added, packed=packed)
+
+
+def test_log_probabilities_of_prompts_are_those_of_the_adapted_head(base: tuple[Any, Path], tmp_path: Path) -> None:
+    model, folder = base
+    other = merged(model, save_adapter(model, tmp_path, targets=("lm_head",), size=0.5))
+    engine, prompt = LocalEngine(model_config(folder, enable_lora=True, max_num_seqs=4)), prompt_of(1, 20)
+    params, ref = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0), AdapterRef(1, "a", str(tmp_path))
+    asked = {engine.submit(prompt, params): model, engine.submit(prompt, params, adapter=ref): other}
+    engine.run()
+    for rid, theirs in asked.items():
+        told = [each for each in engine.prompts[rid].logprobs or () if each is not None]
+        wanted = expected_logits(theirs, prompt)[:-1].log_softmax(1).gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
+        assert_close(torch.tensor([each.logprob for each in told]), wanted)
 
 
 def test_ranks_and_alphas_of_single_modules_and_rank_stabilised_scales_are_read(
@@ -208,7 +234,6 @@ def test_over_a_base_that_is_quantised_an_adapter_changes_what_it_changes_of_a_p
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"targets": ("lm_head",)}, "lm_head"),
         ({"rank": 9}, "--max-lora-rank"),
         ({"use_dora": True}, "DoRA"),
         ({"bias": "all"}, "bias"),
@@ -235,8 +260,9 @@ def test_a_served_model_draws_with_each_adapter_what_merged_weights_draw_also_af
 ) -> None:
     model, folder = base
     models = {0: model}
-    for number in (1, 2, 3):
-        models[number] = merged(model, save_adapter(model, tmp_path / str(number), number))
+    for number, more in ((1, ()), (2, ("embed_tokens",)), (3, ("embed_tokens", "lm_head"))):
+        added = save_adapter(model, tmp_path / str(number), number, targets=(*ALL, *more))
+        models[number] = merged(model, added)
     refs = {number: AdapterRef(number, str(number), str(tmp_path / str(number))) for number in (1, 2, 3)}
     limits = {"max_loras": 2, "max_lora_rank": 4, "max_cpu_loras": 2, "max_num_seqs": 4}
     engine = LocalEngine(model_config(folder, enable_lora=True, speculative=drafts, **limits))

@@ -51,6 +51,10 @@ def save(
         down = (torch.randn(*experts, RANK, inputs, generator=generator) * 0.3).to(DTYPES[kind]).float()
         up = (torch.randn(*experts, outputs, RANK, generator=generator) * 0.3).to(DTYPES[kind]).float()
         stored = names.get_name(f"{name}.weight", (".weight",))
+        if stored == "token_embd.weight":  # A by token, and the product turned
+            writer.add_tensor(f"{stored}.lora_a", up.numpy())
+            writer.add_tensor(f"{stored}.lora_b", down.T.contiguous().numpy())
+            return up @ down * (alpha / RANK if alpha else 1.0)
         converted = as_converted(up.numpy(), f"{name}.weight", model.config, arch)
         for ending, values in (("lora_a", down.numpy()), ("lora_b", converted)):
             if kind == Kind.F32:
@@ -112,6 +116,14 @@ def test_queries_and_keys_that_were_permuted_and_all_else_are_added_to_where_the
 
 
 @pytest.mark.parametrize("kind", ["gguf", "safetensors"])
+def test_embeddings_and_the_head_are_added_to(kind: str, tmp_path: Path) -> None:
+    model = tiny_model("llama").eval()
+    added = save(tmp_path / "a.gguf", model, "llama", ("embed_tokens", "lm_head"))
+    assert len(added) == 2
+    check(model, base(kind, model, "llama", tmp_path), tmp_path / "a.gguf", added)
+
+
+@pytest.mark.parametrize("kind", ["gguf", "safetensors"])
 @pytest.mark.parametrize("arch", ["llama", "qwen3moe"])
 def test_experts_that_are_stored_together_are_added_to_one_by_one(arch: str, kind: str, tmp_path: Path) -> None:
     model = made(arch)
@@ -133,7 +145,6 @@ def test_matrices_in_half_precision_and_without_a_factor_are_read(tmp_path: Path
     [
         ({"general.type": "model"}, "general.type is 'model'"),
         ({"adapter.type": "hypernet"}, "adapter.type 'hypernet'"),
-        ({"targets": ("embed_tokens",)}, "token_embd"),
     ],
 )
 def test_what_is_no_adapter_of_the_model_is_refused_in_a_line(
@@ -141,8 +152,7 @@ def test_what_is_no_adapter_of_the_model_is_refused_in_a_line(
 ) -> None:
     model = tiny_model("llama").eval()
     path = base("safetensors", model, "llama", tmp_path)
-    targets = changes.pop("targets", ("q_proj",))
-    save(tmp_path / "a.gguf", model, "llama", targets, **changes)
+    save(tmp_path / "a.gguf", model, "llama", ("q_proj",), **changes)
     with pytest.raises(CheckpointError, match=says):
         PagedDecoder(path, max_lora_rank=RANK).load(0, tmp_path / "a.gguf")
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
@@ -156,6 +166,9 @@ def test_a_file_of_another_model_and_one_of_too_high_a_rank_are_refused(tmp_path
     save(tmp_path / "a.gguf", tiny_model("gemma2"), "gemma2", ("q_proj",))
     with pytest.raises(CheckpointError, match=r"blk\.0\.attn_q\.weight\.lora_. is .*, expected"):
         PagedDecoder(path, max_lora_rank=RANK).load(0, tmp_path / "a.gguf")
+    save(tmp_path / "b.gguf", tiny_model("phi3"), "phi3", ("qkv_proj",))
+    with pytest.raises(CheckpointError, match=r"it changes 'blk\.0\.attn_qkv\.weight', which this model has not"):
+        PagedDecoder(path, max_lora_rank=RANK).load(0, tmp_path / "b.gguf")
     save(tmp_path / "b.gguf", model, "llama")
     with pytest.raises(CheckpointError, match="--max-lora-rank"):
         PagedDecoder(path, max_lora_rank=RANK - 1).load(0, tmp_path / "b.gguf")

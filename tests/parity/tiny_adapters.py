@@ -34,16 +34,19 @@ def save_adapter(
     stored: dict[str, torch.Tensor] = {}
     added: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
-        if name.rpartition(".")[2] not in targets or not isinstance(module, torch.nn.Linear):
+        if name.rpartition(".")[2] not in targets or not isinstance(module, torch.nn.Linear | torch.nn.Embedding):
             continue
-        outputs, inputs = module.weight.shape
+        is_table = isinstance(module, torch.nn.Embedding)
+        outputs, inputs = reversed(module.weight.shape) if is_table else module.weight.shape
         r = next((value for key, value in (ranks or {}).items() if name.endswith(key)), rank)
         own = next((value for key, value in (alphas or {}).items() if name.endswith(key)), alpha)
         down = (torch.randn(r, inputs, generator=generator) * size).to(dtype)
         up = (torch.randn(outputs, r, generator=generator) * size).to(dtype)
-        stored[f"base_model.model.{name}.lora_A.weight"] = down
-        stored[f"base_model.model.{name}.lora_B.weight"] = up
-        added[name] = up.float() @ down.float() * (own / (math.sqrt(r) if rslora else r))
+        for which, matrix in (("A", down), ("B", up)):
+            ending = f"lora_embedding_{which}" if is_table else f"lora_{which}.weight"
+            stored[f"base_model.model.{name}.{ending}"] = matrix
+        delta = up.float() @ down.float() * (own / (math.sqrt(r) if rslora else r))
+        added[name] = delta.T if is_table else delta
     assert added
     config = {
         "r": rank,
@@ -122,8 +125,11 @@ def save_experts_together(
 
 
 def merged(model: Any, added: Mapping[str, torch.Tensor]) -> Any:
-    """A copy of the model whose weights, of modules or parameters by name, have it."""
+    """A copy of the model whose weights, of modules or parameters by name, have it; a head that was the embeddings is
+    one by itself."""
     changed = copy.deepcopy(model)
+    if getattr(model.config, "tie_word_embeddings", False) and hasattr(model, "lm_head"):
+        changed.lm_head.weight = torch.nn.Parameter(changed.lm_head.weight.detach().clone())
     parameters = dict(changed.named_parameters())
     with torch.no_grad():
         for name, delta in added.items():
