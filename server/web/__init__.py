@@ -14,7 +14,8 @@
     attachments.js  files that go with a message                media.js        those of messages that were kept
     voice.js        the tab "Voice"                             session.js      a realtime session over a WebSocket
     sound.js        microphone, files, loudspeaker              worklets.js     what runs in the audio thread
-    log.js          the list of events
+    log.js          the list of events                          live.js         the tab "Live"
+    figures.js      rates and percentiles between two answers
 """
 
 from collections.abc import Mapping
@@ -37,8 +38,10 @@ FILES: Final = (
     "chat.js",
     "conversation.js",
     "dom.js",
+    "figures.js",
     "highlight.js",
     "history.js",
+    "live.js",
     "log.js",
     "markdown.js",
     "media.js",

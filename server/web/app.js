@@ -1,6 +1,7 @@
 import { call, keyInUse, useKey } from "./api.js";
 import { offerModels, startChat } from "./chat.js";
 import { element } from "./dom.js";
+import { showLive } from "./live.js";
 import { offer } from "./models.js";
 import { startPanels } from "./panels.js";
 import { startTheme } from "./theme.js";
@@ -17,6 +18,7 @@ function show(tab) {
     element(each.getAttribute("aria-controls")).hidden = !chosen;
   }
   if (tab.id !== "voice-tab") leaveVoice();
+  showLive(tab.id === "live-tab");
   window.history.replaceState(null, "", `${location.pathname}${location.search}#${tab.getAttribute("aria-controls")}`);
 }
 
@@ -68,6 +70,7 @@ element("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey(element("key").value);
   load();
+  showLive(!element("live").hidden);
 });
 
 startTheme();

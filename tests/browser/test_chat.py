@@ -1,4 +1,4 @@
-"""Conversations on the page: Markdown, branches, what is kept, what is shown under an answer; in Chromium, no model.
+"""Conversations on the page: Markdown, branches, what is kept, what is shown under an answer; phones, figures of now.
 
 All tests share a server, whose model says what the test wants, and a page; each begins a new chat.
 """
@@ -250,3 +250,60 @@ async def test_conversations_outlast_a_reload_and_are_searched_renamed_exported_
     )
     await page.set_input_files("#history-file", file)
     await expect(page.locator("#chat-messages .wrong .said")).to_contain_text("is damaged")
+
+
+async def test_the_figures_of_now_are_drawn_while_somebody_looks(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await page.click("#live-tab")
+    cards = page.locator("#live-cards .card")
+    await expect(cards).to_have_count(7)
+    await expect(cards.filter(has_text="Running").locator("p")).to_have_text(str(visit.engine.stats.running))
+    await expect(cards.filter(has_text="KV cache").locator("p")).to_have_text("50 %")
+    await expect(cards.filter(has_text="First token").locator("p")).not_to_contain_text("ms")  # in the last half minute
+    await expect(page.locator("#live-models tr")).to_contain_text("fake-model")
+    await page.click("#chat-tab")
+
+
+async def test_a_phone_has_room_for_the_message_and_nothing_beside_the_screen(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await page.set_viewport_size({"width": 390, "height": 800})
+    await page.reload()
+    await expect(page.locator("#chat-settings")).to_be_hidden()
+    for tab in ("voice", "live", "chat"):
+        await page.click(f"#{tab}-tab")
+        assert await page.evaluate("document.documentElement.scrollWidth") == 390, tab
+    message, header = await page.locator("#chat-input").bounding_box(), await page.locator("header").bounding_box()
+    assert message is not None
+    assert message["width"] > 250
+    assert header is not None
+    assert header["height"] < 60
+    await expect(page.locator("#chat-history")).to_be_hidden()
+    await page.click("#history-show")
+    await expect(page.locator("#history-search")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#chat-history")).to_be_hidden()
+    await page.set_viewport_size({"width": 1280, "height": 720})
+
+
+async def test_the_page_is_dark_where_the_system_or_the_reader_wants_it_and_tabs_answer_to_arrows(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page, ground = visit.page, "getComputedStyle(document.body).backgroundColor"
+    light, dark = "rgb(246, 247, 247)", "rgb(15, 21, 20)"
+    for scheme, shown in (("light", light), ("dark", dark)):
+        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        assert await page.evaluate(ground) == shown
+    await page.click("#theme")
+    assert await page.evaluate(ground) == light
+    await page.click("#theme")
+    await page.emulate_media(color_scheme="light")
+    await page.reload()
+    assert await page.evaluate(ground) == dark
+    await page.focus("#chat-tab")
+    await page.keyboard.press("ArrowRight")
+    await expect(page.locator("#voice-tab")).to_be_focused()
+    await expect(page.locator("#voice")).to_be_visible()
