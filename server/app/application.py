@@ -24,7 +24,7 @@ from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
 from ..api.ollama import route as ollama
-from ..api.ops import adapters, control, models, operations, page, tokens
+from ..api.ops import adapters, control, models, operations, page, stats, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
@@ -92,6 +92,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *models.routes(state.chat, state.auxiliary.embedding),
             *tokens.routes(state.chat),
             *operations.routes(state.admission, state.metrics),
+            *stats.routes(state.metrics, state.access.keys),
             *control.routes(state.control, state.admission, state.access.keys),
             *adapters.routes(state.chat, state.access.keys),
             *files.routes(state.for_store),

@@ -31,7 +31,7 @@ from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
 from ..api.ollama import route as ollama
-from ..api.ops import adapters, control, models, operations, page, tokens
+from ..api.ops import adapters, control, models, operations, page, stats, tokens
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
@@ -284,7 +284,7 @@ OPERATIONS: Final[Operations] = {
 
 def routes(access: AccessControl) -> list[Route]:
     families = (
-        *(chat, completions, conversations, messages, models, tokens, operations, control, adapters),
+        *(chat, completions, conversations, messages, models, tokens, operations, stats, control, adapters),
         *(responses, files, batches),
         realtime,
         transcriptions,

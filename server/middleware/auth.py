@@ -167,9 +167,10 @@ def _foreign_host(name: str, *, keyless: bool) -> _Refusal:
 
 
 class AdminRoute(Route):
-    """A route that changes the server: it wants an admin key, and is closed where the server has none.
+    """A route that changes the server or tells of all its callers: it wants an admin key.
 
-    It stands behind :class:`RequireKey` like all others.
+    Where the server has none it is closed, or, if ``open_without``, takes any key. It stands behind
+    :class:`RequireKey` like all others.
     """
 
     def __init__(
@@ -179,22 +180,25 @@ class AdminRoute(Route):
         keys: Keyring,
         *,
         methods: Collection[str],
+        open_without: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(path, endpoint, methods=list(methods), **options)
-        self.app = _RequireAdmin(self.app, keys)
+        self.app = _RequireAdmin(self.app, keys, open_without)
 
 
 class _RequireAdmin:
-    def __init__(self, app: ASGIApp, keys: Keyring) -> None:
+    def __init__(self, app: ASGIApp, keys: Keyring, open_without: bool) -> None:
         self.app = app
         self._keys = keys
+        self._open_without = open_without
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = caller_of(scope)
-        if not self._keys.has_admin:
+        closed = not self._keys.has_admin
+        if closed and not self._open_without:
             await _refuse(scope, _CLOSED)(scope, receive, send)
-        elif caller.admin:
+        elif closed or caller.admin:
             await self.app(scope, receive, send)
         else:
             status = 401 if caller is ANYONE else 403

@@ -65,6 +65,8 @@ class Metrics:
     def __init__(self, model: str, engine: EngineFigures, others: Mapping[str, EngineFigures] | None = None) -> None:
         self.registry = CollectorRegistry()
         engines = {model: engine, **(others or {})}
+        self.engines: Final[Mapping[str, EngineFigures]] = engines
+        """By the names of their models."""
         self.registry.register(_EngineCollector(engines))
         self.server = ServerFigures(model, self.registry)
         self.realtime = RealtimeFigures(model, self.registry)
@@ -107,7 +109,7 @@ class Metrics:
             TOOL_OUTCOMES,
             buckets=_LONG,
         )
-        self.ttft = made.histogram(
+        self.ttft = made.quick(
             "time_to_first_token_seconds", "Seconds from the arrival of a request to its first token.", _TTFT
         )
         self.inter_token = made.quick(

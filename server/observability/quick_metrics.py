@@ -20,6 +20,10 @@ class QuickCounter:
         self._value = 0
         registry.register(self)
 
+    @property
+    def value(self) -> int:
+        return self._value
+
     def inc(self, amount: int) -> None:
         self._value += amount
 
@@ -45,6 +49,16 @@ class QuickHistogram:
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
+
+    @property
+    def bounds(self) -> list[float]:
+        """Upper bounds of the buckets but the last, which has none."""
+        return list(self._bounds)
+
+    @property
+    def counts(self) -> list[int]:
+        """Observations by bucket, each counted once."""
+        return list(self._counts)
 
     def collect(self) -> Iterator[Metric]:
         family = HistogramMetricFamily(self._name, self._text, labels=tuple(self._labels))

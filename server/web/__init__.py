@@ -2,13 +2,20 @@
 
 ::
 
-    index.html    the page
-    style.css
-    app.js        tabs, models, what both tabs share          api.js      addresses, key, errors, server-sent events
-    chat.js       the tab "Chat"                              voice.js    the tab "Voice"
-    session.js    a realtime session over a WebSocket         sound.js    microphone, files, loudspeaker
-    worklets.js   what runs in the audio thread               log.js      the list of events
-    attachments.js   files that go with a message
+    index.html      the page                                    style.css
+    app.js          tabs, models, what all tabs share           api.js          addresses, key, errors, events
+    dom.js          elements                                    theme.js        light and dark
+    models.js       names of models, lists of them              panels.js       what is shown beside a conversation
+    chat.js         the tab "Chat"                              answer.js       one answer, as it is made
+    conversation.js a tree of messages                          history.js      the list of conversations
+    store.js        where they are kept                         settings.js     what is asked for with each answer
+    message.js      one message, shown                          welcome.js      what an empty conversation shows
+    markdown.js     Markdown as elements                        highlight.js    colours for code
+    attachments.js  files that go with a message                media.js        those of messages that were kept
+    voice.js        the tab "Voice"                             session.js      a realtime session over a WebSocket
+    sound.js        microphone, files, loudspeaker              worklets.js     what runs in the audio thread
+    log.js          the list of events                          live.js         the tab "Live"
+    figures.js      rates and percentiles between two answers
 """
 
 from collections.abc import Mapping
@@ -24,15 +31,31 @@ INDEX: Final = "index.html"
 FILES: Final = (
     INDEX,
     "style.css",
-    "app.js",
+    "answer.js",
     "api.js",
-    "chat.js",
+    "app.js",
     "attachments.js",
-    "voice.js",
-    "session.js",
-    "sound.js",
-    "worklets.js",
+    "chat.js",
+    "conversation.js",
+    "dom.js",
+    "figures.js",
+    "highlight.js",
+    "history.js",
+    "live.js",
     "log.js",
+    "markdown.js",
+    "media.js",
+    "message.js",
+    "models.js",
+    "panels.js",
+    "session.js",
+    "settings.js",
+    "sound.js",
+    "store.js",
+    "theme.js",
+    "voice.js",
+    "welcome.js",
+    "worklets.js",
     "icon.svg",
 )
 PATHS: Final[Mapping[str, str]] = {"/" if name == INDEX else f"/page/{name}": name for name in FILES}

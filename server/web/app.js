@@ -1,8 +1,13 @@
 import { call, keyInUse, useKey } from "./api.js";
-import { offerAttachments, startChat } from "./chat.js";
+import { offerModels, startChat } from "./chat.js";
+import { element } from "./dom.js";
+import { showLive } from "./live.js";
+import { offer } from "./models.js";
+import { startPanels } from "./panels.js";
+import { startTheme } from "./theme.js";
 import { leaveVoice, startVoice } from "./voice.js";
 
-const element = (id) => document.getElementById(id);
+const AGAIN = 2000; // milliseconds until a server that is starting is asked again
 const tabs = [...document.querySelectorAll("[role=tab]")];
 
 function show(tab) {
@@ -13,24 +18,19 @@ function show(tab) {
     element(each.getAttribute("aria-controls")).hidden = !chosen;
   }
   if (tab.id !== "voice-tab") leaveVoice();
-  history.replaceState(null, "", `${location.pathname}${location.search}#${tab.getAttribute("aria-controls")}`);
+  showLive(tab.id === "live-tab");
+  window.history.replaceState(null, "", `${location.pathname}${location.search}#${tab.getAttribute("aria-controls")}`);
 }
 
 for (const tab of tabs) {
   tab.addEventListener("click", () => show(tab));
   tab.addEventListener("keydown", (event) => {
-    if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") return;
-    const next = tabs[(tabs.indexOf(tab) + 1) % tabs.length];
+    const step = { ArrowRight: 1, ArrowLeft: tabs.length - 1 }[event.key];
+    if (!step) return;
+    const next = tabs[(tabs.indexOf(tab) + step) % tabs.length];
     show(next);
     next.focus();
   });
-}
-
-function offer(select, names, none) {
-  const before = select.value;
-  select.replaceChildren(...names.map((name) => new Option(name, name)));
-  if (!names.length && none) select.append(new Option(none, ""));
-  if (names.includes(before)) select.value = before;
 }
 
 async function load() {
@@ -41,8 +41,7 @@ async function load() {
     const { data } = await (await call("v1/models")).json();
     const named = (kind) => data.filter((model) => (model.kind ?? "chat") === kind).map((model) => model.id);
     const [chat, transcription, speech] = ["chat", "transcription", "speech"].map(named);
-    offer(element("chat-model"), chat);
-    offerAttachments(data);
+    offerModels(data);
     offer(element("voice-model"), chat);
     offer(element("voice-transcription"), transcription, "none is served");
     const voices = speech.length ? (await (await call("v1/audio/voices")).json()).voices : [];
@@ -57,19 +56,26 @@ async function load() {
   } catch (error) {
     status.classList.add("wrong");
     status.textContent = error.status === 401 ? "This server wants an API key" : error.message;
-    if (error.status === 401) element("key").focus();
-    if (error.status === 503 || error instanceof TypeError) setTimeout(load, 2000);
+    if (error.status === 401) {
+      element("key-form").hidden = false;
+      element("key").focus();
+    }
+    if (error.status === 503 || error instanceof TypeError) setTimeout(load, AGAIN);
   }
 }
 
 element("key").value = keyInUse();
+element("key-form").hidden = !keyInUse();
 element("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey(element("key").value);
   load();
+  showLive(!element("live").hidden);
 });
 
+startTheme();
+startPanels();
 startChat();
 startVoice();
-show(location.hash === "#voice" ? tabs[1] : tabs[0]);
+show(tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash) ?? tabs[0]);
 load();

@@ -1,159 +1,228 @@
-// The tab "Chat": one conversation, answers as they are made.
+// The tab "Chat": the conversation that is shown, and what is sent.
 
-import { call, events } from "./api.js";
+import { answer } from "./answer.js";
 import { acceptFiles, Attachments } from "./attachments.js";
+import { add, asRequested, choose, newConversation, path, siblings, withdraw, wordsOf } from "./conversation.js";
+import { arrange, bubble, element, follow } from "./dom.js";
+import { History } from "./history.js";
+import { MessageView } from "./message.js";
+import { showHistory } from "./panels.js";
+import { Settings } from "./settings.js";
+import { welcome } from "./welcome.js";
 
-const element = (id) => document.getElementById(id);
+const SAVED_EVERY = 1000; // milliseconds, while an answer is made
+const TITLE = 60; // characters
+
 const messages = element("chat-messages");
 const input = element("chat-input");
 const attachments = new Attachments(element("chat-attached"), wrong);
-let conversation = begun();
+const settings = new Settings(() => {
+  conversation.settings = settings.values();
+  if (conversation.leaf) history.keep(conversation);
+});
+const history = new History({ onOpen: open, onDeleted: begin, onError: wrong });
 
-// What Clear puts in place of the one before: an answer that is still being made belongs to its own.
-function begun() {
-  return { said: [], answering: null };
-}
-
-// A bubble; text goes into its `said`.
-export function bubble(list, role, name) {
-  const message = document.createElement("div");
-  message.className = `message ${role}`;
-  const who = document.createElement("b");
-  who.textContent = name;
-  const said = document.createElement("span");
-  said.className = "said";
-  message.append(who, said);
-  list.append(message);
-  follow(list);
-  return message;
-}
-
-// Keeps the end in sight, unless its reader has scrolled up.
-export function follow(list) {
-  if (list.scrollHeight - list.scrollTop - list.clientHeight < 160) list.scrollTop = list.scrollHeight;
-}
+let conversation = newConversation();
+let views = new Map(); // by the id of a message
+let notes = []; // below the messages: errors, and questions that were not answered
+let answering = null; // what aborts the answer that is being made
+let models = [];
 
 function wrong(text) {
-  bubble(messages, "wrong", "Error").querySelector(".said").textContent = text;
+  const note = bubble("wrong", "Error");
+  note.lastChild.textContent = text;
+  notes.push(note);
+  draw();
 }
 
-function thoughtsOf(message) {
-  let thoughts = message.querySelector("details");
-  if (!thoughts) {
-    thoughts = document.createElement("details");
-    const summary = document.createElement("summary");
-    summary.textContent = "Thoughts";
-    thoughts.append(summary, document.createElement("span"));
-    message.insertBefore(thoughts, message.querySelector(".said"));
-  }
-  return thoughts.lastChild;
+// Draws the conversation; messages that are there already stay as they are.
+function draw() {
+  const nodes = path(conversation);
+  for (const node of nodes) if (!views.has(node.id)) views.set(node.id, new MessageView(node, ACTIONS));
+  nodes.forEach((node, at) => {
+    const alike = siblings(conversation, node);
+    const isLast = at === nodes.length - 1;
+    views.get(node.id).finish({ place: alike.indexOf(node), branches: alike.length, isLast, busy: Boolean(answering) });
+  });
+  const shown = [...nodes.map(({ id }) => views.get(id).place), ...notes];
+  arrange(messages, shown.length ? shown : [welcome(models, (text) => ask(text))]);
+  messages.setAttribute("aria-busy", Boolean(answering));
+  element("chat-send").hidden = Boolean(answering);
+  element("chat-stop").hidden = !answering;
+  follow(messages);
 }
 
-function request() {
-  const system = element("chat-system").value.trim();
-  const temperature = element("chat-temperature").value;
-  const tokens = element("chat-tokens").value;
-  return {
-    model: element("chat-model").value,
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation.said],
-    stream: true,
-    stream_options: { include_usage: true },
-    ...(temperature === "" ? {} : { temperature: Number(temperature) }),
-    ...(tokens === "" ? {} : { max_completion_tokens: Number(tokens) }),
-  };
-}
-
-function figures(began, first, usage) {
-  const now = performance.now();
-  element("chat-first").textContent = first ? `${Math.round(first - began)} ms` : "–";
-  const count = usage?.completion_tokens;
-  element("chat-rate").textContent = count > 1 && first ? ((count - 1) / ((now - first) / 1000)).toFixed(1) : "–";
-  element("chat-usage").textContent = usage ? `${usage.prompt_tokens} / ${count}` : "–";
-}
-
-async function send(text) {
+// Answers the message that is shown last, in a message of its own; false where nothing came of it.
+async function reply({ onto } = {}) {
   const mine = conversation;
-  const media = attachments.take();
-  const question = bubble(messages, "user", "You");
-  question.querySelector(".said").textContent = text;
-  question.querySelector(".said").before(...media.shown);
-  const answer = bubble(messages, "assistant live", element("chat-model").value);
-  const said = answer.querySelector(".said");
-  mine.answering = new AbortController();
-  busy(true);
-  const began = performance.now();
-  let first = null;
-  let usage = null;
-  let content = "";
-  let failure = null;
+  const model = settings.model;
+  const before = mine.leaf;
+  let body = null;
   try {
-    const parts = await media.parts();
-    const words = text ? [{ type: "text", text }] : [];
-    mine.said.push({ role: "user", content: parts.length ? [...parts, ...words] : text });
-    const response = await call("v1/chat/completions", { body: request(), signal: mine.answering.signal });
-    for await (const chunk of events(response)) {
-      usage = chunk.usage ?? usage;
-      const choice = chunk.choices[0];
-      const delta = choice?.delta ?? {};
-      const thought = delta.reasoning_content ?? delta.reasoning;
-      if (thought) thoughtsOf(answer).append(thought);
-      if (delta.content) said.append(delta.content);
-      if (thought || delta.content) first ??= performance.now();
-      if (choice?.finish_reason === "length") answer.classList.add("limited");
-      content += delta.content ?? "";
-      follow(messages);
-    }
+    body = settings.request(asRequested(path(mine)));
   } catch (error) {
-    if (error.name === "AbortError") answer.classList.add("cut");
-    else failure = error;
+    wrong(error.message);
+    return false;
   }
-  mine.answering = null;
-  if (mine !== conversation) return; // it has been cleared away
-  answer.classList.remove("live");
-  if (failure) wrong(failure.message);
-  if (content) {
-    mine.said.push({ role: "assistant", content });
-  } else {
-    // a question without an answer would be asked again with the next
-    if (mine.said.at(-1)?.role === "user") mine.said.pop();
-    if (!answer.querySelector("details")) answer.remove();
-    question.classList.add("unanswered");
-    if (!input.value && attachments.empty) {
-      input.value = text; // to be sent again
-      attachments.giveBack(media.taken);
-    }
-  }
-  figures(began, first, usage);
-  busy(false);
-}
-
-function busy(is) {
-  element("chat-send").disabled = is;
-  element("chat-stop").disabled = !is;
-  messages.setAttribute("aria-busy", is);
-}
-
-// Only what the chosen model takes may be attached; `models` are the server's cards.
-export function offerAttachments(models) {
-  const chosen = element("chat-model");
-  const offer = () => {
-    const taken = models.find((model) => model.id === chosen.value)?.input_modalities;
-    if (!taken) return;
-    element("chat-file").accept = attachments.limit(taken);
-    element("chat-attach").hidden = !element("chat-file").accept;
+  if (onto) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
+  const node = onto ?? add(mine, before, { role: "assistant", content: "", model });
+  const whole = node.content;
+  node.live = true;
+  answering?.abort();
+  const own = (answering = new AbortController());
+  draw();
+  const view = views.get(node.id);
+  let saved = Date.now();
+  let failure = null;
+  const onGrown = () => {
+    if (mine === conversation) view.grow(() => follow(messages));
+    if (Date.now() - saved < SAVED_EVERY) return;
+    saved = Date.now();
+    history.keep(mine);
   };
-  chosen.onchange = offer;
-  offer();
+  try {
+    await answer(node, body, { signal: own.signal, onGrown });
+  } catch (error) {
+    failure = error.message;
+  }
+  delete node.live;
+  const empty = !node.content && !node.reasoning && !node.tool_calls;
+  const came = onto ? node.content !== whole : !empty || (!failure && !node.cut);
+  if (empty && !came) withdraw(mine, node, before);
+  if (answering === own) answering = null;
+  if (came) await history.keep(mine);
+  if (mine !== conversation) return came;
+  if (failure) wrong(failure);
+  else draw();
+  if (!messages.contains(document.activeElement)) focusInput();
+  return came;
 }
 
-export function startChat() {
-  messages.dataset.empty = "Ask the model something.";
+// Puts a question after `parent` and has it answered. One that is not answered leaves the conversation as it was.
+async function ask(text, { parent = conversation.leaf, content = null } = {}) {
+  const mine = conversation;
+  const before = mine.leaf;
+  const media = content ? null : attachments.take();
+  notes = [];
+  let question = null;
+  try {
+    const parts = content ?? (await media.parts());
+    if (mine !== conversation) return attachments.giveBack(media.taken);
+    const words = text ? [{ type: "text", text }] : [];
+    question = add(mine, parent, { role: "user", content: parts.length ? [...parts, ...words] : text });
+  } catch (error) {
+    attachments.giveBack(media.taken);
+    wrong(error.message);
+    return;
+  }
+  mine.title ||= (text || "Attachment").slice(0, TITLE);
+  history.select(mine);
+  if (await reply()) return;
+  const view = views.get(question.id);
+  withdraw(mine, question, before);
+  views.delete(question.id);
+  if (mine !== conversation) return;
+  view.finish({ place: 0, branches: 1, isLast: false, busy: true });
+  view.place.classList.add("unanswered");
+  notes.unshift(view.place);
+  if (!input.value && attachments.empty) {
+    input.value = text; // to be sent again
+    if (media) attachments.giveBack(media.taken);
+  }
+  draw();
+}
+
+const ACTIONS = {
+  edit(node, text) {
+    const content = Array.isArray(node.content) ? node.content.filter(({ type }) => type !== "text") : [];
+    ask(text, { parent: node.parent, content });
+  },
+  async again(node) {
+    const before = conversation.leaf;
+    const mine = conversation;
+    notes = [];
+    conversation.leaf = node.parent;
+    if (await reply()) return;
+    mine.leaf = before;
+    if (mine === conversation) draw();
+  },
+  goOn(node) {
+    notes = [];
+    reply({ onto: node });
+  },
+  turn(node, step) {
+    const alike = siblings(conversation, node);
+    choose(conversation, alike[alike.indexOf(node) + step]);
+    notes = [];
+    draw();
+    history.keep(conversation);
+  },
+  async results(node, texts) {
+    const mine = conversation;
+    notes = [];
+    const told = node.tool_calls.map(({ id, function: { name } }, at) =>
+      add(mine, mine.leaf, { role: "tool", content: texts[at], tool_call_id: id, name }),
+    );
+    if (await reply()) return;
+    for (const result of told) withdraw(mine, result, node.id);
+    if (mine === conversation) draw();
+  },
+};
+
+// Leaves what is shown; an answer that is being made is cut there and kept.
+function show(next) {
+  answering?.abort();
+  answering = null;
+  conversation = next;
+  views = new Map();
+  notes = [];
+  history.select(conversation);
+  settings.show(conversation.settings);
+  messages.replaceChildren();
+  draw();
+  messages.scrollTop = messages.scrollHeight;
+  showHistory(false);
+  focusInput();
+}
+
+function open(chosen) {
+  if (chosen !== conversation) show(chosen);
+  else showHistory(false);
+}
+
+function begin() {
+  show(newConversation(settings.values()));
+}
+
+// Only what the chosen model takes may be attached; `cards` are the server's.
+export function offerModels(cards) {
+  models = cards;
+  settings.offer(cards.filter(({ kind }) => (kind ?? "chat") === "chat"));
+  offerAttachments();
+  draw();
+  if (document.activeElement === document.body) focusInput();
+}
+
+// Lets the reader write, but does not raise the keyboard of a phone over what there is to read.
+function focusInput() {
+  if (matchMedia("(pointer: fine)").matches) input.focus();
+}
+
+function offerAttachments() {
+  const taken = models.find(({ id }) => id === settings.model)?.input_modalities;
+  if (!taken) return;
+  element("chat-file").accept = attachments.limit(taken);
+  element("chat-attach").hidden = !element("chat-file").accept;
+}
+
+export async function startChat() {
+  element("chat-model").addEventListener("change", offerAttachments);
   element("chat-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = input.value.trim();
-    if ((!text && attachments.empty) || conversation.answering) return;
+    if ((!text && attachments.empty) || answering) return;
     input.value = "";
-    send(text);
+    ask(text);
   });
   input.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -166,11 +235,15 @@ export function startChat() {
     attachments.add(event.target.files);
     event.target.value = ""; // the same file may be chosen again
   });
-  element("chat-stop").addEventListener("click", () => conversation.answering?.abort());
-  element("chat-clear").addEventListener("click", () => {
-    conversation.answering?.abort();
-    conversation = begun();
-    messages.replaceChildren();
-    busy(false);
+  element("chat-stop").addEventListener("click", () => answering?.abort());
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || element("chat").hidden) return;
+    if (document.body.classList.contains("drawer")) showHistory(false);
+    else answering?.abort();
   });
+  element("chat-clear").addEventListener("click", begin);
+  draw();
+  await history.load();
+  const [last] = history.conversations;
+  if (last && !conversation.leaf && !answering && last.id === sessionStorage.getItem("stentor-shown")) open(last);
 }

@@ -1,11 +1,10 @@
 // The tab "Voice": a realtime session, by microphone or from a file.
 
-import { bubble, follow } from "./chat.js";
+import { bubble as made, element, follow } from "./dom.js";
 import { EventLog } from "./log.js";
 import { Session } from "./session.js";
 import { Player, fromBase64, levelOf, microphone, recording } from "./sound.js";
 
-const element = (id) => document.getElementById(id);
 const messages = element("voice-messages");
 const log = new EventLog(element("voice-log-list"), element("voice-log-count"), element("voice-log-audio"));
 
@@ -25,6 +24,13 @@ let silence = null; // milliseconds that end a turn, where they are fixed
 let hushed = Promise.resolve(); // once the last interruption has been told to the server
 
 const SETTINGS = ["voice", "transcription", "modality", "turns", "silence", "instructions"].map((name) => `voice-${name}`);
+
+function bubble(list, role, name) {
+  const message = made(role, name);
+  list.append(message);
+  follow(list);
+  return message;
+}
 
 function state(text) {
   element("voice-state").textContent = text;

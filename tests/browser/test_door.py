@@ -34,7 +34,7 @@ async def test_the_page_works_below_a_prefix_with_a_key_that_is_typed_in() -> No
         await expect(status).to_contain_text(" at 127.0.0.1")
         await page.fill("#chat-input", "hello")
         await page.click("#chat-send")
-        await expect(page.locator("#chat-usage")).to_contain_text("/")
+        await expect(page.locator("#chat-messages .assistant .figures-line")).to_contain_text("tokens")
         assert await page.locator("#chat-messages .assistant .said").inner_text()
         assert await page.locator("#voice-modality").input_value() == "text"  # nobody speaks here
         await page.reload()

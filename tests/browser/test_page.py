@@ -69,11 +69,12 @@ def test_an_answer_is_streamed_and_measured(browser: "Browser", address: str) ->
         page.fill("#chat-temperature", "0")
         page.fill("#chat-input", QUESTION)
         page.press("#chat-input", "Enter")
-        expect(page.locator("#chat-usage")).to_contain_text("/", timeout=SECONDS)
+        figures = page.locator("#chat-messages .assistant .figures-line")
+        expect(figures).to_contain_text("tokens/s", timeout=SECONDS)
         asked, answer = page.locator("#chat-messages .said").all_inner_texts()
         assert asked == QUESTION
         assert "Paris" in answer
-        expect(page.locator("#chat-first")).to_contain_text("ms")
+        expect(figures).to_contain_text("first token")
         page.fill("#chat-tokens", "1000000")
         page.fill("#chat-input", "And of Italy?")
         page.click("#chat-send")

@@ -1,0 +1,60 @@
+// Elements, made and found.
+
+export const element = (id) => document.getElementById(id);
+
+// An element with properties, those of `dataset` and of ARIA too, and what it holds: text and elements.
+export function make(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null) continue;
+    if (name.includes("-") || name === "role" || name === "for") made.setAttribute(name, value);
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made[name] = value;
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+// Makes `children` what `list` holds, and leaves alone those that are there already: they keep focus, sound and scroll.
+export function arrange(list, children) {
+  children.forEach((child, place) => {
+    if (list.children[place] !== child) list.insertBefore(child, list.children[place] ?? null);
+  });
+  while (list.children.length > children.length) list.lastElementChild.remove();
+}
+
+// Keeps the end in sight, unless its reader has scrolled up.
+export function follow(list) {
+  if (list.scrollHeight - list.scrollTop - list.clientHeight < 160) list.scrollTop = list.scrollHeight;
+}
+
+// A bubble with a name; text goes into its `said`.
+export function bubble(role, name) {
+  const said = make("div", { className: "said" });
+  return make("div", { className: `message ${role}` }, make("b", {}, name), said);
+}
+
+// Puts text on the clipboard, and says so on the button. The clipboard's own interface is only there under https and on
+// this machine.
+export async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const carrier = make("textarea", { value: text, className: "unseen" });
+    document.body.append(carrier);
+    carrier.select();
+    document.execCommand("copy");
+    carrier.remove();
+    button.focus();
+  }
+  const before = button.textContent;
+  button.textContent = "✓";
+  setTimeout(() => (button.textContent = before), 1200);
+}
+
+// Gives the reader a file.
+export function download(name, type, text) {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  make("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}

@@ -1,0 +1,145 @@
+// One message of a conversation as it is shown: its words, thoughts, tool calls, figures, and what can be done with it.
+
+import { wordsOf } from "./conversation.js";
+import { copy, make } from "./dom.js";
+import { Growing } from "./markdown.js";
+import { mediaOf } from "./media.js";
+import { shortName } from "./models.js";
+
+function nameOf({ role, model, name }) {
+  if (role === "assistant") return model ? shortName(model) : "Assistant";
+  return role === "user" ? "You" : `Result of ${name ?? "a tool"}`;
+}
+
+export class MessageView {
+  // `actions`: edit(node, text), again(node), goOn(node), turn(node, step), results(node, texts).
+  constructor(node, actions) {
+    this.node = node;
+    this.actions = actions;
+    this.said = make("div", { className: "said" });
+    this.text = node.role === "assistant" ? new Growing(this.said) : null;
+    this.thoughts = null;
+    this.calls = make("div", { className: "calls" });
+    this.foot = make("div", { className: "foot" });
+    const parts = [make("b", {}, nameOf(node)), ...mediaOf(node), this.said, this.calls, this.foot];
+    this.place = make("div", { className: `message ${node.role}` }, ...parts);
+    this.pending = false;
+  }
+
+  // Shows more of an answer, at most once a frame.
+  grow(onShown) {
+    if (this.pending) return;
+    this.pending = true;
+    requestAnimationFrame(() => {
+      this.pending = false;
+      this.draw();
+      onShown();
+    });
+  }
+
+  draw() {
+    const { node } = this;
+    if (this.text) this.text.show(node.content ?? "");
+    else this.said.textContent = wordsOf(node);
+    for (const mark of ["live", "cut", "limited"]) this.place.classList.toggle(mark, Boolean(node[mark]));
+    if (node.reasoning) this.think(node.reasoning);
+    if (node.tool_calls) this.drawCalls(node.tool_calls);
+  }
+
+  // What stands below the words; `place` of how many `branches` this is, and whether it may be acted on now.
+  finish({ place, branches, isLast, busy }) {
+    this.draw();
+    const { node, actions } = this;
+    const button = (label, name, onclick) => make("button", { type: "button", title: name, "aria-label": name, onclick }, label);
+    const parts = [];
+    if (branches > 1) {
+      const earlier = button("‹", "Earlier version", () => actions.turn(node, -1));
+      const later = button("›", "Later version", () => actions.turn(node, 1));
+      earlier.disabled = busy || place === 0;
+      later.disabled = busy || place === branches - 1;
+      parts.push(make("span", { className: "branches" }, earlier, make("span", {}, `${place + 1}/${branches}`), later));
+    }
+    if (!node.live) {
+      const copied = button("Copy", "Copy the text", () => copy(wordsOf(node), copied));
+      parts.push(copied);
+      if (!busy && node.role === "user") parts.push(button("Edit", "Edit and send again", () => this.edit()));
+      if (!busy && node.role === "assistant") parts.push(button("Regenerate", "Answer anew", () => actions.again(node)));
+      if (!busy && isLast && (node.limited || node.cut) && node.content && !node.tool_calls) {
+        parts.push(button("Continue", "Go on where the answer ended", () => actions.goOn(node)));
+      }
+    }
+    if (node.figures) parts.push(make("span", { className: "figures-line" }, figuresOf(node.figures)));
+    this.foot.replaceChildren(...parts);
+    for (const asked of this.calls.querySelectorAll("form")) asked.hidden = !isLast || busy;
+  }
+
+  think(text) {
+    if (!this.thoughts) {
+      this.thoughts = make("span", {});
+      this.said.before(make("details", { className: "thoughts" }, make("summary", {}, "Thoughts"), this.thoughts));
+    }
+    if (this.thoughts.textContent !== text) this.thoughts.textContent = text;
+  }
+
+  drawCalls(calls) {
+    const shown = calls.map(({ function: { name, arguments: given } }) => {
+      const written = make("pre", { tabIndex: 0 }, indented(given));
+      return make("details", { open: true }, make("summary", {}, `Calls ${name}`), written);
+    });
+    this.calls.replaceChildren(...shown, ...(this.node.live ? [] : [this.asked(calls)]));
+  }
+
+  // A form in which the reader is the tool.
+  asked(calls) {
+    const inputs = calls.map(({ function: { name } }) => make("textarea", { rows: 2, "aria-label": `Result of ${name}`, placeholder: `Result of ${name}` }));
+    const onsubmit = (event) => {
+      event.preventDefault();
+      this.actions.results(this.node, inputs.map(({ value }) => value));
+    };
+    return make("form", { onsubmit }, ...inputs, make("button", {}, "Send results"));
+  }
+
+  edit() {
+    const input = make("textarea", { value: wordsOf(this.node), rows: 3, "aria-label": "Edited message" });
+    const end = () => {
+      form.replaceWith(this.said);
+      this.foot.hidden = false;
+    };
+    const onsubmit = (event) => {
+      event.preventDefault();
+      const text = input.value.trim();
+      end();
+      if (text) this.actions.edit(this.node, text);
+    };
+    input.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        end();
+      }
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      form.requestSubmit();
+    });
+    const cancel = make("button", { type: "button", onclick: end }, "Cancel");
+    const form = make("form", { className: "edit", onsubmit }, input, make("div", {}, make("button", { className: "main" }, "Send"), cancel));
+    this.said.replaceWith(form);
+    this.foot.hidden = true;
+    input.focus();
+  }
+}
+
+function indented(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+function figuresOf({ prompt, answer, first, rate }) {
+  const parts = [];
+  if (answer !== undefined) parts.push(`${prompt} → ${answer} tokens`);
+  if (rate) parts.push(`${rate.toFixed(1)} tokens/s`);
+  if (first) parts.push(`first token ${Math.round(first)} ms`);
+  return parts.join(" · ");
+}

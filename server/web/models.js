@@ -1,0 +1,16 @@
+// What models are called, and lists of them to choose from.
+
+// The name that tells a model apart: the last part of a path, and nothing of where it was fetched from.
+export function shortName(id) {
+  return id.replace(/^[a-z]+:/, "").split("/").findLast(Boolean) ?? id;
+}
+
+// Fills a list with models, keeping what was chosen; `none` stands for there being none.
+export function offer(select, ids, none) {
+  const before = select.value;
+  const short = ids.map(shortName);
+  const label = (id, at) => (short.indexOf(short[at]) === short.lastIndexOf(short[at]) ? short[at] : id);
+  select.replaceChildren(...ids.map((id, at) => new Option(label(id, at), id)));
+  if (!ids.length && none) select.append(new Option(none, ""));
+  if (ids.includes(before)) select.value = before;
+}

@@ -1,0 +1,33 @@
+// What an empty conversation shows: what is served here, and questions to begin with.
+
+import { make } from "./dom.js";
+import { shortName } from "./models.js";
+
+const KINDS = { chat: "chat", embedding: "embeddings", transcription: "transcription", speech: "speech" };
+const QUESTIONS = [
+  "Explain in three sentences how a transformer predicts the next word.",
+  "Write a Python function that checks whether a number is prime.",
+  "Compare bread and rice in a table: energy, protein, price.",
+  "Write a short poem about a lighthouse.",
+];
+
+// `onAsk(text)` is told of the question that was chosen.
+export function welcome(models, onAsk) {
+  const served = models.map(({ id, kind, max_model_len }) =>
+    make(
+      "li",
+      {},
+      make("b", { title: id }, shortName(id)),
+      ` ${KINDS[kind ?? "chat"] ?? kind}${max_model_len ? `, ${max_model_len.toLocaleString("en")} tokens of context` : ""}`,
+    ),
+  );
+  const questions = QUESTIONS.map((text) => make("button", { type: "button", onclick: () => onAsk(text) }, text));
+  const talks = models.some(({ kind }) => (kind ?? "chat") === "chat");
+  return make(
+    "div",
+    { className: "welcome" },
+    make("h2", {}, "Ask the model something"),
+    make("ul", {}, ...served),
+    make("div", { className: "samples" }, ...(talks ? questions : [])),
+  );
+}

@@ -1,0 +1,309 @@
+"""Conversations on the page: Markdown, branches, what is kept, what is shown under an answer; phones, figures of now.
+
+All tests share a server, whose model says what the test wants, and a page; each begins a new chat.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stentor.server.parsing.output import REASONING_FORMATS, TOOL_FORMATS, OutputFormat
+from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
+from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.responses.test_socket import serving
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(missing(speech=False)), reason=missing(speech=False)),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+MARKDOWN = """# Title
+Some **bold**, *thin*, ~~old~~ and `x < y` with a_name_like_this.
+
+1. one
+2. two
+   - [x] done
+
+> quoted
+
+| a | b |
+|---|--:|
+| 1 | **2** |
+
+```python
+def f(): return "<b>"  # why
+```
+"""
+HOSTILE = (
+    "<img src=x onerror=alert(1)> [a](javascript:alert(1)) ![p](https://x.test/p.png) [w](https://x.test/a) "
+    "[d](data:text/html,hi)"
+)
+
+
+@dataclass
+class Visit:
+    page: "Page"
+    engine: FakeEngine
+
+    async def ask(self, text: str, answer: str, *, fresh: bool = False) -> None:
+        """Has ``text`` answered with ``answer``, in a new chat where it is to be ``fresh``."""
+        from playwright.async_api import expect
+
+        if fresh:
+            await self.page.click("#chat-clear")
+        self.engine.answer = says(answer)
+        await self.page.fill("#chat-input", text)
+        await self.page.press("#chat-input", "Enter")
+        await expect(self.page.locator("#chat-messages .assistant").last.locator(".figures-line")).to_be_visible()
+
+    async def said(self) -> list[str]:
+        return await self.page.locator("#chat-messages .said").all_inner_texts()
+
+    @property
+    def prompt(self) -> str:
+        return bytes(token for token in self.engine.streams[-1].prompt if token < 256).decode()
+
+
+@pytest.fixture(scope="module")
+async def visit() -> AsyncIterator[Visit]:
+    from playwright.async_api import async_playwright
+
+    engine = FakeEngine(max_model_len=4096)
+    engine.burst = 64
+    output = OutputFormat(REASONING_FORMATS["qwen3"], TOOL_FORMATS["hermes"])
+    state = fake_state(engine, output=output, served_names=("pypi:some/fake-model",))
+    async with serving(state) as address, async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
+        profile = await browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+        page = await profile.new_page()
+        page.set_default_timeout(MILLISECONDS)
+        wrong: list[str] = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on(
+            "request",
+            lambda asked: None if address in asked.url or asked.url[:5] == "blob:" else wrong.append(asked.url),
+        )
+        await page.goto(f"http://{address}/")
+        yield Visit(page, engine)
+        await browser.close()
+        assert not wrong
+
+
+async def test_an_empty_chat_shows_what_is_served_and_questions_to_begin_with(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    await expect(visit.page.locator(".welcome li")).to_have_text("fake-model chat, 4,096 tokens of context")
+    await expect(visit.page.locator("#chat-input")).to_be_focused()
+    visit.engine.answer = says("Well.")
+    await visit.page.locator(".samples button").first.click()
+    await expect(visit.page.locator("#chat-messages .assistant .said")).to_have_text("Well.")
+
+
+async def test_markdown_is_shown_as_elements_and_code_can_be_copied(visit: Visit) -> None:
+    await visit.ask("Show me", MARKDOWN, fresh=True)
+    said = visit.page.locator("#chat-messages .assistant .said")
+    shown = await said.evaluate('(said) => said.innerHTML.replace(/ (type|tabindex|role|aria-label)="[^"]*"/g, \'\')')
+    for part in (
+        "<h3>Title</h3>",
+        "<strong>bold</strong>, <em>thin</em>, <s>old</s> and <code>x &lt; y</code> with a_name_like_this.",
+        '<ol><li><p>one</p></li><li><p>two</p><ul><li class="task">',
+        "<blockquote><p>quoted</p></blockquote>",
+        '<th class="">a</th><th class="right">b</th>',
+        '<td class="right"><strong>2</strong></td>',
+        '<span class="code-word">def</span>',
+        '<span class="code-string">"&lt;b&gt;"</span>',
+    ):
+        assert part in shown, shown
+    await said.locator(".code button").click()
+    assert await visit.page.evaluate("navigator.clipboard.readText()") == 'def f(): return "<b>"  # why'
+
+
+async def test_hostile_markdown_makes_no_element_that_does_anything(visit: Visit) -> None:
+    await visit.ask("Attack", HOSTILE, fresh=True)
+    said = visit.page.locator("#chat-messages .assistant .said")
+    assert await said.locator("img, script, iframe").count() == 0
+    links = await said.locator("a").evaluate_all("(links) => links.map((link) => [link.href, link.rel])")
+    assert links == [[f"https://x.test/{end}", "noopener noreferrer"] for end in ("p.png", "a")]
+    assert "<img src=x" in await said.inner_text()
+
+
+async def test_a_text_of_many_marks_is_read_in_time_that_grows_with_its_length(visit: Visit) -> None:
+    texts = [mark * 20_000 for mark in ("*a", "`", "[", "> ", "- ", "**", "_a ", "|", "$a", "\\(", "![a](", "~~", "h")]
+    script = """async (texts) => {
+      const { Growing } = await import("/page/markdown.js");
+      return texts.map((text) => { const place = document.createElement("div"); new Growing(place).show(text);
+                                   return place.textContent.length > 0; });
+    }"""
+    await visit.page.evaluate(script, texts)  # one that took the square of the time would not end before the timeout
+
+
+async def test_edited_questions_and_second_answers_are_branches(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await visit.ask("One?", "First.", fresh=True)
+    visit.engine.answer = says("Second.")
+    await page.click("#chat-messages .assistant [aria-label='Answer anew']")
+    await expect(page.locator("#chat-messages .assistant .branches")).to_contain_text("2/2")
+    assert await visit.said() == ["One?", "Second."]
+    await page.click("#chat-messages .user [aria-label='Edit and send again']")
+    visit.engine.answer = says("Third.")
+    await page.fill("[aria-label='Edited message']", "Two?")
+    await page.press("[aria-label='Edited message']", "Enter")
+    await expect(page.locator("#chat-messages .user .branches")).to_contain_text("2/2")
+    await expect(page.locator("#chat-messages .assistant .said")).to_have_text("Third.")
+    assert visit.prompt == "<user>Two?\n<assistant>"
+    await page.click("#chat-messages .user [aria-label='Earlier version']")
+    assert await visit.said() == ["One?", "Second."]
+    await page.click("#chat-messages .assistant [aria-label='Earlier version']")
+    assert await visit.said() == ["One?", "First."]
+    await visit.ask("And?", "So.")
+    assert visit.prompt == "<user>One?\n<assistant>First.\n<user>And?\n<assistant>"
+
+
+async def test_an_answer_that_is_stopped_keeps_its_text_and_can_go_on(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page, engine = visit.page, visit.engine
+    await page.click("#chat-clear")
+    engine.answer, engine.delay, engine.burst = says("word ", repeat=True), 0.01, 1
+    await page.fill("#chat-input", "Go")
+    await page.press("#chat-input", "Enter")
+    answer = page.locator("#chat-messages .assistant")
+    await expect(answer.locator(".said")).to_contain_text("word word")
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#chat-messages .assistant.cut")).to_be_visible()
+    engine.delay, engine.burst, engine.answer = 0.0, 64, says("and the end.")
+    kept = (await visit.said())[-1]
+    await page.click("[aria-label='Go on where the answer ended']")
+    await expect(answer.locator(".said")).to_contain_text("and the end.")
+    await expect(page.locator("#chat-messages .assistant:not(.cut)")).to_be_visible()
+    assert (await visit.said())[-1].startswith(kept.strip())
+    assert visit.prompt.endswith(f"<assistant>{kept.strip()}") or visit.prompt.rstrip().endswith(kept.strip())
+
+
+async def test_thoughts_are_folded_and_tool_calls_are_shown_and_answered(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    tool = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    await page.click("#chat-clear")
+    await page.fill("#chat-tools", json.dumps([tool]))
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    await visit.ask("Weather?", f"<think>Ask the tool.</think>{call}")
+    answer = page.locator("#chat-messages .assistant").last
+    await expect(answer.locator(".thoughts")).not_to_have_attribute("open", "")
+    assert await answer.locator(".thoughts span").text_content() == "Ask the tool."
+    await expect(answer.locator(".calls summary")).to_have_text("Calls weather")
+    await expect(answer.locator(".calls pre")).to_contain_text('"city": "Rome"')
+    visit.engine.answer = says("It rains.")
+    await page.fill("[aria-label='Result of weather']", "rain")
+    await page.click(".calls form button")
+    await expect(page.locator("#chat-messages .assistant .said").last).to_have_text("It rains.")
+    assert "rain" in visit.prompt
+    await page.fill("#chat-tools", "")
+
+
+async def test_conversations_outlast_a_reload_and_are_searched_renamed_exported_imported_and_deleted(
+    visit: Visit, tmp_path: Path
+) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await visit.ask("About whales", "They are **large**.", fresh=True)
+    await visit.ask("About mice", "They are small.", fresh=True)
+    await page.reload()
+    await expect(page.locator("#chat-messages .assistant .said")).to_have_text("They are small.")
+    await page.fill("#history-search", "large")
+    titles = page.locator("#history-list .title")
+    await expect(titles).to_have_text(["About whales"])
+    await titles.first.click()
+    await expect(page.locator("#chat-messages .assistant .said strong")).to_have_text("large")
+    await page.click("[aria-label='Rename About whales']")
+    await page.fill("[aria-label='Title']", "Sea")
+    await page.press("[aria-label='Title']", "Enter")
+    await expect(titles).to_have_text(["Sea"])
+    async with page.expect_download() as got:
+        await page.click("#history-export")
+    file = tmp_path / "conversations.json"
+    await (await got.value).save_as(file)
+    page.once("dialog", lambda dialog: dialog.accept())
+    await page.click("[aria-label='Delete Sea']")
+    await expect(titles).to_have_count(0)
+    await expect(page.locator(".welcome")).to_be_visible()
+    await page.set_input_files("#history-file", file)
+    await page.fill("#history-search", "whales")
+    await titles.get_by_text("Sea").first.click()
+    await expect(page.locator("#chat-messages .assistant .said strong")).to_have_text("large")
+    await page.fill("#history-search", "")
+    file.write_text(
+        '{"format": "stentor-conversations", "conversations": [{"id": "a", "title": "", "nodes": {}, "leaf": "b"}]}'
+    )
+    await page.set_input_files("#history-file", file)
+    await expect(page.locator("#chat-messages .wrong .said")).to_contain_text("is damaged")
+
+
+async def test_the_figures_of_now_are_drawn_while_somebody_looks(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await page.click("#live-tab")
+    cards = page.locator("#live-cards .card")
+    await expect(cards).to_have_count(7)
+    await expect(cards.filter(has_text="Running").locator("p")).to_have_text(str(visit.engine.stats.running))
+    await expect(cards.filter(has_text="KV cache").locator("p")).to_have_text("50 %")
+    await expect(cards.filter(has_text="First token").locator("p")).not_to_contain_text("ms")  # in the last half minute
+    await expect(page.locator("#live-models tr")).to_contain_text("fake-model")
+    await page.click("#chat-tab")
+
+
+async def test_a_phone_has_room_for_the_message_and_nothing_beside_the_screen(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await page.set_viewport_size({"width": 390, "height": 800})
+    await page.reload()
+    await expect(page.locator("#chat-settings")).to_be_hidden()
+    for tab in ("voice", "live", "chat"):
+        await page.click(f"#{tab}-tab")
+        assert await page.evaluate("document.documentElement.scrollWidth") == 390, tab
+    message, header = await page.locator("#chat-input").bounding_box(), await page.locator("header").bounding_box()
+    assert message is not None
+    assert message["width"] > 250
+    assert header is not None
+    assert header["height"] < 60
+    await expect(page.locator("#chat-history")).to_be_hidden()
+    await page.click("#history-show")
+    await expect(page.locator("#history-search")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#chat-history")).to_be_hidden()
+    await page.set_viewport_size({"width": 1280, "height": 720})
+
+
+async def test_the_page_is_dark_where_the_system_or_the_reader_wants_it_and_tabs_answer_to_arrows(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page, ground = visit.page, "getComputedStyle(document.body).backgroundColor"
+    light, dark = "rgb(246, 247, 247)", "rgb(15, 21, 20)"
+    for scheme, shown in (("light", light), ("dark", dark)):
+        await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        assert await page.evaluate(ground) == shown
+    await page.click("#theme")
+    assert await page.evaluate(ground) == light
+    await page.click("#theme")
+    await page.emulate_media(color_scheme="light")
+    await page.reload()
+    assert await page.evaluate(ground) == dark
+    await page.focus("#chat-tab")
+    await page.keyboard.press("ArrowRight")
+    await expect(page.locator("#voice-tab")).to_be_focused()
+    await expect(page.locator("#voice")).to_be_visible()
