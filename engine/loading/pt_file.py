@@ -22,6 +22,8 @@ _DTYPES: Final[Mapping[str, torch.dtype]] = {
     "torch HalfStorage": torch.float16,
     "torch BFloat16Storage": torch.bfloat16,
     "torch DoubleStorage": torch.float64,
+    "torch LongStorage": torch.int64,
+    "torch BoolStorage": torch.bool,
 }
 _TENSOR: Final = "torch._utils _rebuild_tensor_v2"
 _PARAMETER: Final = "torch._utils _rebuild_parameter"
@@ -159,7 +161,7 @@ class _Machine:
         match described:
             case ("storage", _Named() as kind, str() as key, str(), int() as count) if kind in _DTYPES and count >= 0:
                 return self._storage(key, _DTYPES[kind], count)
-        raise ValueError("it refers to what is no storage of floats")
+        raise ValueError("it refers to what is no storage of floats, int64 or truth values")
 
     def _made(self, function: object, given: object) -> object:
         if not isinstance(function, _Named):

@@ -16,6 +16,7 @@ from ..layers.forward_batch import LayerCache
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.generation_config import GenerationConfig
+from ..loading.pt_file import read_pt
 from ..loading.safetensors_index import read_json, safetensors_index
 from ..model_config.attention_spec import CacheSpec
 from ..model_config.config_fields import ConfigError
@@ -30,6 +31,8 @@ from .setup_parts import ProgressCallback, dtype_name, layer_context, load_weigh
 from .speculation import NgramProposer, Proposer, ProposingModel, SuffixProposer
 
 _OPTION: Final = "--speculative-config"
+_PICKLED: Final = "pytorch_model.bin"
+"""As many heads are published; no code of it is run."""
 Drafter = Decoder | DraftHead
 
 
@@ -79,6 +82,8 @@ class DraftSource:
     """Of all caches, which is that of its first layer."""
     within: str = ""
     """How names of its tensors begin in a checkpoint that holds others too."""
+    read: Sequence[tuple[str, torch.Tensor]] = ()
+    """Its tensors, where they lie in no checkpoint of safetensors."""
 
     @property
     def layers(self) -> ModelSpec:
@@ -108,7 +113,7 @@ class DraftSource:
             return load_weights(make, Decoder.load, self.checkpoint, config, own, progress)
 
         def fill(head: DraftHead, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-            head.load((name, tensor) for name, tensor in tensors if name.startswith(self.within))
+            head.load((name, tensor) for name, tensor in self.read or tensors if name.startswith(self.within))
 
         def make_head(context: LayerContext) -> DraftHead:
             return DraftHead(spec, model, context, max_model_len)
@@ -170,11 +175,16 @@ def _headed(source: DraftSource, path: Path, method: DraftMethod) -> DraftSource
         if source.checkpoint.format != "safetensors" or source.checkpoint.quantized is not None:
             raise ConfigError("its heads are read of plain weights in safetensors files alone; name another method")
         return replace(source, spec=mtp_head(model), within=f"{model.prefix}.{len(model.layers)}.")
-    described, tensors = read_json(path / "config.json"), safetensors_index(path)
-    files = tuple(dict.fromkeys(tensor.file for tensor in tensors))
-    checkpoint = Checkpoint("safetensors", path, files, model, source.checkpoint.dtype, GenerationConfig())
-    spec = eagle_head(described, {tensor.name for tensor in tensors}, model, third=method == "eagle3")
-    return replace(source, checkpoint=checkpoint, spec=spec)
+    described, files, pickled = read_json(path / "config.json"), list[Path](), path / _PICKLED
+    if pickled.is_file() and not any(path.glob("*.safetensors")):
+        source = replace(source, read=read_pt(pickled))
+        names = [name for name, _ in source.read]
+    else:
+        tensors = safetensors_index(path)
+        names, files = [tensor.name for tensor in tensors], [tensor.file for tensor in tensors]
+    dtype = source.checkpoint.dtype
+    checkpoint = Checkpoint("safetensors", path, tuple(dict.fromkeys(files)), model, dtype, GenerationConfig())
+    return replace(source, checkpoint=checkpoint, spec=eagle_head(described, names, model, third=method == "eagle3"))
 
 
 def _unfit(spec: ModelSpec, vocab_size: int) -> str:

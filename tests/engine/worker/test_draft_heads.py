@@ -161,9 +161,11 @@ class Made:
             described = tiny.transformers.LlamaConfig(**{**tiny.SHAPE, "num_hidden_layers": 1})
             described.draft_vocab_size = DRAFTABLE
             described.save_pretrained(stored)
-            save_file(
-                {name: tensor.contiguous() for name, tensor in self.head.stored().items()}, stored / "model.safetensors"
-            )
+            tensors = {name: tensor.contiguous() for name, tensor in self.head.stored().items()}
+            if method == "eagle3":
+                torch.save(tensors, stored / "pytorch_model.bin")
+            else:
+                save_file(tensors, stored / "model.safetensors")
             self.speculative = SpeculativeConfig("eagle" if method == "eagle" else "eagle3", DRAFTS, model=str(stored))
         self.plain = LocalEngine(model_config(self.target, batch_invariant=True, max_model_len=CONTEXT))
         self.drafting = self.engine(batch_invariant=True)
