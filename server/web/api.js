@@ -60,6 +60,20 @@ export async function* events(response) {
   }
 }
 
+// Of a server that speculates: how often it has verified drafts, and how many were right; null where that is not told.
+export async function drafts() {
+  const total = (text, name) => {
+    const lines = text.matchAll(new RegExp(`^stentor:spec_decode_num_${name}_total\\{.*\\} (\\S+)$`, "gm"));
+    return [...lines].reduce((sum, [, value]) => sum + Number(value), 0);
+  };
+  try {
+    const text = await (await call("metrics")).text();
+    return { verified: total(text, "drafts"), right: total(text, "accepted_tokens") };
+  } catch {
+    return null;
+  }
+}
+
 // Where a realtime session is opened, and the subprotocols that carry the key: browsers can set no header there.
 export function realtimeAddress(model) {
   const url = new URL("v1/realtime", base);

@@ -1,6 +1,6 @@
 // The tab "Chat": one conversation, answers as they are made.
 
-import { call, events } from "./api.js";
+import { call, drafts, events } from "./api.js";
 import { acceptFiles, Attachments } from "./attachments.js";
 
 const element = (id) => document.getElementById(id);
@@ -71,6 +71,14 @@ function figures(began, first, usage) {
   element("chat-usage").textContent = usage ? `${usage.prompt_tokens} / ${count}` : "–";
 }
 
+// Others' answers of the same time count, too: the server tells no one's apart.
+async function tokensAStep(from) {
+  const to = await drafts();
+  const verified = from && to ? to.verified - from.verified : 0;
+  element("chat-drafted").hidden = verified <= 0;
+  if (verified > 0) element("chat-steps").textContent = (1 + (to.right - from.right) / verified).toFixed(2);
+}
+
 async function send(text) {
   const mine = conversation;
   const media = attachments.take();
@@ -81,6 +89,7 @@ async function send(text) {
   const said = answer.querySelector(".said");
   mine.answering = new AbortController();
   busy(true);
+  const before = await drafts();
   const began = performance.now();
   let first = null;
   let usage = null;
@@ -124,6 +133,7 @@ async function send(text) {
     }
   }
   figures(began, first, usage);
+  tokensAStep(before);
   busy(false);
 }
 

@@ -1,10 +1,13 @@
 """The page behind a prefix and with a key, in Chromium, on a server without a model."""
 
+from collections.abc import Sequence
+
+import msgspec
 import pytest
 
 from stentor.server.middleware.access_control import AccessControl
 from stentor.tests.browser.visitor import CHROMIUM, browser_flags, missing
-from stentor.tests.fakes import fake_state
+from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.middleware.keyrings import keyring
 from stentor.tests.server.middleware.listeners import serving
 
@@ -37,6 +40,33 @@ async def test_the_page_works_below_a_prefix_with_a_key_that_is_typed_in() -> No
         await expect(page.locator("#chat-usage")).to_contain_text("/")
         assert await page.locator("#chat-messages .assistant .said").inner_text()
         assert await page.locator("#voice-modality").input_value() == "text"  # nobody speaks here
+        assert await page.locator("#chat-drafted").is_hidden(), "no drafts were verified"
         await page.reload()
         await expect(status).to_contain_text(" at 127.0.0.1")  # the tab has kept the key
+        await browser.close()
+
+
+async def test_the_page_tells_how_many_tokens_a_step_an_answer_came_in_where_drafts_were_verified() -> None:
+    from playwright.async_api import async_playwright, expect
+
+    engine = FakeEngine()
+
+    def answer(prompt: list[int], index: int) -> Sequence[int]:
+        drafted = {
+            "num_drafts": engine.stats.num_drafts + 10,
+            "num_draft_tokens": 40,
+            "accepted_by_position": [9, 5, 4],
+        }
+        engine.stats = msgspec.structs.replace(engine.stats, **drafted)
+        return says("hello there")(prompt, index)
+
+    engine.answer = answer
+    async with serving(fake_state(engine)) as url, async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
+        page = await browser.new_page()
+        await page.goto(url)
+        for told in ("2.80", "1.00"):
+            await page.fill("#chat-input", "hello")
+            await page.click("#chat-send")
+            await expect(page.locator("#chat-steps")).to_have_text(told)
         await browser.close()
