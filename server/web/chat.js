@@ -72,8 +72,8 @@ function figures(began, first, usage) {
 }
 
 // Others' answers of the same time count, too: the server tells no one's apart.
-async function tokensAStep(from) {
-  const to = await drafts();
+async function tokensAStep(before) {
+  const [from, to] = [await before, await drafts()];
   const verified = from && to ? to.verified - from.verified : 0;
   element("chat-drafted").hidden = verified <= 0;
   if (verified > 0) element("chat-steps").textContent = (1 + (to.right - from.right) / verified).toFixed(2);
@@ -89,7 +89,7 @@ async function send(text) {
   const said = answer.querySelector(".said");
   mine.answering = new AbortController();
   busy(true);
-  const before = await drafts();
+  const before = drafts();
   const began = performance.now();
   let first = null;
   let usage = null;

@@ -1,7 +1,5 @@
 """The page behind a prefix and with a key, in Chromium, on a server without a model."""
 
-from collections.abc import Sequence
-
 import msgspec
 import pytest
 
@@ -49,24 +47,18 @@ async def test_the_page_works_below_a_prefix_with_a_key_that_is_typed_in() -> No
 async def test_the_page_tells_how_many_tokens_a_step_an_answer_came_in_where_drafts_were_verified() -> None:
     from playwright.async_api import async_playwright, expect
 
-    engine = FakeEngine()
-
-    def answer(prompt: list[int], index: int) -> Sequence[int]:
-        drafted = {
-            "num_drafts": engine.stats.num_drafts + 10,
-            "num_draft_tokens": 40,
-            "accepted_by_position": [9, 5, 4],
-        }
-        engine.stats = msgspec.structs.replace(engine.stats, **drafted)
-        return says("hello there")(prompt, index)
-
-    engine.answer = answer
+    engine = FakeEngine(answer=says("hello there"))
     async with serving(fake_state(engine)) as url, async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
         page = await browser.new_page()
         await page.goto(url)
-        for told in ("2.80", "1.00"):
+        for verified, told in ((10, "2.80"), (20, "1.00")):
             await page.fill("#chat-input", "hello")
-            await page.click("#chat-send")
+            engine.gate.clear()
+            async with page.expect_response("**/metrics"):
+                await page.click("#chat-send")
+            drafted = {"num_drafts": verified, "num_draft_tokens": 4 * verified, "accepted_by_position": [9, 5, 4]}
+            engine.stats = msgspec.structs.replace(engine.stats, **drafted)
+            engine.gate.set()
             await expect(page.locator("#chat-steps")).to_have_text(told)
         await browser.close()
