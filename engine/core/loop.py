@@ -57,6 +57,7 @@ from ..processes.exception_groups import first_cause
 from ..processes.mailbox import Mailbox
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..sharing.co_tenants import CoTenants
+from .draft_log import DraftLog
 from .grammar.constraint import is_constrained
 from .grammar.grammar_queue import GrammarQueue, Prepared
 from .grammar.structured_output import StructuredOutputManager
@@ -153,6 +154,7 @@ class EngineLoop:
         """Messages to the client that are on their way: above 0 for long only where it does not read."""
         self._watchdog_kills = 0
         self._stats_sent = 0.0
+        self._draft_log = DraftLog()
 
     async def run(self) -> None:
         """Raises :class:`WorkerLost` after every live sequence has got its terminal message, :class:`PeerDied` when
@@ -385,6 +387,7 @@ class EngineLoop:
                 worker_restarts=self._restarts.total,
                 watchdog_kills=self._watchdog_kills,
             )
+            self._draft_log.note(stats, now)
             await self._tell(stats)
 
     async def _pump_client(self) -> None:

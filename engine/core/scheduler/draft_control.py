@@ -103,6 +103,7 @@ class DraftControl:
         "_costs",
         "_drafting_steps",
         "_plain_every",
+        "_takes_no_time",
         "accepted_by_position",
         "most",
         "num_draft_tokens",
@@ -117,6 +118,7 @@ class DraftControl:
         self._drafting_steps = 0
         self._plain_every = _FIRST_PLAIN
         """Where drafts have no price yet."""
+        self._takes_no_time = False
         self.num_drafts = 0
         """Times that a row was verified with drafts."""
         self.num_draft_tokens = 0
@@ -124,10 +126,10 @@ class DraftControl:
 
     def limit(self, rows: int) -> int:
         """Drafts of each row in a step of so many that decode; 0 also where it is to be measured without."""
-        unpriced = (cost := self._costs.get(_class_of(rows))) is not None and not cost.is_priced
-        if self._drafting_steps >= (self._plain_every if unpriced else _PLAIN_EVERY):
+        is_priced = self._is_priced(rows)
+        if self._drafting_steps >= (_PLAIN_EVERY if is_priced else self._plain_every):
             self._drafting_steps = 0
-            if unpriced:
+            if not is_priced:
                 self._plain_every = min(2 * self._plain_every, _PLAIN_EVERY)
             return 0
         return min((drafts for least, most, drafts in self._caps if least <= rows <= most), default=self.most)
@@ -137,12 +139,10 @@ class DraftControl:
         known = sequence.acceptance
         if known is None:
             known = sequence.acceptance = Acceptance()
-        cost = self._costs.get(_class_of(rows))
-        if cost is None:
-            return limit
-        if not cost.is_priced:
+        if not self._is_priced(rows):
             return min(limit, _MOST_UNPRICED)
-        price = cost.price * rows * _MARGIN
+        cost = self._costs.get(_class_of(rows))
+        price = 0.0 if cost is None else cost.price * rows * _MARGIN
         if price <= 0.0:
             return limit
         right = known.right + _PRIOR_WEIGHT * self._all_right / self._all_tried
@@ -165,6 +165,7 @@ class DraftControl:
             drew = (sequence for sequence, _, _, most in flight.owners if most)
             total = self._note(drew, drafted, result.counts)
             self._drafting_steps += total > 0
+        self._takes_no_time = result.seconds == 0.0
         if result.seconds > 0.0 and self.most and flight.decodes_alone:
             rows = len(flight.rows)
             cost = self._costs.setdefault(_class_of(rows), StepCost())
@@ -172,6 +173,11 @@ class DraftControl:
             cost.add(total, result.seconds)
             if cost.is_priced and not was_priced:
                 self._plain_every = _FIRST_PLAIN
+
+    def _is_priced(self, rows: int) -> bool:
+        """Whether it is known what drafts cost in steps of so many rows."""
+        cost = self._costs.get(_class_of(rows))
+        return self._takes_no_time or (cost is not None and cost.is_priced)
 
     def _note(self, sequences: Iterable[Row], drafted: Sequence[int], counts: Sequence[int]) -> int:
         """Drafts in all."""

@@ -60,7 +60,7 @@ def test_a_step_that_took_very_long_once_says_little_of_drafts() -> None:
 def test_drafts_follow_what_was_right_and_what_they_cost() -> None:
     (row,) = rows = sequences(1)
     control = DraftControl(4)
-    assert control.wanted(row, 1, 4) == 4, "nothing is known"
+    assert control.wanted(row, 1, 4) == 2, "nothing is known"
     steps(control, rows, 4, 4, each=0.1, count=20)
     steps(control, rows, 0, 0, each=0.1, count=5)
     assert control.wanted(row, 1, 4) == 4
@@ -92,7 +92,7 @@ def test_steps_that_computation_binds_have_no_drafts_that_may_be_wrong() -> None
     steps(control, rows, 0, 0, each=1 / 16, count=5)
     steps(control, rows, 4, 3, each=1 / 16, count=50)
     assert control.wanted(rows[0], 16, 4) == 0
-    assert control.wanted(rows[0], 1, 4) == 4, "of one row nothing is known yet"
+    assert control.wanted(rows[0], 1, 4) == 2, "of one row nothing is known yet"
 
 
 def test_the_operator_bounds_drafts_by_the_rows_that_run() -> None:

@@ -14,7 +14,7 @@ from stentor.tests.parity import tiny
 PRICES = {1: 0.17, 8: 0.063}
 """Of a draft, as a part of a step of so many rows: SmolLM2-135M in Q4_0 on one core of a Zen 3."""
 METHODS = {"ngram": SpeculativeConfig("ngram", 5), "suffix": SpeculativeConfig("suffix")}
-LETTERS = {3: 0.03, 30: 0.01, 300: 0.01}
+LETTERS = {3: 0.03, 30: 0.02, 300: 0.01}
 """So many tokens a text is drawn of, and what drafts may cost at most, as a part of the time without."""
 TOKENS = 100
 

@@ -82,18 +82,18 @@ def _expected(text: list[int], least: int, most: int) -> list[int]:
     return found
 
 
-def _row(slot: int, tokens: list[int]) -> NewRow:
-    return NewRow(slot, tokens, len(tokens), SamplingParams(max_tokens=9), 0, [])
+def enter(proposer: NgramProposer, slot: int, tokens: list[int]) -> None:
+    proposer.enter(NewRow(slot, tokens, len(tokens), SamplingParams(max_tokens=9), 0, []))
 
 
 def test_rows_do_not_see_each_other_and_a_slot_forgets_who_left_it() -> None:
     proposer = NgramProposer(2, 4, 2, 5)
-    proposer.enter(_row(0, [1, 2, 3, 1]))
-    proposer.enter(_row(1, [1, 2, 4, 1]))
+    enter(proposer, 0, [1, 2, 3, 1])
+    enter(proposer, 1, [1, 2, 4, 1])
     proposer.append(0, [2])
     assert proposer.propose({0: 2, 1: 2}) == {0: [3, 1]}
     proposer.remove(0)
-    proposer.enter(_row(0, [1, 2]))
+    enter(proposer, 0, [1, 2])
     assert proposer.propose({0: 2}) == {}
     proposer.remove(1)
     with pytest.raises(ValueError, match="slot 1 holds no row"):
