@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from stentor.server.middleware.access_control import AccessControl
 from stentor.server.text.pool import TokenizerPool
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, HELLO, events_of, in_memory
+from stentor.tests.server.middleware.keyrings import keyring
 from stentor.tests.server.test_infill import with_tokens
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +64,7 @@ async def test_options_reach_the_engine() -> None:
         "seed": 7,
         "samplers": ["top_k"],
     }
-    await post(engine, **options, logit_bias=[[5, 1.5], [6, False]], n_predict=4, typical_p=1.0, samplers=["top_k"])
+    await post(engine, **options, logit_bias=[[5, 1.5], [6, False]], n_predict=4, typical_p=1.0)
     params = engine.streams[0].params
     assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0, 5, 0.1, 1.5)
     assert (params.max_tokens, params.logit_bias, engine.submitted[0][0]) == (4, ((5, 1.5), (6, -100.0)), [7])
@@ -133,6 +135,14 @@ async def test_what_is_refused_is_named_in_the_client_s_words_and_shape(body: di
     assert error.keys() == {"code", "message", "type"}
     assert (error["code"], error["type"]) == (400, "invalid_request_error")
     assert f"`{field}" in error["message"]
+
+
+async def test_errors_have_the_types_of_llama_cpp_s() -> None:
+    error = (await post(status=400, prompt="x" * 600)).json()["error"]
+    assert error["type"] == "exceed_context_size_error"
+    assert (await post(status=404, model="none")).json()["error"]["type"] == "not_found_error"
+    async with in_memory(fake_state(access=AccessControl(keyring("secret")))) as client:
+        assert (await client.get("/props")).json()["error"]["type"] == "authentication_error"
 
 
 async def test_a_failure_in_a_stream_is_an_event_with_an_error() -> None:
