@@ -68,9 +68,15 @@ async def test_options_reach_the_engine() -> None:
     params = engine.streams[0].params
     assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0, 5, 0.1, 1.5)
     assert (params.max_tokens, params.logit_bias, engine.submitted[0][0]) == (4, ((5, 1.5), (6, -100.0)), [7])
-    await post(engine, grammar='root ::= "a" | "b"', seed=-1)
-    await post(engine, json_schema={"type": "object"})
-    assert all(engine.grammars[1:])
+
+
+async def test_a_grammar_and_a_schema_are_held() -> None:
+    engine = FakeEngine(answer=says("a"))
+    async with in_memory(fake_state(engine)) as client:
+        for form in ({"grammar": 'root ::= "a" | "b"'}, {"json_schema": {"type": "object"}, "seed": -1}):
+            assert (await client.post("/completion", json={"prompt": "hello", **form})).status_code == 200
+    assert len(engine.grammars) == 2
+    assert all(engine.grammars)
 
 
 async def test_probabilities_and_chosen_fields_are_told() -> None:
