@@ -1,4 +1,4 @@
-"""Requests to Text Generation Inference and Text Embeddings Inference, with their checks."""
+"""Requests to Text Generation Inference, Text Embeddings Inference and SageMaker, with their checks."""
 
 from typing import Annotated, Any, Final, Literal
 

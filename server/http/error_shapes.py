@@ -94,10 +94,17 @@ class _LlamaCpp:
     id_header = None
 
     def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
-        return encode(LlamaError(LlamaErrorBody(status, _with_field(error), error.type)))
+        kind = "exceed_context_size_error" if error.code == "context_length_exceeded" else _llama_kind(status)
+        return encode(LlamaError(LlamaErrorBody(status, _with_field(error), kind)))
 
     def frame(self, status: int, error: ErrorBody) -> bytes:
         return b"data: " + self.body(status, error, "") + b"\n\n"
+
+
+def _llama_kind(status: int) -> str:
+    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+    kinds |= dict.fromkeys((429, 503), "unavailable_error")
+    return kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 
 class _HuggingFace:

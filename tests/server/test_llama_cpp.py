@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from stentor.server.middleware.access_control import AccessControl
 from stentor.server.text.pool import TokenizerPool
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, HELLO, events_of, in_memory
+from stentor.tests.server.middleware.keyrings import keyring
 from stentor.tests.server.test_infill import with_tokens
 
 pytestmark = pytest.mark.anyio
@@ -66,9 +68,15 @@ async def test_options_reach_the_engine() -> None:
     params = engine.streams[0].params
     assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0, 5, 0.1, 1.5)
     assert (params.max_tokens, params.logit_bias, engine.submitted[0][0]) == (4, ((5, 1.5), (6, -100.0)), [7])
-    await post(engine, grammar='root ::= "a" | "b"', seed=-1)
-    await post(engine, json_schema={"type": "object"})
-    assert all(engine.grammars[1:])
+
+
+async def test_a_grammar_and_a_schema_are_held() -> None:
+    engine = FakeEngine(answer=says("a"))
+    async with in_memory(fake_state(engine)) as client:
+        for form in ({"grammar": 'root ::= "a" | "b"'}, {"json_schema": {"type": "object"}, "seed": -1}):
+            assert (await client.post("/completion", json={"prompt": "hello", **form})).status_code == 200
+    assert len(engine.grammars) == 2
+    assert all(engine.grammars)
 
 
 async def test_probabilities_and_chosen_fields_are_told() -> None:
@@ -133,6 +141,14 @@ async def test_what_is_refused_is_named_in_the_client_s_words_and_shape(body: di
     assert error.keys() == {"code", "message", "type"}
     assert (error["code"], error["type"]) == (400, "invalid_request_error")
     assert f"`{field}" in error["message"]
+
+
+async def test_errors_have_the_types_of_llama_cpp_s() -> None:
+    error = (await post(status=400, prompt="x" * 600)).json()["error"]
+    assert error["type"] == "exceed_context_size_error"
+    assert (await post(status=404, model="none")).json()["error"]["type"] == "not_found_error"
+    async with in_memory(fake_state(access=AccessControl(keyring("secret")))) as client:
+        assert (await client.get("/props")).json()["error"]["type"] == "authentication_error"
 
 
 async def test_a_failure_in_a_stream_is_an_event_with_an_error() -> None:

@@ -180,12 +180,11 @@ async def test_a_last_message_of_the_assistant_s_is_continued() -> None:
     assert prompt_of(engine) == "<user>hello\n<assistant>It is"
 
 
-@pytest.mark.parametrize("format", ["json", SCHEMA])
-async def test_a_format_is_a_grammar(format: Any) -> None:
+async def test_a_format_is_a_grammar() -> None:
     engine = FakeEngine(answer=says('{"city": "Rome"}'))
     async with asking(fake_state(engine)) as client:
-        await client.chat("fake", HELLO, format=format)
-        await client.generate("fake", "hello", format=format, raw=True)
+        await client.chat("fake", HELLO, format="json")
+        await client.generate("fake", "hello", format=SCHEMA, raw=True)
     assert len(engine.grammars) == 2
     assert all(engine.grammars)
 

@@ -26,6 +26,7 @@ from stentor.server.app import openapi
 from stentor.server.app.application import create_app
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
+from stentor.server.http.error_shapes import shape_of
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.middleware.auth import AdminRoute
 from stentor.tests.examples import examples
@@ -166,6 +167,12 @@ async def test_every_operation_that_is_described_is_that_of_a_route() -> None:
     routes = [route for route in create_app(state).routes if isinstance(route, Route)]
     served = {name for route in routes for name in (route.path, *(f"{m} {route.path}" for m in route.methods or ()))}
     assert set(_operations(state)) <= served
+
+
+def test_errors_are_described_in_the_shape_that_their_path_has() -> None:
+    for name, operation in _operations(fake_state()).items():
+        path = name.partition(" ")[2] or name
+        assert operation.errors is shape_of(path, ()), name
 
 
 async def test_each_method_of_a_path_has_the_answer_that_it_gives(document: dict[str, Any]) -> None:
