@@ -15,7 +15,8 @@
     voice.js        the tab "Voice"                             session.js      a realtime session over a WebSocket
     sound.js        microphone, files, loudspeaker              worklets.js     what runs in the audio thread
     log.js          the list of events                          live.js         the tab "Live"
-    figures.js      rates and percentiles between two answers
+    figures.js      rates and percentiles between two answers   presets.js      settings under a name
+    code.js         a request as a program
 """
 
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ FILES: Final = (
     "app.js",
     "attachments.js",
     "chat.js",
+    "code.js",
     "conversation.js",
     "dom.js",
     "figures.js",
@@ -48,6 +50,7 @@ FILES: Final = (
     "message.js",
     "models.js",
     "panels.js",
+    "presets.js",
     "session.js",
     "settings.js",
     "sound.js",

@@ -12,6 +12,11 @@ export function keyInUse() {
   return key;
 }
 
+// Where a path of the API is, with the prefix of this server.
+export function address(path) {
+  return new URL(path, base).href;
+}
+
 export class ApiError extends Error {
   constructor(status, message) {
     super(message);

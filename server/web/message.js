@@ -62,6 +62,7 @@ export class MessageView {
     if (!node.live) {
       const copied = button("Copy", "Copy the text", () => copy(wordsOf(node), copied));
       parts.push(copied);
+      if (node.logprobs) parts.push(button("Tokens", "Probabilities of tokens", () => this.drawTokens()));
       if (!busy && node.role === "user") parts.push(button("Edit", "Edit and send again", () => this.edit()));
       if (!busy && node.role === "assistant") parts.push(button("Regenerate", "Answer anew", () => actions.again(node)));
       if (!busy && isLast && (node.limited || node.cut) && node.content && !node.tool_calls) {
@@ -79,6 +80,14 @@ export class MessageView {
       this.said.before(make("details", { className: "thoughts" }, make("summary", {}, "Thoughts"), this.thoughts));
     }
     if (this.thoughts.textContent !== text) this.thoughts.textContent = text;
+  }
+
+  // Shows the tokens in place of the text, or the text again; each says how probable it was.
+  drawTokens() {
+    const shown = this.place.querySelector(".tokens");
+    this.said.hidden = !shown;
+    if (shown) return shown.remove();
+    this.said.after(make("div", { className: "tokens" }, ...this.node.logprobs.map(token)));
   }
 
   drawCalls(calls) {
@@ -126,6 +135,14 @@ export class MessageView {
     this.foot.hidden = true;
     input.focus();
   }
+}
+
+function token([text, logprob, others]) {
+  const written = ([each, its]) => `${JSON.stringify(each)} ${(100 * Math.exp(its)).toFixed(2)} %`;
+  const list = others.length ? others : [[text, logprob]];
+  const likely = Math.exp(logprob);
+  const className = likely < 0.1 ? "unlikely" : likely < 0.5 ? "doubtful" : "";
+  return make("span", { className, title: list.map(written).join("\n") }, text);
 }
 
 function indented(text) {
