@@ -16,7 +16,7 @@
     sound.js        microphone, files, loudspeaker              worklets.js     what runs in the audio thread
     log.js          the list of events                          live.js         the tab "Live"
     figures.js      rates and percentiles between two answers   presets.js      settings under a name
-    code.js         a request as a program
+    code.js         a request as a program                      tools.js        the tab "More"
 """
 
 from collections.abc import Mapping
@@ -56,6 +56,7 @@ FILES: Final = (
     "sound.js",
     "store.js",
     "theme.js",
+    "tools.js",
     "voice.js",
     "welcome.js",
     "worklets.js",

@@ -5,6 +5,7 @@ import { showLive } from "./live.js";
 import { offer } from "./models.js";
 import { startPanels } from "./panels.js";
 import { startTheme } from "./theme.js";
+import { offerTools, startTools } from "./tools.js";
 import { leaveVoice, startVoice } from "./voice.js";
 
 const AGAIN = 2000; // milliseconds until a server that is starting is asked again
@@ -47,6 +48,7 @@ async function load() {
     const voices = speech.length ? (await (await call("v1/audio/voices")).json()).voices : [];
     const choice = element("voice-voice");
     choice.replaceChildren(new Option("the default", ""), ...voices.map(({ id, name }) => new Option(name ?? id, id)));
+    offerTools(named, voices);
     if (!speech.length) element("voice-modality").value = "text";
     element("voice-modality").options[0].disabled = !speech.length;
     element("voice-messages").dataset.empty = transcription.length
@@ -77,5 +79,6 @@ startTheme();
 startPanels();
 startChat();
 startVoice();
+startTools();
 show(tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash) ?? tabs[0]);
 load();
