@@ -17,6 +17,7 @@
     log.js          the list of events                          live.js         the tab "Live"
     figures.js      rates and percentiles between two answers   presets.js      settings under a name
     code.js         a request as a program                      tools.js        the tab "More"
+    language.js     the page's language                         german.js       its texts in German
 """
 
 from collections.abc import Mapping
@@ -41,8 +42,10 @@ FILES: Final = (
     "conversation.js",
     "dom.js",
     "figures.js",
+    "german.js",
     "highlight.js",
     "history.js",
+    "language.js",
     "live.js",
     "log.js",
     "markdown.js",

@@ -6,6 +6,7 @@ import { add, asRequested, choose, newConversation, path, siblings, withdraw, wo
 import { showCode } from "./code.js";
 import { arrange, bubble, element, follow } from "./dom.js";
 import { History } from "./history.js";
+import { number, t } from "./language.js";
 import { MessageView } from "./message.js";
 import { showHistory } from "./panels.js";
 import { Settings } from "./settings.js";
@@ -30,7 +31,7 @@ let answering = null; // what aborts the answer that is being made
 let models = [];
 
 function wrong(text) {
-  const note = bubble("wrong", "Error");
+  const note = bubble("wrong", t("Error"));
   note.lastChild.textContent = text;
   notes.push(note);
   draw();
@@ -63,8 +64,7 @@ function drawGauge(nodes) {
   element("chat-gauge").max = most ?? 1;
   element("chat-gauge").high = 0.9 * (most ?? 1);
   element("chat-gauge").value = taken;
-  const written = [taken, most].map((count) => count?.toLocaleString("en"));
-  element("chat-context").textContent = most && last ? `${written.join(" / ")} tokens` : "";
+  element("chat-context").textContent = most && last ? t("{} / {} tokens", number(taken), number(most)) : "";
 }
 
 // Answers the message that is shown last, in a message of its own; false where nothing came of it.
@@ -130,7 +130,7 @@ async function ask(text, { parent = conversation.leaf, content = null } = {}) {
     wrong(error.message);
     return;
   }
-  mine.title ||= (text || "Attachment").slice(0, TITLE);
+  mine.title ||= (text || t("Attachment")).slice(0, TITLE);
   history.select(mine);
   if (await reply()) return;
   const view = views.get(question.id);

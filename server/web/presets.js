@@ -1,6 +1,7 @@
 // Settings that are kept under a name, in this browser.
 
 import { element } from "./dom.js";
+import { t } from "./language.js";
 
 const KEY = "stentor-presets";
 
@@ -15,7 +16,7 @@ function kept() {
 function draw(chosen) {
   const list = element("preset-list");
   const names = Object.keys(kept()).sort();
-  list.replaceChildren(new Option("none", ""), ...names.map((name) => new Option(name, name)));
+  list.replaceChildren(new Option(t("none"), ""), ...names.map((name) => new Option(name, name)));
   list.value = names.includes(chosen) ? chosen : "";
   element("preset-delete").disabled = !list.value;
 }
@@ -35,7 +36,7 @@ export function startPresets({ values, show, onChanged }) {
     onChanged();
   });
   element("preset-save").addEventListener("click", () => {
-    const name = prompt("Name of the preset", element("preset-list").value)?.trim();
+    const name = prompt(t("Name of the preset"), element("preset-list").value)?.trim();
     if (!name) return;
     const { model, ...rest } = values(); // a preset goes with any model
     write({ ...kept(), [name]: rest }, name);

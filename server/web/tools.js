@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { download, element, make } from "./dom.js";
+import { t } from "./language.js";
 import { offer } from "./models.js";
 
 // Forms by what they are called, and the kind of model that they need.
@@ -50,7 +51,7 @@ async function transcribe() {
   element("transcribe-save").disabled = false;
   element("transcribe-save").onclick = () =>
     download(`${file.name.replace(/\.[^.]*$/, "")}.${EXTENSIONS[format]}`, "text/plain", text);
-  return text.trim() || "(nothing was said)";
+  return text.trim() || t("(nothing was said)");
 }
 
 function segments({ segments: found, text }) {
@@ -69,7 +70,7 @@ async function speak() {
   player.src = URL.createObjectURL(sound);
   player.hidden = false;
   player.play().catch(() => {}); // a browser may want the reader to press play
-  return `${((performance.now() - began) / 1000).toFixed(2)} s until the whole sound was here`;
+  return t("{} s until the whole sound was here", ((performance.now() - began) / 1000).toFixed(2));
 }
 
 async function embed() {
@@ -83,7 +84,7 @@ async function embed() {
     return make("tr", {}, make("th", { title: line }, `${at + 1}  ${line.slice(0, 40)}`), ...cells);
   });
   element("embed-table").replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
-  return `Cosines of vectors of ${vectors[0].length} numbers, from ${usage.prompt_tokens} tokens`;
+  return t("Cosines of vectors of {} numbers, from {} tokens", vectors[0].length, usage.prompt_tokens);
 }
 
 function cosine(a, b) {
@@ -106,7 +107,7 @@ export function offerTools(named, voices) {
     offer(document.getElementById(`${name}-model`), named(kind));
   }
   element("tools-none").hidden = Object.values(FORMS).some((kind) => named(kind).length);
-  element("speak-voice").replaceChildren(new Option("the default", ""), ...voices.map(({ id, name }) => new Option(name ?? id, id)));
+  element("speak-voice").replaceChildren(new Option(t("the default"), ""), ...voices.map(({ id, name }) => new Option(name ?? id, id)));
 }
 
 export function startTools() {

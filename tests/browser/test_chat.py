@@ -388,3 +388,19 @@ async def test_the_page_is_dark_where_the_system_or_the_reader_wants_it_and_tabs
     await page.keyboard.press("ArrowRight")
     await expect(page.locator("#voice-tab")).to_be_focused()
     await expect(page.locator("#voice")).to_be_visible()
+
+
+async def test_the_page_speaks_german_to_who_wants_it(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await page.click("#chat-tab")
+    await page.select_option("#language", "de")
+    await expect(page.locator("html")).to_have_attribute("lang", "de")
+    await expect(page.locator("#chat-clear")).to_have_text("Neues Gespräch")
+    await expect(page.locator("#chat-input")).to_have_attribute("placeholder", "Nachricht")
+    await visit.ask("Und?", "Ja.", fresh=True)
+    await expect(page.locator("#chat-messages .user > b")).to_have_text("Sie")
+    await expect(page.locator("#chat-messages .figures-line")).to_contain_text("erstes Token")
+    await page.select_option("#language", "en")
+    await expect(page.locator("#chat-clear")).to_have_text("New chat")
