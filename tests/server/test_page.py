@@ -81,6 +81,7 @@ def test_every_control_has_a_name_and_every_element_that_code_asks_for_is_there(
 
 ALIKE = {
     "Stentor",
+    "Text",
     "Chat",
     "Top p",
     "Top k",
