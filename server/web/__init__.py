@@ -15,7 +15,9 @@
     voice.js        the tab "Voice"                             session.js      a realtime session over a WebSocket
     sound.js        microphone, files, loudspeaker              worklets.js     what runs in the audio thread
     log.js          the list of events                          live.js         the tab "Live"
-    figures.js      rates and percentiles between two answers
+    figures.js      rates and percentiles between two answers   presets.js      settings under a name
+    code.js         a request as a program                      tools.js        the tab "More"
+    language.js     the page's language                         german.js       its texts in German
 """
 
 from collections.abc import Mapping
@@ -36,11 +38,14 @@ FILES: Final = (
     "app.js",
     "attachments.js",
     "chat.js",
+    "code.js",
     "conversation.js",
     "dom.js",
     "figures.js",
+    "german.js",
     "highlight.js",
     "history.js",
+    "language.js",
     "live.js",
     "log.js",
     "markdown.js",
@@ -48,11 +53,13 @@ FILES: Final = (
     "message.js",
     "models.js",
     "panels.js",
+    "presets.js",
     "session.js",
     "settings.js",
     "sound.js",
     "store.js",
     "theme.js",
+    "tools.js",
     "voice.js",
     "welcome.js",
     "worklets.js",

@@ -14,6 +14,7 @@ export async function answer(node, body, { signal, onGrown }) {
     for await (const chunk of events(response)) {
       usage = chunk.usage ?? usage;
       const choice = chunk.choices[0];
+      if (choice?.logprobs?.content) (node.logprobs ??= []).push(...choice.logprobs.content.map(likelihoods));
       if (choice && put(node, choice.delta ?? {})) first ??= performance.now();
       if (choice?.finish_reason === "length") node.limited = true;
       onGrown();
@@ -39,6 +40,11 @@ function put(node, { content, reasoning_content, reasoning, tool_calls }) {
     held.arguments += called?.arguments ?? "";
   }
   return Boolean(thought || content || tool_calls?.length);
+}
+
+// A token, its log-probability, and those that would have been likelier or less likely, as short as they can be kept.
+function likelihoods({ token, logprob, top_logprobs }) {
+  return [token, logprob, (top_logprobs ?? []).map((each) => [each.token, each.logprob])];
 }
 
 function figures(began, first, usage) {

@@ -12,6 +12,11 @@ export function keyInUse() {
   return key;
 }
 
+// Where a path of the API is, with the prefix of this server.
+export function address(path) {
+  return new URL(path, base).href;
+}
+
 export class ApiError extends Error {
   constructor(status, message) {
     super(message);
@@ -19,14 +24,15 @@ export class ApiError extends Error {
   }
 }
 
-// The response; throws ApiError with the server's own words where it is none of 2xx.
+// The response; throws ApiError with the server's own words where it is none of 2xx. `body` is JSON, or a FormData.
 export async function call(path, { body, signal } = {}) {
   const headers = key ? { authorization: `Bearer ${key}` } : {};
-  if (body !== undefined) headers["content-type"] = "application/json";
+  const isForm = body instanceof FormData;
+  if (body !== undefined && !isForm) headers["content-type"] = "application/json";
   const response = await fetch(new URL(path, base), {
     method: body === undefined ? "GET" : "POST",
     headers,
-    body: body === undefined ? undefined : JSON.stringify(body),
+    body: body === undefined || isForm ? body : JSON.stringify(body),
     signal,
   });
   if (response.ok) return response;

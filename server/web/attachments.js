@@ -1,11 +1,13 @@
 // Pictures, sounds, videos and documents that go with the next message: chosen, pasted or dropped.
 
+import { t } from "./language.js";
+
 // What a file picker offers of each kind, and what the page calls it.
 const KINDS = {
-  image: ["image/*", "pictures"],
-  audio: ["audio/*", "sounds"],
-  video: ["video/*", "videos"],
-  file: ["application/pdf,text/*", "documents"],
+  image: ["image/*", t("pictures")],
+  audio: ["audio/*", t("sounds")],
+  video: ["video/*", t("videos")],
+  file: ["application/pdf,text/*", t("documents")],
 };
 
 function kindOf(file) {
@@ -67,11 +69,11 @@ export class Attachments {
     for (const file of files) {
       const kind = kindOf(file);
       if (!kind) {
-        this.onRefused(`${file.name || "This"} is neither a picture, a sound, a video, a PDF nor a text.`);
+        this.onRefused(t("{} is neither a picture, a sound, a video, a PDF nor a text.", file.name || "?"));
         continue;
       }
       if (!this.kinds.includes(kind)) {
-        this.onRefused(`${file.name || "This"}: the model takes no ${KINDS[kind][1]}.`);
+        this.onRefused(t("{}: the model takes no {}.", file.name || "?", KINDS[kind][1]));
         continue;
       }
       this.attached.push({ kind, file, address: URL.createObjectURL(file) });
@@ -106,7 +108,7 @@ export class Attachments {
         const button = document.createElement("button");
         button.type = "button";
         button.textContent = "×";
-        button.setAttribute("aria-label", `Remove ${attachment.file.name}`);
+        button.setAttribute("aria-label", t("Remove {}", attachment.file.name));
         button.addEventListener("click", () => this.remove(attachment));
         item.append(preview(attachment), button);
         return item;

@@ -3,8 +3,10 @@
 import { answer } from "./answer.js";
 import { acceptFiles, Attachments } from "./attachments.js";
 import { add, asRequested, choose, newConversation, path, siblings, withdraw, wordsOf } from "./conversation.js";
+import { showCode } from "./code.js";
 import { arrange, bubble, element, follow } from "./dom.js";
 import { History } from "./history.js";
+import { number, t } from "./language.js";
 import { MessageView } from "./message.js";
 import { showHistory } from "./panels.js";
 import { Settings } from "./settings.js";
@@ -29,7 +31,7 @@ let answering = null; // what aborts the answer that is being made
 let models = [];
 
 function wrong(text) {
-  const note = bubble("wrong", "Error");
+  const note = bubble("wrong", t("Error"));
   note.lastChild.textContent = text;
   notes.push(note);
   draw();
@@ -47,9 +49,22 @@ function draw() {
   const shown = [...nodes.map(({ id }) => views.get(id).place), ...notes];
   arrange(messages, shown.length ? shown : [welcome(models, (text) => ask(text))]);
   messages.setAttribute("aria-busy", Boolean(answering));
+  drawGauge(nodes);
   element("chat-send").hidden = Boolean(answering);
   element("chat-stop").hidden = !answering;
   follow(messages);
+}
+
+// How much of the model's context the conversation takes: what the last answer counted.
+function drawGauge(nodes) {
+  const most = models.find(({ id }) => id === settings.model)?.max_model_len;
+  const last = nodes.findLast(({ figures }) => figures?.answer !== undefined)?.figures;
+  const taken = last ? last.prompt + last.answer : 0;
+  element("chat-gauge").hidden = !most || !last;
+  element("chat-gauge").max = most ?? 1;
+  element("chat-gauge").high = 0.9 * (most ?? 1);
+  element("chat-gauge").value = taken;
+  element("chat-context").textContent = most && last ? t("{} / {} tokens", number(taken), number(most)) : "";
 }
 
 // Answers the message that is shown last, in a message of its own; false where nothing came of it.
@@ -115,7 +130,7 @@ async function ask(text, { parent = conversation.leaf, content = null } = {}) {
     wrong(error.message);
     return;
   }
-  mine.title ||= (text || "Attachment").slice(0, TITLE);
+  mine.title ||= (text || t("Attachment")).slice(0, TITLE);
   history.select(mine);
   if (await reply()) return;
   const view = views.get(question.id);
@@ -216,7 +231,10 @@ function offerAttachments() {
 }
 
 export async function startChat() {
-  element("chat-model").addEventListener("change", offerAttachments);
+  element("chat-model").addEventListener("change", () => {
+    offerAttachments();
+    draw();
+  });
   element("chat-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = input.value.trim();
@@ -237,11 +255,20 @@ export async function startChat() {
   });
   element("chat-stop").addEventListener("click", () => answering?.abort());
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || element("chat").hidden) return;
+    if (event.key !== "Escape" || element("chat").hidden || element("code").open) return;
     if (document.body.classList.contains("drawer")) showHistory(false);
     else answering?.abort();
   });
   element("chat-clear").addEventListener("click", begin);
+  element("code-show").addEventListener("click", () => {
+    const said = asRequested(path(conversation));
+    const text = input.value.trim();
+    try {
+      showCode(settings.request(text || !said.length ? [...said, { role: "user", content: text || "Hello" }] : said));
+    } catch (error) {
+      wrong(error.message);
+    }
+  });
   draw();
   await history.load();
   const [last] = history.conversations;

@@ -2,6 +2,7 @@
 
 import { checked, newId, wordsOf } from "./conversation.js";
 import { download, element, make } from "./dom.js";
+import { t } from "./language.js";
 import { forget, keep, stored } from "./store.js";
 
 export class History {
@@ -45,7 +46,7 @@ export class History {
   }
 
   async delete(conversation) {
-    if (!confirm(`Delete “${conversation.title}”?`)) return;
+    if (!confirm(t("Delete “{}”?", conversation.title))) return;
     this.conversations = this.conversations.filter(({ id }) => id !== conversation.id);
     if (conversation.id === this.shown) this.onDeleted();
     this.draw();
@@ -74,26 +75,26 @@ export class History {
     const found = this.conversations.filter((each) => !sought || matches(each, sought));
     element("history-list").replaceChildren(...found.map((each) => this.line(each)));
     element("history-none").hidden = found.length > 0;
-    element("history-none").textContent = sought ? "None has these words." : "Conversations are kept in this browser.";
+    element("history-none").textContent = sought ? t("None has these words.") : t("Conversations are kept in this browser.");
     element("history-export").disabled = !this.conversations.length;
   }
 
   line(conversation) {
     if (conversation.id === this.renaming) return make("li", {}, this.renamed(conversation));
     const isShown = conversation.id === this.shown;
-    const title = conversation.title || "Untitled";
+    const title = conversation.title || t("Untitled");
     const open = make("button", { className: "title", title, onclick: () => this.onOpen(conversation) }, title);
     if (isShown) open.setAttribute("aria-current", "true");
     const rename = make("button", {
-      "aria-label": `Rename ${title}`,
-      title: "Rename",
+      "aria-label": t("Rename {}", title),
+      title: t("Rename"),
       onclick: () => {
         this.renaming = conversation.id;
         this.draw();
         element("history-list").querySelector("input").select();
       },
     }, "✎");
-    const remove = { "aria-label": `Delete ${title}`, title: "Delete", onclick: () => this.delete(conversation) };
+    const remove = { "aria-label": t("Delete {}", title), title: t("Delete"), onclick: () => this.delete(conversation) };
     return make("li", {}, open, rename, make("button", remove, "×"));
   }
 
@@ -109,7 +110,7 @@ export class History {
     };
     return make("input", {
       value: conversation.title,
-      "aria-label": "Title",
+      "aria-label": t("Title"),
       onblur: ({ target }) => end(target.value.trim()),
       onkeydown: (event) => {
         if (event.key === "Enter") end(event.target.value.trim());

@@ -3,6 +3,7 @@
 import { call } from "./api.js";
 import { element, make } from "./dom.js";
 import { bytes, grown, milliseconds, percent, percentile, total } from "./figures.js";
+import { number, t } from "./language.js";
 import { shortName } from "./models.js";
 
 const EVERY = 1000; // milliseconds
@@ -12,13 +13,13 @@ const SVG = "http://www.w3.org/2000/svg";
 
 // Name, value of now for the line, what is written, and what stands below it.
 const CARDS = [
-  ["Running", (now) => total(now, "running"), String, (now) => `${total(now, "waiting")} waiting`],
-  ["Tokens a second", rate, (value) => value.toFixed(1), (now) => `${now.generation_tokens.toLocaleString("en")} since the start`],
-  ["First token, median", latency("time_to_first_token", 0.5), milliseconds, tail("time_to_first_token")],
-  ["Between tokens, median", latency("inter_token_latency", 0.5), milliseconds, tail("inter_token_latency")],
-  ["KV cache in use", (now) => Math.max(...now.models.map((model) => model.kv_usage)), percent, (now) => `of ${total(now, "kv_tokens").toLocaleString("en")} tokens`],
-  ["Prefix hits", hits, percent, () => "of prompt tokens"],
-  ["Memory", (now) => Object.values(now.memory).reduce((sum, each) => sum + each, 0), bytes, shares],
+  [t("Running"), (now) => total(now, "running"), String, (now) => t("{} waiting", total(now, "waiting"))],
+  [t("Tokens a second"), rate, (value) => value.toFixed(1), (now) => t("{} since the start", number(now.generation_tokens))],
+  [t("First token, median"), latency("time_to_first_token", 0.5), milliseconds, tail("time_to_first_token")],
+  [t("Between tokens, median"), latency("inter_token_latency", 0.5), milliseconds, tail("inter_token_latency")],
+  [t("KV cache in use"), (now) => Math.max(...now.models.map((model) => model.kv_usage)), percent, (now) => t("of {} tokens", number(total(now, "kv_tokens")))],
+  [t("Prefix hits"), hits, percent, () => t("of prompt tokens")],
+  [t("Memory"), (now) => Object.values(now.memory).reduce((sum, each) => sum + each, 0), bytes, shares],
 ];
 
 let answers = []; // [time, answer], the oldest first
@@ -83,7 +84,7 @@ function row(model) {
   const found = model.prefix_queries ? model.prefix_hits / model.prefix_queries : null;
   const cells = [
     shortName(model.model),
-    model.ready ? "ready" : "starting",
+    model.ready ? t("ready") : t("starting"),
     model.running,
     model.waiting,
     percent(model.kv_usage),
@@ -109,10 +110,10 @@ async function ask() {
     if (mine !== timer) return;
     answers = [...answers, [performance.now(), now]].slice(-KEPT);
     draw();
-    tell("Rates and percentiles are of the last half minute.");
+    tell(t("Rates and percentiles are of the last half minute."));
   } catch (error) {
     if (mine !== timer) return;
-    tell(`No figures: ${error.message}`);
+    tell(t("No figures: {}", error.message));
     if (error.status) wait = 5 * EVERY;
   }
   timer = setTimeout(ask, wait);

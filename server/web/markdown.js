@@ -3,6 +3,7 @@
 
 import { copy, make } from "./dom.js";
 import { highlight } from "./highlight.js";
+import { t } from "./language.js";
 
 const DEPTH = 6; // of quotes, lists and emphasis in one another; what is deeper is plain text
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`]*)$/;
@@ -87,7 +88,7 @@ function fence(lines, at, [, marks, info], take) {
 }
 
 function code(text, language) {
-  const button = make("button", { type: "button", onclick: () => copy(text, button) }, "Copy");
+  const button = make("button", { type: "button", onclick: () => copy(text, button) }, t("Copy"));
   const shown = make("code", {}, ...highlight(text, language));
   const bar = make("div", {}, make("span", {}, language || "text"), button);
   return make("div", { className: "code" }, bar, make("pre", { tabIndex: 0 }, shown));
@@ -152,7 +153,7 @@ function list(lines, at, take) {
 function item(lines, depth) {
   const task = /^\[([ xX])\][ \t]+/.exec(lines[0]);
   if (!task) return make("li", {}, ...inside(lines, depth));
-  const box = make("input", { type: "checkbox", disabled: true, checked: task[1] !== " ", "aria-label": "Done" });
+  const box = make("input", { type: "checkbox", disabled: true, checked: task[1] !== " ", "aria-label": t("Done") });
   const rest = [lines[0].slice(task[0].length), ...lines.slice(1)];
   return make("li", { className: "task" }, box, ...inside(rest, depth));
 }
@@ -167,7 +168,7 @@ function table(lines, at, take) {
   take(end, () => {
     const head = make("thead", {}, row(lines[at], "th"));
     const made = make("table", {}, head, make("tbody", {}, ...rows.map((line) => row(line, "td"))));
-    return make("div", { className: "table", tabIndex: 0, role: "region", "aria-label": "Table" }, made);
+    return make("div", { className: "table", tabIndex: 0, role: "region", "aria-label": t("Table") }, made);
   });
 }
 

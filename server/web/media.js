@@ -1,6 +1,7 @@
 // Pictures, sounds, videos and documents of messages that were kept, from their content parts.
 
 import { make } from "./dom.js";
+import { t } from "./language.js";
 
 const TAGS = { image_url: "img", audio_url: "audio", video_url: "video" };
 
@@ -14,7 +15,7 @@ function shown(part) {
   const tag = TAGS[part.type];
   if (!tag) return make("span", { className: "document" }, part.file?.filename ?? part.type);
   const media = make(tag, { src: local(part[part.type].url) });
-  if (tag === "img") media.alt = "Attached picture";
+  if (tag === "img") media.alt = t("Attached picture");
   else media.controls = true;
   return media;
 }

@@ -2,13 +2,14 @@
 
 import { wordsOf } from "./conversation.js";
 import { copy, make } from "./dom.js";
+import { t } from "./language.js";
 import { Growing } from "./markdown.js";
 import { mediaOf } from "./media.js";
 import { shortName } from "./models.js";
 
 function nameOf({ role, model, name }) {
-  if (role === "assistant") return model ? shortName(model) : "Assistant";
-  return role === "user" ? "You" : `Result of ${name ?? "a tool"}`;
+  if (role === "assistant") return model ? shortName(model) : t("Assistant");
+  return role === "user" ? t("You") : t("Result of {}", name ?? t("a tool"));
 }
 
 export class MessageView {
@@ -53,19 +54,20 @@ export class MessageView {
     const button = (label, name, onclick) => make("button", { type: "button", title: name, "aria-label": name, onclick }, label);
     const parts = [];
     if (branches > 1) {
-      const earlier = button("‹", "Earlier version", () => actions.turn(node, -1));
-      const later = button("›", "Later version", () => actions.turn(node, 1));
+      const earlier = button("‹", t("Earlier version"), () => actions.turn(node, -1));
+      const later = button("›", t("Later version"), () => actions.turn(node, 1));
       earlier.disabled = busy || place === 0;
       later.disabled = busy || place === branches - 1;
       parts.push(make("span", { className: "branches" }, earlier, make("span", {}, `${place + 1}/${branches}`), later));
     }
     if (!node.live) {
-      const copied = button("Copy", "Copy the text", () => copy(wordsOf(node), copied));
+      const copied = button(t("Copy"), t("Copy the text"), () => copy(wordsOf(node), copied));
       parts.push(copied);
-      if (!busy && node.role === "user") parts.push(button("Edit", "Edit and send again", () => this.edit()));
-      if (!busy && node.role === "assistant") parts.push(button("Regenerate", "Answer anew", () => actions.again(node)));
+      if (node.logprobs) parts.push(button(t("Tokens"), t("Probabilities of tokens"), () => this.drawTokens()));
+      if (!busy && node.role === "user") parts.push(button(t("Edit"), t("Edit and send again"), () => this.edit()));
+      if (!busy && node.role === "assistant") parts.push(button(t("Regenerate"), t("Answer anew"), () => actions.again(node)));
       if (!busy && isLast && (node.limited || node.cut) && node.content && !node.tool_calls) {
-        parts.push(button("Continue", "Go on where the answer ended", () => actions.goOn(node)));
+        parts.push(button(t("Continue"), t("Go on where the answer ended"), () => actions.goOn(node)));
       }
     }
     if (node.figures) parts.push(make("span", { className: "figures-line" }, figuresOf(node.figures)));
@@ -76,31 +78,39 @@ export class MessageView {
   think(text) {
     if (!this.thoughts) {
       this.thoughts = make("span", {});
-      this.said.before(make("details", { className: "thoughts" }, make("summary", {}, "Thoughts"), this.thoughts));
+      this.said.before(make("details", { className: "thoughts" }, make("summary", {}, t("Thoughts")), this.thoughts));
     }
     if (this.thoughts.textContent !== text) this.thoughts.textContent = text;
+  }
+
+  // Shows the tokens in place of the text, or the text again; each says how probable it was.
+  drawTokens() {
+    const shown = this.place.querySelector(".tokens");
+    this.said.hidden = !shown;
+    if (shown) return shown.remove();
+    this.said.after(make("div", { className: "tokens" }, ...this.node.logprobs.map(token)));
   }
 
   drawCalls(calls) {
     const shown = calls.map(({ function: { name, arguments: given } }) => {
       const written = make("pre", { tabIndex: 0 }, indented(given));
-      return make("details", { open: true }, make("summary", {}, `Calls ${name}`), written);
+      return make("details", { open: true }, make("summary", {}, t("Calls {}", name)), written);
     });
     this.calls.replaceChildren(...shown, ...(this.node.live ? [] : [this.asked(calls)]));
   }
 
   // A form in which the reader is the tool.
   asked(calls) {
-    const inputs = calls.map(({ function: { name } }) => make("textarea", { rows: 2, "aria-label": `Result of ${name}`, placeholder: `Result of ${name}` }));
+    const inputs = calls.map(({ function: { name } }) => make("textarea", { rows: 2, "aria-label": t("Result of {}", name), placeholder: t("Result of {}", name) }));
     const onsubmit = (event) => {
       event.preventDefault();
       this.actions.results(this.node, inputs.map(({ value }) => value));
     };
-    return make("form", { onsubmit }, ...inputs, make("button", {}, "Send results"));
+    return make("form", { onsubmit }, ...inputs, make("button", {}, t("Send results")));
   }
 
   edit() {
-    const input = make("textarea", { value: wordsOf(this.node), rows: 3, "aria-label": "Edited message" });
+    const input = make("textarea", { value: wordsOf(this.node), rows: 3, "aria-label": t("Edited message") });
     const end = () => {
       form.replaceWith(this.said);
       this.foot.hidden = false;
@@ -120,12 +130,20 @@ export class MessageView {
       event.preventDefault();
       form.requestSubmit();
     });
-    const cancel = make("button", { type: "button", onclick: end }, "Cancel");
-    const form = make("form", { className: "edit", onsubmit }, input, make("div", {}, make("button", { className: "main" }, "Send"), cancel));
+    const cancel = make("button", { type: "button", onclick: end }, t("Cancel"));
+    const form = make("form", { className: "edit", onsubmit }, input, make("div", {}, make("button", { className: "main" }, t("Send")), cancel));
     this.said.replaceWith(form);
     this.foot.hidden = true;
     input.focus();
   }
+}
+
+function token([text, logprob, others]) {
+  const written = ([each, its]) => `${JSON.stringify(each)} ${(100 * Math.exp(its)).toFixed(2)} %`;
+  const list = others.length ? others : [[text, logprob]];
+  const likely = Math.exp(logprob);
+  const className = likely < 0.1 ? "unlikely" : likely < 0.5 ? "doubtful" : "";
+  return make("span", { className, title: list.map(written).join("\n") }, text);
 }
 
 function indented(text) {
@@ -138,8 +156,8 @@ function indented(text) {
 
 function figuresOf({ prompt, answer, first, rate }) {
   const parts = [];
-  if (answer !== undefined) parts.push(`${prompt} → ${answer} tokens`);
-  if (rate) parts.push(`${rate.toFixed(1)} tokens/s`);
-  if (first) parts.push(`first token ${Math.round(first)} ms`);
+  if (answer !== undefined) parts.push(t("{} → {} tokens", prompt, answer));
+  if (rate) parts.push(t("{} tokens/s", rate.toFixed(1)));
+  if (first) parts.push(t("first token {} ms", Math.round(first)));
   return parts.join(" · ");
 }

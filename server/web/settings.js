@@ -2,11 +2,21 @@
 
 import { element } from "./dom.js";
 import { offer } from "./models.js";
+import { startPresets } from "./presets.js";
 
-// Settings by name; `request` is the field of a request that a number becomes.
-const NUMBERS = { temperature: "temperature", topp: "top_p", tokens: "max_completion_tokens" };
-const TEXTS = ["system", "schema", "tools"];
-const NAMES = [...Object.keys(NUMBERS), ...TEXTS];
+// Settings that are numbers, by name, and the fields of a request that they become.
+const NUMBERS = {
+  temperature: "temperature",
+  topp: "top_p",
+  tokens: "max_completion_tokens",
+  topk: "top_k",
+  minp: "min_p",
+  presence: "presence_penalty",
+  frequency: "frequency_penalty",
+  repetition: "repetition_penalty",
+  seed: "seed",
+};
+const NAMES = [...Object.keys(NUMBERS), "system", "schema", "tools", "stops", "logprobs", "effort"];
 
 const field = (name) => document.getElementById(`chat-${name}`);
 
@@ -14,6 +24,7 @@ export class Settings {
   // `onChanged()` is told when the reader changes one.
   constructor(onChanged) {
     for (const name of ["model", ...NAMES]) field(name).addEventListener("change", onChanged);
+    startPresets({ values: () => this.values(), show: (values) => this.show(values), onChanged });
   }
 
   get model() {
@@ -45,6 +56,11 @@ export class Settings {
       stream_options: { include_usage: true },
     };
     for (const [name, key] of Object.entries(NUMBERS)) if (field(name).value !== "") body[key] = Number(field(name).value);
+    const stops = field("stops").value.split("\n").filter(Boolean);
+    if (stops.length) body.stop = stops;
+    const likeliest = Number(field("logprobs").value);
+    if (likeliest) Object.assign(body, { logprobs: true, top_logprobs: likeliest });
+    if (field("effort").value) body.reasoning_effort = field("effort").value;
     const schema = parsed("schema", "The JSON schema");
     if (schema) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
     const tools = parsed("tools", "The list of tools");

@@ -1,11 +1,12 @@
 // Light or dark: as the system has it, or as the reader wants it.
 
 import { element } from "./dom.js";
+import { t } from "./language.js";
 
 const THEMES = {
-  "": ["◐", "Colours: as the system"],
-  light: ["☀", "Colours: light"],
-  dark: ["☾", "Colours: dark"],
+  "": ["◐", t("Colours: as the system")],
+  light: ["☀", t("Colours: light")],
+  dark: ["☾", t("Colours: dark")],
 };
 
 function apply(theme) {

@@ -1,6 +1,7 @@
 // The tab "Voice": a realtime session, by microphone or from a file.
 
 import { bubble as made, element, follow } from "./dom.js";
+import { t } from "./language.js";
 import { EventLog } from "./log.js";
 import { Session } from "./session.js";
 import { Player, fromBase64, levelOf, microphone, recording } from "./sound.js";
@@ -85,7 +86,7 @@ function fix(fixed) {
 function said(item, role) {
   let message = bubbles.get(item);
   if (!message) {
-    message = bubble(messages, `${role} live`, role === "user" ? "You" : "Stentor");
+    message = bubble(messages, `${role} live`, role === "user" ? t("You") : "Stentor");
     bubbles.set(item, message);
   }
   return message;
@@ -101,7 +102,7 @@ function write(item, role, text, { whole = false, done = false } = {}) {
 }
 
 function complain(text) {
-  bubble(messages, "wrong", "Error").querySelector(".said").textContent = text;
+  bubble(messages, "wrong", t("Error")).querySelector(".said").textContent = text;
 }
 
 // Falls silent, and tells the server how much of the answer has been heard.
@@ -130,7 +131,7 @@ function truncate(item, ms) {
 
 const HANDLERS = {
   "input_audio_buffer.speech_started": ({ item_id, audio_start_ms }) => {
-    state("Listening …");
+    state(t("Listening …"));
     said(item_id, "user");
     endOfSpeech = endOfWords = null;
     if (player?.playing) {
@@ -142,13 +143,13 @@ const HANDLERS = {
     // what is told is the end of the silence that ended the turn
     endOfSpeech = endOfWords =
       silence === null ? session.voicedUntil(audio_end_ms) : session.timeOf(audio_end_ms - silence);
-    state("Thinking …");
+    state(t("Thinking …"));
   },
   "conversation.item.input_audio_transcription.delta": ({ item_id, delta }) => write(item_id, "user", delta),
   "conversation.item.input_audio_transcription.completed": ({ item_id, transcript }) =>
-    write(item_id, "user", transcript.trim() || "(nothing)", { whole: true, done: true }),
+    write(item_id, "user", transcript.trim() || t("(nothing)"), { whole: true, done: true }),
   "conversation.item.input_audio_transcription.failed": ({ item_id, error }) =>
-    write(item_id, "user", `(not understood: ${error.message})`, { whole: true, done: true }),
+    write(item_id, "user", t("(not understood: {})", error.message), { whole: true, done: true }),
   "response.created": () => {
     responding = true;
     element("voice-quiet").disabled = false;
@@ -188,8 +189,8 @@ const HANDLERS = {
       const spoken = response.output.filter(({ content }) => content?.[0]?.type === "output_audio");
       if (session === opened) for (const { id } of spoken) truncate(id, player.heard(id));
     }
-    if (response.status === "failed") complain(response.status_details?.error?.message ?? "The answer failed.");
-    if (!player?.playing) state("Listening …");
+    if (response.status === "failed") complain(response.status_details?.error?.message ?? t("The answer failed."));
+    if (!player?.playing) state(t("Listening …"));
   },
   error: ({ error }) => complain(error.message),
 };
@@ -217,7 +218,7 @@ async function begin(open) {
     return mine === opening;
   };
   for (const id of ["voice-start", "voice-file-button"]) element(id).disabled = true;
-  state("Connecting …");
+  state(t("Connecting …"));
   log.clear();
   messages.replaceChildren();
   [bubbles, dropped, latencies, turns, endOfSpeech, endOfWords] = [new Map(), new Set(), [], 0, null, null];
@@ -225,11 +226,11 @@ async function begin(open) {
   element("voice-count").textContent = "0";
   try {
     const speaker = await Player.open({
-      onBegan: () => state("Speaking …"),
+      onBegan: () => state(t("Speaking …")),
       onDrained: () => {
         if (!responding) {
           element("voice-quiet").disabled = true;
-          state("Listening …");
+          state(t("Listening …"));
         }
       },
     });
@@ -245,7 +246,7 @@ async function begin(open) {
       onSent: (event) => log.add(event, true),
       onClose: (why) => {
         if (opened === null || session !== opened) return;
-        if (why) complain(`The session has ended: ${why}`);
+        if (why) complain(t("The session has ended: {}", why));
         end();
       },
     });
@@ -255,7 +256,7 @@ async function begin(open) {
     const microphone = await open();
     if (!isMine(microphone)) return;
     source = microphone;
-    state("Listening …");
+    state(t("Listening …"));
     for (const id of ["voice-end", "voice-input", "voice-send"]) element(id).disabled = false;
     fix(true);
   } catch (error) {
@@ -278,7 +279,7 @@ function end() {
   for (const message of bubbles.values()) message.classList.remove("live");
   element("voice-level").value = 0;
   fix(false);
-  state("Not connected");
+  state(t("Not connected"));
 }
 
 // Whoever goes to another tab is not listened to there.
@@ -287,7 +288,7 @@ export function leaveVoice() {
 }
 
 export function startVoice() {
-  messages.dataset.empty = "Start the microphone and say something, or play a recording.";
+  messages.dataset.empty = t("Start the microphone and say something, or play a recording.");
   element("voice-start").addEventListener("click", () => begin(() => microphone(heard)));
   element("voice-end").addEventListener("click", end);
   element("voice-file-button").addEventListener("click", () => element("voice-file").click());

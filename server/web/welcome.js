@@ -1,14 +1,15 @@
 // What an empty conversation shows: what is served here, and questions to begin with.
 
 import { make } from "./dom.js";
+import { number, t } from "./language.js";
 import { shortName } from "./models.js";
 
-const KINDS = { chat: "chat", embedding: "embeddings", transcription: "transcription", speech: "speech" };
+const KINDS = { chat: t("chat"), embedding: t("embeddings"), transcription: t("transcription"), speech: t("speech") };
 const QUESTIONS = [
-  "Explain in three sentences how a transformer predicts the next word.",
-  "Write a Python function that checks whether a number is prime.",
-  "Compare bread and rice in a table: energy, protein, price.",
-  "Write a short poem about a lighthouse.",
+  t("Explain in three sentences how a transformer predicts the next word."),
+  t("Write a Python function that checks whether a number is prime."),
+  t("Compare bread and rice in a table: energy, protein, price."),
+  t("Write a short poem about a lighthouse."),
 ];
 
 // `onAsk(text)` is told of the question that was chosen.
@@ -18,7 +19,7 @@ export function welcome(models, onAsk) {
       "li",
       {},
       make("b", { title: id }, shortName(id)),
-      ` ${KINDS[kind ?? "chat"] ?? kind}${max_model_len ? `, ${max_model_len.toLocaleString("en")} tokens of context` : ""}`,
+      ` ${KINDS[kind ?? "chat"] ?? kind}${max_model_len ? t(", {} tokens of context", number(max_model_len)) : ""}`,
     ),
   );
   const questions = QUESTIONS.map((text) => make("button", { type: "button", onclick: () => onAsk(text) }, text));
@@ -26,7 +27,7 @@ export function welcome(models, onAsk) {
   return make(
     "div",
     { className: "welcome" },
-    make("h2", {}, "Ask the model something"),
+    make("h2", {}, t("Ask the model something")),
     make("ul", {}, ...served),
     make("div", { className: "samples" }, ...(talks ? questions : [])),
   );

@@ -3,7 +3,9 @@
 All tests share a server, whose model says what the test wants, and a page; each begins a new chat.
 """
 
+import ast
 import json
+import shlex
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stentor.server.parsing.output import REASONING_FORMATS, TOOL_FORMATS, OutputFormat
+from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
+from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.responses.test_socket import serving
@@ -252,6 +255,84 @@ async def test_conversations_outlast_a_reload_and_are_searched_renamed_exported_
     await expect(page.locator("#chat-messages .wrong .said")).to_contain_text("is damaged")
 
 
+async def test_settings_belong_to_a_conversation_and_presets_to_all(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await page.click("#chat-clear")
+    await page.fill("#chat-system", "Be brief.")
+    await page.fill("#chat-tokens", "3")
+    page.once("dialog", lambda dialog: dialog.accept("Terse"))
+    await page.click("#preset-save")
+    await visit.ask("Terse?", "Yes indeed.")
+    assert visit.prompt.startswith("<system>Be brief.")
+    await expect(page.locator("#chat-messages .assistant.limited .said")).to_have_text("Yes")
+    await page.fill("#chat-system", "")
+    await page.fill("#chat-tokens", "")
+    await visit.ask("Long?", "Yes indeed.", fresh=True)
+    await expect(page.locator("#chat-messages .assistant .said")).to_have_text("Yes indeed.")
+    await page.locator("#history-list .title").get_by_text("Terse?").click()
+    await page.reload()
+    await expect(page.locator("#preset-list option")).to_have_text(["none", "Terse"])
+    await page.click("#chat-clear")
+    await page.fill("#chat-system", "Else.")
+    await page.select_option("#preset-list", "Terse")
+    assert await page.input_value("#chat-system") == "Be brief."
+    await page.click("#preset-delete")
+    await expect(page.locator("#preset-list option")).to_have_text(["none"])
+    for field in ("system", "tokens"):
+        await page.fill(f"#chat-{field}", "")
+
+
+async def test_the_context_is_gauged_and_tokens_tell_how_probable_they_were(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await page.click("#chat-clear")
+    await page.click("#chat-settings summary")
+    await page.select_option("#chat-logprobs", "5")
+    await visit.ask("Hi", "Yes.")
+    asked = len(visit.engine.streams[-1].prompt)
+    await expect(page.locator("#chat-context")).to_have_text(f"{asked + 5} / 4,096 tokens")
+    await page.click("#chat-messages [aria-label='Probabilities of tokens']")
+    tokens = page.locator("#chat-messages .tokens span")
+    assert (await tokens.all_inner_texts())[:4] == ["Y", "e", "s", "."]
+    assert (await tokens.first.get_attribute("title") or "").splitlines()[0] == '"Y" 77.88 %'
+    await page.select_option("#chat-logprobs", "")
+    await page.click("#chat-settings summary")
+
+
+async def test_a_conversation_is_shown_as_a_program_that_sends_it(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await visit.ask("It's `this`?", "Yes.", fresh=True)
+    await page.fill("#chat-temperature", "0.5")
+    await page.fill("#chat-input", "And that?")
+    await page.click("#code-show")
+    text = page.locator("#code-text pre")
+    expected = [
+        {"role": "user", "content": "It's `this`?"},
+        {"role": "assistant", "content": "Yes."},
+        {"role": "user", "content": "And that?"},
+    ]
+    command = shlex.split((await text.inner_text()).replace("\\\n", ""))
+    body = json.loads(command[command.index("-d") + 1])
+    assert command[2].endswith("/v1/chat/completions")
+    assert (body["messages"], body["temperature"]) == (expected, 0.5)
+    await page.select_option("#code-language", "python")
+    calls = [node for node in ast.walk(ast.parse(await text.inner_text())) if isinstance(node, ast.Call)]
+    call = max(calls, key=lambda node: len(node.keywords))
+    given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    assert (given["messages"], given["temperature"], given["stream"]) == (expected, 0.5, True)
+    await page.select_option("#code-language", "js")
+    await expect(text).to_contain_text('import OpenAI from "openai";')
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#code")).to_be_hidden()
+    for field in ("temperature", "input"):
+        await page.fill(f"#chat-{field}", "")
+
+
 async def test_the_figures_of_now_are_drawn_while_somebody_looks(visit: Visit) -> None:
     from playwright.async_api import expect
 
@@ -307,3 +388,19 @@ async def test_the_page_is_dark_where_the_system_or_the_reader_wants_it_and_tabs
     await page.keyboard.press("ArrowRight")
     await expect(page.locator("#voice-tab")).to_be_focused()
     await expect(page.locator("#voice")).to_be_visible()
+
+
+async def test_the_page_speaks_german_to_who_wants_it(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await page.click("#chat-tab")
+    await page.select_option("#language", "de")
+    await expect(page.locator("html")).to_have_attribute("lang", "de")
+    await expect(page.locator("#chat-clear")).to_have_text("Neues Gespräch")
+    await expect(page.locator("#chat-input")).to_have_attribute("placeholder", "Nachricht")
+    await visit.ask("Und?", "Ja.", fresh=True)
+    await expect(page.locator("#chat-messages .user > b")).to_have_text("Sie")
+    await expect(page.locator("#chat-messages .figures-line")).to_contain_text("erstes Token")
+    await page.select_option("#language", "en")
+    await expect(page.locator("#chat-clear")).to_have_text("New chat")

@@ -1,5 +1,7 @@
 """The page is served as it lies on disk: open, self-contained, and under a policy that lets nothing else in."""
 
+import html
+import json
 import re
 from importlib.resources import files
 
@@ -75,3 +77,37 @@ def test_every_control_has_a_name_and_every_element_that_code_asks_for_is_there(
         (id,) = re.findall(r'id="([\w-]+)"', control)
         inside = re.search(rf'<label>(?:(?!</label>).)*id="{id}"', page, re.DOTALL)
         assert id in labelled or inside or "aria-label" in control, control
+
+
+ALIKE = {
+    "Stentor",
+    "Text",
+    "Chat",
+    "Top p",
+    "Top k",
+    "Min p",
+    "srt",
+    "vtt",
+    "curl",
+    "Python",
+    "JavaScript",
+    "English",
+    "Deutsch",
+}
+"""Texts that are the same in every language."""
+
+
+def test_every_text_of_the_page_is_there_in_german_and_no_other() -> None:
+    body = CODE[INDEX].partition("<body>")[2].partition("<noscript>")[0]
+    shown = re.findall(r">([^<]+)<", body) + re.findall(r'(?:placeholder|title|aria-label)="([^"]+)"', body)
+    texts = {" ".join(html.unescape(text).split()) for text in shown}
+    code = "".join(text for name, text in CODE.items() if name.endswith(".js") and name != "german.js")
+    texts |= {json.loads(text) for text in re.findall(r'\bt\(("(?:[^"\\]|\\.)*")', code)}
+    german = {
+        json.loads(key): json.loads(value)
+        for key, value in re.findall(r'^  ("(?:[^"\\]|\\.)*"): ("(?:[^"\\]|\\.)*"),$', CODE["german.js"], re.MULTILINE)
+    }
+    wanted = {text for text in texts if re.search("[A-Za-z]", text)} - ALIKE
+    assert (wanted - set(german), set(german) - wanted) == (set(), set())
+    for text, translated in german.items():
+        assert text.count("{}") == translated.count("{}"), text
