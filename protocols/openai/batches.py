@@ -91,6 +91,12 @@ PURPOSES: Final = get_args(Purpose)
 MAX_NAME_CHARS: Final = 512
 
 
+class FileForm(msgspec.Struct):
+    """Beside the file; also ``expires_after[anchor]`` and ``expires_after[seconds]``."""
+
+    purpose: str
+
+
 class File(msgspec.Struct, frozen=True, tag_field="object", tag="file"):
     id: str
     bytes: int

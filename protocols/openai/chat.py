@@ -12,6 +12,7 @@ from ..common.decoding import converted
 from ..common.errors import refused, wrong
 from ..common.limits import Limits
 from .messages import check_messages
+from .metadata import check_metadata
 from .sampling import SamplingFields, TopLogprobs, check_sampling, not_served, refuse
 from .structured import wanted_answer
 from .tools import tool_use
@@ -60,6 +61,10 @@ class ChatRequest(SamplingFields, kw_only=True):
     thinking_token_budget: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] | None = None
     """Tokens that the model may think before it has to answer; vLLM's name."""
 
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    """Looked at where the answer is stored."""
+
     modalities: list[str] | None = None
     audio: Any = None
     web_search_options: Any = None
@@ -94,6 +99,8 @@ class ChatRequest(SamplingFields, kw_only=True):
             raise not_served("modalities", "`modalities` other than `text`")
         if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", "needs `logprobs` to be true")
+        if self.store:
+            check_metadata(self.metadata)
         check_template(self, [self.messages], limits)
         check_messages(self.messages)
 

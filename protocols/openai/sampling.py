@@ -20,8 +20,6 @@ Name = Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)]
 
 IGNORED_FIELDS: Final = (
     "user",
-    "store",
-    "metadata",
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",

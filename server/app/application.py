@@ -16,9 +16,10 @@ from stentor.protocols.common.errors import BadRequest, ErrorBody
 from ..api.anthropic import route as messages
 from ..api.audio import speech, transcriptions
 from ..api.chat import route as chat
+from ..api.chat import stored as stored_chats
 from ..api.completions import route as completions
-from ..api.embeddings import embeddings, pooling, scoring
-from ..api.files_and_batches import batches, files
+from ..api.embeddings import embeddings, moderations, pooling, scoring
+from ..api.files_and_batches import batches, files, message_batches, uploads
 from ..api.hugging_face import embed, generate
 from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
@@ -83,7 +84,8 @@ def create_answering_app(state: ServerState) -> Starlette:
 def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
     app = Starlette(
         routes=[
-            *chat.routes(state.chat),
+            *chat.routes(state.for_chat),
+            *stored_chats.routes(state.for_store),
             *completions.routes(state.chat),
             *messages.routes(state.chat),
             *responses.routes(state.for_responses),
@@ -97,6 +99,8 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *adapters.routes(state.chat, state.access.keys),
             *files.routes(state.for_store),
             *batches.routes(state.for_store),
+            *uploads.routes(state.for_store),
+            *message_batches.routes(state.for_store),
             *transcriptions.routes(state.for_transcription),
             *speech.routes(state.for_speech),
             *embeddings.routes(state.for_embeddings),
@@ -106,6 +110,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *generate.routes(state.chat),
             *embed.routes(state.chat, state.for_embeddings),
             *sagemaker.routes(state.chat, state.for_embeddings),
+            *moderations.routes(state.for_embeddings),
             *ollama.routes(state.chat),
             *ollama_embed.routes(state.for_embeddings),
             *ollama_models.routes(state.chat, state.auxiliary.embedding),

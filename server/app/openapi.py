@@ -22,10 +22,11 @@ import stentor
 from ..api.anthropic import route as messages
 from ..api.audio import speech, transcriptions
 from ..api.chat import route as chat
+from ..api.chat import stored as stored_chats
 from ..api.common.described import JSON, Operation, Operations
 from ..api.completions import route as completions
-from ..api.embeddings import embeddings, pooling, scoring
-from ..api.files_and_batches import batches, files
+from ..api.embeddings import embeddings, moderations, pooling, scoring
+from ..api.files_and_batches import batches, files, message_batches, uploads
 from ..api.hugging_face import embed, generate
 from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
@@ -197,11 +198,13 @@ class _Writer:
         return written
 
     def _form(self) -> dict[str, Any]:
+        named = {self._operation.file_field: {"type": "string", "description": "Its bytes."}}
         if self._operation.form is None:
-            return _UPLOAD
+            return {"type": "object", "properties": named, "required": [*named]}
         said = msgspec.json.schema(self._operation.form, ref_template=_REF)
         fields = said["$defs"][self._operation.form.__name__]
-        return {**fields, "properties": {**_FILE, **fields["properties"]}, "required": [*_FILE]}
+        required = [*named, *fields.get("required", ())]
+        return {**fields, "properties": {**named, **fields["properties"]}, "required": required}
 
     def _parameters(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = [
@@ -256,14 +259,6 @@ class _Writer:
         return sorted(found)
 
 
-_FILE: Final = {"file": {"type": "string", "description": "Its bytes."}}
-_UPLOAD: Final = {
-    "type": "object",
-    "properties": {**_FILE, "purpose": {"type": "string"}},
-    "required": ["file", "purpose"],
-}
-
-
 def _error_name(status: int, shape: ErrorShape) -> str:
     """That the response of a status has in the document."""
     return f"{shape.name}_{status}" if shape.name else str(status)
@@ -284,14 +279,15 @@ OPERATIONS: Final[Operations] = {
 
 def routes(access: AccessControl) -> list[Route]:
     families = (
-        *(chat, completions, conversations, messages, models, tokens, operations, stats, control, adapters),
-        *(responses, files, batches),
+        *(chat, stored_chats, completions, conversations, messages, models, tokens, operations, stats, control),
+        *(adapters, responses, files, batches, uploads, message_batches),
         realtime,
         transcriptions,
         speech,
         embeddings,
         pooling,
         scoring,
+        moderations,
         *(ollama, ollama_embed, ollama_models, llama_cpp, generate, embed, sagemaker),
         page,
     )

@@ -9,6 +9,7 @@ from stentor.engine.model_config.media_spec import MediaSpec
 
 from ..api.audio.speech import SpeechServices
 from ..api.audio.transcriptions import TranscriptionServices
+from ..api.chat.route import ChatServices
 from ..api.embeddings.requests import EmbeddingServices
 from ..api.realtime.services import RealtimeServices
 from ..api.responses.services import ResponseServices
@@ -87,6 +88,10 @@ class ServerState:
     @cached_property
     def for_store(self) -> StoreServices:
         return StoreServices(self.config.store, self.store, self.admission, self.batches)
+
+    @cached_property
+    def for_chat(self) -> ChatServices:
+        return ChatServices(self.chat, self.store)
 
     @cached_property
     def for_responses(self) -> ResponseServices:

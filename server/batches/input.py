@@ -29,8 +29,8 @@ def part_reader(store: Database, file: str) -> ReadPart:
     return read
 
 
-async def lines(read: ReadPart) -> AsyncGenerator[tuple[int, bytes], None]:
-    """(number from 1, line) of every line that is not blank. Raises BadLine for one that is too long."""
+async def lines(read: ReadPart, most: int = MAX_LINE_BYTES) -> AsyncGenerator[tuple[int, bytes], None]:
+    """(number from 1, line) of every line that is not blank. Raises BadLine for one that is longer than ``most``."""
     number, place = 0, 0
     waiting = bytearray()
     while True:
@@ -45,8 +45,8 @@ async def lines(read: ReadPart) -> AsyncGenerator[tuple[int, bytes], None]:
             if line.strip():
                 yield number, bytes(line)
         waiting = rest
-        if len(waiting) > MAX_LINE_BYTES:
-            raise BadLine(f"line {number + 1} is longer than {MAX_LINE_BYTES >> 20} MiB")
+        if len(waiting) > most:
+            raise BadLine(f"line {number + 1} is longer than {most >> 20} MiB")
     if waiting.strip():
         yield number + 1, bytes(waiting)
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, inspect
 
 from stentor.protocols.anthropic import request as anthropic
+from stentor.protocols.anthropic.batches import MessageBatchCreate
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
@@ -17,9 +18,12 @@ from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.openai.speech import SpeechRequest
+from stentor.protocols.openai.stored_chats import ChatUpdate
 from stentor.protocols.openai.tokens import DetokenizeRequest, TokenizeRequest
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
+from stentor.protocols.openai.uploads import UploadComplete, UploadCreate
 from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
+from stentor.protocols.pooling.moderation import ModerationRequest
 
 from ..api.ops.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from ..api.ops.control import AbortRequest
@@ -57,11 +61,12 @@ REQUESTS: Final[tuple[Request, ...]] = (
         _SAMPLING_IGNORED,
         {"modalities": 'only `["text"]`'},
     ),
+    Request(("/v1/chat/completions/{completion_id}",), ChatUpdate),
     Request(
         ("/v1/completions",),
         completions.CompletionRequest,
         (*sampling.REFUSED_EVERYWHERE, *completions.REFUSED),
-        _SAMPLING_IGNORED,
+        (*_SAMPLING_IGNORED, "store", "metadata"),
         {"best_of": "only as much as `n`"},
     ),
     Request(
@@ -88,6 +93,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         (*anthropic.REFUSED, "thread"),
         anthropic.IGNORED_FIELDS,
     ),
+    Request(("/v1/messages/batches",), MessageBatchCreate),
     Request(
         ("/v1/embeddings",),
         embeddings.EmbeddingRequest,
@@ -97,6 +103,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
     ),
     Request(("/v2/embed",), cohere.EmbedRequest),
     Request(("/pooling",), pooling.PoolingRequest, ignored=("user",), partly=_VECTORS_PARTLY),
+    Request(("/v1/moderations",), ModerationRequest),
     Request(("/classify",), pooling.ClassifyRequest, ignored=("user",), partly=_VECTORS_PARTLY),
     Request(("/score", "/v1/score"), scoring.ScoreRequest, ignored=("user",), partly=_VECTORS_PARTLY),
     Request(
@@ -150,6 +157,8 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/v1/audio/speech",), SpeechRequest, ignored=("instructions",)),
     Request(("/v1/realtime/client_secrets",), ClientSecretRequest),
     Request(("/v1/batches",), BatchCreate, ignored=("output_expires_after",)),
+    Request(("/v1/uploads",), UploadCreate, ignored=("mime_type",)),
+    Request(("/v1/uploads/{upload_id}/complete",), UploadComplete),
     Request(("/tokenize",), TokenizeRequest),
     Request(("/detokenize",), DetokenizeRequest),
     Request(("/abort_requests",), AbortRequest),

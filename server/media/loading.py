@@ -42,7 +42,7 @@ class MediaLoader:
             most = f"this server takes at most {self._max_bytes} for a model"
             raise BadRequest(f"`{param}`: the file has {found.size} bytes; {most}.", param, TOO_LARGE)
         with contextlib.suppress(StoreFailed):  # a full disk can still be read
-            await self._store.write(partial(files.touch, file=name))
+            await self._store.write(lambda db: files.touch(db, name))
         data = bytearray()
         place = 0
         while piece := await self._store.read(partial(files.part, file=name, place=place)):

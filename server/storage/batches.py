@@ -114,18 +114,27 @@ def answers(db: "sqlite3.Connection", batch: str, *, good: bool, after: int, lim
     ).fetchall()
 
 
-def listed(db: "sqlite3.Connection", owner: str, *, limit: int, after: str | None) -> list[bytes] | None:
-    """Newest first; None where ``after`` names no batch."""
-    number = 1 << 62
+def listed(
+    db: "sqlite3.Connection", owner: str, *, limit: int, after: str | None, prefix: str, newest_first: bool = True
+) -> list[bytes] | None:
+    """Those whose ids begin with ``prefix``; None where ``after`` names no batch."""
+    order, side, number = ("DESC", "<", 1 << 62) if newest_first else ("ASC", ">", 0)
     if after is not None:
         row = db.execute("SELECT number FROM batches WHERE id = ? AND owner = ?", (after, owner)).fetchone()
         if row is None:
             return None
         number = row[0]
     rows = db.execute(
-        "SELECT object FROM batches WHERE owner = ? AND number < ? ORDER BY number DESC LIMIT ?", (owner, number, limit)
+        f"SELECT object FROM batches WHERE owner = ? AND number {side} ? AND SUBSTR(id, 1, ?) = ? "
+        f"ORDER BY number {order} LIMIT ?",
+        (owner, number, len(prefix), prefix, limit),
     )
     return [row[0] for row in rows]
+
+
+def delete(db: "sqlite3.Connection", batch: str) -> None:
+    """The owner must have been looked at; it must have ended."""
+    db.execute("DELETE FROM batches WHERE id = ?", (batch,))
 
 
 def unfinished(db: "sqlite3.Connection") -> list[tuple[str, str]]:

@@ -245,9 +245,8 @@ class Database:
         return self._clock.now - self._looked_at >= seconds
 
     def _expire(self, db: "sqlite3.Connection", now: float) -> None:
-        if self._ttl:
-            for table in self._tables:
-                table.expire(db, now - self._ttl)
+        for table in self._tables:
+            table.expire(db, now, self._ttl)
 
     def _make_room(self, db: "sqlite3.Connection") -> None:
         """For what the transaction has added. Raises StoreFull, which undoes it."""

@@ -36,11 +36,18 @@ CREATE TABLE IF NOT EXISTS file_parts (
     data BLOB NOT NULL,
     PRIMARY KEY (file, place)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS file_ends (
+    file TEXT PRIMARY KEY REFERENCES files ON DELETE CASCADE,
+    ends REAL NOT NULL,
+    expires_at INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS file_ends_by_end ON file_ends (ends);
 """,
     name="files",
     held="held",
     content="{row}.size + {row}.size / 32",  # its parts do not fill their pages
     columns="size",
+    ended="id IN (SELECT file FROM file_ends WHERE ends <= ?)",
     # what was being written is dropped, but for what batches read; those that are open hold their input
     on_open="""
 DELETE FROM files WHERE held > 0 AND id NOT IN (SELECT input FROM batches);
@@ -49,7 +56,7 @@ UPDATE files SET held = (SELECT COUNT(*) FROM batches WHERE open AND input = fil
     WHERE id IN (SELECT input FROM batches WHERE open);
 """,
 )
-_COLUMNS: Final = "id, created, size, purpose, name"
+_COLUMNS: Final = "id, created, size, purpose, name, (SELECT expires_at FROM file_ends WHERE file = files.id)"
 
 
 @dataclass(frozen=True)
@@ -60,17 +67,30 @@ class StoredFile:
     """Bytes."""
     purpose: str
     name: str
+    expires_at: int | None = None
 
 
-def begin(db: "sqlite3.Connection", owner: str, file: str, purpose: str, name: str, *, size: int = 0) -> None:
+def begin(
+    db: "sqlite3.Connection",
+    owner: str,
+    file: str,
+    purpose: str,
+    name: str,
+    *,
+    size: int = 0,
+    seconds: int | None = None,
+) -> None:
     """A file of ``size`` bytes, or more, whose parts are still to come; nothing deletes it until :func:`finish`.
 
-    Its room is made now: it is known at once whether there is enough.
+    Its room is made now: it is known at once whether there is enough. It ends after so many ``seconds``.
     """
+    now = int(time.time())
     db.execute(
         f"INSERT INTO files SELECT ?, ?, COALESCE(MAX(number), 0) + 1, ?, {NOW}, 1, ?, ?, ? FROM files",
-        (file, owner, int(time.time()), size, purpose, name),
+        (file, owner, now, size, purpose, name),
     )
+    if seconds is not None:
+        db.execute(f"INSERT INTO file_ends VALUES (?, {NOW} + ?, ?)", (file, seconds, now + seconds))
 
 
 def append(db: "sqlite3.Connection", file: str, place: int, data: bytes) -> None:
@@ -98,9 +118,13 @@ def find(db: "sqlite3.Connection", owner: str, file: str) -> StoredFile | None:
     return None if row is None else StoredFile(*row)
 
 
-def touch(db: "sqlite3.Connection", file: str) -> None:
-    """It is used now."""
-    db.execute(f"UPDATE files SET used = {NOW} WHERE id = ?", (file,))
+def exists(db: "sqlite3.Connection", file: str) -> bool:
+    return db.execute("SELECT 1 FROM files WHERE id = ?", (file,)).fetchone() is not None
+
+
+def touch(db: "sqlite3.Connection", *files: str) -> None:
+    """They are used now."""
+    db.executemany(f"UPDATE files SET used = {NOW} WHERE id = ?", [(file,) for file in files])
 
 
 def part(db: "sqlite3.Connection", file: str, place: int) -> bytes | None:

@@ -3,10 +3,18 @@
 from typing import Final
 
 from ..config.config import StoreConfig
-from . import batches, conversations, files, responses, secrets
+from . import batches, chats, conversations, files, responses, secrets, uploads
 from .database import Database
 
-TABLES: Final = (responses.TABLE, conversations.TABLE, secrets.TABLE, batches.TABLE, files.TABLE)
+TABLES: Final = (
+    responses.TABLE,
+    chats.TABLE,
+    conversations.TABLE,
+    secrets.TABLE,
+    batches.TABLE,
+    files.TABLE,
+    uploads.TABLE,
+)
 
 
 def make_store(config: StoreConfig) -> Database:

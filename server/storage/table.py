@@ -79,6 +79,8 @@ class Table:
     """As in :class:`Part`."""
     columns: str = "id"
     parts: tuple[Part, ...] = ()
+    ended: str | None = None
+    """A condition on rows whose own time is up, whoever uses them; ``?`` is the time, by :mod:`.clock`."""
     on_open: str = ""
     """Statements that put in order what a server left that has ended."""
 
@@ -124,10 +126,12 @@ class Table:
         used = None if self.name is None else db.execute(f"SELECT MAX(used) FROM {self.name}").fetchone()[0]
         return None if used is None else float(used)
 
-    def expire(self, db: "sqlite3.Connection", before: float) -> None:
-        """Deletes what has not been used since ``before``."""
-        if self.name is not None:
-            db.execute(f"DELETE FROM {self.name} WHERE {self._evictable}used < ?", (before,))
+    def expire(self, db: "sqlite3.Connection", now: float, ttl: float) -> None:
+        """Deletes what has not been used for ``ttl`` seconds, unless that is 0, and what has an end of its own."""
+        if self.name is not None and ttl:
+            db.execute(f"DELETE FROM {self.name} WHERE {self._evictable}used < ?", (now - ttl,))
+        if self.ended is not None:
+            db.execute(f"DELETE FROM {self.name} WHERE {self._evictable}{self.ended}", (now,))
 
     def evictable(self, db: "sqlite3.Connection", owner: str) -> Iterator[Row]:
         """Rows of the owner that may be deleted for others, those first that were used longest ago.

@@ -110,7 +110,7 @@ def test_text_in_parts_counts_as_much_as_text() -> None:
 
 
 def test_the_depth_of_what_is_thrown_away_does_not_count() -> None:
-    assert refusal_of("chat", {"metadata": nested(9)}, Limits(max_json_depth=5)) is None
+    assert refusal_of("chat", {"prediction": nested(9)}, Limits(max_json_depth=5)) is None
 
 
 @pytest.mark.parametrize(

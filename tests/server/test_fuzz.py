@@ -26,13 +26,19 @@ from stentor.tests.wire import messages, responses
 CONTEXT = 48
 GOOD: dict[str, dict[str, Any]] = {
     "ChatRequest": {"messages": HELLO},
+    "ChatUpdate": {"metadata": {"a": "b"}},
     "CompletionRequest": {"prompt": "hi"},
     "MessagesRequest": {"model": "fake", "messages": HELLO, "max_tokens": 9},
+    "MessageBatchCreate": {
+        "requests": [{"custom_id": "a", "params": {"model": "fake", "max_tokens": 9, "messages": HELLO}}]
+    },
     "CountTokensRequest": {"model": "fake", "messages": HELLO},
     "TokenizeRequest": {"prompt": "hi"},
     "DetokenizeRequest": {"tokens": [1, 2, 3]},
     "ResponseRequest": {"input": "hi"},
     "BatchCreate": {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+    "UploadCreate": {"filename": "a", "purpose": "batch", "bytes": 3, "mime_type": "text/plain"},
+    "UploadComplete": {"part_ids": ["part_1"]},
     "ContextFields": {"input": "hi"},
     "CompactRequest": {"input": "hi"},
     "ConversationCreate": {},
@@ -41,6 +47,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "EmbeddingRequest": {"input": ["a b", "c"]},
     "EmbedRequest": {"texts": ["a b"]},
     "PoolingRequest": {"input": "a"},
+    "ModerationRequest": {"input": "a"},
     "ClassifyRequest": {"input": "a"},
     "ScoreRequest": {"queries": "a", "documents": ["b", "c"]},
     "RerankRequest": {"query": "a", "documents": ["b", "c"]},

@@ -11,15 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.routing import Route, WebSocketRoute
 
+from stentor.protocols.anthropic import batches as message_batches
 from stentor.protocols.anthropic import request as messages
 from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
-from stentor.protocols.openai import batches, chat, completions, speech, tokens
+from stentor.protocols.openai import batches, chat, completions, speech, stored_chats, tokens, uploads
 from stentor.protocols.openai.realtime import secrets
 from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
-from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
+from stentor.protocols.pooling import cohere, embeddings, moderation, pooling, scoring
 from stentor.server.api.common.described import Operation
 from stentor.server.api.ops import adapters, control
 from stentor.server.app import openapi
@@ -40,6 +41,7 @@ pytestmark = pytest.mark.anyio
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 DECODERS: dict[str, Any] = {
     "ChatRequest": chat.decoder,
+    "ChatUpdate": stored_chats.update_decoder,
     "CompletionRequest": completions.decoder,
     "MessagesRequest": messages.messages_decoder,
     "CountTokensRequest": messages.count_tokens_decoder,
@@ -52,6 +54,8 @@ DECODERS: dict[str, Any] = {
     "ConversationUpdate": conversations.update_decoder,
     "ItemsCreate": conversations.items_decoder,
     "BatchCreate": batches.create_decoder,
+    "UploadCreate": uploads.create_decoder,
+    "UploadComplete": uploads.complete_decoder,
     "SpeechRequest": speech.decoder,
     "AbortRequest": control.abort_decoder,
     "LoadAdapterRequest": adapters.load_decoder,
@@ -59,6 +63,8 @@ DECODERS: dict[str, Any] = {
     "EmbeddingRequest": embeddings.decoder,
     "EmbedRequest": cohere.decoder,
     "PoolingRequest": pooling.pooling_decoder,
+    "ModerationRequest": moderation.decoder,
+    "MessageBatchCreate": message_batches.create_decoder,
     "ClassifyRequest": pooling.classify_decoder,
     "ScoreRequest": scoring.score_decoder,
     "RerankRequest": scoring.rerank_decoder,

@@ -4,7 +4,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .request import Metadata
+from ..metadata import Metadata
 
 MAX_ITEMS_AT_ONCE: Final = 20
 """As OpenAI has it, for the items that a client adds."""

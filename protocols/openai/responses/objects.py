@@ -6,8 +6,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..chat import TokenLogprob
+from ..metadata import Metadata
 from .client_tools import ApplyPatchCallItem, LocalShellCallItem, ShellCallItem, ToolSearchCallItem
-from .request import Metadata, Reasoning, ServiceTier, Status, TextConfig, TextFormat, Truncation
+from .request import Reasoning, ServiceTier, Status, TextConfig, TextFormat, Truncation
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 

@@ -7,8 +7,9 @@ from msgspec import Meta
 
 from ...common import limits
 from ...common.bounds import at_most, chars_at_most, items_at_most, keys_at_most, texts_at_most
-from ...common.errors import missing, refused, wrong
+from ...common.errors import missing, wrong
 from ...common.limits import Limits
+from ..metadata import Metadata, check_metadata
 from ..sampling import Name, Probability, StopString, TokenId, TopLogprobs, not_served, refuse
 from .tools import check_choice, check_tools
 
@@ -63,12 +64,6 @@ REFUSED: Final = (
     "ec_transfer_params",
     "mm_payload",
 )
-
-MAX_METADATA: Final = 16
-MAX_METADATA_KEY: Final = 64
-MAX_METADATA_VALUE: Final = 512
-
-Metadata = dict[str, str]
 
 
 class Reasoning(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -231,18 +226,6 @@ class CompactRequest(msgspec.Struct, kw_only=True):
 
     def check(self, limits: Limits) -> None:
         chars_at_most(self.instructions, limits.max_prompt_chars, "instructions")
-
-
-def check_metadata(metadata: Metadata | None) -> None:
-    """Raises BadRequest for more than OpenAI takes."""
-    keys_at_most(metadata, MAX_METADATA, "metadata")
-    for key, value in (metadata or {}).items():
-        if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
-            raise refused(
-                "metadata",
-                f"a key may have {MAX_METADATA_KEY} characters and a value {MAX_METADATA_VALUE}",
-                "string_above_max_length",
-            )
 
 
 decoder: Final = msgspec.json.Decoder(ResponseRequest)

@@ -52,6 +52,7 @@ def chat_request(body: MessagesRequest) -> ChatRequest:
     fields["top_p"] = None if body.top_p is None else max(body.top_p, _LEAST_TOP_P)
     fields["top_k"] = body.top_k
     fields["cache_salt"] = body.cache_salt
+    fields["priority"] = body.priority
     return chat_of(fields)
 
 

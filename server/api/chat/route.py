@@ -1,6 +1,7 @@
 """``POST /v1/chat/completions``."""
 
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import Final
 
 from starlette.requests import Request
@@ -16,11 +17,14 @@ from ...http.sse import EventStream
 from ...http.whole_answer import AnswerBudget
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
+from ...state.admission_control import AdmissionControl
+from ...storage.database import Database
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route
 from .shape import ChatShape
+from .stored import Keeping
 from .stream import ChatStream
-from .whole import chat_answer
+from .whole import ChatCollector, chat_answer
 
 OPERATIONS: Final[Operations] = {
     "/v1/chat/completions": generation(
@@ -29,15 +33,29 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-def routes(chat: ChatModel) -> list[Route]:
-    return [generation_route("/v1/chat/completions", chat, chat_completions)]
+@dataclass(frozen=True)
+class ChatServices:
+    """What answers a chat, and keeps the answer where the client wants that."""
+
+    chat: ChatModel
+    store: Database
+
+    @property
+    def admission(self) -> AdmissionControl:
+        return self.chat.admission
 
 
-async def chat_completions(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
+def routes(services: ChatServices) -> list[Route]:
+    return [generation_route("/v1/chat/completions", services, chat_completions)]
+
+
+async def chat_completions(
+    services: ChatServices, request: Request, content: bytes, context: RequestContext
+) -> ASGIApp:
+    chat, caller, memory = services.chat, caller_of(request.scope), context.queue_slot.memory
     body = decode(decoder, content, chat.limits)
-    turn = await prepare_generation(
-        chat, body, caller_of(request.scope), context, whole=not body.stream, tells_experts=True
-    )
+    keeping = Keeping.of(services.store, caller.owner, body, memory) if body.store else None
+    turn = await prepare_generation(chat, body, caller, context, whole=not body.stream, tells_experts=True)
     shape = ChatShape.of(
         "chatcmpl",
         request,
@@ -51,8 +69,14 @@ async def chat_completions(chat: ChatModel, request: Request, content: bytes, co
         media_tokens=turn.media_tokens,
         experts=turn.experts,
     )
+    if keeping is not None:
+        shape = replace(shape, response_id=keeping.id)
+    room = AnswerBudget(chat.limits.max_answer_bytes, memory)
     if body.stream:
-        return EventStream(turn.batches, ChatStream(shape), bounds=context.bounded)
+        batches = turn.batches
+        if keeping is not None:
+            batches = keeping.streamed(batches, ChatCollector(shape, room), turn.model, chat.turns, memory)
+        return EventStream(batches, ChatStream(shape), bounds=context.bounded)
     async with aclosing(turn.batches):
-        room = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
-        return await chat_answer(shape, turn.batches, room, chat.turns)
+        answer = await chat_answer(shape, turn.batches, room, chat.turns)
+        return answer if keeping is None else await keeping.keep(answer, turn.model, memory)

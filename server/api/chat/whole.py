@@ -23,57 +23,78 @@ from ...common.loop_turns import LoopTurns, Slices
 from ...generation.logprobs import chat_logprobs, prompt_logprobs
 from ...generation.routed_experts import encoded_experts
 from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
-from ..common.collect import Call, CollectedChoice, collect
+from ..common.collect import Call, CollectedChoice, Collector
 from .shape import ChatShape, call_id
 
 
 async def chat_answer(
     shape: ChatShape, batches: AsyncIterable[list[Delta]], room: AnswerBudget, turns: LoopTurns
 ) -> WholeAnswer:
-    """Raises as :func:`..common.collect` and :meth:`...http.whole_answer.AnswerBudget.add` do."""
-    written = _Logprobs(shape, room)
-    generation = await collect(
-        batches, shape.n, thoughts=shape.include_reasoning, token_ids=shape.token_ids, logprobs=written
-    )
-    parts, slices = AnswerParts(room), Slices(turns)
-    choices = []
-    for index, choice in enumerate(generation.choices):
-        message = encode(_message(shape, choice))
-        token_ids = encode(choice.tokens) if shape.token_ids else b""
-        finish = choice.finish
-        assert finish is not None
-        experts = b"" if shape.experts is None else encoded_experts(finish.routed_experts, shape.experts)
-        room.add(len(message) + len(token_ids) + len(experts))
-        await slices.did(len(message) + len(token_ids) + len(experts))
-        called = bool(choice.calls)
-        choices.append(
-            ChatChoice(
-                index=index,
-                message=parts.place([message]),
-                logprobs=ChoiceLogprobs(parts.place(array(written.choices[index]))) if written.choices else None,
-                finish_reason=shape.finish_reason(finish, called, called and choice.calls[-1].ended),
-                stop_reason=finish.stop_reason,
-                token_ids=parts.place([token_ids]) if shape.token_ids else UNSET,
-                routed_experts=parts.place([experts]) if experts else UNSET,
-            )
+    """Raises as :class:`ChatCollector`."""
+    gathered = ChatCollector(shape, room)
+    async for batch in batches:
+        gathered.take(batch)
+    return await gathered.answer(turns)
+
+
+class ChatCollector:
+    """Gathers a generation, streamed meanwhile or not, to be written as one chat completion."""
+
+    def __init__(self, shape: ChatShape, room: AnswerBudget) -> None:
+        self._shape = shape
+        self._room = room
+        self._written = _Logprobs(shape, room)
+        self._collector = Collector(
+            shape.n, thoughts=shape.include_reasoning, token_ids=shape.token_ids, logprobs=self._written
         )
-    usage = Usage.of(
-        len(shape.prompt),
-        generation.completion_tokens,
-        generation.cached_tokens,
-        generation.reasoning_tokens,
-        shape.media_tokens,
-    )
-    response = ChatResponse(
-        id=shape.response_id,
-        created=shape.created,
-        model=shape.model,
-        choices=choices,
-        usage=usage,
-        prompt_logprobs=UNSET if shape.prompt_logprobs is None else parts.place(array(written.prompt)),
-        prompt_token_ids=shape.prompt if shape.token_ids else UNSET,
-    )
-    return parts.answer(response)
+
+    def take(self, batch: Sequence[Delta]) -> None:
+        """Raises as :class:`..common.collect.Collector` and :meth:`...http.whole_answer.AnswerBudget.add` do."""
+        self._collector.take(batch)
+
+    async def answer(self, turns: LoopTurns) -> WholeAnswer:
+        """Once all has been taken. Raises as :meth:`take`."""
+        shape, room, written = self._shape, self._room, self._written
+        generation = self._collector.end()
+        parts, slices = AnswerParts(room), Slices(turns)
+        choices = []
+        for index, choice in enumerate(generation.choices):
+            message = encode(_message(shape, choice))
+            token_ids = encode(choice.tokens) if shape.token_ids else b""
+            finish = choice.finish
+            assert finish is not None
+            experts = b"" if shape.experts is None else encoded_experts(finish.routed_experts, shape.experts)
+            room.add(len(message) + len(token_ids) + len(experts))
+            await slices.did(len(message) + len(token_ids) + len(experts))
+            called = bool(choice.calls)
+            choices.append(
+                ChatChoice(
+                    index=index,
+                    message=parts.place([message]),
+                    logprobs=ChoiceLogprobs(parts.place(array(written.choices[index]))) if written.choices else None,
+                    finish_reason=shape.finish_reason(finish, called, called and choice.calls[-1].ended),
+                    stop_reason=finish.stop_reason,
+                    token_ids=parts.place([token_ids]) if shape.token_ids else UNSET,
+                    routed_experts=parts.place([experts]) if experts else UNSET,
+                )
+            )
+        usage = Usage.of(
+            len(shape.prompt),
+            generation.completion_tokens,
+            generation.cached_tokens,
+            generation.reasoning_tokens,
+            shape.media_tokens,
+        )
+        response = ChatResponse(
+            id=shape.response_id,
+            created=shape.created,
+            model=shape.model,
+            choices=choices,
+            usage=usage,
+            prompt_logprobs=UNSET if shape.prompt_logprobs is None else parts.place(array(written.prompt)),
+            prompt_token_ids=shape.prompt if shape.token_ids else UNSET,
+        )
+        return parts.answer(response)
 
 
 class _Logprobs:

@@ -94,20 +94,23 @@ class LogprobsWriter(Protocol):
         """Of a choice's next tokens."""
 
 
-async def collect(
-    batches: AsyncIterable[list[Delta]],
-    n: int,
-    *,
-    thoughts: bool = True,
-    token_ids: bool = True,
-    logprobs: LogprobsWriter | None = None,
-) -> Generation:
-    """Reads ``batches`` to their end. Raises as ``generation_error`` says, and what ``logprobs`` does.
+class Collector:
+    """Gathers a generation a batch at a time.
 
     Without ``thoughts``, reasoning and its tokens are counted and dropped; without ``token_ids`` all tokens are.
     """
-    generation = Generation([CollectedChoice() for _ in range(n)])
-    async for batch in batches:
+
+    def __init__(
+        self, n: int, *, thoughts: bool = True, token_ids: bool = True, logprobs: LogprobsWriter | None = None
+    ) -> None:
+        self._generation = Generation([CollectedChoice() for _ in range(n)])
+        self._thoughts = thoughts
+        self._token_ids = token_ids
+        self._logprobs = logprobs
+
+    def take(self, batch: Sequence[Delta]) -> None:
+        """Raises as ``generation_error`` says, and what ``logprobs`` does."""
+        generation, logprobs = self._generation, self._logprobs
         for delta in batch:
             match delta:
                 case Text() | Reasoning():
@@ -115,9 +118,9 @@ async def collect(
                     choice.completion_tokens += len(delta.tokens)
                     if isinstance(delta, Reasoning):
                         choice.reasoning_tokens += len(delta.tokens)
-                        if not thoughts:
+                        if not self._thoughts:
                             continue
-                    if token_ids:
+                    if self._token_ids:
                         choice.tokens.extend(delta.tokens)
                     if logprobs is not None and delta.logprobs:
                         logprobs.of_choice(delta.index, delta.tokens, delta.logprobs)
@@ -144,6 +147,23 @@ async def collect(
                         logprobs.of_prompt(delta.logprobs)
                 case other:
                     assert_never(other)
-    if any(choice.finish is None for choice in generation.choices):
-        raise GenerationFailed
-    return generation
+
+    def end(self) -> Generation:
+        """The whole of it. Raises GenerationFailed where a choice has not come to its end."""
+        if any(choice.finish is None for choice in self._generation.choices):
+            raise GenerationFailed
+        return self._generation
+
+
+async def collect(
+    batches: AsyncIterable[list[Delta]],
+    n: int,
+    *,
+    token_ids: bool = True,
+    logprobs: LogprobsWriter | None = None,
+) -> Generation:
+    """Reads ``batches`` to their end. Raises as :class:`Collector` does."""
+    collector = Collector(n, token_ids=token_ids, logprobs=logprobs)
+    async for batch in batches:
+        collector.take(batch)
+    return collector.end()

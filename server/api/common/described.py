@@ -23,6 +23,8 @@ class Operation:
     """Types of what the query may say."""
     takes_file: bool = False
     """A POST brings a form with a file."""
+    file_field: str = "file"
+    """In which it stands."""
     form: Any = None
     """Type of what such a form says besides."""
     media_type: str = JSON

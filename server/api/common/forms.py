@@ -28,31 +28,38 @@ FORM_BYTES: Final = 64 << 10
 
 @contextlib.asynccontextmanager
 async def upload_form(
-    limits: Limits, request: Request, share: MemoryShare, max_file_bytes: int, max_fields: int, wanted: str
+    limits: Limits,
+    request: Request,
+    share: MemoryShare,
+    max_file_bytes: int,
+    max_fields: int,
+    wanted: str,
+    field: str = "file",
 ) -> AsyncIterator[FormData]:
-    """What ``request`` brings, counted in ``share``; what it holds is let go of at the end.
+    """What ``request`` brings, counted in ``share``; what it holds is let go of at the end. The
+    file stands in ``field``.
 
     Raises BadRequest for what is no form (``wanted`` says what one must hold), is longer than ``max_file_bytes`` and
     a little, or slower than other bodies may be; :class:`...overload.memory_budget.MemoryFull`; and DiskFull where the
     disk that a large file is written to meanwhile has no room for it.
     """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise BadRequest(f"A file is brought as multipart/form-data, with {wanted}.", "file")
+        raise BadRequest(f"A file is brought as multipart/form-data, with {wanted}.", field)
     most = max_file_bytes + FORM_BYTES
     # at the rate at which other bodies must come
     seconds = limits.body_timeout * max(1.0, most / limits.max_body_bytes)
-    bounded = Request(request.scope, _bounded(request.receive, most, share))
+    bounded = Request(request.scope, _bounded(request.receive, most, share, field))
     try:
         with anyio.fail_after(seconds):
             form = await bounded.form(max_files=1, max_fields=max_fields, max_part_size=FORM_BYTES)
     except HTTPException as error:
-        raise BadRequest(f"The form cannot be read: {error.detail}", "file") from None
+        raise BadRequest(f"The form cannot be read: {error.detail}", field) from None
     except UnicodeError:
-        raise BadRequest("The form cannot be read: its names are no text in its charset; use UTF-8.", "file") from None
+        raise BadRequest("The form cannot be read: its names are no text in its charset; use UTF-8.", field) from None
     except TimeoutError:
         raise BadRequest(
             f"The form did not come in whole within {seconds:g} seconds.",
-            "file",
+            field,
             "request_timeout",
             HTTPStatus.REQUEST_TIMEOUT,
         ) from None
@@ -67,20 +74,20 @@ async def upload_form(
         await form.close()
 
 
-def too_large(most: int) -> BadRequest:
+def too_large(most: int, field: str = "file") -> BadRequest:
     """For a file of more than ``most`` bytes."""
     return BadRequest(
-        f"The file is larger than the {most} bytes that this server keeps of one.", "file", "file_too_large", status=413
+        f"The file is larger than the {most} bytes that this server keeps of one.", field, "file_too_large", status=413
     )
 
 
-def _bounded(receive: Receive, most: int, share: MemoryShare) -> Receive:
+def _bounded(receive: Receive, most: int, share: MemoryShare, field: str) -> Receive:
     """The same, until too much has come."""
 
     async def bounded() -> Message:
         message = await receive()
         if share.add(len(message.get("body", b""))) > most:
-            raise too_large(most - FORM_BYTES)
+            raise too_large(most - FORM_BYTES, field)
         return message
 
     return bounded

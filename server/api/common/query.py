@@ -31,9 +31,9 @@ def limit_of(request: Request, default: int, most: int) -> int:
     return int(text)
 
 
-def order_of(request: Request) -> str:
+def order_of(request: Request, default: str = "desc") -> str:
     """The query's ``order``. Raises BadRequest."""
-    order = request.query_params.get("order", "desc")
+    order = request.query_params.get("order", default)
     if order not in ("asc", "desc"):
         raise wrong("order", "must be asc or desc", "invalid_value")
     return order

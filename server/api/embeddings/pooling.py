@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from stentor.engine.model_config.pooling_config import ScoreHead
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.ipc.pooling import Pooled
@@ -26,6 +27,7 @@ from stentor.protocols.pooling.pooling import (
 
 from ...overload.request_context import RequestContext
 from ...pooling.encoding import FORMAT_BYTES, floats
+from ...pooling.model import EmbeddingModel
 from ...pooling.plugin import answer_of, prompts_of
 from ...pooling.purposes import adapter_of
 from ...pooling.reading import read_texts
@@ -97,17 +99,23 @@ async def classify(services: EmbeddingServices, request: Request, content: bytes
     body = decode(classify_decoder, content, services.limits)
     body.check(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt)
-    score = what.model.config.score
-    if score is None or score.pooling is None:
-        raise BadRequest(
-            f"`{what.model.name}` does not classify texts; it serves {', '.join(what.model.tasks)}.",
-            "model",
-            "model_not_supported",
-        )
+    score = score_head_of(what.model)
     wanted = pooling_of(what.model, "classify", None, None, body.use_activation)
     found = await pool_input(services, what, body, wanted)
     data = [_classified(index, each, score.labels) for index, each in enumerate(found)]
     return json_response(ClassifyResponse(new_id("classify"), now(), what.name, data, what.usage))
+
+
+def score_head_of(model: EmbeddingModel) -> ScoreHead:
+    """Raises BadRequest for a model that does not classify."""
+    score = model.config.score
+    if score is None or score.pooling is None:
+        raise BadRequest(
+            f"`{model.name}` does not classify texts; it serves {', '.join(model.tasks)}.",
+            "model",
+            "model_not_supported",
+        )
+    return score
 
 
 def _classified(index: int, pooled: Pooled, labels: tuple[str, ...]) -> Classified:

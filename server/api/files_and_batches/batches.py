@@ -36,6 +36,8 @@ OPERATIONS: Final[Operations] = {
     "/v1/batches/{id}": Operation("Describe a batch and its progress", Batch, not_found=True),
     "/v1/batches/{id}/cancel": Operation("Cancel a batch; answers so far are kept", Batch, not_found=True),
 }
+_PREFIX: Final = "batch_"
+"""Of their names: other protocols have batches, too."""
 _LISTED: Final = 20
 _MOST_LISTED: Final = 100
 
@@ -62,7 +64,7 @@ async def create(services: StoreServices, request: Request) -> Response:
         raise wrong("input_file_id", f"names a file of purpose `{file.purpose}`; it must be `batch`")
     now = int(time.time())
     batch = Batch(
-        id=f"batch_{uuid.uuid4().hex}",
+        id=f"{_PREFIX}{uuid.uuid4().hex}",
         endpoint=body.endpoint,
         input_file_id=file.id,
         completion_window=body.completion_window,
@@ -79,7 +81,9 @@ async def create(services: StoreServices, request: Request) -> Response:
 async def listed(store: Database, request: Request) -> Response:
     limit = limit_of(request, _LISTED, _MOST_LISTED)
     after = request.query_params.get("after")
-    rows = await store.read(partial(batches.listed, owner=caller_of(request.scope).owner, limit=limit + 1, after=after))
+    rows = await store.read(
+        partial(batches.listed, owner=caller_of(request.scope).owner, limit=limit + 1, after=after, prefix=_PREFIX)
+    )
     if rows is None:
         raise wrong("after", "names no batch", "invalid_value")
     shown, more = page_of([batch_decoder.decode(row) for row in rows], limit)
@@ -90,13 +94,14 @@ async def listed(store: Database, request: Request) -> Response:
 async def found(store: Database, request: Request) -> Response:
     owner, name = caller_of(request.scope).owner, request.path_params["id"]
     row = await store.read(partial(batches.find, owner=owner, batch=name))
-    if row is None:
+    if row is None or not name.startswith(_PREFIX):
         raise _missing()
     return json_response(batch_decoder.decode(row.object))
 
 
 async def cancel(runner: BatchRunner, request: Request) -> Response:
-    batch = await runner.cancel(caller_of(request.scope).owner, request.path_params["id"])
+    name = request.path_params["id"]
+    batch = await runner.cancel(caller_of(request.scope).owner, name) if name.startswith(_PREFIX) else None
     if batch is None:
         raise _missing()
     if batch.status in ("completed", "failed", "expired"):

@@ -7,13 +7,15 @@ from functools import partial
 from typing import Final
 
 import anyio
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from stentor.protocols.common.decoding import converted
 from stentor.protocols.common.errors import BadRequest, missing, wrong
-from stentor.protocols.openai.batches import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileList
+from stentor.protocols.openai.batches import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileForm, FileList
+from stentor.protocols.openai.uploads import ExpiresAfter
 
 from ...common.keys import Caller
 from ...middleware.auth import caller_of
@@ -26,7 +28,7 @@ from ..common.forms import too_large, upload_form
 from ..common.query import limit_of, order_of, page_of
 
 OPERATIONS: Final[Operations] = {
-    "/v1/files": Operation("Upload a file", File, takes_file=True),
+    "/v1/files": Operation("Upload a file", File, takes_file=True, form=FileForm),
     "GET /v1/files": Operation("List the caller's files", FileList),
     "/v1/files/{id}": Operation("Describe a file", File, not_found=True),
     "DELETE /v1/files/{id}": Operation("Delete a file", FileDeleted, not_found=True),
@@ -64,13 +66,29 @@ async def upload(services: StoreServices, request: Request) -> Response:
             raise too_large(most)
         # some charsets have halves of characters
         name = (given.filename or "file")[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
-        stored = await _keep(services.store, caller_of(request.scope), given, str(purpose), name)
-    return json_response(_shown(stored))
+        seconds = _lifetime(form)
+        stored = await keep_file(services.store, caller_of(request.scope), given, str(purpose), name, seconds)
+    return json_response(shown_file(stored))
 
 
-async def _keep(store: Database, caller: Caller, given: UploadFile, purpose: str, name: str) -> files.StoredFile:
+def _lifetime(form: FormData) -> int | None:
+    """What ``expires_after`` says, as the SDK writes it into a form. Raises BadRequest."""
+    given = {name: form.get(f"expires_after[{name}]") for name in ("anchor", "seconds")}
+    said = {name: value for name, value in given.items() if value is not None}
+    if not said:
+        return None
+    found: ExpiresAfter = converted(said, ExpiresAfter, "expires_after", strict=False)
+    return found.seconds
+
+
+async def keep_file(
+    store: Database, caller: Caller, given: UploadFile, purpose: str, name: str, seconds: int | None = None
+) -> files.StoredFile:
+    """Stores what a client brought; it ends after so many ``seconds``. Raises BadRequest and StoreFailed."""
     file, owner, place = f"file-{uuid.uuid4().hex}", caller.owner, 0
-    begin = partial(files.begin, owner=owner, file=file, purpose=purpose, name=name, size=given.size or 0)
+    begin = partial(
+        files.begin, owner=owner, file=file, purpose=purpose, name=name, size=given.size or 0, seconds=seconds
+    )
     await store.write(begin, admitted=owner if caller.salt else "")
     try:
         while part := await given.read(files.PART_BYTES):
@@ -104,13 +122,13 @@ async def listed(store: Database, request: Request) -> Response:
     )
     if rows is None:
         raise wrong("after", "names no file", "invalid_value")
-    shown, more = page_of([_shown(row) for row in rows], limit)
+    shown, more = page_of([shown_file(row) for row in rows], limit)
     first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
     return json_response(FileList(shown, first, last, more))
 
 
 async def found(store: Database, request: Request) -> Response:
-    return json_response(_shown(await _find(store, request)))
+    return json_response(shown_file(await _find(store, request)))
 
 
 async def deleted(store: Database, request: Request) -> Response:
@@ -123,7 +141,7 @@ async def deleted(store: Database, request: Request) -> Response:
 async def content(store: Database, request: Request) -> Response:
     file = await _find(store, request)
     with contextlib.suppress(StoreFailed):  # a full disk can still be read
-        await store.write(partial(files.touch, file=file.id))
+        await store.write(lambda db: files.touch(db, file.id))
 
     async def parts() -> AsyncIterator[bytes]:
         place = 0
@@ -143,8 +161,9 @@ async def _find(store: Database, request: Request) -> files.StoredFile:
     return file
 
 
-def _shown(file: files.StoredFile) -> File:
-    return File(file.id, file.size, file.created, file.name, file.purpose)
+def shown_file(file: files.StoredFile) -> File:
+    """As clients see it."""
+    return File(file.id, file.size, file.created, file.name, file.purpose, expires_at=file.expires_at)
 
 
 def _missing() -> BadRequest:

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.errors import BadRequest, wrong
 from stentor.protocols.common.limits import Limits
+from stentor.protocols.openai.metadata import check_metadata
 from stentor.protocols.openai.responses.conversations import (
     MAX_ITEMS_AT_ONCE,
     Conversation,
@@ -25,7 +26,6 @@ from stentor.protocols.openai.responses.conversations import (
 )
 from stentor.protocols.openai.responses.items import REFERENCE, Item, read_items
 from stentor.protocols.openai.responses.objects import ItemList
-from stentor.protocols.openai.responses.request import check_metadata
 
 from ...middleware.auth import caller_of
 from ...overload.memory_budget import STORED_FACTOR

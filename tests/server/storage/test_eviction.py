@@ -19,7 +19,7 @@ from stentor.server.storage.opening import make_store
 from stentor.tests.examples import examples
 
 MOST = 400_000
-EMPTY = 42 * 4096
+EMPTY = 62 * 4096
 """The pages of a store without rows, and some that are partly filled."""
 OWNERS = "abc"
 
