@@ -109,7 +109,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *llama_cpp.routes(state.chat, state.config.engine.worker.max_num_seqs),
             *generate.routes(state.chat),
             *embed.routes(state.chat, state.for_embeddings),
-            *sagemaker.routes(state.chat, state.for_embeddings),
+            *sagemaker.routes(state.for_chat, state.for_embeddings),
             *moderations.routes(state.for_embeddings),
             *ollama.routes(state.chat),
             *ollama_embed.routes(state.for_embeddings),

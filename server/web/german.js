@@ -69,6 +69,8 @@ export const GERMAN = {
   "Waiting": "Wartend",
   "KV cache": "KV-Cache",
   "Prefix hits": "Präfix-Treffer",
+  "Tokens a step": "Token je Schritt",
+  "where drafts were verified": "wo Entwürfe geprüft wurden",
   "Preempted": "Verdrängt",
   "Restarts": "Neustarts",
   "Recovered": "Fortgesetzt",

@@ -11,7 +11,7 @@ const KEPT = 120; // answers
 const WINDOW = 30; // answers that rates and percentiles are of
 const SVG = "http://www.w3.org/2000/svg";
 
-// Name, value of now for the line, what is written, and what stands below it.
+// Name, value of now for the line, what is written, what stands below it, and whether the card is shown.
 const CARDS = [
   [t("Running"), (now) => total(now, "running"), String, (now) => t("{} waiting", total(now, "waiting"))],
   [t("Tokens a second"), rate, (value) => value.toFixed(1), (now) => t("{} since the start", number(now.generation_tokens))],
@@ -19,6 +19,7 @@ const CARDS = [
   [t("Between tokens, median"), latency("inter_token_latency", 0.5), milliseconds, tail("inter_token_latency")],
   [t("KV cache in use"), (now) => Math.max(...now.models.map((model) => model.kv_usage)), percent, (now) => t("of {} tokens", number(total(now, "kv_tokens")))],
   [t("Prefix hits"), hits, percent, () => t("of prompt tokens")],
+  [t("Tokens a step"), aStep, (value) => (value === null ? "–" : value.toFixed(2)), () => t("where drafts were verified"), drafts],
   [t("Memory"), (now) => Object.values(now.memory).reduce((sum, each) => sum + each, 0), bytes, shares],
 ];
 
@@ -41,6 +42,15 @@ function tail(name) {
 function hits(now, before) {
   const asked = grown(now, before, "prefix_queries");
   return asked ? grown(now, before, "prefix_hits") / asked : null;
+}
+
+function drafts(now) {
+  return total(now, "num_drafts") > 0;
+}
+
+function aStep(now, before) {
+  const verified = grown(now, before, "num_drafts");
+  return verified ? 1 + grown(now, before, "num_accepted_tokens") / verified : null;
 }
 
 function shares(now) {
@@ -71,7 +81,7 @@ function valueAt(value, at) {
 function draw() {
   const last = answers.length - 1;
   const [, now] = answers[last];
-  const cards = CARDS.map(([name, value, written, below]) => {
+  const cards = CARDS.filter(([, , , , isShown]) => !isShown || isShown(now)).map(([name, value, written, below]) => {
     const values = answers.map((_, at) => valueAt(value, at));
     const small = make("small", {}, valueAt(below, last));
     return make("div", { className: "card" }, make("h2", {}, name), make("p", {}, written(values[last])), small, sparkline(values));

@@ -34,6 +34,8 @@ async def test_the_figures_are_those_of_the_engine_and_of_the_requests_so_far() 
         "engine_restarts": 0,
         "worker_restarts": 0,
         "recovered": 0,
+        "num_drafts": 0,
+        "num_accepted_tokens": 0,
     }
     assert after["generation_tokens"] == 5
     assert sum(after["time_to_first_token"]["counts"]) == 1

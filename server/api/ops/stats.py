@@ -43,6 +43,10 @@ class ModelStats(msgspec.Struct, frozen=True):
     worker_restarts: int
     recovered: int
     """Requests that continued after a crash."""
+    num_drafts: int
+    """Proposals of draft tokens that were verified."""
+    num_accepted_tokens: int
+    """Draft tokens that were drawn."""
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -108,6 +112,8 @@ def _model(model: str, engine: EngineFigures) -> ModelStats:
         engine.engine_restarts,
         now.worker_restarts,
         now.recovered,
+        now.num_drafts,
+        sum(now.accepted_by_position),
     )
 
 

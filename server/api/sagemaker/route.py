@@ -15,7 +15,7 @@ from ...config.model_registry import ModelRole
 from ...generation.chat_model import ChatModel
 from ...overload.request_context import RequestContext
 from ...state.admission_control import AdmissionControl
-from ..chat.route import chat_completions
+from ..chat.route import ChatServices, chat_completions
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route
 from ..completions.route import completions
@@ -33,20 +33,22 @@ OPERATIONS: Final[Operations] = {
         streams=True,
     )
 }
-_Handler = Callable[[Any, Request, bytes, RequestContext], Awaitable[ASGIApp]]
-_OF_CHAT: Final[Mapping[str, _Handler]] = {"messages": chat_completions, "prompt": completions, "inputs": generate}
-_OF_VECTORS: Final[Mapping[str, _Handler]] = {
+_OfText = Callable[[ChatModel, Request, bytes, RequestContext], Awaitable[ASGIApp]]
+_OfVectors = Callable[[EmbeddingServices, Request, bytes, RequestContext], Awaitable[ASGIApp]]
+_TEXT: Final[Mapping[str, _OfText]] = {"prompt": completions, "inputs": generate}
+_VECTORS: Final[Mapping[str, _OfVectors]] = {
     "input": embeddings,
     "inputs": embed,
     "query": rerank,
     "queries": score,
 }
-"""By the field that shows what a request is. ``inputs`` are embedded where nothing is served that writes."""
+"""By the field that shows what a request is, as ``messages`` show one for chat. ``inputs`` are embedded where nothing is
+served that writes."""
 
 
 @dataclass(frozen=True)
 class _Served:
-    chat: ChatModel
+    chat: ChatServices
     embedding: EmbeddingServices
 
     @property
@@ -54,13 +56,16 @@ class _Served:
         return self.chat.admission
 
 
-def routes(chat: ChatModel, embedding: EmbeddingServices) -> list[Route]:
-    kind: ModelRole = "chat" if chat.registry.of_kind("chat") is not None else "embedding"
-    return [generation_route("/invocations", _Served(chat, embedding), invoke, kind)]
+def routes(services: ChatServices, embedding: EmbeddingServices) -> list[Route]:
+    kind: ModelRole = "chat" if services.chat.registry.of_kind("chat") is not None else "embedding"
+    return [generation_route("/invocations", _Served(services, embedding), invoke, kind)]
 
 
 async def invoke(served: _Served, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
-    kind = decode(invocation_decoder, content, served.chat.limits).kind
-    if kind in _OF_CHAT and (kind not in _OF_VECTORS or served.chat.registry.of_kind("chat") is not None):
-        return await _OF_CHAT[kind](served.chat, request, content, context)
-    return await _OF_VECTORS[kind](served.embedding, request, content, context)
+    chat = served.chat.chat
+    kind = decode(invocation_decoder, content, chat.limits).kind
+    if kind == "messages":
+        return await chat_completions(served.chat, request, content, context)
+    if kind in _TEXT and (kind not in _VECTORS or chat.registry.of_kind("chat") is not None):
+        return await _TEXT[kind](chat, request, content, context)
+    return await _VECTORS[kind](served.embedding, request, content, context)

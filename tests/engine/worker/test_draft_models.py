@@ -84,12 +84,18 @@ def test_drafts_of_the_model_itself_are_all_right_however_tokens_are_drawn(
     assert right == drafted > 20
 
 
-def test_a_model_that_drafts_for_itself_gains_all_that_it_may_in_a_step(folder: Path) -> None:
+def test_a_model_that_drafts_for_itself_gains_all_that_it_may_in_a_step_once_it_is_known_what_drafts_cost(
+    folder: Path,
+) -> None:
     engine = drafting_engine(folder, folder, batch_invariant=False)
-    engine.generate(_prompt(20), SamplingParams(max_tokens=61, temperature=0.0))
+    params = SamplingParams(max_tokens=61, temperature=0.0)
+    engine.generate(_prompt(20), params)  # until it is known what drafts cost, there are few
+    steps, before = engine.steps, engine.scheduler.stats()
+    engine.generate(_prompt(20, 1), params)
     stats = engine.scheduler.stats()
-    assert 1 + sum(stats.accepted_by_position) / stats.num_drafts >= DRAFTS + 0.9
-    assert engine.steps <= 2 + 61 / (DRAFTS + 1)
+    gained = sum(stats.accepted_by_position) - sum(before.accepted_by_position)
+    assert 1 + gained / (stats.num_drafts - before.num_drafts) >= DRAFTS + 0.9
+    assert engine.steps - steps <= 2 + 61 / (DRAFTS + 1)
 
 
 @pytest.mark.parametrize("way", ["cut", "sampled logprobs"])
