@@ -42,8 +42,8 @@ _VECTORS: Final[Mapping[str, _OfVectors]] = {
     "query": rerank,
     "queries": score,
 }
-"""By the field that shows what a request is, as ``messages`` show one for chat. ``inputs`` are embedded where nothing is
-served that writes."""
+"""By the field that shows what a request is, as ``messages`` show one for chat. ``inputs`` are embedded where nothing
+is served that writes."""
 
 
 @dataclass(frozen=True)
