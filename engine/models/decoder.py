@@ -104,7 +104,7 @@ class Decoder:
         where weights are packed, and good until the next pass.
         """
         if batch.texts is None and (programs := self.programs(batch.caches)) is not None:
-            if batch.media is None and batch.adapter_rows is None:
+            if batch.media is None and (batch.adapter_rows is None or programs.adapts):
                 return programs.hidden(batch)
             return self._body_for(batch).hidden(batch)
         hidden = self._hidden(batch)
@@ -214,11 +214,17 @@ class Decoder:
         return residual
 
     def _record(self, caches: Sequence[LayerCache]) -> Programs:
+        """One recording serves rows with adapters and without, unless what adapters change has to be called."""
         residual, head = self.body(caches), Program()
+        adapts = False
+        if self.context.adapters is not None:
+            adapted = self._recorded(caches, adapter_rows=NOBODY)
+            adapts = adapted.program.calls == residual.program.calls
+            residual = adapted if adapts else residual
         hidden = Traced.written(head, head.buffer(self.config.hidden_size))
         logits = self._product(hidden)
         assert isinstance(logits, Traced)
-        return Programs(residual, hidden, logits, caches)
+        return Programs(residual, hidden, logits, caches, adapts=adapts)
 
 
 def _changed(x: Stream, what: str, change: Callable[[torch.Tensor, Any], torch.Tensor], batch: ForwardBatch) -> Stream:

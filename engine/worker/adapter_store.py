@@ -9,6 +9,7 @@ from typing import Final
 import torch
 
 from stentor.kernels.low_rank import LowRank, LowRankSum
+from stentor.kernels.native.memory import Room
 from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef
 
 from ..layers.adapters import AdaptedLinear, Adapter, AdapterPlace, AdapterPlaces
@@ -106,7 +107,7 @@ class AdapterStore:
 
 
 def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, device: torch.device) -> Adapter:
-    """All of it as float32. Nothing is read of files that do not fit the model. Raises
+    """All of it, as its products take it. Nothing is read of files that do not fit the model. Raises
     :class:`..loading.errors.CheckpointError`."""
     with open_adapter(adapter.root, adapter.path) as files:
         if adapter.identity and files.identity != adapter.identity:
@@ -118,6 +119,7 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
         pairs = _paired(files.tensors(), places)
         for name, pair in pairs.items():
             _check(*pair, config, places.by_name[name], max_rank)
+        room = Room()
         found: dict[AdaptedLinear, LowRankSum] = {}
         for names in places.in_order(list(pairs)):  # no more than a product is there twice
             parts = []
@@ -125,7 +127,8 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
                 module, down, up = pairs[name]
                 matrices = _read(files, down).to(device), _read(files, up).to(device)
                 parts.append(LowRank(*matrices, config.scale_of(module), places.by_name[name].column))
-            found[places.by_name[names[0]].linear] = LowRankSum.packed(parts)
+            linear = places.by_name[names[0]].linear
+            found[linear] = linear.kept(parts, room.take)
         return found
 
 

@@ -101,6 +101,8 @@ class SyncCompute:
         elif any(row.num_drafts for row in rows):
             raise ValueError(f"step {plan.step} has drafts, and nobody here proposes any")
         alone = self._step is not None and (self._extras is None or not self._extras.concerns(rows))
+        if alone and self._programs is not None and not self._programs.adapts:
+            alone = not self.rows.any_adapted(rows)
         forwarded = self._run_program(plan, rows) if alone else self._run(plan, rows)
         return replace(forwarded, seconds=time.perf_counter() - began)
 
@@ -152,7 +154,11 @@ class SyncCompute:
         assert self._programs is not None
         assert isinstance(self.model, Decoder)
         every = self.rows.want_prompt_logprobs(rows)
-        work = [(row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0) for row in rows]
+        adapters = self.rows.adapters
+        work = [
+            (row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0, adapters[row.slot])
+            for row in rows
+        ]
         found = self._step.run(work, every=every)
         states = None
         if every:
