@@ -1,46 +1,72 @@
 """Low-rank additions to products (LoRA, arXiv:2106.09685): one set for each task that a model was trained for, or
 those that an operator loads beside it; rows of a batch may have different ones."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from stentor.kernels.low_rank import AdapterRows, LowRankSum, add_low_rank_
+from stentor.kernels.low_rank import (
+    AdapterRows,
+    AdapterSlots,
+    LowRank,
+    LowRankSum,
+    PackedSum,
+    add_low_rank_,
+    packed_bytes,
+)
 
 from ..model_config.model_spec import ModelSpec
 
-NOBODY: Final = AdapterRows((), torch.empty(0, dtype=torch.int64), (0,), torch.zeros(1, dtype=torch.int64))
-"""In place of those of a batch, while a pass is recorded in which some rows have adapters."""
+NOBODY: Final = AdapterRows.none()
+"""In place of those of a batch, while a pass is recorded in which some rows may have adapters."""
 
 
 class AdaptedLinear:
     """What adapters add to a product, each in a slot of its own."""
 
-    def __init__(self, inputs: int, outputs: int, *, invariant: bool = False) -> None:
-        """``invariant``: a row's result does not depend on the others."""
-        self.inputs, self.outputs = inputs, outputs
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        packed: bool = False,
+        invariant: bool = False,
+    ) -> None:
+        """``dtype``: what adapters are kept in. ``packed``: as a CPU's own code takes them. ``invariant``: a row's
+        result does not depend on the others."""
+        self.slots = AdapterSlots(inputs, outputs)
+        self.dtype = dtype
+        self._packed = packed
         self._invariant = invariant
-        self._slots: dict[int, LowRankSum] = {}
+
+    def nbytes(self, rank: int, outputs: Sequence[int]) -> int:
+        """What an adapter of this rank takes, with parts of so many outputs."""
+        if self._packed:
+            return packed_bytes([rank] * len(outputs), outputs, self.slots.inputs, self.dtype)
+        return self.dtype.itemsize * rank * sum(self.slots.inputs + each for each in outputs)
+
+    def kept(self, parts: Sequence[LowRank], take: Callable[[int], torch.Tensor]) -> LowRankSum:
+        """A copy of an adapter, as it is to be put. ``take`` gives memory, so many bytes of the CPU."""
+        if self._packed:
+            return PackedSum(parts, self.dtype, take)
+        return LowRankSum(
+            [LowRank(part.down.to(self.dtype), part.up.to(self.dtype), part.scale, part.column) for part in parts]
+        )
 
     def get(self, slot: int) -> LowRankSum | None:
         """What the slot adds."""
-        return self._slots.get(slot)
+        return self.slots.get(slot)
 
     def put(self, slot: int, what: LowRankSum | None) -> None:
         """From now on the slot adds this; None: nothing."""
-        if what is None:
-            self._slots.pop(slot, None)
-        else:
-            self._slots[slot] = what
+        self.slots.put(slot, what)
 
     def add_(self, product: torch.Tensor, x: torch.Tensor, rows: AdapterRows) -> torch.Tensor:
         """Adds to ``product`` [tokens, outputs], which comes of ``x`` [tokens, inputs], what the rows' adapters say."""
-        sums = [self._slots.get(adapter) for adapter in rows.adapters]
-        if not any(sums):
-            return product
-        return add_low_rank_(product, x, rows, sums, invariant=self._invariant)
+        return add_low_rank_(product, x, rows, self.slots, invariant=self._invariant)
 
 
 def rows_among(rows: AdapterRows | None, wanted: torch.Tensor, count: int) -> AdapterRows | None:
@@ -60,7 +86,6 @@ class AdapterPlace:
     linears: tuple[AdaptedLinear, ...]
     """One, or one an expert."""
     column: int
-    inputs: int
     outputs: int
     turned: bool = False
     """Of all experts, stored as [experts, inputs, outputs]."""
@@ -73,6 +98,10 @@ class AdapterPlace:
         """A [rank, inputs] as the model has inputs."""
         groups, heads = self.tiles
         return down.view(len(down), groups, heads, -1).transpose(1, 2).flatten(1) if groups else down
+
+    @property
+    def inputs(self) -> int:
+        return self.linears[0].slots.inputs
 
 
 Adapter = Mapping[AdaptedLinear, LowRankSum]
@@ -90,23 +119,31 @@ class AdapterPlaces:
         """Of a decoder."""
         self._in_slots: dict[int, Adapter] = {}
 
-    def add(self, parts: Mapping[str, int], inputs: int, *, invariant: bool) -> AdaptedLinear:
-        """A product of ``inputs`` by these projections, side by side."""
-        linear = AdaptedLinear(inputs, sum(parts.values()), invariant=invariant)
+    def add(
+        self,
+        parts: Mapping[str, int],
+        inputs: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        packed: bool = False,
+        invariant: bool = False,
+    ) -> AdaptedLinear:
+        """A product of ``inputs`` by these projections, side by side; see :class:`AdaptedLinear`."""
+        outputs = sum(parts.values())
+        linear = AdaptedLinear(inputs, outputs, dtype=dtype, packed=packed, invariant=invariant)
         column = 0
-        for name, outputs in parts.items():
-            self.by_name[name] = AdapterPlace((linear,), column, inputs, outputs)
-            column += outputs
+        for name, columns in parts.items():
+            self.by_name[name] = AdapterPlace((linear,), column, columns)
+            column += columns
         return linear
 
     def nbytes(self, rank: int) -> int:
-        """Of the largest adapter of this rank, in float32."""
-        sizes = {
-            (linear, place.column): place.inputs + place.outputs
-            for place in self.by_name.values()
-            for linear in place.linears
-        }
-        return 4 * rank * sum(sizes.values())
+        """Of the largest adapter of this rank."""
+        parts: dict[AdaptedLinear, dict[int, int]] = {}
+        for place in self.by_name.values():
+            for linear in place.linears:
+                parts.setdefault(linear, {})[place.column] = place.outputs
+        return sum(linear.nbytes(rank, list(outputs.values())) for linear, outputs in parts.items())
 
     def put(self, slot: int, adapter: Adapter | None) -> None:
         """From now on rows of this slot have this adapter, or none."""

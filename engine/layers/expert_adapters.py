@@ -43,10 +43,9 @@ class AdaptedExperts:
         for tensor in names.tensors(self._spec.experts, self._spec.inner, hidden, gated=self._spec.gated):
             linears = self._out if tensor.out else self._into
             own = linears if tensor.expert is None else linears[tensor.expert : tensor.expert + 1]
-            inputs = self._spec.inner if tensor.out else hidden
             interleaved = names.interleaved and not tensor.out
             name = f"{prefix}.{tensor.name.removesuffix('.weight')}"
-            yield name, AdapterPlace(own, tensor.first, inputs, tensor.outputs, names.transposed, interleaved)
+            yield name, AdapterPlace(own, tensor.first, tensor.outputs, names.transposed, interleaved)
 
     def __call__(
         self, experts: Experts, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None

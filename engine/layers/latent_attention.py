@@ -59,7 +59,9 @@ class LatentAttention:
         else:
             self._made = plain_weight(weights, prefix, made, context)
         """[heads * (nope_dim + v_dim), kv_lora_rank]"""
-        self._added = context.adapted({f"{prefix}.{name}": outputs for name, outputs in made.parts}, made.inputs)
+        self._added = context.adapted(
+            {f"{prefix}.{name}": outputs for name, outputs in made.parts}, made.inputs, plain=True
+        )
         """What adapters add to it."""
         self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream)
         *of_q, of_kv = spec.latent_norms

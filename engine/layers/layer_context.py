@@ -62,9 +62,14 @@ class LayerContext:
         """How the checkpoint stores a part's weight; None where it is plain."""
         return self.quantized.format_of(part) if self.quantized else None
 
-    def adapted(self, parts: Mapping[str, int], inputs: int) -> AdaptedLinear | None:
-        """What adapters add to a product by these projections, side by side; None where none are loaded."""
-        return None if self.adapters is None else self.adapters.add(parts, inputs, invariant=self.invariant)
+    def adapted(self, parts: Mapping[str, int], inputs: int, *, plain: bool = False) -> AdaptedLinear | None:
+        """What adapters add to a product by these projections, side by side; None where none are loaded. ``plain``:
+        A and B are used as they are, and kept in float32."""
+        if self.adapters is None:
+            return None
+        if plain:
+            return self.adapters.add(parts, inputs, invariant=self.invariant)
+        return self.adapters.add(parts, inputs, dtype=self.dtype, packed=self.packed, invariant=self.invariant)
 
     def exact(self, part: str) -> "LayerContext":
         """Of a product in float32, by a weight that is never quantised while it is loaded: that of ``part``."""

@@ -158,18 +158,10 @@ class Linear:
     def _traced(self, x: Traced, adapters: AdapterRows | None) -> Stream:
         """The same of a pass that is recorded; ``adapters`` say whether rows may have some."""
         traced: Stream = self._multiply(x)  # type: ignore[arg-type]  # packed
-        adapted = self._adapted
-        if adapters is not None and adapted is not None:
-            assert isinstance(traced, Traced)
-
-            def add(rows: torch.Tensor, product: torch.Tensor, batch: Any) -> None:
-                adapted.add_(product, rows, batch.adapter_rows)
-
-            traced = x.added_to(traced, "what adapters add", add)
-        if self._activation is None:
-            return traced
         assert isinstance(traced, Traced)
-        return traced.activated(self._activation)
+        if adapters is not None and self._adapted is not None:
+            traced = traced.adapted(self._adapted.slots)
+        return traced if self._activation is None else traced.activated(self._activation)
 
     def _in_parts(self, x: torch.Tensor, multiply: PackedLinear, before: BeforePart) -> torch.Tensor:
         """Some rows at a time: with packed weights a row's result does not depend on the others."""

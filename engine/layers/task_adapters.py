@@ -19,7 +19,7 @@ def linear_of_tasks(
     up = context.empty(tasks, outputs, rank, dtype=context.stream)
     weights.add(f"{name}.lora_A", down)
     weights.add(f"{name}.lora_B", up)
-    made = AdaptedLinear(inputs, outputs, invariant=context.invariant)
+    made = AdaptedLinear(inputs, outputs, dtype=context.stream, invariant=context.invariant)
     for task in range(tasks):
         made.put(task, LowRankSum([LowRank(down[task], up[task], adapters.scale)]))
     return made

@@ -60,7 +60,7 @@ class Decoder:
         stream is taken on the way."""
         self._adapted_words: AdaptedLinear | None = None
         if config.per_layer is None:
-            self._adapted_words = context.adapted({config.embedding: config.hidden_size}, config.vocab_size)
+            self._adapted_words = context.adapted({config.embedding: config.hidden_size}, config.vocab_size, plain=True)
         self._adapted_head = context.adapted({"lm_head": config.vocab_size}, config.hidden_size)
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
@@ -111,7 +111,9 @@ class Decoder:
         where weights are packed, and good until the next pass.
         """
         if batch.texts is None and (programs := self.programs(batch.caches)) is not None:
-            if batch.media is None and batch.adapter_rows is None and batch.taps is None:
+            rows = batch.adapter_rows
+            recorded = rows is None or (programs.adapts and not self._adds_words(rows))
+            if batch.media is None and batch.taps is None and recorded:
                 return programs.hidden(batch)
             return self._body_for(batch).hidden(batch)
         hidden = self._hidden(batch, adds_words=self._adds_words(batch.adapter_rows))
@@ -122,6 +124,11 @@ class Decoder:
         """Whether an adapter of these rows changes embeddings."""
         words = self._adapted_words
         return rows is not None and words is not None and any(words.get(slot) is not None for slot in rows.adapters)
+
+    def adapted_beside(self, slots: Iterable[int]) -> bool:
+        """Whether an adapter in one of these slots changes what no program computes: embeddings, or the head."""
+        beside = [each for each in (self._adapted_words, self._adapted_head) if each is not None]
+        return any(each.get(slot) is not None for slot in {*slots} for each in beside)
 
     def _hidden(self, batch: ForwardBatch, *, adds_words: bool = False) -> Stream:
         """Of tensors, or of what stands for them."""
@@ -261,11 +268,17 @@ class Decoder:
         return residual
 
     def _record(self, caches: Sequence[LayerCache]) -> Programs:
+        """One recording serves rows with adapters and without, unless what adapters change has to be called."""
         residual, head = self.body(caches), Program()
+        adapts = False
+        if self.context.adapters is not None:
+            adapted = self._recorded(caches, adapter_rows=NOBODY)
+            adapts = adapted.program.calls == residual.program.calls
+            residual = adapted if adapts else residual
         hidden = Traced.written(head, head.buffer(self.config.hidden_size))
         logits = self._product(hidden)
         assert isinstance(logits, Traced)
-        return Programs(residual, hidden, logits, caches)
+        return Programs(residual, hidden, logits, caches, adapts=adapts)
 
 
 def _changed(x: Stream, what: str, change: Callable[[torch.Tensor, Any], torch.Tensor], batch: ForwardBatch) -> Stream:

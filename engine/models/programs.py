@@ -26,17 +26,20 @@ class Body:
         tokens = batch.tokens
         if not isinstance(tokens, torch.Tensor) or batch.added is not None:
             raise ValueError("packed weights embed tokens alone: nothing can be added")
-        self.forward.run(len(tokens), tokens, batch.positions, batch.paged, batch)
+        self.forward.run(len(tokens), tokens, batch.positions, batch.paged, batch, batch.adapter_rows)
         return self.forward.buffer(self.residual, len(tokens))
 
 
 class Programs:
     """Both programs, bound to the caches that they write."""
 
-    def __init__(self, residual: Traced, hidden: Traced, logits: Traced, caches: Sequence[LayerCache]) -> None:
+    def __init__(
+        self, residual: Traced, hidden: Traced, logits: Traced, caches: Sequence[LayerCache], *, adapts: bool = False
+    ) -> None:
         """``residual`` is what the recorded body leaves as hidden states; the recorded head makes ``logits`` of some of
-        these, ``hidden``."""
+        these, ``hidden``. ``adapts``: rows may have adapters."""
         head = logits.program
+        self.adapts = adapts
         self._caches = tuple(caches)
         self._body = Body(residual, caches)
         numbers = head.compact([hidden.buffer, logits.buffer])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from stentor.kernels.low_rank import LowRank, LowRankSum
+from stentor.kernels.native.memory import Room
 from stentor.protocols.ipc.adapters import AdapterRef
 
 from ..layers.adapters import AdaptedLinear, Adapter, AdapterPlaces
@@ -17,7 +18,7 @@ from .adapter_peft import peft_additions
 
 
 def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, device: torch.device) -> Adapter:
-    """All of it as float32. Nothing is read of files that do not fit the model. Raises
+    """All of it, as its products take it. Nothing is read of files that do not fit the model. Raises
     :class:`..loading.errors.CheckpointError`."""
     with open_adapter(adapter.root, adapter.path) as files:
         if adapter.identity and files.identity != adapter.identity:
@@ -29,6 +30,7 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
             additions = gguf_additions(files, places, max_rank)
         else:
             additions = peft_additions(files, places, max_rank)
+        room = Room()
         found: dict[AdaptedLinear, LowRankSum] = {}
         for group in _by_product(additions):  # no more than a product, or all experts', is there twice
             parts: dict[AdaptedLinear, list[LowRank]] = {}
@@ -39,7 +41,7 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
                         parts.setdefault(linear, []).append(part)
             for linear, added in parts.items():
                 before = found[linear].parts if linear in found else ()
-                found[linear] = LowRankSum.packed([*before, *added])
+                found[linear] = linear.kept([*before, *added], room.take)
         return found
 
 

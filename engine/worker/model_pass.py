@@ -47,6 +47,9 @@ class ModelPass:
         self._caches = caches
         self._rows = rows
         self._device = device
+        self._adapted = isinstance(model, Decoder) and model.context.adapters is not None
+        """Whether adapters are the model's: those of rows for which it drafts are not."""
+        self._nobody = [-1] * len(rows.adapters)
         self._programs = model.programs(caches) if isinstance(model, Decoder) else None
         self._step = (
             None if self._programs is None else self._programs.step_over(rows.tokens, rows.blocks, rows.block_size)
@@ -67,7 +70,8 @@ class ModelPass:
     ) -> Passed:
         """``every``: hidden states of all tokens are wanted; ``taps``: and the stream before these layers. ``extras``
         is what the rows bring besides tokens."""
-        if self._step is not None and not taps and (extras is None or not extras.concerns(rows)):
+        alone = self._step is not None and not taps and (extras is None or not extras.concerns(rows))
+        if alone and self._adapts_as_program(rows):
             return self._run_program(rows, every=every)
         batch = build_batch(rows, self._rows, self._caches, self._device)
         if extras is not None:
@@ -93,12 +97,24 @@ class ModelPass:
             return self._model.logits(hidden, adapters=adapters)
         return self._model.logits(hidden)
 
+    def _adapts_as_program(self, rows: Sequence[RowStep]) -> bool:
+        """Whether what the rows' adapters change, if they have any, is computed by the program."""
+        if not self._adapted or not self._rows.any_adapted(rows):
+            return True
+        assert isinstance(self._model, Decoder)
+        assert self._programs is not None
+        return self._programs.adapts and not self._model.adapted_beside(self._rows.adapters[row.slot] for row in rows)
+
     def _run_program(self, rows: Sequence[RowStep], *, every: bool) -> Passed:
         """The whole pass, from the tables of the rows to logits, as one call."""
         assert self._step is not None
         assert self._programs is not None
         assert isinstance(self._model, Decoder)
-        work = [(row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0) for row in rows]
+        adapters = self._rows.adapters if self._adapted else self._nobody
+        work = [
+            (row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0, adapters[row.slot])
+            for row in rows
+        ]
         found = self._step.run(work, every=every)
         states = None
         if every:

@@ -98,6 +98,8 @@ class RowTable:
         self._block_count = [0] * slots
         self._prompt_len = [0] * slots
         self._prompt_logprobs: list[int | None] = [None] * slots
+        self.adapters = [-1] * slots
+        """The slot of each row's adapter, below 0 for none."""
 
     def enter(self, plan: StepPlan) -> None:
         """Takes over what the plan changes; rows that it frees have been removed."""
@@ -116,11 +118,13 @@ class RowTable:
         self._block_count[row.slot] = count
         self._prompt_len[row.slot] = row.prompt_len
         self._prompt_logprobs[row.slot] = row.params.prompt_logprobs
+        self.adapters[row.slot] = row.adapter
 
     def remove(self, slot: int) -> None:
         self._block_count[slot] = 0
         self.known[slot] = 0
         self._prompt_logprobs[slot] = None
+        self.adapters[slot] = -1
 
     def extend(self, slot: int, blocks: list[int]) -> None:
         first = self._block_count[slot]
@@ -136,6 +140,10 @@ class RowTable:
         """Where the keys of each token go, [groups, tokens]."""
         blocks = self.blocks[:, layout.token_slots, layout.positions // self.block_size].astype(np.int64)
         return np.ascontiguousarray(blocks * self.block_size + layout.positions % self.block_size)
+
+    def any_adapted(self, rows: Sequence[RowStep]) -> bool:
+        """Whether any of them has an adapter."""
+        return any(self.adapters[row.slot] >= 0 for row in rows)
 
     def want_prompt_logprobs(self, rows: Sequence[RowStep]) -> bool:
         return any(self._prompt_logprobs[row.slot] is not None for row in rows)

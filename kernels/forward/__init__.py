@@ -13,6 +13,7 @@ from ..attention import AttentionBatch
 from ..guards import describe
 from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason
 from ..linear_packed import ActivationFormat, activation_format_of
+from ..low_rank import AdapterRows, RowsStruct
 from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
 from ..variants import Choice, Variant, select_variant
@@ -42,11 +43,14 @@ _FAULTS = {
     3: "a slot outside the cache",
     4: "lengths or a block table that lead outside the batch or the cache",
     5: "a row that leads outside its slot",
+    8: "a row with an adapter that is not among its rows",
 }
 _NO_MEMORY = 6
 _WRONG_PHASES = 7
 _LEAST_ROWS = 16
 _LINE = 64
+_WORK = 5
+"""Numbers of a ``Work`` of program.h."""
 
 
 class _BufferStruct(ctypes.Structure):
@@ -84,6 +88,7 @@ class _BatchStruct(ctypes.Structure):
         ("sequences", _I),
         *((name, _P) for name in ("query_start", "seq_lens", "tables")),
         ("table_width", _I),
+        ("adapted", RowsStruct),
     )
 
 
@@ -163,6 +168,7 @@ class Forward:
         positions: Tensor | None = None,
         batches: Sequence[AttentionBatch] = (),
         besides: object = None,
+        adapted: AdapterRows | None = None,
     ) -> None:
         """Runs the program over ``rows`` rows.
 
@@ -173,9 +179,10 @@ class Forward:
             batches: the sequences of the rows, where it rotates or attends: for each group of layers with its block
                 tables and slots, all else alike.
             besides: what the program's calls are given.
+            adapted: which rows have adapters, whose instructions add to products; None: none has.
 
         Raises:
-            IndexError: an id, a position, a slot or a block table that leads outside; nothing was written then.
+            IndexError: an id, a position, a slot, a block table or a row that leads outside; nothing was written then.
             MemoryError: no room to plan the batch; nothing was written then.
             ValueError: what the program needs is missing, or has another shape or dtype.
         """
@@ -189,7 +196,7 @@ class Forward:
         self._reserve(rows)
         if self.variant == "reference":
             buffers = [buffer[:rows] for buffer in self._buffers]
-            reference.run_program(self.program, buffers, self._caches, ids, positions, batches, besides)
+            reference.run_program(self.program, buffers, self._caches, ids, positions, batches, adapted, besides)
             return
         struct = _BatchStruct(tokens=rows)
         for name, tensor in (("ids", ids), ("positions", positions)):
@@ -211,6 +218,8 @@ class Forward:
             struct.seq_lens = batch.seq_lens.data_ptr()
             struct.tables = tables.data_ptr()
             struct.table_width = tables.shape[-1]
+        if adapted is not None:
+            struct.adapted = adapted.struct
         size = ctypes.sizeof(InstructionStruct)
         for first, end, called in self._stretches:
             bound = _BoundStruct(
@@ -308,19 +317,20 @@ class Step:
             block_size,
             len(blocks),
         )
-        self._work = (_I * (4 * len(tokens)))()
+        self._work = (_I * (_WORK * len(tokens)))()
         self._best = np.zeros(len(tokens), dtype=np.int64)
         # kept as they are passed: a step has no time to make them anew
         self._pointers = ctypes.byref(body._bound), ctypes.byref(head._bound), ctypes.byref(slots)
         self._best_at = self._best.ctypes.data
 
     def run(
-        self, work: Sequence[tuple[int, int, int, int]], *, every: bool = False
+        self, work: Sequence[tuple[int, int, int, int, int]], *, every: bool = False
     ) -> tuple[Tensor, npt.NDArray[np.int64]] | None:
         """Runs some rows, at most one of each slot.
 
         Args:
-            work: slot, first position, number of tokens, and of how many of the last ones logits are wanted.
+            work: slot, first position, number of tokens, of how many of the last ones logits are wanted, and the slot
+                of the row's adapter, below 0 for none.
             every: leave the residual of every token in its buffer; else that is there for none of them, and what the
                 last layer does after its keys and values is done for the tokens with logits alone.
 
@@ -333,14 +343,14 @@ class Step:
             IndexError: work, tokens or blocks that lead outside; nothing was written then.
             MemoryError: no room to plan the batch.
         """
-        if len(work) * 4 > len(self._work):
-            raise IndexError(f"forward: the step has {len(work)} rows and {len(self._work) // 4} slots")
+        if len(work) * _WORK > len(self._work):
+            raise IndexError(f"forward: the step has {len(work)} rows and {len(self._work) // _WORK} slots")
         total = sampled = at = 0
-        for slot, start, count, sample in work:
-            self._work[at : at + 4] = [slot, start, count, sample]
-            total += count
-            sampled += sample
-            at += 4
+        for row in work:
+            self._work[at : at + _WORK] = list(row)
+            total += row[2]
+            sampled += row[3]
+            at += _WORK
         if not at:
             return None
         self._body._reserve(total)

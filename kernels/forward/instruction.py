@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..linear_packed import ACTIVATION_FORMATS, ActivationFormat, PackedStruct, PackedWeight
+from ..low_rank import AdapterSlots
 from ..moe import ACTIVATIONS, ExpertActivation, Router, RouterStruct, router_struct
 
 Op = Literal[
@@ -22,6 +23,7 @@ Op = Literal[
     "activate",
     "gate_up_activate",
     "moe",
+    "add_low_rank",
     "call",
 ]
 OPS: tuple[Op, ...] = (
@@ -35,6 +37,7 @@ OPS: tuple[Op, ...] = (
     "activate",
     "gate_up_activate",
     "moe",
+    "add_low_rank",
 )
 NONE = -1
 MAX_PHASES = 4
@@ -68,6 +71,7 @@ class InstructionStruct(ctypes.Structure):
         ("second_weight", PackedStruct),
         ("router", RouterStruct),
         ("weight_input", _I),
+        ("adapters", _P),
     )
 
 
@@ -87,12 +91,14 @@ class Instruction:
     attend            ``dst`` = attention of the queries in ``src`` over the cache
     activate          the next linears' input = activation(gate) · up in ``activation_format``; ``src`` holds
                       gate | up, ``width`` each, or what is activated without a gate
-    gate_up_activate  the same, where gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias
+    gate_up_activate  the same, where gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias, and
+                      ``adapters`` add to gate | up as ``add_low_rank`` does
     moe               ``dst`` = the weighted sum of the experts that ``router`` chooses for each token; ``src`` holds
                       logits from ``column``, the experts take the input, and their weights are ``weight`` (gates and
                       ups) and ``second_weight``, with their biases
-    call              ``dst`` = what ``run`` makes of ``src``, or of both: an operation that has no instruction, between
-                      two native stretches of the program
+    add_low_rank      ``dst`` += what ``adapters`` make of the input, ``width`` long, for the rows that have some
+    call              ``dst`` = what ``run`` makes of ``src``: an operation that has no instruction, between two native
+                      stretches of the program
     ================= ==================================================================================================
     """
 
@@ -151,11 +157,10 @@ class Instruction:
     """float32 [experts]: see :func:`stentor.kernels.route`."""
     weight_input: bool = False
     """See :func:`stentor.kernels.packed_experts_mlp`."""
+    adapters: AdapterSlots | None = None
     what: str = ""
     """Is called, in words."""
     run: Callable[..., Tensor] | None = None
-    in_place: bool = False
-    """``run`` is given ``dst`` as well, behind ``src``, and changes it."""
 
     @property
     def experts(self) -> int:
@@ -180,10 +185,7 @@ class Instruction:
     def call(self, src: Tensor, dst: Tensor, besides: object) -> None:
         """Of a ``call``: has it run over these rows of its buffers."""
         assert self.run is not None
-        if self.in_place:
-            self.run(src, dst, besides)
-        else:
-            dst.copy_(self.run(src, besides))
+        dst.copy_(self.run(src, besides))
 
     @property
     def buffers(self) -> tuple[int, ...]:
@@ -242,6 +244,7 @@ def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> Instructi
         second_weight=i.second_weight.struct if i.second_weight is not None else PackedStruct(),
         router=_router_struct(i),
         weight_input=i.weight_input,
+        adapters=None if i.adapters is None else ctypes.addressof(i.adapters.struct),
     )
 
 

@@ -18,6 +18,15 @@ struct Queries {
     std::vector<std::pair<int64_t, int64_t>> parts;  // (item, part)
 };
 
+// The rows of a step that have adapters, which are the same for every product.
+struct Adapted {
+    std::vector<low_rank::Span> spans;    // items of work
+    std::vector<low_rank::Span> of_few;   // the same, of each FEW_ROWS rows that are gated together
+    std::vector<int64_t> first_of_few;    // where those of one begin
+    std::vector<float> low;               // of each row with an adapter what A makes of its input
+    int64_t low_stride = 0;
+};
+
 struct Run {
     const Instruction* instructions;
     int64_t count;
@@ -30,6 +39,7 @@ struct Run {
     std::vector<std::vector<float>> partial;  // of each queries' parts: for every query head max, total, sums
     Routed routed;                            // of the MOE that runs
     std::vector<int64_t> gate_up_items;       // of each instruction, once it is known
+    Adapted adapted;
 };
 
 template <class T>
@@ -114,16 +124,68 @@ void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
     });
 }
 
+// Rows of a block of rows that GATE_UP_ACTIVATE takes at a time.
+int64_t gated_rows(const Run& run) { return rows_of_block(run.batch.tokens, GATED_ROWS, run.threads); }
+
+// What A makes of the input of all rows that have adapters. Returns whether there are any.
+bool shrink_adapted(Run& run, const Instruction& op, ActivationFormat format, int64_t width, Team::Walk& walk) {
+    Adapted& adapted = run.adapted;
+    if (!op.adapters || adapted.low_stride == 0) return false;
+    const Prepared x{run.prepared[op.scratch_slot], prepared_stride(format, width)};
+    walk.phase((int64_t)adapted.spans.size(), [&](int64_t item) {
+        const low_rank::Span& span = adapted.spans[item];
+        if (const low_rank::Adapter* adapter = op.adapters->at(span.slot))
+            low_rank::shrink(*adapter, span, run.batch.adapted.rows, x, format, adapted.low.data(), adapted.low_stride);
+    });
+    return true;
+}
+
+void add_low_rank(Run& run, const Instruction& op, Team::Walk& walk) {
+    if (!shrink_adapted(run, op, (ActivationFormat)op.activation_format, op.width, walk)) return;
+    const Adapted& adapted = run.adapted;
+    const Buffer& to = run.buffers[op.dst];
+    const int64_t items = (int64_t)adapted.spans.size(), pieces = ceil_div(4 * run.threads, items);
+    walk.phase(items * pieces, [&](int64_t item) {
+        const low_rank::Span& span = adapted.spans[item / pieces];
+        const auto row = [&](int64_t place) { return to.rows + run.batch.adapted.rows[place] * to.stride; };
+        if (const low_rank::Adapter* adapter = op.adapters->at(span.slot))
+            low_rank::expand_piece(*adapter, item % pieces, pieces, span, adapted.low.data(), adapted.low_stride, row);
+    });
+}
+
+// Adds to block number `block` of gate and up, for those few rows of a block of `rows` that begin with `first`.
+void add_to_gate_up(const Run& run, const Instruction& op, int64_t rows, int64_t first, int64_t block, float* both) {
+    constexpr int64_t APART = 2 * BLOCK;
+    const Adapted& adapted = run.adapted;
+    const int64_t few = first / rows * ceil_div(rows, FEW_ROWS) + first % rows / FEW_ROWS, begin = block * BLOCK;
+    for (int64_t i = adapted.first_of_few[few]; i < adapted.first_of_few[few + 1]; ++i) {
+        const low_rank::Span& span = adapted.of_few[i];
+        const low_rank::Adapter* const adapter = op.adapters->at(span.slot);
+        if (!adapter) continue;
+        for (int64_t half = 0; half < 2; ++half)
+            low_rank::expand_columns(
+                *adapter, half * op.width + begin, half * op.width + begin + BLOCK, span, adapted.low.data(),
+                adapted.low_stride,
+                [&](int64_t place) { return both + (run.batch.adapted.rows[place] - first) * APART + half * BLOCK; });
+    }
+}
+
 // The weights of a block of columns meet as many rows as the second-level cache holds, a few at a time.
 void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
+    const ActivationFormat taken = activation_format_of(op.weight.kind);
+    const bool adapts = shrink_adapted(run, op, taken, op.weight.inputs, walk);
     const GateUp pair{&op.weight, &op.second_weight, op.bias, op.second_bias, 0, 0, op.width, op.activation,
                       (ActivationFormat)op.activation_format, nullptr};
     const int64_t tokens = run.batch.tokens, blocks = pair.blocks();
-    const int64_t rows = rows_of_block(tokens, GATED_ROWS, run.threads), bytes = prepared_stride(pair.format, op.width);
-    const Prepared x{run.prepared[0], prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs)};
+    const int64_t rows = gated_rows(run), bytes = prepared_stride(pair.format, op.width);
+    const Prepared x{run.prepared[0], prepared_stride(taken, op.weight.inputs)};
     walk.phase(ceil_div(tokens, rows) * blocks, [&](int64_t item) {
-        const int64_t first = item / blocks * rows;
-        gate_up_block(pair, item % blocks, x, first, std::min(first + rows, tokens), run.prepared[1], bytes);
+        const int64_t first = item / blocks * rows, end = std::min(first + rows, tokens), block = item % blocks;
+        if (adapts)
+            gate_up_block(pair, block, x, first, end, run.prepared[1], bytes,
+                          [&](int64_t begin, float* both) { add_to_gate_up(run, op, rows, begin, block, both); });
+        else
+            gate_up_block(pair, block, x, first, end, run.prepared[1], bytes);
     });
 }
 
@@ -224,6 +286,9 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
         case MOE:
             mix_experts(run, index, walk);
             break;
+        case ADD_LOW_RANK:
+            add_low_rank(run, op, walk);
+            break;
         default:
             by_rows(run, walk, [&](int64_t t) {
                 float* gated = scratch_row(op.width);
@@ -256,11 +321,42 @@ int64_t declared_phases(const Bound& program) {
     int64_t phases = 0;
     for (int64_t i = 0; i < program.count; ++i) {
         const Instruction& op = program.instructions[i];
-        const int64_t runs = phases_of(op.kind);
+        const int64_t runs = phases_of(op);
         if (runs == 0 || op.phases < runs || op.phases > MAX_PHASES) return -1;
         phases += op.phases;
     }
     return phases;
+}
+
+// Lays out the work of rows that have adapters. Returns WRONG_ADAPTED where there are rows that the batch has not, or 0.
+int64_t lay_out_adapted(Run& run) {
+    const low_rank::Rows& rows = run.batch.adapted;
+    if (rows.groups == 0) return 0;
+    for (int64_t place = rows.starts[0]; place < rows.starts[rows.groups]; ++place)
+        if (rows.rows[place] < 0 || rows.rows[place] >= run.batch.tokens) return WRONG_ADAPTED;
+    Adapted& adapted = run.adapted;
+    bool gates = false;
+    for (int64_t i = 0; i < run.count; ++i) {
+        const Instruction& op = run.instructions[i];
+        if (!op.adapters) continue;
+        gates |= op.kind == GATE_UP_ACTIVATE;
+        for (int64_t g = 0; g < rows.groups; ++g)
+            if (const low_rank::Adapter* adapter = op.adapters->at(rows.slots[g]))
+                adapted.low_stride = std::max(adapted.low_stride, low_rank::padded_ranks(*adapter));
+    }
+    if (adapted.low_stride == 0) return 0;
+    adapted.low.resize((size_t)(rows.starts[rows.groups] * adapted.low_stride));
+    adapted.spans = low_rank::spans_of(rows, low_rank::MOST);
+    if (!gates) return 0;
+    for (int64_t first = 0; first < run.batch.tokens; first += gated_rows(run)) {
+        const int64_t end = std::min(first + gated_rows(run), run.batch.tokens);
+        for (int64_t few = first; few < end; few += FEW_ROWS) {
+            adapted.first_of_few.push_back((int64_t)adapted.of_few.size());
+            low_rank::spans_between(rows, few, std::min(few + FEW_ROWS, end), &adapted.of_few);
+        }
+    }
+    adapted.first_of_few.push_back((int64_t)adapted.of_few.size());
+    return 0;
 }
 
 }  // namespace
@@ -269,7 +365,8 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
     const int64_t count = program.count, phases = declared_phases(program);
     if (phases < 0) return WRONG_PHASES;
     Run run{program.instructions, count, program.buffers, program.prepared, batch, threads, {},
-            std::vector<int64_t>(count, -1), {}, {}, std::vector<int64_t>(count)};
+            std::vector<int64_t>(count, -1), {}, {}, std::vector<int64_t>(count), {}};
+    if (const int64_t fault = lay_out_adapted(run)) return fault;
     // Layers of one shape share the checks and the cut of their rows.
     const auto alike = [](const Instruction* a, const Instruction& b) {
         return a && a->blocks == b.blocks && a->block_size == b.block_size && a->table_rows == b.table_rows &&

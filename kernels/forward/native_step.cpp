@@ -14,15 +14,42 @@ STENTOR_EXPORT void stentor_sampling_argmax(const float* logits, int64_t batch, 
 namespace stentor {
 namespace {
 
+// The rows of a step that have adapters, sorted by these.
+struct Groups {
+    std::vector<int64_t> order, slots, starts, rows;
+
+    // tokens_of(r): the first of row r's tokens, and one past the last.
+    template <class Tokens>
+    low_rank::Rows fill(const Work* work, int64_t count, const Tokens& tokens_of) {
+        order.clear(), slots.clear(), rows.clear(), starts.assign(1, 0);
+        for (int64_t r = 0; r < count; ++r)
+            if (work[r].adapter >= 0) order.push_back(r);
+        std::stable_sort(order.begin(), order.end(),
+                         [&](int64_t a, int64_t b) { return work[a].adapter < work[b].adapter; });
+        for (const int64_t r : order) {
+            if (slots.empty() || slots.back() != work[r].adapter) {
+                slots.push_back(work[r].adapter);
+                starts.push_back(starts.back());
+            }
+            const auto [first, end] = tokens_of(r);
+            for (int64_t token = first; token < end; ++token) rows.push_back(token);
+            starts.back() = (int64_t)rows.size();
+        }
+        return {(int64_t)slots.size(), slots.data(), starts.data(), rows.data()};
+    }
+};
+
 // The arrays of a batch; they grow and are kept.
 struct Layout {
     std::vector<int64_t> ids, positions, slots, last;
     std::vector<int32_t> query_start, seq_lens, tables, ends_start, ends_lens, ends_tables;
+    std::vector<int64_t> ends_first;  // of each row: where its tokens begin among those whose logits are wanted
+    Groups adapted, ends_adapted;
     int64_t groups = 1;
 
     // Lays the rows of a step end to end. Returns false where one leads outside its slot's line.
     bool fill(const Slots& of, const Work* work, int64_t rows) {
-        ids.clear(), positions.clear(), slots.clear(), last.clear();
+        ids.clear(), positions.clear(), slots.clear(), last.clear(), ends_first.assign(1, 0);
         query_start.assign(1, 0), seq_lens.clear();
         int64_t width = 0;
         for (int64_t r = 0; r < rows; ++r) {
@@ -46,6 +73,7 @@ struct Layout {
             query_start.push_back((int32_t)ids.size());
             seq_lens.push_back((int32_t)(w.start + w.count));
             for (int64_t back = w.sample; back > 0; --back) last.push_back((int64_t)ids.size() - back);
+            ends_first.push_back((int64_t)last.size());
         }
         for (int64_t g = 0; g < groups; ++g)
             for (int64_t r = 0; r < rows; ++r) {
@@ -72,12 +100,21 @@ struct Layout {
                     ends_tables.insert(ends_tables.end(), line, line + width);
                 }
             }
-        return {count, nullptr, nullptr, nullptr, count, ends_start.data(), ends_lens.data(), ends_tables.data(), width};
+        return {count, nullptr, nullptr, nullptr, count, ends_start.data(), ends_lens.data(), ends_tables.data(), width,
+                adapted_ends(work)};
     }
 
-    Batch batch(int64_t rows) const {
+    // Those of the tokens whose logits are wanted.
+    low_rank::Rows adapted_ends(const Work* work) {
+        return ends_adapted.fill(work, (int64_t)seq_lens.size(),
+                                 [&](int64_t r) { return std::pair(ends_first[r], ends_first[r + 1]); });
+    }
+
+    Batch batch(const Work* work, int64_t rows) {
+        const low_rank::Rows of = adapted.fill(
+            work, rows, [&](int64_t r) { return std::pair<int64_t, int64_t>(query_start[r], query_start[r + 1]); });
         return {(int64_t)ids.size(), ids.data(), positions.data(), slots.data(), rows, query_start.data(),
-                seq_lens.data(), tables.data(), table_width()};
+                seq_lens.data(), tables.data(), table_width(), of};
     }
 
     int64_t table_width() const {
@@ -102,6 +139,7 @@ void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from) 
     bool made[2] = {};
     for (int64_t i = at; i < program.count; ++i) {
         const Instruction& op = program.instructions[i];
+        if (op.kind == ADD_LOW_RANK) continue;  // it follows products that take the same input, and make what it adds to
         const bool multiplies = op.kind == LINEAR || op.kind == GATE_UP_ACTIVATE;
         if (!multiplies) buffers.push_back(op.src);  // a MOE has both
         if (op.kind == NORM_AND_QUANTIZE || op.kind == ADD) buffers.push_back(op.add);
@@ -133,7 +171,7 @@ STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, in
                                         int64_t rows, int64_t every, int64_t* best, int64_t threads) try {
     static thread_local Layout layout;
     if (!layout.fill(*slots, work, rows)) return 5;
-    const Batch all = layout.batch(rows);
+    const Batch all = layout.batch(work, rows);
     const std::vector<int64_t>& last = layout.last;
     const int64_t writes = end_of_writes(*body);
     const bool fewer = !every && (int64_t)last.size() < all.tokens && writes > 0;
@@ -151,6 +189,7 @@ STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, in
         std::copy_n(from.rows + (fewer ? (int64_t)i : last[i]) * from.stride, width, to.rows + (int64_t)i * to.stride);
     Batch batch = {};
     batch.tokens = (int64_t)last.size();
+    batch.adapted = layout.adapted_ends(work);
     if (const int64_t fault = run_program(*head, batch, threads)) return fault;
     const Buffer& scores = head->buffers[logits];
     stentor_sampling_argmax(scores.rows, batch.tokens, scores.stride, best, threads);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../linear_packed/packed.h"
+#include "../low_rank/low_rank.h"
 #include "../moe/router.h"
 
 namespace stentor {
@@ -17,19 +18,16 @@ enum Kind : int64_t {
     ROTATE = 5,    // src = q | k | v: q and k normed (if weights are given) and turned, q in place, k and v to the cache
     ATTEND = 6,    // dst = attention of src's queries over the cache
     ACTIVATE = 7,  // src = gate | up: prepared = format(act(gate) * up); or src = gate: format(act(gate))
-    // prepared[1] = format(act(prepared[0] * weight + bias) * (prepared[0] * second_weight + second_bias))
+    // prepared[1] = format(act(prepared[0] * weight + bias) * (prepared[0] * second_weight + second_bias)), where adapters
+    // add to the products as ADD_LOW_RANK does
     GATE_UP_ACTIVATE = 8,
     MOE = 9,  // src has logits from `column`: dst = weighted sum of the chosen experts of prepared[0]
+    ADD_LOW_RANK = 10,  // dst += what the adapters of rows make of prepared[scratch_slot], `width` long
 };
 
 enum CacheType : int64_t { F32_CACHE = 0, BF16_CACHE = 1, INT8_CACHE = 2, FLOAT8_CACHE = 3 };
 
 constexpr int64_t MAX_PHASES = 4;  // of one instruction
-
-// Phases that an instruction of a kind may run; 0: there is no such kind.
-constexpr int64_t phases_of(int64_t kind) {
-    return kind < EMBED || kind > MOE ? 0 : kind == MOE ? 4 : kind == ATTEND ? 2 : 1;
-}
 
 struct Instruction {
     int64_t kind, src, dst, add, activation_format;
@@ -44,7 +42,19 @@ struct Instruction {
     Packed weight, second_weight;
     Router router;
     int64_t weight_input;
+    const low_rank::Slots* adapters;  // null: nothing may be added
 };
+
+// Phases that an instruction may run; 0: it is of no kind.
+inline int64_t phases_of(const Instruction& op) {
+    switch (op.kind) {
+        case MOE: return 4;
+        case ATTEND: return 2;
+        case ADD_LOW_RANK: return 2;
+        case GATE_UP_ACTIVATE: return op.adapters ? 2 : 1;
+        default: return op.kind < EMBED || op.kind > ADD_LOW_RANK ? 0 : 1;
+    }
+}
 
 struct Buffer {
     float* rows;
@@ -58,6 +68,7 @@ struct Batch {
     int64_t sequences;
     const int32_t *query_start, *seq_lens, *tables;
     int64_t table_width;
+    low_rank::Rows adapted;  // the rows that have adapters
 
     const int64_t* slots_of(int64_t group) const { return slots + group * tokens; }
     const int32_t* tables_of(int64_t group) const { return tables + group * sequences * table_width; }
@@ -81,16 +92,19 @@ struct Slots {
     int64_t slots, block_size, groups;
 };
 
-// The work of one row in a step: tokens at positions [start, start + count) of a slot, and logits of the last `sample`.
+// The work of one row in a step: tokens at positions [start, start + count) of a slot, and logits of the last `sample`,
+// with the adapter of a slot of adapters, below 0 for none.
 struct Work {
-    int64_t slot, start, count, sample;
+    int64_t slot, start, count, sample, adapter;
 };
 
 constexpr int64_t NO_MEMORY = 6;     // to plan the batch; nothing is written then
 constexpr int64_t WRONG_PHASES = 7;  // an instruction of no kind, or with other phases than it declares; the same
+constexpr int64_t WRONG_ADAPTED = 8;  // a row with an adapter that is not in the batch; the same
 
 // Returns 0, or what is wrong (nothing is written then): 1 a token id outside the vocabulary, 2 a position outside the
-// rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks lead outside, or WRONG_PHASES.
+// rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks lead outside, WRONG_PHASES or
+// WRONG_ADAPTED.
 // Throws std::bad_alloc. native.cpp
 int64_t run_program(const Bound& program, const Batch& batch, int64_t threads);
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..activation import ActivationKind
 from ..linear_packed import BLOCK, ActivationFormat, PackedWeight, activation_format_of
+from ..low_rank import AdapterSlots
 from ..moe import ExpertActivation, Router, check_gate, packed_experts
 from .instruction import MAX_PHASES, NONE, Instruction, InstructionStruct, Op, struct_of
 
@@ -16,6 +17,8 @@ _PREPARING: tuple[Op, ...] = ("norm_and_quantize", "activate")
 _MAKING: tuple[Op, ...] = (*_PREPARING, "gate_up_activate")
 _Product = tuple[PackedWeight, Tensor | None]
 """A weight and its bias."""
+_GatedPair = tuple[_Product, _Product, AdapterSlots | None]
+"""The products of gate and of up, and what adds to both."""
 
 
 @dataclass
@@ -123,6 +126,27 @@ class Program:
             raise ValueError(f"program: bias {tuple(bias.shape)} does not fit a weight {weight.shape}")
         self._append(
             Instruction("linear", dst=dst, weight=weight, column=column, bias=bias, scratch_slot=self._scratch_slot)
+        )
+
+    def add_low_rank(self, dst: int, adapters: AdapterSlots) -> None:
+        """Behind the linears that have written ``dst``: their input is there still. Raises ValueError for adapters that
+        do not take it, or do not fit ``dst``."""
+        if self._input is None or self._input[1] != adapters.inputs or self.widths[dst] != adapters.outputs:
+            raise ValueError(
+                f"program: adapters of {adapters.inputs} inputs and {adapters.outputs} outputs do not fit buffer {dst} "
+                f"of {self.widths[dst]}, prepared is {self._input}"
+            )
+        activation_format, width = self._input
+        self._append(
+            Instruction(
+                "add_low_rank",
+                dst=dst,
+                activation_format=activation_format,
+                width=width,
+                scratch_slot=self._scratch_slot,
+                phases=2,  # A for all rows, then B
+                adapters=adapters,
+            )
         )
 
     def rotate(
@@ -239,10 +263,12 @@ class Program:
                 )
             )
             return
-        (weight, bias), (second_weight, second_bias) = pair
+        (weight, bias), (second_weight, second_bias), adapters = pair
         self._append(
             Instruction(
                 "gate_up_activate",
+                phases=1 if adapters is None else 2,
+                adapters=adapters,
                 activation=activation,
                 activation_format=activation_format,
                 width=width,
@@ -314,16 +340,6 @@ class Program:
         """``run`` takes the rows of ``src``, and what the program is run with besides; returns those of ``dst``."""
         self._append(Instruction("call", src=src, dst=dst, what=what, run=run))
 
-    def add_to(self, src: int, dst: int, what: str, run: Callable[[Tensor, Tensor, Any], object]) -> None:
-        """``run`` takes the rows of ``src``, those of ``dst``, which it changes in place, and what the program is run
-        with besides."""
-
-        def added(rows: Tensor, product: Tensor, besides: Any) -> Tensor:
-            run(rows, product, besides)
-            return product
-
-        self._append(Instruction("call", src=src, dst=dst, what=what, run=added, in_place=True))
-
     @property
     def calls(self) -> list[str]:
         """What is called, in words, in order."""
@@ -381,16 +397,22 @@ class Program:
         ]
         return numbers
 
-    def _gated_pair(self, src: int, width: int) -> "tuple[_Product, _Product] | None":
-        """Takes back the linears that wrote gate | up to ``src``, and returns the two products; None leaves all."""
+    def _gated_pair(self, src: int, width: int) -> _GatedPair | None:
+        """Takes back the linears that wrote gate | up to ``src``, and what added to them, and returns both; None
+        leaves all."""
         if width % BLOCK or self._scratch_slot:
             return None
-        first = len(self.instructions)
+        end = len(self.instructions)
+        adapters = None
+        if end and self.instructions[end - 1].op == "add_low_rank" and self.instructions[end - 1].dst == src:
+            end -= 1
+            adapters = self.instructions[end].adapters
+        first = end
         while first and self.instructions[first - 1].op == "linear" and self.instructions[first - 1].dst == src:
             first -= 1
         products: list[_Product] = []
         column = 0
-        for linear in self.instructions[first:]:
+        for linear in self.instructions[first:end]:
             assert linear.weight is not None
             if linear.column != column or (outputs := linear.weight.shape[0]) % width:
                 return None
@@ -401,7 +423,7 @@ class Program:
         if len(products) != 2:
             return None
         del self.instructions[first:]
-        return products[0], products[1]
+        return products[0], products[1], adapters
 
     def _check(self, buffer: int, width: int) -> None:
         if width > self.widths[buffer]:

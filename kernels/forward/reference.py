@@ -9,7 +9,9 @@ from ..activation.reference import activation, gated_activation
 from ..attention import AttentionBatch
 from ..attention.reference import paged_attention
 from ..kv_cache.reference import write_kv_
-from ..linear_packed.reference import dequantize, linear_packed
+from ..linear_packed import ActivationFormat, activation_format_of
+from ..linear_packed.reference import dequantize, linear_packed, round_input
+from ..low_rank import AdapterRows, add_low_rank_
 from ..moe.reference import packed_experts_mlp, route
 from ..norm.reference import layer_norm
 from ..rotary.reference import rotary_
@@ -24,6 +26,7 @@ def run_program(
     ids: Tensor | None,
     positions: Tensor | None,
     batches: Sequence[AttentionBatch],
+    adapted: AdapterRows | None,
     besides: object,
 ) -> None:
     """Runs the instructions in order; buffers and caches are written."""
@@ -71,7 +74,18 @@ def run_program(
                     linear_packed(prepared, i.weight, i.bias),
                     linear_packed(prepared, i.second_weight, i.second_bias),
                 )
-                prepared = gated_activation(torch.cat([gate, up], dim=1), i.activation)
+                both = torch.cat([gate, up], dim=1)
+                _add_low_rank(i, both, prepared, activation_format_of(i.weight.kind), adapted)
+                prepared = gated_activation(both, i.activation)
+            case "add_low_rank":
+                _add_low_rank(i, buffers[i.dst], prepared, i.activation_format, adapted)
+
+
+def _add_low_rank(
+    i: Instruction, y: Tensor, x: Tensor, activation_format: ActivationFormat, adapted: AdapterRows | None
+) -> None:
+    if i.adapters is not None and adapted is not None:
+        add_low_rank_(y, round_input(x, activation_format), adapted, i.adapters, variant="reference")
 
 
 def _added(i: Instruction, buffers: Sequence[Tensor]) -> Tensor:

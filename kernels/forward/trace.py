@@ -10,10 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..activation import ActivationKind, activate_, gated_activation
+from ..activation import ActivationKind
 from ..linear_packed import PackedWeight, activation_format_of
+from ..low_rank import AdapterSlots
 from ..moe import ExpertActivation, Router
-from ..norm import layer_norm, rms_norm
+from ..norm import rms_norm
 from .program import Program
 
 PackedProduct = tuple[PackedWeight, int, Tensor | None]
@@ -217,14 +218,10 @@ class Traced:
         self.program.call(source, buffer, what, run if self.norm is None else _after_norm(run, *self.norm))
         return Traced.written(self.program, buffer)
 
-    def added_to(self, product: "Traced", what: str, run: Callable[[Tensor, Tensor, Any], object]) -> "Traced":
-        """``product``, all of a buffer that was made of this, with what ``run`` adds to it in place: an operation that
-        has no instruction. It gets this, normed and activated where that is yet to be done, the product, and what the
-        step is run with besides."""
-        self._check_unwritten()
-        if self.factor != 1.0:
-            raise ValueError("trace: a factor is taken by what has no instruction for it")
-        self.program.add_to(self._whole(), product.settled()._whole(), what, _finishing(self, run))
+    def adapted(self, adapters: AdapterSlots) -> "Traced":
+        """With what adapters make of the input of the product that it is, which has just been recorded."""
+        product = self.settled()
+        self.program.add_low_rank(product._whole(), adapters)
         return Traced.written(self.program, product.buffer)
 
     def settled(self) -> "Traced":
@@ -269,22 +266,6 @@ class Traced:
         if self.column or self._columns != self.program.widths[self.buffer]:
             raise ValueError("trace: some columns of a buffer are taken where all are expected")
         return self.buffer
-
-
-def _finishing(value: Traced, run: Callable[[Tensor, Tensor, Any], object]) -> Callable[[Tensor, Tensor, Any], object]:
-    """``run`` with what ``value`` is of its columns, in place of these."""
-    kind = value.activation
-    if kind is not None and value.halved:
-        return lambda columns, product, step: run(gated_activation(columns, kind), product, step)
-    if kind is not None:
-        return lambda columns, product, step: run(activate_(columns.clone(), kind), product, step)
-    if value.norm is None:
-        return run
-    weight, eps = value.norm
-    if value.centred:
-        bias = value.bias
-        return lambda columns, product, step: run(layer_norm(columns, weight, bias, eps), product, step)
-    return lambda columns, product, step: run(rms_norm(columns, weight, eps), product, step)
 
 
 def _after_norm(run: Callable[[Tensor, Any], Tensor], weight: Tensor, eps: float) -> Callable[[Tensor, Any], Tensor]:

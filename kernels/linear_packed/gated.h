@@ -59,9 +59,11 @@ static inline void weigh_row(float* row, float factor, const float* bias, int64_
 
 // Block number `block` of 32 columns for rows [first, end) of x. Both products of a few rows stand in the first-level
 // cache until they are gated and brought into their form: of the result's rows, `stride` bytes apart, that block is
-// written, and nothing else.
+// written, and nothing else. add(first, both) gets these few rows before they are gated: of each 32 columns of
+// gate, and as many of up.
+template <class Add>
 static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared& x, int64_t first, int64_t end,
-                                 uint8_t* out, int64_t stride) {
+                                 uint8_t* out, int64_t stride, const Add& add) {
     constexpr int64_t APART = 2 * BLOCK, FEW = FEW_ROWS;
     const int64_t columns = std::min(BLOCK, of.width - block * BLOCK), tiles = ceil_div(columns, TILE);
     alignas(64) float both[FEW * APART];
@@ -78,6 +80,7 @@ static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared
         };
         half(*of.gate, of.gate_bias, of.gate_tile, 0);
         if (of.up) half(*of.up, of.up_bias, of.up_tile, BLOCK);
+        add(first, both);
         for (int64_t r = first; r < last; ++r) {
             float* const row = both + (r - first) * APART;
             if (of.up)
@@ -87,6 +90,11 @@ static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared
             prepare_block(row, columns, of.format, block, out + r * stride);
         }
     }
+}
+
+static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared& x, int64_t first, int64_t end,
+                                 uint8_t* out, int64_t stride) {
+    gate_up_block(of, block, x, first, end, out, stride, [](int64_t, float*) {});
 }
 
 }  // namespace stentor

@@ -17,6 +17,7 @@ from .weight import (
     TILE,
     USUAL_ZEROS,
     ZEROS,
+    ActivationFormat,
     PackedWeight,
     activation_format_of,
 )
@@ -69,10 +70,10 @@ def _codes(weight: PackedWeight) -> Tensor:
     return lanes.reshape(tiles, -1, BLOCK, TILE).float()
 
 
-def round_input(x: Tensor, weight: PackedWeight) -> Tensor:
-    """x [T, K] float32 as the weight's kind multiplies it: in bfloat16, or all but the largest of each 32 values
-    in 255 steps."""
-    match activation_format_of(weight.kind):
+def round_input(x: Tensor, activation_format: ActivationFormat) -> Tensor:
+    """x [T, K] float32 as it is multiplied in this form: in bfloat16, or all but the largest of each 32 values in 255
+    steps."""
+    match activation_format:
         case "f32":
             return x
         case "bf16":
@@ -95,5 +96,5 @@ def linear_packed(
     activation: ActivationKind | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    sums = linear(round_input(x.float(), weight), dequantize(weight), bias)
+    sums = linear(round_input(x.float(), activation_format_of(weight.kind)), dequantize(weight), bias)
     return (sums if activation is None else activate(sums, activation)).to(x.dtype if dtype is None else dtype)

@@ -297,8 +297,9 @@ def _span_parts(kind: PackedKind) -> int:
     return 2 if kind in MINS else 1
 
 
-def pack_plain_(weight: PackedWeight, first: int, rows: Tensor) -> None:
-    """Puts ``rows`` [n, K] at outputs [first, first + n) of a plain weight, converting their dtype.
+def pack_plain_(weight: PackedWeight, first: int, rows: Tensor, *, alone: bool = False) -> None:
+    """Puts ``rows`` [n, K] at outputs [first, first + n) of a plain weight, converting their dtype. ``alone``: in the
+    calling thread, for others have their own work.
 
     Raises:
         ValueError: rows that do not fit.
@@ -310,7 +311,8 @@ def pack_plain_(weight: PackedWeight, first: int, rows: Tensor) -> None:
     rows = rows.to(dtype)
     if rows.stride(1) != 1:
         rows = rows.contiguous()
-    _run(_PACK_PLAIN, ctypes.byref(weight.struct), rows.data_ptr(), rows.stride(0), first, len(rows), threads())
+    at_once = 1 if alone else threads()
+    _run(_PACK_PLAIN, ctypes.byref(weight.struct), rows.data_ptr(), rows.stride(0), first, len(rows), at_once)
 
 
 def pack_gguf_(weight: PackedWeight, first: int, blocks: Tensor, stored: Stored) -> None:

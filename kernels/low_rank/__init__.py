@@ -1,33 +1,58 @@
-"""What adapters add to a product: y[r] += scale · (x[r] Aᵀ) Bᵀ, with A and B of the row's own adapter."""
+"""What adapters add to products: y[r] += scale · (x[r] Aᵀ) Bᵀ, with A and B of the row's own adapter."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..guards import describe, native_unsupported_reason
+from ..guards import describe
 from ..linear import linear
-from ..native import NativeFunction, threads
+from ..linear_packed import PLAIN, PackedStruct, PackedWeight, empty_packed, pack_plain_
+from ..linear_packed.reference import dequantize
+from ..native import NativeFunction, library, threads, unavailable_reason
+from ..native.memory import empty_huge
 from ..variants import Choice, Variant, select_variant
 
-__all__ = ["AdapterRows", "LowRank", "LowRankSum", "add_low_rank_", "choose"]
+__all__ = [
+    "AdapterRows",
+    "AdapterSlots",
+    "LowRank",
+    "LowRankSum",
+    "PackedSum",
+    "RowsStruct",
+    "add_low_rank_",
+    "choose",
+    "packed_bytes",
+]
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
-_NATIVE = NativeFunction("stentor_low_rank_f32", _P, _I, _P, _I, _I, _P, _I, _P, _P, _I)
+_NATIVE = NativeFunction("stentor_low_rank_f32", _P, _I, _P, _I, _P, _P, _I)
 
 
 class _PartStruct(ctypes.Structure):
-    """``Part`` of native.cpp."""
+    """``Part`` of low_rank.h."""
 
-    _fields_ = (("up", _P), ("rank", _I), ("outputs", _I), ("column", _I), ("scale", ctypes.c_double))
+    _fields_ = (("up", PackedStruct), ("column", _I), ("first", _I), ("scale", ctypes.c_double))
 
 
 class _AdapterStruct(ctypes.Structure):
-    """``Adapter`` of native.cpp."""
+    """``Adapter`` of low_rank.h."""
 
-    _fields_ = (("down", _P), ("ranks", _I), ("parts", _P), ("count", _I))
+    _fields_ = (("down", PackedStruct), ("parts", _P), ("count", _I))
+
+
+class SlotsStruct(ctypes.Structure):
+    """``Slots`` of low_rank.h."""
+
+    _fields_ = (("adapters", _P), ("count", _I))
+
+
+class RowsStruct(ctypes.Structure):
+    """``Rows`` of low_rank.h."""
+
+    _fields_ = (("groups", _I), ("slots", _P), ("starts", _P), ("rows", _P))
 
 
 @dataclass(frozen=True)
@@ -40,8 +65,10 @@ class AdapterRows:
     """int64 [n]"""
     starts: tuple[int, ...]
     """The rows of adapter a are [starts[a], starts[a + 1]) of ``rows``."""
+    slots: Tensor
+    """``adapters``, int64 on the CPU."""
     offsets: Tensor
-    """The same, int64 on the CPU."""
+    """``starts``, the same."""
 
     @classmethod
     def of(cls, adapters: Sequence[int], lengths: Sequence[int], device: torch.device) -> "AdapterRows | None":
@@ -57,12 +84,24 @@ class AdapterRows:
         for count in counts:
             starts.append(starts[-1] + count)
         rows = order[len(of_row) - starts[-1] :].contiguous()
-        return cls(tuple(present), rows.to(device), tuple(starts), torch.tensor(starts))
+        return cls(tuple(present), rows.to(device), tuple(starts), torch.tensor(present), torch.tensor(starts))
+
+    @classmethod
+    def none(cls) -> "AdapterRows":
+        """No row."""
+        nothing = torch.empty(0, dtype=torch.int64)
+        return cls((), nothing, (0,), nothing, torch.zeros(1, dtype=torch.int64))
 
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
         """Each adapter, and its rows."""
         for adapter, first, end in zip(self.adapters, self.starts, self.starts[1:], strict=False):
             yield adapter, self.rows[first:end]
+
+    @property
+    def struct(self) -> RowsStruct:
+        """What the native code is given, of rows on the CPU; it does not keep the tensors alive."""
+        pointers = (each.data_ptr() for each in (self.slots, self.offsets, self.rows))
+        return RowsStruct(len(self.adapters), *pointers)
 
 
 @dataclass(frozen=True)
@@ -78,44 +117,110 @@ class LowRank:
     """The first of them."""
 
 
+@dataclass(frozen=True)
+class _PackedPart:
+    up: PackedWeight
+    scale: float
+    column: int
+    first: int
+    """Of its ranks, among those of all parts."""
+
+
 class LowRankSum:
     """What an adapter adds to a product, part by part."""
 
     def __init__(self, parts: Sequence[LowRank]) -> None:
-        """Takes the tensors as they are; :meth:`packed` is faster."""
-        self.parts = tuple(parts)
-        self.struct: ctypes.Structure | None = None
+        """Takes the tensors as they are."""
+        self._parts = tuple(parts)
+        self.inputs = parts[0].down.shape[1]
+        self.columns = max(part.column + len(part.up) for part in parts)
+        """Those of the product that it needs."""
 
-    @classmethod
-    def packed(cls, parts: Sequence[LowRank]) -> "LowRankSum":
-        """A copy of the parts in float32 as the native variant takes them."""
-        ranks = [len(part.down) for part in parts]
-        down = torch.cat([part.down.float() for part in parts])
-        made = cls(
-            [
-                LowRank(rows, part.up.float().T.contiguous().T, part.scale, part.column)
-                for part, rows in zip(parts, down.split(ranks), strict=True)
-            ]
+    @property
+    def parts(self) -> tuple[LowRank, ...]:
+        return self._parts
+
+
+class PackedSum(LowRankSum):
+    """The same as the native code takes it, in float32 or bfloat16."""
+
+    def __init__(
+        self, parts: Sequence[LowRank], dtype: torch.dtype, take: Callable[[int], Tensor] = empty_huge
+    ) -> None:
+        """Copies the parts. ``take`` gives so many bytes of memory, uint8, at a multiple of 64 bytes; it is asked for
+        :func:`packed_bytes` in all."""
+        super().__init__(parts)
+        self._parts = ()
+        self._down = empty_packed(sum(len(part.down) for part in parts), self.inputs, PLAIN[dtype], take=take)
+        self._packed: list[_PackedPart] = []
+        first = 0
+        for part in parts:
+            up = empty_packed(len(part.up), len(part.down), PLAIN[dtype], take=take)
+            pack_plain_(self._down, first, part.down, alone=True)
+            pack_plain_(up, 0, part.up, alone=True)
+            self._packed.append(_PackedPart(up, part.scale, part.column, first))
+            first += len(part.down)
+        self._structs = (_PartStruct * len(parts))(
+            *(_PartStruct(each.up.struct, each.column, each.first, each.scale) for each in self._packed)
         )
-        if down.device.type == "cpu":
-            made._structs = (_PartStruct * len(parts))(
-                *(
-                    _PartStruct(part.up.data_ptr(), rank, len(part.up), part.column, part.scale)
-                    for part, rank in zip(made.parts, ranks, strict=True)
-                )
+        self.struct = _AdapterStruct(self._down.struct, ctypes.addressof(self._structs), len(parts))
+
+    @property
+    def parts(self) -> tuple[LowRank, ...]:
+        """Copies in float32."""
+        down = dequantize(self._down)
+        return tuple(
+            LowRank(down[each.first : each.first + each.up.shape[1]], dequantize(each.up), each.scale, each.column)
+            for each in self._packed
+        )
+
+
+def packed_bytes(ranks: Sequence[int], outputs: Sequence[int], inputs: int, dtype: torch.dtype) -> int:
+    """What a :class:`PackedSum` of such parts takes."""
+    shapes = [(sum(ranks), inputs), *zip(outputs, ranks, strict=True)]
+    return sum(empty_packed(*shape, PLAIN[dtype], device="meta").nbytes for shape in shapes)
+
+
+class AdapterSlots:
+    """The adapters of a product, each in a slot of its own. The native code reads :attr:`struct`, which stays where it
+    is."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self._sums: dict[int, LowRankSum] = {}
+        self._addresses = (_P * 0)()
+        self.struct = SlotsStruct()
+
+    def get(self, slot: int) -> LowRankSum | None:
+        return self._sums.get(slot)
+
+    def put(self, slot: int, what: LowRankSum | None) -> None:
+        """From now on the slot adds this; None: nothing. Raises ValueError for what does not fit the product."""
+        if what is not None and (what.inputs != self.inputs or what.columns > self.outputs):
+            raise ValueError(
+                f"an adapter of {what.inputs} inputs and {what.columns} columns does not fit a product of "
+                f"{self.inputs} inputs and {self.outputs} outputs"
             )
-            made.struct = _AdapterStruct(down.data_ptr(), len(down), ctypes.addressof(made._structs), len(parts))
-        return made
+        if slot >= len(self._addresses):
+            self._addresses = (_P * (slot + 1))(*self._addresses)
+            self.struct.adapters, self.struct.count = ctypes.addressof(self._addresses), slot + 1
+        self._addresses[slot] = ctypes.addressof(what.struct) if isinstance(what, PackedSum) else None
+        if what is None:
+            self._sums.pop(slot, None)
+        else:
+            self._sums[slot] = what
 
-    _structs: "ctypes.Array[_PartStruct]"
+    def of(self, rows: AdapterRows) -> list[LowRankSum | None]:
+        """Those of these rows' slots, in their order."""
+        return [self._sums.get(adapter) for adapter in rows.adapters]
 
 
-def choose(y: Tensor, x: Tensor, sums: Sequence[LowRankSum | None], variant: Choice = "auto") -> Variant:
+def choose(y: Tensor, slots: AdapterSlots, rows: AdapterRows, variant: Choice = "auto") -> Variant:
     """The variant that :func:`add_low_rank_` runs. Raises ValueError where ``native`` is asked for and cannot run."""
-    reason = native_unsupported_reason(_NATIVE if x.dtype == y.dtype == torch.float32 else None, x)
-    if reason is None and (x.stride(1) != 1 or y.stride(1) != 1):
-        reason = "it takes contiguous rows"
-    if reason is None and any(each is not None and each.struct is None for each in sums):
+    reason = None
+    if y.device.type != "cpu" or library() is None:
+        reason = unavailable_reason() or "it runs on the CPU"
+    elif not all(each is None or isinstance(each, PackedSum) for each in slots.of(rows)):
         reason = "it takes adapters that are packed"
     return select_variant(variant, native=reason)
 
@@ -124,7 +229,7 @@ def add_low_rank_(
     y: Tensor,
     x: Tensor,
     rows: AdapterRows,
-    sums: Sequence[LowRankSum | None],
+    slots: AdapterSlots,
     *,
     invariant: bool = False,
     variant: Choice = "auto",
@@ -132,10 +237,10 @@ def add_low_rank_(
     """Adds to each row of ``y`` what its adapter makes of the same row of ``x``; sums are in float32.
 
     Args:
-        y: [T, N], any float dtype; mutated.
-        x: [T, K], any float dtype.
+        y: [T, outputs], any float dtype; mutated.
+        x: [T, inputs], any float dtype.
         rows: which rows have which adapter.
-        sums: of each of these adapters, in their order; None: it adds nothing.
+        slots: the adapters of the product.
         invariant: the same row whatever shares its batch, bitwise; the native variant always is.
         variant: forces an implementation.
 
@@ -145,26 +250,27 @@ def add_low_rank_(
     Raises:
         ValueError: shapes that do not agree.
     """
-    if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(sums) != len(rows.adapters):
-        raise ValueError(f"add_low_rank_: x {describe(x)}, y {describe(y)} and {len(sums)} adapters do not fit")
-    for part in (part for each in sums if each is not None for part in each.parts):
-        if part.down.shape[1] != x.shape[1] or part.column + len(part.up) > y.shape[1]:
-            raise ValueError(
-                f"add_low_rank_: A {describe(part.down)} and B {describe(part.up)} at column {part.column} do not fit "
-                f"x {describe(x)} and y {describe(y)}"
-            )
-    if choose(y, x, sums, variant) == "native":
-        addresses = (_P * len(sums))(
-            *(None if each is None or each.struct is None else ctypes.addressof(each.struct) for each in sums)
+    if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or (x.shape[1], y.shape[1]) != (slots.inputs, slots.outputs):
+        raise ValueError(
+            f"add_low_rank_: x {describe(x)} and y {describe(y)} do not fit a product of {slots.inputs} inputs and "
+            f"{slots.outputs} outputs"
         )
-        _NATIVE(
-            *(y.data_ptr(), y.stride(0), x.data_ptr(), x.stride(0), x.shape[1]),
-            *(addresses, len(sums), rows.rows.data_ptr(), rows.offsets.data_ptr(), threads()),
-        )
+    if choose(y, slots, rows, variant) == "native":
+        _add_native_(y, x, rows, slots)
         return y
-    for (_, own), each in zip(rows, sums, strict=True):
+    for (_, own), each in zip(rows, slots.of(rows), strict=True):
         for part in () if each is None else each.parts:
             low = linear(x[own].to(part.down.dtype), part.down, invariant=invariant)
             found = linear(low, part.up, invariant=invariant).to(y.dtype)
             y[:, part.column : part.column + len(part.up)].index_add_(0, own, found, alpha=part.scale)
     return y
+
+
+def _add_native_(y: Tensor, x: Tensor, rows: AdapterRows, slots: AdapterSlots) -> None:
+    source, target = (each.float() if each.stride(1) == 1 else each.float().contiguous() for each in (x, y))
+    _NATIVE(
+        *(target.data_ptr(), target.stride(0), source.data_ptr(), source.stride(0)),
+        *(ctypes.byref(slots.struct), ctypes.byref(rows.struct), threads()),
+    )
+    if target is not y:
+        y.copy_(target)

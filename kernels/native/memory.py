@@ -9,6 +9,8 @@ from typing import Final
 import torch
 
 HUGE = 2 << 20
+_LINE: Final = 64
+_STRETCH: Final = 16 << 20
 
 _PROT_NONE: Final = 0
 _MAP_FIXED: Final = 0x10
@@ -44,6 +46,23 @@ def empty_huge(nbytes: int) -> torch.Tensor:
         with contextlib.suppress(OSError):  # a kernel without large pages: small ones do
             memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8, count=nbytes)
+
+
+class Room:
+    """Memory for many small parts that come and go together: one after another in stretches of :func:`empty_huge`. What
+    is never asked for takes no pages."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._taken = 0
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """uint8 [nbytes], at a multiple of 64 bytes. Raises MemoryError."""
+        if nbytes > len(self._memory) - self._taken:
+            self._memory, self._taken = empty_huge(max(nbytes, _STRETCH)), 0
+        first = self._taken
+        self._taken = -(-(first + nbytes) // _LINE) * _LINE
+        return self._memory[first : first + nbytes]
 
 
 def take_pages(tensor: torch.Tensor, start: int, nbytes: int) -> bool:

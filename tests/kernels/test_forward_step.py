@@ -73,7 +73,7 @@ def test_a_step_is_the_body_and_then_the_head_over_rows_that_sample(name: str, t
         for number, spans in enumerate(shuffled(LENGTHS, 9, 12)):
             pieces = apart.step(*spans)
             samples = [(number + place) % 3 != 0 for place in range(len(spans))]
-            found = step.run([(*span, wanted) for span, wanted in zip(spans, samples, strict=True)], every=True)
+            found = step.run([(*span, wanted, -1) for span, wanted in zip(spans, samples, strict=True)], every=True)
             hidden = together.forward.buffer(together.hidden, sum(count for _, _, count in spans))
             assert_same_bits(hidden, torch.cat(pieces))
             last = [piece[-1:] for piece, wanted in zip(pieces, samples, strict=True) if wanted]
@@ -96,7 +96,7 @@ def test_logits_and_caches_are_the_same_where_the_last_layer_ends_for_rows_that_
     steps = [step_over(side)[0] for side in sides]
     with thread_count(threads):
         for number, spans in enumerate(shuffled(LENGTHS, 9, 12)):
-            work = [(*span, (number + place) % 3 != 0) for place, span in enumerate(spans)]
+            work = [(*span, (number + place) % 3 != 0, -1) for place, span in enumerate(spans)]
             found, expected = steps[0].run(work), steps[1].run(work, every=True)
             assert (found is None) == (expected is None)
             if found is not None and expected is not None:
@@ -126,7 +126,7 @@ def test_work_that_leads_outside_is_refused_and_nothing_is_written(row: tuple[in
     step, *_ = step_over(sequences)
     residual = sequences.forward.buffer(sequences.hidden, 40).fill_(3.0)
     with pytest.raises(IndexError, match="forward: the step has"):
-        step.run([(2, 0, 4, True), row])
+        step.run([(2, 0, 4, True, -1), (*row, -1)])
     assert bool((residual == 3.0).all())
     assert all(bool(k.isnan().all()) and bool(v.isnan().all()) for k, v in sequences.caches)
 
@@ -134,7 +134,7 @@ def test_work_that_leads_outside_is_refused_and_nothing_is_written(row: tuple[in
 def test_more_rows_than_there_are_slots_are_refused() -> None:
     step, *_ = step_over(Sequences(SHAPES["plain"], [30, 16]))
     with pytest.raises(IndexError, match="3 rows and 2 slots"):
-        step.run([(0, 0, 1, True), (1, 0, 1, True), (0, 1, 1, True)])
+        step.run([(slot, at, 1, True, -1) for slot, at in ((0, 0), (1, 0), (0, 1))])
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_layers_of_two_groups_find_their_blocks_by_their_own_tables(threads: int
     expected, *_ = step_over(one)
     step, *_ = step_of(two, slots_of(two)[0], tables.numpy())
     with thread_count(threads):
-        prompts = [(s, 0, n - 1, False) for s, n in enumerate(LENGTHS) if n > 1]
-        for work in (prompts, [(s, n - 1, 1, True) for s, n in enumerate(LENGTHS)]):
+        prompts = [(s, 0, n - 1, False, -1) for s, n in enumerate(LENGTHS) if n > 1]
+        for work in (prompts, [(s, n - 1, 1, True, -1) for s, n in enumerate(LENGTHS)]):
             found, wanted = step.run(work), expected.run(work)
             if found is not None and wanted is not None:
                 assert_same_bits(found[0], wanted[0])
