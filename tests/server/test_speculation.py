@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stentor.engine.worker.speculation import SuffixProposer
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.server.app.state import ServerState
 from stentor.tests.engine.worker.test_speculation import Oracle
@@ -55,7 +56,9 @@ class Both:
         self.states: dict[int, ServerState] = {id(chat): chat.state() for chat in (self.plain, self.drafting)}
         compute: Any = self.drafting.engine.runner.compute
         self._drafting = compute._drafting
-        self._ngram = self._drafting._proposer
+        slots = self.drafting.engine.ready.limits.max_num_seqs
+        suffix = SuffixProposer(slots, SpeculativeConfig("suffix", MOST), ring_bits=12)
+        self._proposers = {"ngram": self._drafting._proposer, "suffix": suffix}
 
     async def ask(self, chat: LocalChat, path: str, body: dict[str, Any], burst: int) -> str:
         chat.engine.restart(chat.engine.ready.num_blocks)
@@ -65,13 +68,13 @@ class Both:
         assert answer.status_code in (200, 400), answer.text
         return answer.text
 
-    async def compare(self, path: str, body: dict[str, Any], wrong: float | None, burst: int = 1) -> Compared:
-        """``wrong``: how much of what is proposed; None leaves that to n-grams."""
+    async def compare(self, path: str, body: dict[str, Any], wrong: float | str, burst: int = 1) -> Compared:
+        """``wrong``: how much of what is proposed, or the method that proposes."""
         steps = self.plain.engine.steps
         expected = await self.ask(self.plain, path, body, 1)
         steps = self.plain.engine.steps - steps
-        if wrong is None:
-            self._drafting._proposer = self._ngram
+        if isinstance(wrong, str):
+            self._drafting._proposer = self._proposers[wrong]
         else:
             # what the model would have said behind the end is proposed, too
             await self.ask(self.plain, path, {**body, "stop": [], "stop_token_ids": []}, 1)
@@ -174,7 +177,7 @@ CHATS = bodies(
     chat_template_kwargs=st.just({"enable_thinking": True}),
     speculative=st.integers(0, 3).map(lambda most: {"num_tokens": most}),
 )
-HOW = {"wrong": st.sampled_from((None, 0.0, 0.2, 0.5)), "burst": st.integers(1, 3)}
+HOW = {"wrong": st.sampled_from(("ngram", "suffix", 0.0, 0.2, 0.5)), "burst": st.integers(1, 3)}
 PROPERTY: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
@@ -228,7 +231,7 @@ def test_an_answer_whose_drafts_are_mostly_right_is_the_same_in_fewer_steps(
 @settings(max_examples=examples(60), **PROPERTY)
 @given(body=CHATS, stream=st.booleans(), **HOW)
 def test_an_answer_is_the_same_with_drafts(
-    both: Both, body: dict[str, Any], stream: bool, wrong: float | None, burst: int
+    both: Both, body: dict[str, Any], stream: bool, wrong: float | str, burst: int
 ) -> None:
     body = chat_of(body)
     anyio.run(both.compare, CHAT, streamed(body) if stream else body, wrong, burst)
@@ -247,7 +250,7 @@ def test_an_answer_is_the_same_with_drafts(
     **HOW,
 )
 def test_calls_are_the_same_with_drafts(
-    both: Both, body: dict[str, Any], stream: bool, wrong: float | None, burst: int
+    both: Both, body: dict[str, Any], stream: bool, wrong: float | str, burst: int
 ) -> None:
     body = chat_of(body, tools=TOOLS)
     anyio.run(both.compare, CHAT, streamed(body) if stream else body, wrong, burst)
@@ -256,7 +259,7 @@ def test_calls_are_the_same_with_drafts(
 @settings(max_examples=examples(60), **PROPERTY)
 @given(body=CHATS, form=st.sampled_from(FORMS), stream=st.booleans(), **HOW)
 def test_an_answer_in_a_form_is_the_same_with_drafts(
-    both: Both, body: dict[str, Any], form: dict[str, Any], stream: bool, wrong: float | None, burst: int
+    both: Both, body: dict[str, Any], form: dict[str, Any], stream: bool, wrong: float | str, burst: int
 ) -> None:
     if "allowed_token_ids" in body:
         body["allowed_token_ids"] = TEXT
