@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from stentor.engine.layers.adapters import AdapterPlaces, AdapterRows
 from stentor.engine.worker.adapter_store import AdapterStore
+from stentor.kernels import native
 from stentor.kernels.low_rank import LowRankSum
 from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef
 from stentor.tests.examples import examples
@@ -34,7 +35,8 @@ def write(folder: Path, module: str = PART, value: float = 1.0) -> AdapterRef:
 
 def store(parts: tuple[str, ...] = (PART,)) -> tuple[AdapterStore, AdapterPlaces]:
     places = AdapterPlaces()
-    places.add(dict.fromkeys(parts, OUTPUTS), INPUTS, invariant=True)
+    packed = native.library() is not None
+    places.add(dict.fromkeys(parts, OUTPUTS), INPUTS, packed=packed, invariant=True)
     return AdapterStore(places, RANK, CPU), places
 
 
