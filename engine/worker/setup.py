@@ -30,6 +30,7 @@ from ..model_config.whisper_config import WhisperConfig
 from ..models.pooling_model import PoolingModel
 from ..sharing.lease import Member
 from .adapter_rows import store_of
+from .adapter_setup import adapter_bytes
 from .async_compute import AsyncCompute, AsyncRunner
 from .cached_weights import open_cached
 from .caches import allocate_caches, cache_groups, cache_tensors, choose_cache_dtype
@@ -45,7 +46,6 @@ from .families import (
     StreamedTranscription,
     Text,
     Transcription,
-    adapter_bytes,
     agreed,
     with_rows,
 )
