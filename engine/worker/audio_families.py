@@ -22,12 +22,13 @@ from ..model_config.whisper_config import ENCODER_BLOCK
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
 from .adapter_rows import AdapterRowsOf
+from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
 from .audio_streams import AudioStreams
 from .audio_windows import AudioWindows
 from .caches import allocate_caches, kv_block_bytes, page_groups
 from .errors import SetupError
-from .families import Settled, Sizes, adapter_lines, as_adapted, cache_line, first_tokens, size_cache
+from .families import Settled, Sizes, cache_line, first_tokens, size_cache
 from .limits import TRANSCRIPTION
 from .memory import GIB
 from .routed_rows import JoinedExtras

@@ -14,7 +14,6 @@ from stentor.protocols.ipc.config import StepLimits, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, RowStep, StepPlan
 
-from ..layers.adapters import AdapterPlaces
 from ..layers.layer_context import LayerContext
 from ..layers.rank_group import RankGroup
 from ..loading.checkpoint import Checkpoint
@@ -22,6 +21,7 @@ from ..model_config.attention_spec import CacheSpec
 from ..models.decoder import Decoder
 from ..models.transformers_decoder import TransformersDecoder
 from .adapter_rows import AdapterRowsOf
+from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
 from .caches import PageGroup, kv_block_bytes, of_groups, page_groups
 from .errors import SetupError
@@ -183,34 +183,6 @@ def first_tokens(
     if length + 1 > sizes.max_model_len:
         return [first]
     return [first, StepPlan(0, 1, [], [], [RowStep(0, length, 1, [], True)])]
-
-
-def as_adapted(plans: Sequence[StepPlan]) -> list[StepPlan]:
-    """The same steps once more, as rows with adapters are computed; there is none yet in the slot that they name."""
-
-    def adapted(plan: StepPlan) -> StepPlan:
-        new = [msgspec.structs.replace(row, adapter=0) for row in plan.new]
-        return msgspec.structs.replace(plan, new=new, freed=[row.slot for row in new])
-
-    return [adapted(plan) for plan in plans]
-
-
-def max_adapters(config: WorkerConfig) -> int:
-    """That are in memory at a time, at most."""
-    return max(config.max_loras, config.max_cpu_loras) if config.enable_lora else 0
-
-
-def adapter_bytes(config: WorkerConfig, places: AdapterPlaces | None) -> int:
-    """That they take then, at most."""
-    return 0 if places is None else max_adapters(config) * places.nbytes(config.max_lora_rank)
-
-
-def adapter_lines(config: WorkerConfig, places: AdapterPlaces | None) -> list[MemoryLine]:
-    """Of adapters, where some are served."""
-    if places is None:
-        return []
-    most, rank = max_adapters(config), config.max_lora_rank
-    return [MemoryLine("adapters", adapter_bytes(config, places), f"up to {most} of rank {rank}, as they are loaded")]
 
 
 class Text:

@@ -27,10 +27,11 @@ from ..model_config.pooling_config import PoolingConfig
 from ..model_config.transformers_encoder_config import TransformersEncoder
 from ..models.pooling_model import PoolingModel, Tensors
 from .adapter_rows import AdapterRowsOf
+from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
 from .caches import kv_block_bytes, page_groups
 from .errors import SetupError
-from .families import Settled, Sizes, adapter_lines, as_adapted, cache_line
+from .families import Settled, Sizes, cache_line
 from .limits import POOLING
 from .media_family import MediaEncoder
 from .memory import GIB

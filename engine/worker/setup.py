@@ -30,6 +30,7 @@ from ..model_config.whisper_config import WhisperConfig
 from ..models.pooling_model import PoolingModel
 from ..sharing.lease import Member
 from .adapter_rows import store_of
+from .adapter_setup import adapter_bytes
 from .async_compute import AsyncCompute, AsyncRunner
 from .audio_families import StreamedTranscription, Transcription
 from .cached_weights import open_cached
@@ -44,7 +45,6 @@ from .families import (
     Settled,
     Sizes,
     Text,
-    adapter_bytes,
     agreed,
     with_rows,
 )
