@@ -1,10 +1,16 @@
 """What ``/v1/messages`` and Anthropic's ``/v1/models`` answer with."""
 
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+
+
+def time_text(seconds: int) -> str:
+    """Unix seconds as RFC 3339 has them."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class TextContent(msgspec.Struct, tag="text", tag_field="type", frozen=True):

@@ -20,7 +20,7 @@ from stentor.protocols.ollama.objects import OllamaError
 from ..observability.request import current_request_id
 
 _MESSAGES: Final = re.compile(r"/v1/messages(?:/|$)")
-_MODELS: Final = re.compile(r"/v1/models(?:/|$)")
+_SHARED: Final = re.compile(r"/v1/(?:models|files)(?:/|$)")
 _OLLAMA: Final = re.compile(r"/api(?:/|$)")
 _TEXT_GENERATION: Final = re.compile(r"/(?:generate|generate_stream|info)$")
 _TEXT_EMBEDDINGS: Final = re.compile(r"/embed$")
@@ -155,8 +155,8 @@ def shape_of(path: str, headers: Iterable[tuple[bytes, bytes]]) -> ErrorShape:
 
 
 def is_anthropic_request(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether the client's protocol is Anthropic's. Both have ``/v1/models``: there the header that says which
-    version of Anthropic's a client means, which every such client sends, tells them apart."""
+    """Whether the client's protocol is Anthropic's. Both have ``/v1/models`` and ``/v1/files``: there the header that
+    says which version of Anthropic's a client means, which every such client sends, tells them apart."""
     if _MESSAGES.match(path):
         return True
-    return _MODELS.match(path) is not None and any(name == b"anthropic-version" for name, _ in headers)
+    return _SHARED.match(path) is not None and any(name == b"anthropic-version" for name, _ in headers)

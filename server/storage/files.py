@@ -4,6 +4,7 @@ A file's contents lie in parts of one size, so that it is written and read a par
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -134,14 +135,20 @@ def part(db: "sqlite3.Connection", file: str, place: int) -> bytes | None:
 
 
 def listed(
-    db: "sqlite3.Connection", owner: str, *, limit: int, after: str | None, purpose: str | None, newest_first: bool
+    db: "sqlite3.Connection",
+    owner: str,
+    *,
+    limit: int,
+    after: str | None,
+    purposes: Sequence[str] = (),
+    newest_first: bool,
 ) -> list[StoredFile] | None:
-    """None where ``after`` names no file."""
+    """Those of ``purposes``, or of any; None where ``after`` names no file."""
     order, side = ("DESC", "<") if newest_first else ("ASC", ">")
     conditions, values = ["owner = ?"], [owner]
-    if purpose is not None:
-        conditions.append("purpose = ?")
-        values.append(purpose)
+    if purposes:
+        conditions.append(f"purpose IN ({', '.join('?' * len(purposes))})")
+        values += purposes
     if after is not None:
         row = db.execute("SELECT number FROM files WHERE id = ? AND owner = ?", (after, owner)).fetchone()
         if row is None:

@@ -174,7 +174,7 @@ async def test_unknown_paths_and_methods_are_told_in_the_error_shape() -> None:
     async with in_memory(fake_state()) as client:
         missing = await client.get("/v1/none")
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_url")
-        wrong = await client.get(CHAT)
+        wrong = await client.get(COMPLETIONS)
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
         assert wrong.json()["error"]["type"] == "invalid_request_error"
 

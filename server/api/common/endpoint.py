@@ -16,6 +16,8 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
 
 from ...config.model_registry import ModelRole
+from ...http.error_shapes import is_anthropic_request
+from ...http.root_path import route_path
 from ...http.sse import unless_disconnected
 from ...observability.request import SANE_ID, SCOPE_KEY, current_record, new_request_id
 from ...overload.memory_budget import MemoryShare
@@ -132,6 +134,11 @@ async def read_counted_body(request: Request, admission: AdmissionControl) -> by
     in."""
     with admission.memory.share() as share:
         return await read_body(request, admission.limits, share)
+
+
+def wants_anthropic(request: Request) -> bool:
+    """Whether its client wants an answer as Anthropic has it, of a path that OpenAI has, too."""
+    return is_anthropic_request(route_path(request.scope), request.scope["headers"])
 
 
 def json_response(value: Any) -> Response:

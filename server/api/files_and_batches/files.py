@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from stentor.protocols.anthropic.files import FileMetadataDeleted
 from stentor.protocols.common.decoding import converted
 from stentor.protocols.common.errors import BadRequest, missing, wrong
 from stentor.protocols.openai.batches import MAX_NAME_CHARS, PURPOSES, UPLOADED, File, FileDeleted, FileForm, FileList
@@ -23,12 +24,18 @@ from ...state.store_services import StoreServices
 from ...storage import files
 from ...storage.database import Database, StoreFailed
 from ..common.described import Operation, Operations
-from ..common.endpoint import TransferEndpoint, json_response
+from ..common.endpoint import TransferEndpoint, json_response, wants_anthropic
 from ..common.forms import too_large, upload_form
 from ..common.query import limit_of, order_of, page_of
+from . import message_files
 
 OPERATIONS: Final[Operations] = {
-    "/v1/files": Operation("Upload a file", File, takes_file=True, form=FileForm),
+    "/v1/files": Operation(
+        "Upload a file; in Anthropic's shape with the header `anthropic-version`, as all of these",
+        File,
+        takes_file=True,
+        form=FileForm,
+    ),
     "GET /v1/files": Operation("List the caller's files", FileList),
     "/v1/files/{id}": Operation("Describe a file", File, not_found=True),
     "DELETE /v1/files/{id}": Operation("Delete a file", FileDeleted, not_found=True),
@@ -60,15 +67,24 @@ async def upload(services: StoreServices, request: Request) -> Response:
         given, purpose = form.get("file"), form.get("purpose")
         if not isinstance(given, UploadFile):
             raise missing("file")
-        if purpose not in UPLOADED:
+        name = given.filename or "file"
+        if wants_anthropic(request):
+            purpose, seconds = message_files.PURPOSE, message_files.lifetime_of(form)
+            name = name.rpartition("/")[2] or "file"
+        elif purpose not in UPLOADED:
             raise wrong("purpose", f"must be one of {', '.join(UPLOADED)}", "invalid_value")
+        else:
+            seconds = _lifetime(form)
         if (given.size or 0) > most:
             raise too_large(most)
         # some charsets have halves of characters
-        name = (given.filename or "file")[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
-        seconds = _lifetime(form)
+        name = name[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
         stored = await keep_file(services.store, caller_of(request.scope), given, str(purpose), name, seconds)
-    return json_response(shown_file(stored))
+    return _answer(request, stored)
+
+
+def _answer(request: Request, file: files.StoredFile) -> Response:
+    return json_response(message_files.metadata_of(file) if wants_anthropic(request) else shown_file(file))
 
 
 def _lifetime(form: FormData) -> int | None:
@@ -105,6 +121,8 @@ async def keep_file(
 
 
 async def listed(store: Database, request: Request) -> Response:
+    if wants_anthropic(request):
+        return json_response(await message_files.listed(store, request))
     limit = limit_of(request, _MOST_LISTED, _MOST_LISTED)
     order = order_of(request)
     purpose = request.query_params.get("purpose")
@@ -116,7 +134,7 @@ async def listed(store: Database, request: Request) -> Response:
             owner=caller_of(request.scope).owner,
             limit=limit + 1,
             after=request.query_params.get("after"),
-            purpose=purpose,
+            purposes=() if purpose is None else (purpose,),
             newest_first=order == "desc",
         )
     )
@@ -128,14 +146,14 @@ async def listed(store: Database, request: Request) -> Response:
 
 
 async def found(store: Database, request: Request) -> Response:
-    return json_response(shown_file(await _find(store, request)))
+    return _answer(request, await _find(store, request))
 
 
 async def deleted(store: Database, request: Request) -> Response:
     file = request.path_params["id"]
     if not await store.delete(partial(files.delete, owner=caller_of(request.scope).owner, file=file)):
         raise _missing()
-    return json_response(FileDeleted(file))
+    return json_response(FileMetadataDeleted(file) if wants_anthropic(request) else FileDeleted(file))
 
 
 async def content(store: Database, request: Request) -> Response:

@@ -8,7 +8,6 @@ import io
 import time
 import uuid
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +28,7 @@ from stentor.protocols.anthropic.batches import (
     create_decoder,
 )
 from stentor.protocols.anthropic.errors import MessageError, MessageErrorResponse
+from stentor.protocols.anthropic.objects import time_text
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest, wrong
@@ -297,11 +297,6 @@ def _shown(batch: Batch) -> MessageBatch:
         cancel_initiated_at=None if batch.cancelling_at is None else time_text(batch.cancelling_at),
         results_url=None if ended is None else f"{_ROOT}/{batch.id}/results",
     )
-
-
-def time_text(seconds: int) -> str:
-    """Unix seconds as RFC 3339 has them."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _names(request: Request) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Literal
 
@@ -11,15 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stentor.protocols.anthropic.objects import ModelInfo, ModelPage
+from stentor.protocols.anthropic.objects import ModelInfo, ModelPage, time_text
 
 from ...config.model_registry import ServedModel
 from ...generation.chat_model import ChatModel
-from ...http.error_shapes import is_anthropic_request
-from ...http.root_path import route_path
 from ...pooling.model import EmbeddingModel
 from ..common.described import Operation, Operations
-from ..common.endpoint import json_response
+from ..common.endpoint import json_response, wants_anthropic
 
 
 class ModelCard(msgspec.Struct, frozen=True):
@@ -70,7 +67,7 @@ def routes(chat: ChatModel, embedding: EmbeddingModel | None) -> list[Route]:
 async def list_models(models: _Models, request: Request) -> Response:
     registry = models.chat.registry
     named = [(model, name) for model in (*registry, *registry.adapted) for name in model.names]
-    if _is_theirs(request):
+    if wants_anthropic(request):
         shown = [_info(models, model, name) for model, name in named]
         return json_response(ModelPage(shown, shown[0].id, shown[-1].id))
     return json_response(ModelList([_card(models, model, name) for model, name in named]))
@@ -80,15 +77,11 @@ async def one_model(models: _Models, request: Request) -> Response:
     """Ids may hold slashes."""
     name = request.path_params["model"]
     model = models.chat.registry.find(name)
-    return json_response(_info(models, model, name) if _is_theirs(request) else _card(models, model, name))
-
-
-def _is_theirs(request: Request) -> bool:
-    return is_anthropic_request(route_path(request.scope), request.scope["headers"])
+    return json_response(_info(models, model, name) if wants_anthropic(request) else _card(models, model, name))
 
 
 def _info(models: _Models, model: ServedModel, name: str) -> ModelInfo:
-    created = datetime.fromtimestamp(models.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = time_text(models.created)
     return ModelInfo(name, name, created, _context(models, model), _context(models, model))
 
 

@@ -14,7 +14,7 @@ from stentor.server.http.connections import MAX_PROBES_PER_CLIENT
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.server.attacks.conftest import SHORT
 from stentor.tests.server.attacks.hostile import PATIENCE, Connection, Target, chunked, head, request, served, upgrade
-from stentor.tests.server.harness import CHAT
+from stentor.tests.server.harness import CHAT, COMPLETIONS
 
 MiB = 1 << 20
 BODY = b'{"messages":[{"role":"user","content":"hello"}],"max_tokens":1}'
@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "a method nobody knows": (head(method=b"BREW"), 405),
     "a method in small letters": (head(method=b"post", path=CHAT.encode()), 405),
     "a method of WebDAV": (head(method=b"PROPFIND"), 405),
-    "the wrong method": (head(method=b"GET"), 405),
+    "the wrong method": (head(method=b"GET", path=COMPLETIONS.encode()), 405),
     "DELETE": (head(method=b"DELETE"), 405),
     "OPTIONS for all": (head(method=b"OPTIONS", path=b"*"), 404),
     "TRACE": (head(method=b"TRACE"), 405),
@@ -141,7 +141,13 @@ def test_it_is_served(data: bytes, keeps: bool, connection: Connection) -> None:
 
 
 def test_head_is_answered_without_a_body(connection: Connection) -> None:
-    for path, status in ((b"/ping", 200), (b"/health", 200), (b"/v1/models", 200), (CHAT.encode(), 405), (b"/no", 404)):
+    for path, status in (
+        (b"/ping", 200),
+        (b"/health", 200),
+        (b"/v1/models", 200),
+        (COMPLETIONS.encode(), 405),
+        (b"/no", 404),
+    ):
         connection.send(head(method=b"HEAD", path=path))
         answer = connection.answer(without_body=True)
         assert (answer.status, int(answer.headers["content-length"]) > 0) == (status, True), path

@@ -31,7 +31,7 @@ def _counted(state: ServerState) -> Iterator[tuple[str, float]]:
 
 CASES = [
     ("GET", "/nowhere", None, {"404": 1, "not_found": 1}),
-    ("GET", CHAT, None, {"405": 1, "not_found": 1}),
+    ("GET", COMPLETIONS, None, {"405": 1, "not_found": 1}),
     ("POST", CHAT, {"messages": "?"}, {"400": 1, "invalid": 1}),
     ("POST", COMPLETIONS, {"prompt": "x" * 999}, {"400": 1, "limit": 1}),
     ("POST", CHAT, {"messages": HELLO, "n": 10**6}, {"400": 1, "limit": 1}),
