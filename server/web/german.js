@@ -210,4 +210,7 @@ export const GERMAN = {
   "The answer failed.": "Die Antwort ist gescheitert.",
   "Table": "Tabelle",
   "Done": "Erledigt",
+  "Filter by type": "Nach Art filtern",
+  "Save events": "Ereignisse sichern",
+  "Microphone": "Mikrofon",
 };

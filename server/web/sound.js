@@ -4,10 +4,10 @@ export const RATE = 24000;
 const PIECE = RATE / 25;
 const WORKLETS = new URL("./worklets.js", import.meta.url);
 
-export async function microphone(onPiece) {
+export async function microphone(onPiece, device) {
   if (!navigator.mediaDevices) throw new Error("A microphone can be used on localhost or over https only; play a file.");
   const stream = await navigator.mediaDevices.getUserMedia({
-    audio: { echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 },
+    audio: { ...(device ? { deviceId: { exact: device } } : {}), echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 },
   });
   const close = (context) => {
     for (const track of stream.getTracks()) track.stop();

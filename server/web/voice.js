@@ -7,7 +7,13 @@ import { Session } from "./session.js";
 import { Player, fromBase64, levelOf, microphone, recording } from "./sound.js";
 
 const messages = element("voice-messages");
-const log = new EventLog(element("voice-log-list"), element("voice-log-count"), element("voice-log-audio"));
+const log = new EventLog({
+  list: element("voice-log-list"),
+  count: element("voice-log-count"),
+  withAudio: element("voice-log-audio"),
+  filter: element("voice-log-filter"),
+  save: element("voice-log-save"),
+});
 
 let session = null;
 let source = null;
@@ -258,7 +264,9 @@ async function begin(open) {
     source = microphone;
     state(t("Listening …"));
     for (const id of ["voice-end", "voice-input", "voice-send"]) element(id).disabled = false;
+    element("voice").classList.add("on");
     fix(true);
+    offerDevices();
   } catch (error) {
     if (mine !== opening) return;
     complain(error.message);
@@ -278,8 +286,19 @@ function end() {
   for (const id of ["voice-start", "voice-file-button"]) element(id).disabled = false;
   for (const message of bubbles.values()) message.classList.remove("live");
   element("voice-level").value = 0;
+  element("voice").classList.remove("on");
   fix(false);
   state(t("Not connected"));
+}
+
+// The microphones to choose from; a browser names them once it was allowed to open one.
+async function offerDevices() {
+  const devices = (await navigator.mediaDevices?.enumerateDevices()) ?? [];
+  const found = devices.filter(({ kind, deviceId, label }) => kind === "audioinput" && label && deviceId !== "default");
+  const list = element("voice-device");
+  const before = list.value;
+  list.replaceChildren(new Option(t("the default"), ""), ...found.map(({ deviceId, label }) => new Option(label, deviceId)));
+  if (found.some(({ deviceId }) => deviceId === before)) list.value = before;
 }
 
 // Whoever goes to another tab is not listened to there.
@@ -288,8 +307,10 @@ export function leaveVoice() {
 }
 
 export function startVoice() {
+  offerDevices();
+  navigator.mediaDevices?.addEventListener("devicechange", offerDevices);
   messages.dataset.empty = t("Start the microphone and say something, or play a recording.");
-  element("voice-start").addEventListener("click", () => begin(() => microphone(heard)));
+  element("voice-start").addEventListener("click", () => begin(() => microphone(heard, element("voice-device").value)));
   element("voice-end").addEventListener("click", end);
   element("voice-file-button").addEventListener("click", () => element("voice-file").click());
   element("voice-file").addEventListener("change", ({ target }) => {

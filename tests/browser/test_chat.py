@@ -404,3 +404,45 @@ async def test_the_page_speaks_german_to_who_wants_it(visit: Visit) -> None:
     await expect(page.locator("#chat-messages .figures-line")).to_contain_text("erstes Token")
     await page.select_option("#language", "en")
     await expect(page.locator("#chat-clear")).to_have_text("New chat")
+
+
+LOG = """async () => {
+  const { EventLog } = await import("/page/log.js");
+  const made = (tag) => document.createElement(tag);
+  const [list, count, withAudio, filter, save] = ["ol", "span", "input", "input", "button"].map(made);
+  document.body.append(list, save);
+  const log = new EventLog({ list, count, withAudio, filter, save });
+  const delta = (text) => log.add({ type: "response.output_text.delta", event_id: "e", delta: text }, false);
+  log.add({ type: "session.update", session: { instructions: "Hm" } }, true);
+  ["a", "b", "c"].forEach(delta);
+  log.add({ type: "response.output_audio.delta", delta: "AAAA" }, false);
+  log.add({ type: "response.done" }, false);
+  delta("d");
+  const lines = [...list.children].map((line) => line.textContent.replace(/[0-9.]+ s/, ""));
+  filter.value = "done";
+  filter.dispatchEvent(new Event("input"));
+  const left = [...list.children].filter((line) => !line.hidden).map((line) => line.dataset.type);
+  const whole = list.children[1].firstChild;
+  whole.open = true;
+  await new Promise((done) => setTimeout(done));
+  const opened = JSON.parse(whole.querySelector("pre").textContent).length;
+  list.remove();
+  save.remove();
+  const saved = log.events.map(({ event }) => event.delta ?? event.type);
+  return { lines, left, opened, count: count.textContent, saved };
+}"""
+
+
+async def test_like_events_of_a_session_are_one_line_that_opens_and_all_are_saved(visit: Visit) -> None:
+    assert await visit.page.evaluate(LOG) == {
+        "lines": [
+            '→ session.update{"session":{"instructions":"Hm"}}',
+            "← response.output_text.delta \N{MULTIPLICATION SIGN} 3abc",
+            "← response.done{}",
+            '← response.output_text.delta{"delta":"d"}',
+        ],
+        "left": ["response.done"],
+        "opened": 3,
+        "count": "7",
+        "saved": ["session.update", "a", "b", "c", "(3 bytes)", "response.done", "d"],
+    }

@@ -117,6 +117,7 @@ async def test_the_microphone_is_let_go_of_when_the_tab_is_left(browser: "Browse
     async with visiting(browser, FakeEngine(), "voice") as page:
         await page.click("#voice-start")
         await expect(page.locator("#voice-end")).to_be_enabled()
+        await expect(page.locator("#voice-device option")).not_to_have_count(1)  # they have names now
         assert await page.evaluate("streams.flatMap((s) => s.getTracks()).map((t) => t.readyState)") == ["live"]
         await page.click("#chat-tab")
         await expect(page.locator("#voice-state")).to_have_text("Not connected")
