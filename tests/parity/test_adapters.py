@@ -117,6 +117,7 @@ EXPERTS = {
 """By a mixture: where adapters have its experts, and what they call gate, up and down."""
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("packed", [None, False], ids=["program", "called"])
 @pytest.mark.parametrize("name", sorted(EXPERTS))
 def test_experts_are_added_to_one_by_one(name: str, packed: bool | None, tmp_path: Path) -> None:
@@ -124,6 +125,7 @@ def test_experts_are_added_to_one_by_one(name: str, packed: bool | None, tmp_pat
     check_beside_base(model, tmp_path, save_experts_apart(model, tmp_path / "adapter", *EXPERTS[name]), packed=packed)
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize(
     ("name", "turned"), [("qwen3-moe", False), ("olmoe", True), ("gpt-oss", False), ("gemma4-moe", False)]
 )
@@ -160,6 +162,7 @@ MIXERS = {
 """By a model with other mixers than attention to keys and values of its own: what its adapter changes of them."""
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("invariant", [True, False], ids=["absorbed", "expanded"])
 @pytest.mark.parametrize("name", sorted(MIXERS))
 def test_recurrent_latent_and_shared_mixers_are_added_to(name: str, invariant: bool, tmp_path: Path) -> None:

