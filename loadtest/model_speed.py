@@ -10,8 +10,9 @@ in this process and after ours: a static cache, compiled, scaled dot-product att
 
 import argparse
 import gc
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from rich.console import Console
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.worker.setup import set_up
-from stentor.kernels.tuning.timing import Ceilings, machine, measure_ceilings
+from stentor.kernels.tuning.timing import Ceilings, Timing, machine, measure_ceilings
 
+from .gpu.rows import append
 from .record import Record
-from .step_runs import StepRunner, decode_bytes, decode_length
+from .step_runs import StepRunner, decode_bytes, decode_length, mixed_length, mixed_steps
 from .tool import make_parser, run_tool, table
 from .worker_options import add_worker_options, worker_config
 
@@ -44,6 +46,8 @@ class Figure:
     share: float
     idle: float | None = None
     """Share of the device's time between the first and last kernel in which none ran."""
+    host_milliseconds: float | None = None
+    """What queueing the step takes the worker's thread; None for a peer."""
 
 
 class ModelSpeed(Record, frozen=True, kw_only=True, tag="model speed"):
@@ -58,7 +62,11 @@ def main(argv: list[str]) -> int:
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> ModelSpeed:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceilings = measure_ceilings(device)
-    figures = list(measure_ours(arguments, device, ceilings))
+    figures = []
+    for figure in measure_ours(arguments, device, ceilings):
+        figures.append(figure)
+        if arguments.rows is not None:
+            append(arguments.rows, asdict(figure))
     if arguments.peer:
         gc.collect()
         if device.type == "cuda":
@@ -77,32 +85,45 @@ def measure_ours(arguments: argparse.Namespace, device: torch.device, ceilings: 
     """Loads once, then times each shape."""
     model = open_checkpoint(arguments.model, "dummy").decoder
     length = decode_length(PROMPT, arguments.steps)
-    rows = max([1, *arguments.decode])
+    rows = max([1, *arguments.decode, *(batch + 1 for batch, _ in arguments.mixed)])
+    prompts = [mixed_length(tokens) for _, tokens in arguments.mixed]
     config = worker_config(
         arguments,
         device="cuda" if device.type == "cuda" else "cpu",
-        max_model_len=max([length, *arguments.prefill]) + 1,
+        max_model_len=max([length, *arguments.prefill, *prompts]) + 1,
         max_num_seqs=rows,
-        max_num_batched_tokens=max([512, *arguments.prefill]),
+        max_num_batched_tokens=max([512, *arguments.prefill, *map(sum, arguments.mixed)]),
         cuda_graph_sizes=tuple(arguments.decode),
         cuda_graphs=not arguments.no_graphs,
     )
     setup = set_up(config, lambda phase, done, total: None)
     for line in setup.ready.memory:
         print(f"{line.what}: {line.bytes / 2**30:.2f} GiB, {line.note}")
-    runner = StepRunner(setup, model, rows * (length + arguments.block_size), seed=0)
+    runner = StepRunner(setup, model, rows * (length + arguments.block_size) + max([0, *prompts]), seed=0)
+    began = time.perf_counter()
     runner.capture_all()
+    print(f"graphs captured in {time.perf_counter() - began:.1f} s")
     runner.fill()
     for batch in arguments.decode:
-        taken = runner.decode(batch, PROMPT, most=arguments.steps)
-        again = partial(runner.decode, batch, PROMPT, most=arguments.steps)
-        idle = _idle_share(again) if device.type == "cuda" else None
+        go = partial(runner.decode, batch, PROMPT, most=arguments.steps)
         limit = decode_bytes(setup.ready, model, batch, PROMPT + arguments.steps / 2) / ceilings.bytes_per_second
-        yield _figure(f"decode of {batch}", "stentor", batch, 1e3 * taken.median, 1e3 * limit, idle)
+        yield _timed(f"decode of {batch}", batch, go, limit, device)
+    for batch, tokens in arguments.mixed:
+        steps = mixed_steps(tokens)
+        go = partial(runner.mixed, batch, PROMPT, tokens, steps)
+        reading = decode_bytes(setup.ready, model, batch, PROMPT + steps / 2) / ceilings.bytes_per_second
+        products = model.flops(batch + tokens, tokens * steps // 2, sampled=batch) / ceilings.flops_per_second
+        yield _timed(f"decode of {batch} with {tokens} of a prompt", batch + tokens, go, max(reading, products), device)
     for tokens in arguments.prefill:
-        taken = runner.prefill(tokens, 0, repeats=3)
+        go = partial(runner.prefill, tokens, 0, repeats=3)
         limit = model.flops(tokens, 0, sampled=1) / ceilings.flops_per_second
-        yield _figure(f"prefill of {tokens}", "stentor", tokens, 1e3 * taken.median, 1e3 * limit)
+        yield _timed(f"prefill of {tokens}", tokens, go, limit, device)
+
+
+def _timed(work: str, tokens: int, go: Callable[[], Timing], limit: float, device: torch.device) -> Figure:
+    taken = go()
+    idle = _idle_share(go) if device.type == "cuda" else None
+    return _figure(work, "stentor", tokens, 1e3 * taken.median, 1e3 * limit, idle, 1e3 * taken.host)
 
 
 def _idle_share(go: Callable[[], object]) -> float:
@@ -122,8 +143,16 @@ def _idle_share(go: Callable[[], object]) -> float:
     return float(idle / (reached - spans[0][0]))
 
 
-def _figure(work: str, side: str, tokens: int, milliseconds: float, limit: float, idle: float | None = None) -> Figure:
-    return Figure(work, side, 1e3 * tokens / milliseconds, milliseconds, limit, limit / milliseconds, idle)
+def _figure(
+    work: str,
+    side: str,
+    tokens: int,
+    milliseconds: float,
+    limit: float,
+    idle: float | None = None,
+    host: float | None = None,
+) -> Figure:
+    return Figure(work, side, 1e3 * tokens / milliseconds, milliseconds, limit, limit / milliseconds, idle, host)
 
 
 def print_figures(console: Console, record: ModelSpeed) -> None:
@@ -136,11 +165,19 @@ def print_figures(console: Console, record: ModelSpeed) -> None:
             f"{each.limit_milliseconds:.2f}",
             f"{each.share:.0%}",
             "" if each.idle is None else f"{each.idle:.1%}",
+            "" if each.host_milliseconds is None else f"{each.host_milliseconds:.2f}",
         ]
         for each in record.figures
     ]
-    columns = ("work", "side", "tokens/s", "ms a step", "limit ms", "share of limit", "idle")
+    columns = ("work", "side", "tokens/s", "ms a step", "limit ms", "share of limit", "idle", "host ms")
     console.print(table(columns, rows, left=2))
+
+
+def _mixed(text: str) -> tuple[int, int]:
+    streams, _, tokens = text.partition(":")
+    if not (streams.isdecimal() and tokens.isdecimal() and int(streams) and int(tokens)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected STREAMS:TOKENS, such as 64:512")
+    return int(streams), int(tokens)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -148,7 +185,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model", type=Path, help="a folder with config.json")
     parser.add_argument("--decode", type=int, action="append", default=[], metavar="STREAMS")
     parser.add_argument("--prefill", type=int, action="append", default=[], metavar="TOKENS")
+    parser.add_argument(
+        "--mixed", type=_mixed, action="append", default=[], metavar="STREAMS:TOKENS", help="and so many of a prompt"
+    )
     parser.add_argument("--steps", type=int, default=128, help="decode steps of each stream")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="add each figure here, as a line of JSON, at once")
     parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument("--peer", action="store_true", help="transformers too, in the same run")
     add_worker_options(parser, without=("model", "device", "max-model-len", "max-num-seqs", "max-num-batched-tokens"))

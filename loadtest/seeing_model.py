@@ -32,7 +32,9 @@ def write_seeing_model(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(_FOLDER / "config.json", folder)
     config: dict[str, Any] = json.loads((_FOLDER / "config.json").read_text())
-    _write(folder / "tokenizer.json", _tokenizer(config["text_config"]["vocab_size"], config["image_token_id"]))
+    size = config["text_config"]["vocab_size"]
+    special = {size - len(_SPECIAL) + place: text for place, text in enumerate(_SPECIAL)}
+    _write(folder / "tokenizer.json", made_up_tokenizer(size, special | {config["image_token_id"]: "<image>"}))
     _write(
         folder / "tokenizer_config.json",
         {
@@ -62,16 +64,15 @@ def write_seeing_model(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text(_TEMPLATE)
 
 
-def _tokenizer(size: int, image: int) -> Mapping[str, Any]:
-    """A byte's id is its value; of ``size`` tokens the picture's has the id ``image``, and the other special ones the
-    last."""
+def made_up_tokenizer(size: int, special: Mapping[int, str]) -> Mapping[str, Any]:
+    """The content of ``tokenizer.json``: a byte's id is its value, those of special tokens are given, and the rest of
+    ``size`` are words that no text is made of."""
     from tokenizers import AddedToken, Tokenizer  # late: the tools that need none start without
     from tokenizers.decoders import ByteLevel as Decoder
     from tokenizers.models import BPE
     from tokenizers.pre_tokenizers import ByteLevel
 
     alphabet = sorted(ByteLevel.alphabet())
-    special = {size - len(_SPECIAL) + place: text for place, text in enumerate(_SPECIAL)} | {image: "<image>"}
     vocabulary = {special.get(id, f"Ġword{id}"): id for id in range(len(alphabet), size)}
     made = Tokenizer(BPE({**{letter: id for id, letter in enumerate(alphabet)}, **vocabulary}, []))
     made.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)

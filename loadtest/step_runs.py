@@ -2,6 +2,7 @@
 
 import math
 import random
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,6 +37,8 @@ class StepRunner:
         self._longest = setup.ready.max_model_len
         self._random = random.Random(seed)
         self._step = 0
+        self._launches: list[float] = []
+        """Seconds that the calling thread spent on queueing each step, since it was last emptied."""
 
     def fits(self, rows: int, length: int) -> bool:
         """Whether so many sequences have blocks of their own."""
@@ -73,13 +76,38 @@ class StepRunner:
         for taken in self._run(plans()):
             times.append(taken)
         self._runner.release(list(range(rows)))
-        return summarise(times[_WARMUP:])
+        return self._summary(times)
+
+    def mixed(self, rows: int, context: int, tokens: int, steps: int) -> Timing:
+        """Steps in which each of ``rows`` sequences gains a token and another one ``tokens`` of its prompt."""
+        each, count = self._blocks_of(context + _WARMUP + steps), tokens * (_WARMUP + steps)
+        blocks = list(range(rows * each, rows * each + self._blocks_of(count)))
+        entering = [
+            NewRow(row, self._tokens(context), 1, _GREEDY, row, list(range(row * each, (row + 1) * each)))
+            for row in range(rows)
+        ]
+        entering.append(NewRow(rows, self._tokens(count), count, _GREEDY, rows, blocks))
+
+        def plans() -> Iterator[StepPlan]:
+            for number in range(_WARMUP + steps):
+                spans = [RowStep(row, context - 1 + number, 1, [], True) for row in range(rows)]
+                chunk = RowStep(rows, number * tokens, tokens, [], number == _WARMUP + steps - 1)
+                yield self._plan([] if number else entering, [*spans, chunk])
+
+        times = list(self._run(plans()))
+        self._runner.release(list(range(rows + 1)))
+        return self._summary(times)
 
     def prefill(self, tokens: int, context: int, repeats: int) -> Timing:
         """Steps of one sequence: a chunk of ``tokens`` after ``context`` that are in the cache."""
         blocks = range(self._blocks_of(tokens + context))
-        times = [self._prefill(blocks, context, tokens) for _ in range(1 + repeats)]  # the first one warms up
-        return summarise(times[1:])
+        times = [self._prefill(blocks, context, tokens) for _ in range(_WARMUP + repeats)]
+        return self._summary(times)
+
+    def _summary(self, times: list[float]) -> Timing:
+        """Of a run of steps without those that warm up."""
+        launches, self._launches = self._launches, []
+        return summarise(times[_WARMUP:], statistics.median(launches[_WARMUP:]))
 
     def _prefill(self, blocks: Sequence[int], context: int, tokens: int | None = None) -> float:
         """Of all that fits into the blocks where ``tokens`` is None."""
@@ -107,7 +135,9 @@ class StepRunner:
             return last - max(began, before)
 
         for plan in plans:
-            flying.append((time.perf_counter(), self._launch(plan)))
+            began = time.perf_counter()
+            flying.append((began, self._launch(plan)))
+            self._launches.append(time.perf_counter() - began)
             if len(flying) == ahead:
                 yield finish()
         while flying:
@@ -121,6 +151,16 @@ class StepRunner:
 
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
+
+
+def mixed_steps(tokens: int) -> int:
+    """How many steps of :meth:`StepRunner.mixed` are timed: few, as its prompt grows with each."""
+    return max(4, min(24, 4096 // tokens))
+
+
+def mixed_length(tokens: int) -> int:
+    """Of the prompt of :meth:`StepRunner.mixed`."""
+    return tokens * (_WARMUP + mixed_steps(tokens))
 
 
 def decode_length(context: int, most: int = MOST) -> int:

@@ -8,7 +8,7 @@ A batch is written as ``8q1kv4k`` (see :mod:`.spec`). Without a GPU the CPU's ke
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.kernels.tuning.timing import Ceilings, machine, measure_ceilings, time_call
 
+from ..gpu.rows import append
 from ..record import Record
 from ..series import CONFIGS
 from ..tool import UsageError, make_parser, run_tool, table
@@ -45,6 +46,8 @@ class Result:
     low: float
     high: float
     calls: int
+    host_microseconds: float
+    """What one call takes the thread that makes it; on a CPU that is the call."""
     gigabytes: float
     gigaflops: float
     share: float
@@ -72,7 +75,11 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Kernels:
     kv_dtype = {"fp8": FP8, "int8": INT8}.get(arguments.kv_dtype, dtype)
     on = Setting(model, device, dtype, kv_dtype, arguments.block_size, arguments.variant)
     ceilings = measure_ceilings(device)
-    results = list(run(specs, arguments.operation or list(OPERATIONS), on, ceilings, arguments.seconds))
+    results = []
+    for result in run(specs, arguments.operation or list(OPERATIONS), on, ceilings, arguments.seconds):
+        results.append(result)
+        if arguments.rows is not None:
+            append(arguments.rows, asdict(result))
     about["machine"] = machine(device)
     return Kernels(model=model.architecture, ceilings=ceilings, results=results, **about)
 
@@ -110,6 +117,7 @@ def _time(operation: str, spec: BatchSpec, on: Setting, ceilings: Ceilings, seco
                 low=1e6 * timing.low,
                 high=1e6 * timing.high,
                 calls=timing.calls,
+                host_microseconds=1e6 * timing.host,
                 gigabytes=case.bytes / 1e9,
                 gigaflops=case.flops / 1e9,
                 share=max(by_bytes, by_flops) / timing.median,
@@ -124,6 +132,7 @@ def print_results(console: Console, record: Kernels) -> None:
             *(r.operation, r.batch, r.shape, r.variant, r.settings),
             f"{r.microseconds:,.1f}",
             f"{r.low:,.1f} to {r.high:,.1f}",
+            f"{r.host_microseconds:,.1f}",
             f"{1e6 * r.gigabytes / r.microseconds:,.0f}",
             f"{1e3 * r.gigaflops / r.microseconds:,.2f}",
             f"{r.share:.0%}",
@@ -132,7 +141,7 @@ def print_results(console: Console, record: Kernels) -> None:
         for r in record.results
     ]
     words = ("operation", "batch", "shape", "variant", "settings")
-    numbers = ("µs", "middle half", "GB/s", "TFLOP/s", "share", "bound")
+    numbers = ("µs", "middle half", "host µs", "GB/s", "TFLOP/s", "share", "bound")
     caption = (
         f"share of {ceilings.bytes_per_second / 1e9:,.0f} GB/s copied and "
         f"{ceilings.flops_per_second / 1e12:,.2f} TFLOP/s of bfloat16 products, both measured in this run"
@@ -150,5 +159,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--block-size", type=int, default=64)
     parser.add_argument("--variant", choices=("auto", "triton", "native", "reference"), default="auto")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="add each result here, as a line of JSON, at once")
     parser.add_argument("--seconds", type=float, default=0.2, help="spent on each case, about")
     return parser

@@ -37,7 +37,7 @@ def clock(seen: list[Config], seconds: dict[Config, float]) -> Callable[[Callabl
     def measure(call: Callable[[], object], device: torch.device) -> Timing:
         call()
         taken = seconds[seen[-1]]
-        return Timing(taken, taken, taken, 1, taken)
+        return Timing(taken, taken, taken, 1, taken, taken)
 
     return measure
 

@@ -75,7 +75,7 @@ def beyond_the_sample(items: Iterable[pytest.Item], turn: int, marks: Sequence[s
     """Cases of tests with one of ``marks`` that are not in the sample, which has each value of every parameter."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if any(map(item.get_closest_marker, marks)) and not item.get_closest_marker("gpu"):
+        if any(map(item.get_closest_marker, marks)):
             cases[_test_of(item)].append(item)
     left_out: set[pytest.Item] = set()
     for (path, name), group in cases.items():

@@ -1,0 +1,83 @@
+"""The first minutes on a GPU: checks side by side and one after the other, cut short and gone on with."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from stentor.loadtest.gpu import pytest_rows, rows, smoke
+from stentor.loadtest.gpu.serving import write_model
+from stentor.loadtest.series import CONFIGS
+
+GOOD = ("json.tool", "--help")
+BAD = ("json.tool", "/nowhere/at/all")
+ENDLESS = ("http.server", "0")
+
+
+def _run(output: Path, *checks: smoke.Check, seconds: float = 60.0, done: tuple[str, ...] = ()) -> dict[str, str]:
+    return smoke.run(checks, output, time.monotonic() + seconds, set(done))
+
+
+def test_each_check_says_how_it_ended_in_a_row_and_a_log_of_its_own(tmp_path: Path) -> None:
+    ended = _run(tmp_path, smoke.Check("good", GOOD, 60), smoke.Check("bad", BAD, 60, alone=True))
+    assert ended == {"good": "ok", "bad": ended["bad"]}
+    assert ended["bad"].startswith("exit code")
+    assert {row["check"]: row["ended"] for row in rows.read(tmp_path / "rows.jsonl")} == ended
+    assert "/nowhere/at/all" in (tmp_path / "bad.log").read_text()
+
+
+def test_one_that_takes_too_long_is_ended_and_the_next_one_runs(tmp_path: Path) -> None:
+    ended = _run(tmp_path, smoke.Check("endless", ENDLESS, 0.05), smoke.Check("good", GOOD, 60, alone=True))
+    assert ended == {"endless": "ended after 0 s", "good": "ok"}
+
+
+def test_nothing_starts_when_the_time_is_over(tmp_path: Path) -> None:
+    assert _run(tmp_path, smoke.Check("good", GOOD, 60), seconds=1.0) == {"good": "no time was left"}
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_done_is_not_done_again(tmp_path: Path) -> None:
+    assert _run(tmp_path, smoke.Check("good", GOOD, 60), smoke.Check("bad", BAD, 60), done=("bad",)) == {"good": "ok"}
+
+
+def test_every_check_of_the_smoke_is_a_module_that_there_is(tmp_path: Path) -> None:
+    import importlib.util
+
+    for check in smoke.checks(Path("model.gguf"), tmp_path, workers=4):
+        assert importlib.util.find_spec(check.command[0]) is not None
+    alone = [check.alone for check in smoke.checks(None, tmp_path, workers=1)]
+    assert alone == sorted(alone)  # what is timed comes last
+
+
+def test_rows_are_read_back_but_for_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    rows.append(file, {"check": "a"})
+    with file.open("a") as out:
+        out.write('{"check": "b')
+    assert list(rows.read(file)) == [{"check": "a"}]
+    assert list(rows.read(tmp_path / "none")) == []
+
+
+def test_tests_leave_rows_and_those_that_passed_are_left_out(
+    pytestconfig: pytest.Config, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = [request.node]
+    done = tmp_path / "done.jsonl"
+    rows.append(done, {"test": request.node.nodeid, "outcome": "failed"})
+    monkeypatch.setenv("STENTOR_DONE", str(done))
+    told: list[pytest.Item] = []
+    monkeypatch.setattr(pytestconfig.hook, "pytest_deselected", lambda items: told.extend(items))
+    pytest_rows.pytest_collection_modifyitems(pytestconfig, items)
+    assert items == [request.node]
+    assert told == []
+    rows.append(done, {"test": request.node.nodeid, "outcome": "passed"})
+    pytest_rows.pytest_collection_modifyitems(pytestconfig, items)
+    assert items == []
+    assert told == [request.node]
+
+
+def test_a_made_up_model_has_a_word_for_every_token(tmp_path: Path) -> None:
+    write_model(tmp_path, CONFIGS / "llama-3.1-8b")
+    vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert len(vocabulary) == json.loads((tmp_path / "config.json").read_text())["vocab_size"]
