@@ -11,8 +11,9 @@ in this process and after ours: a static cache, compiled, scaled dot-product att
 import argparse
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ from .worker_options import add_worker_options, worker_config
 
 PROMPT = 64
 """Tokens before decode steps."""
+_PREFILLS = 3
+_PROFILED = 8
+"""Steps that the profiler looks at."""
+_KERNELS, _NAME = 12, 60
+"""How many kernels are named, and in how many characters."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Figure:
     """Share of the device's time between the first and last kernel in which none ran."""
     host_milliseconds: float | None = None
     """What queueing the step takes the worker's thread; None for a peer."""
+    kernels: dict[str, float] = field(default_factory=dict)
+    """Shares of that time, of those that take most."""
 
 
 class ModelSpeed(Record, frozen=True, kw_only=True, tag="model speed"):
@@ -77,7 +85,9 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> ModelSpeed
             arguments.model, device, arguments.decode, arguments.prefill, arguments.steps, PROMPT
         ):
             ours = next(figure for figure in figures if figure.work == work)
-            figures.append(_figure(work, "transformers", batch, milliseconds, ours.limit_milliseconds))
+            limit = ours.limit_milliseconds
+            speed, share = 1e3 * batch / milliseconds, limit / milliseconds
+            figures.append(Figure(work, "transformers", speed, milliseconds, limit, share))
     return ModelSpeed(ceilings=ceilings, figures=figures, **{**about, "machine": machine(device)})
 
 
@@ -96,7 +106,9 @@ def measure_ours(arguments: argparse.Namespace, device: torch.device, ceilings: 
         cuda_graph_sizes=tuple(arguments.decode),
         cuda_graphs=not arguments.no_graphs,
     )
+    began = time.perf_counter()
     setup = set_up(config, lambda phase, done, total: None)
+    print(f"ready after {time.perf_counter() - began:.1f} s")
     for line in setup.ready.memory:
         print(f"{line.what}: {line.bytes / 2**30:.2f} GiB, {line.note}")
     runner = StepRunner(setup, model, rows * (length + arguments.block_size) + max([0, *prompts]), seed=0)
@@ -105,54 +117,60 @@ def measure_ours(arguments: argparse.Namespace, device: torch.device, ceilings: 
     print(f"graphs captured in {time.perf_counter() - began:.1f} s")
     runner.fill()
     for batch in arguments.decode:
-        go = partial(runner.decode, batch, PROMPT, most=arguments.steps)
         limit = decode_bytes(setup.ready, model, batch, PROMPT + arguments.steps / 2) / ceilings.bytes_per_second
-        yield _timed(f"decode of {batch}", batch, go, limit, device)
+        yield _timed(f"decode of {batch}", batch, limit, device, partial(runner.decode, batch, PROMPT), arguments.steps)
     for batch, tokens in arguments.mixed:
         steps = mixed_steps(tokens)
-        go = partial(runner.mixed, batch, PROMPT, tokens, steps)
         reading = decode_bytes(setup.ready, model, batch, PROMPT + steps / 2) / ceilings.bytes_per_second
         products = model.flops(batch + tokens, tokens * steps // 2, sampled=batch) / ceilings.flops_per_second
-        yield _timed(f"decode of {batch} with {tokens} of a prompt", batch + tokens, go, max(reading, products), device)
+        work, go = f"decode of {batch} with {tokens} of a prompt", partial(runner.mixed, batch, PROMPT, tokens)
+        yield _timed(work, batch + tokens, max(reading, products), device, go, steps)
     for tokens in arguments.prefill:
-        go = partial(runner.prefill, tokens, 0, repeats=3)
         limit = model.flops(tokens, 0, sampled=1) / ceilings.flops_per_second
-        yield _timed(f"prefill of {tokens}", tokens, go, limit, device)
+        yield _timed(f"prefill of {tokens}", tokens, limit, device, partial(runner.prefill, tokens, 0), _PREFILLS)
 
 
-def _timed(work: str, tokens: int, go: Callable[[], Timing], limit: float, device: torch.device) -> Figure:
-    taken = go()
-    idle = _idle_share(go) if device.type == "cuda" else None
-    return _figure(work, "stentor", tokens, 1e3 * taken.median, 1e3 * limit, idle, 1e3 * taken.host)
+def _timed(
+    work: str, tokens: int, limit: float, device: torch.device, go: Callable[[int], Timing], steps: int
+) -> Figure:
+    taken = go(steps)
+    figure = Figure(
+        work=work,
+        side="stentor",
+        tokens_per_second=tokens / taken.median,
+        milliseconds=1e3 * taken.median,
+        limit_milliseconds=1e3 * limit,
+        share=limit / taken.median,
+        host_milliseconds=1e3 * taken.host,
+    )
+    if device.type != "cuda":
+        return figure
+    idle, kernels = _profiled(partial(go, min(steps, _PROFILED)))
+    return replace(figure, idle=idle, kernels=kernels)
 
 
-def _idle_share(go: Callable[[], object]) -> float:
-    """Of the span from first to last kernel, what lies under none."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+def _profiled(go: Callable[[], object]) -> tuple[float, dict[str, float]]:
+    """Of the span from first to last kernel the share that lies under none, and the shares of the kernels that take
+    most. The second half counts: all rows have entered by then."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         go()
         torch.cuda.synchronize()
+    assert profile.profiler is not None
+    found = profile.profiler.kineto_results.events()  # profile.events() would make an object of each, for seconds
     spans = sorted(
-        (event.time_range.start, event.time_range.end) for event in profile.events() if event.device_type.name == "CUDA"
+        (event.start_ns(), event.start_ns() + event.duration_ns(), event.name())
+        for event in found
+        if event.device_type().name == "CUDA"
     )
-    # the second half: all rows have entered by then
     spans = spans[len(spans) // 2 :]
     idle, reached = 0.0, spans[0][0]
-    for begin, end in spans:
+    taken: Counter[str] = Counter()
+    for begin, end, name in spans:
         idle += max(0.0, begin - reached)
         reached = max(reached, end)
-    return float(idle / (reached - spans[0][0]))
-
-
-def _figure(
-    work: str,
-    side: str,
-    tokens: int,
-    milliseconds: float,
-    limit: float,
-    idle: float | None = None,
-    host: float | None = None,
-) -> Figure:
-    return Figure(work, side, 1e3 * tokens / milliseconds, milliseconds, limit, limit / milliseconds, idle, host)
+        taken[name[:_NAME]] += end - begin
+    whole = reached - spans[0][0]
+    return idle / whole, {name: round(each / whole, 4) for name, each in taken.most_common(_KERNELS)}
 
 
 def print_figures(console: Console, record: ModelSpeed) -> None:

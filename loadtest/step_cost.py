@@ -103,7 +103,7 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Steps:
         for number, shape in enumerate(shapes, 1):
             status.update(f"{number} of {len(shapes)}: {shape}")
             if shape.kind == "decode":
-                taken = runner.decode(shape.rows, shape.context, arguments.seconds)
+                taken = runner.decode(shape.rows, shape.context, seconds=arguments.seconds)
             else:
                 taken = runner.prefill(shape.tokens, shape.context, arguments.repeats)
             figures.append(make_figure(shape, taken, model, setup.ready, ceilings))

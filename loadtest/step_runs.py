@@ -56,7 +56,7 @@ class StepRunner:
         for first in range(0, self._num_blocks, count):
             self._prefill(range(first, min(first + count, self._num_blocks)), 0)
 
-    def decode(self, rows: int, context: int, seconds: float = math.inf, most: int = MOST) -> Timing:
+    def decode(self, rows: int, context: int, most: int = MOST, seconds: float = math.inf) -> Timing:
         """Steps in which each of ``rows`` sequences gains a token, the first one seeing ``context`` tokens: for
         ``seconds``, and at most so many."""
         blocks = self._blocks_of(context + _WARMUP + most)

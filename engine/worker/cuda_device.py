@@ -25,7 +25,7 @@ class CudaDevice:
 
     def __init__(self, torch_device: torch.device, of_others: Callable[[], int] = lambda: 0) -> None:
         """``of_others``: bytes that workers of other models have taken, which are no concern of this one's budget."""
-        torch.cuda.set_device(torch_device)
+        torch.cuda.set_device(torch_device.index or 0)
         self._of_others = of_others
         self._torch_device = torch.device("cuda", torch.cuda.current_device())
         self._stream = torch.cuda.Stream(self._torch_device)

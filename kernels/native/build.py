@@ -5,6 +5,8 @@ CPU), so a library found under its name is current and is never rebuilt. It is l
 under a temporary name and renamed: processes that race build twice and agree.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import platform
@@ -13,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -111,7 +113,9 @@ def build(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
-        with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
+        with _alone_in(folder), tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
+            if target.exists():
+                return target
             built = _compile(sources, compiler, options, Path(scratch), progress)
             os.replace(built, target)
     except OSError as error:
@@ -119,6 +123,17 @@ def build(
             f"cannot build the native kernels in {folder}: {error}; set XDG_CACHE_HOME to a writable folder"
         ) from error
     return target
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Of several processes that want a library at once, one builds and the others wait."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _sweep(folder: Path) -> None:

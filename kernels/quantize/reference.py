@@ -29,7 +29,8 @@ def quantize(x: Tensor, scheme: ActivationScheme, scale: Tensor | None = None) -
 
 def scale_of(largest: Tensor, dtype: torch.dtype) -> Tensor:
     """The float32 scale under which ``largest``, a greatest magnitude, becomes the greatest value of ``dtype``."""
-    return (largest / LARGEST[dtype]).clamp_min(SMALLEST_SCALE)
+    # by a number torch divides with its reciprocal on CUDA, and a last place differs
+    return (largest / torch.full_like(largest, LARGEST[dtype])).clamp_min(SMALLEST_SCALE)
 
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,6 +1,6 @@
 """A pytest plugin (``-p stentor.loadtest.gpu.pytest_rows``): a row for each test when it has ended, and none run twice.
 
-``STENTOR_ROWS`` names the file that rows go to; tests that have passed by ``STENTOR_DONE`` are left out.
+``TEST_ROWS`` names the file that rows go to; tests that have passed by ``TEST_ROWS_DONE`` are left out.
 """
 
 import os
@@ -16,7 +16,7 @@ _MOST = 6000
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what has passed before."""
-    done = os.environ.get("STENTOR_DONE")
+    done = os.environ.get("TEST_ROWS_DONE")
     passed = {row["test"] for row in rows.read(Path(done)) if row.get("outcome") == "passed"} if done else set()
     again = [item for item in items if item.nodeid in passed]
     if again:
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    file = os.environ.get("STENTOR_ROWS")
+    file = os.environ.get("TEST_ROWS")
     if file is None or "PYTEST_XDIST_WORKER" in os.environ:  # the process that started it hears of all
         return
     if report.when == "call" or report.outcome != "passed":

@@ -24,7 +24,8 @@ from ..series import CONFIGS
 from ..tool import FAILED, at_least
 from . import rows
 
-_PYTEST: Final = ("pytest", "-q", "-p", "no:cacheprovider", "-p", "stentor.loadtest.gpu.pytest_rows")
+_ROWS: Final = "stentor.loadtest.gpu.pytest_rows"
+_PYTEST: Final = ("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark", "-p", _ROWS)
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _ENDING: Final = 5.0
 """Seconds before the deadline in which nothing is started."""
@@ -110,8 +111,9 @@ def checks(weights: Path | None, output: Path, workers: int) -> list[Check]:
     return [
         Check("machine", ("stentor.server.main.cli", "env"), 60),
         Check("kernels", (*tests, "gpu or triton", "tests/kernels"), 150),
-        Check("models", (*tests, "gpu", "tests/gpu"), 150),
+        Check("models", (*tests, "gpu and not alone", "tests/gpu"), 150),
         Check("server", (serving, "check", *served, *to), 120),
+        Check("memory", (*_PYTEST, "-m", "gpu and alone", "tests/gpu"), 60, alone=True),
         Check("steps", (bench, "model", str(llama), *steps.split(), *to), 90, alone=True),
         Check("operations", (bench, "kernels", *batches.split(), "--model", str(llama), *to), 120, alone=True),
         Check("load", (serving, "load", "--model", str(llama), *to), 120, alone=True),
@@ -130,10 +132,10 @@ def main(argv: Sequence[str]) -> int:
     deadline = time.monotonic() + given.seconds
     output: Path = given.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    os.environ["STENTOR_ROWS"] = str(output / "rows.jsonl")
+    os.environ["TEST_ROWS"] = str(output / "rows.jsonl")
     done: set[str] = set()
     if given.done is not None:
-        os.environ["STENTOR_DONE"] = str(given.done.resolve())
+        os.environ["TEST_ROWS_DONE"] = str(given.done.resolve())
         done = {row["check"] for row in rows.read(given.done) if row.get("ended") == "ok"}
     chosen = [
         check for check in checks(given.weights, output, given.workers) if check.name in (given.only or [check.name])

@@ -180,7 +180,8 @@ def test_long_prefixes_whose_keys_are_split_are_the_reference(
     step = make_step(LONG_PREFIXES, heads=heads, kv_heads=kv_heads, dim=dim, size=size, dtype=dtype)
     assert_is_the_reference(step, **options)
     (count,) = parts
-    assert count == (2 if "window" in options else 3)
+    # a window leaves out a part where the tiles of queries, whose size the GPU decides, are low enough
+    assert count in ((2, 3) if "window" in options else (3,))
 
 
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)

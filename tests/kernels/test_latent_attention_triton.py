@@ -5,7 +5,7 @@ from stentor.kernels.latent_attention import choose
 from stentor.kernels.latent_attention.triton import OPERATION
 from stentor.kernels.latent_attention.tunables import tunables
 from stentor.kernels.tuning import Config, overridden
-from stentor.tests.kernels.gpu import TRITON_FLOATS
+from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close
 from stentor.tests.kernels.latents import make_latents
 
@@ -25,7 +25,7 @@ def test_decode_chunks_and_padding_are_the_reference(
 ) -> None:
     world = make_latents([1, 130, 70], heads=heads, rank=rank, rotated=rotated, size=size, dtype=dtype)
     parts = [(0, 0, 1), (1, 129, 130), (2, 66, 70)]
-    assert choose(world.queries[0], world.cache, rank, "triton") == "triton"
+    assert choose(world.queries[0].to(DEVICE), world.cache.to(DEVICE), rank, "triton") == "triton"
     with overridden(OPERATION, config):
         padded, *found = world.run(parts, "triton", padding=1)
     assert not padded.any(), "padding sees nothing"

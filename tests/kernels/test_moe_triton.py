@@ -163,8 +163,11 @@ def assert_expands(name: str, dtype: torch.dtype, gate_up: CodedMatrices, down: 
     plain = [torch.stack([each.values(expert, dtype) for expert in range(EXPERTS)]) for each in (gate_up, down)]
     whole = replace(of, gate_up=plain[0].to(DEVICE), down=plain[1].to(DEVICE))
     with overridden("moe_tiles", small_tiles()):
-        found = form(name)(of)
-        assert_same_bits(found, form(name)(whole))
+        found, expected = form(name)(of), form(name)(whole)
+        if DEVICE == "cpu":
+            assert_same_bits(found, expected)
+        else:  # its compiler fuses the product that expands a code with the sum that it goes into
+            assert_close(found, expected, 1e-6 if dtype == torch.float32 else TOLERANCE[dtype])
         assert_close(found, reference(of), TOLERANCE[dtype])
 
 

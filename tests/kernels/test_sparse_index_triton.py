@@ -6,7 +6,7 @@ from stentor.kernels.sparse_index import choose
 from stentor.kernels.sparse_index import triton as launcher
 from stentor.kernels.sparse_index.tunables import tunables
 from stentor.kernels.tuning import Config, overridden
-from stentor.tests.kernels.gpu import TRITON_FLOATS
+from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close
 from stentor.tests.kernels.latents import make_latents
 from stentor.tests.kernels.test_latent_attention_triton import PARTS, TOLERANCE, WHOLE
@@ -23,7 +23,7 @@ def test_decode_chunks_and_padding_are_the_reference(
 ) -> None:
     world, weights = index([1, 130, 70], heads=heads, dim=dim, size=size, dtype=dtype)
     parts = [(0, 0, 1), (1, 129, 130), (2, 66, 70)]
-    assert choose(world.queries[0], "triton") == "triton"
+    assert choose(world.queries[0].to(DEVICE), "triton") == "triton"
     monkeypatch.setattr(launcher, "SCORES_BYTES", scores_bytes)
     with overridden(launcher.OPERATION, Config.of(TILE=16)):
         padded, *found = world.choose(parts, weights, top_k, "triton", padding=1)

@@ -65,7 +65,7 @@ def test_tests_leave_rows_and_those_that_passed_are_left_out(
     items = [request.node]
     done = tmp_path / "done.jsonl"
     rows.append(done, {"test": request.node.nodeid, "outcome": "failed"})
-    monkeypatch.setenv("STENTOR_DONE", str(done))
+    monkeypatch.setenv("TEST_ROWS_DONE", str(done))
     told: list[pytest.Item] = []
     monkeypatch.setattr(pytestconfig.hook, "pytest_deselected", lambda items: told.extend(items))
     pytest_rows.pytest_collection_modifyitems(pytestconfig, items)
