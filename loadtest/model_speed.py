@@ -107,7 +107,7 @@ def measure_ours(arguments: argparse.Namespace, device: torch.device, ceilings: 
         cuda_graphs=not arguments.no_graphs,
     )
     began = time.perf_counter()
-    setup = set_up(config, lambda phase, done, total: None)
+    setup = set_up(config, partial(_tell, began))
     print(f"ready after {time.perf_counter() - began:.1f} s")
     for line in setup.ready.memory:
         print(f"{line.what}: {line.bytes / 2**30:.2f} GiB, {line.note}")
@@ -128,6 +128,12 @@ def measure_ours(arguments: argparse.Namespace, device: torch.device, ceilings: 
     for tokens in arguments.prefill:
         limit = model.flops(tokens, 0, sampled=1) / ceilings.flops_per_second
         yield _timed(f"prefill of {tokens}", tokens, limit, device, partial(runner.prefill, tokens, 0), _PREFILLS)
+
+
+def _tell(began: float, phase: str, done: int, total: int) -> None:
+    """Says when each phase of starting begins and ends."""
+    if done in (0, total):
+        print(f"{time.perf_counter() - began:6.1f} s  {phase}{'' if done == 0 else ': done'}", flush=True)
 
 
 def _timed(
