@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+from .compiled import Launcher
 from .tuning import Config
 
 Launch = Callable[[Any, Sequence[Any], Config, dict[str, Any]], None]
@@ -13,6 +14,9 @@ Launch = Callable[[Any, Sequence[Any], Config, dict[str, Any]], None]
 
 instead: ContextVar[Launch | None] = ContextVar("stentor_launch", default=None)
 """What launches are handed to in place of the GPU: how tests compile kernels where there is none."""
+
+_launchers: dict[int, Launcher] = {}
+"""By the identity of kernels, which they keep alive: the hash that Triton gives a kernel takes microseconds."""
 
 
 @cache
@@ -43,11 +47,13 @@ def launch(kernel: Any, grid: Sequence[int], *args: Any, config: Config, **const
     """
     if 0 in grid:
         return
-    meta = {**config.sizes, **constants}
     if interpreted():
-        kernel[tuple(grid)](*args, **meta)
+        kernel[tuple(grid)](*args, **{**config.sizes, **constants})
         return
     if (other := instead.get()) is not None:
-        other(kernel, args, config, meta)
+        other(kernel, args, config, {**config.sizes, **constants})
         return
-    kernel[tuple(grid)](*args, **meta, **config.options)
+    launcher = _launchers.get(id(kernel))
+    if launcher is None:
+        launcher = _launchers[id(kernel)] = Launcher(kernel)
+    launcher.start(grid, args, config, constants)

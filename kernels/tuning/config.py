@@ -1,7 +1,9 @@
 """One way to compile a kernel."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 
@@ -14,23 +16,27 @@ class Config:
     num_stages: int = 2
     fuse_multiply_add: bool = True
     """False where a result must be that of separately rounded operations."""
+    sizes: Mapping[str, int] = field(init=False, compare=False, repr=False)
+    options: Mapping[str, Any] = field(init=False, compare=False, repr=False)
+    """What the compiler is told beside the sizes."""
+    _hash: int = field(init=False, compare=False, repr=False)
 
-    @classmethod
-    def of(cls, *, num_warps: int = 4, num_stages: int = 2, fuse_multiply_add: bool = True, **blocks: int) -> "Config":
-        return cls(tuple(sorted(blocks.items())), num_warps, num_stages, fuse_multiply_add)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return dict(self.blocks)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the compiler is told beside the sizes."""
-        return {
+    def __post_init__(self) -> None:  # a launch asks for all of these, hundreds of times a step
+        options = {
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
             "enable_fp_fusion": self.fuse_multiply_add,
         }
+        object.__setattr__(self, "sizes", MappingProxyType(dict(self.blocks)))
+        object.__setattr__(self, "options", MappingProxyType(options))
+        object.__setattr__(self, "_hash", hash((self.blocks, *options.values())))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @classmethod
+    def of(cls, *, num_warps: int = 4, num_stages: int = 2, fuse_multiply_add: bool = True, **blocks: int) -> "Config":
+        return _config(num_warps, num_stages, fuse_multiply_add, **blocks)
 
     def __getitem__(self, block: str) -> int:
         return self.sizes[block]
@@ -45,3 +51,8 @@ class Config:
         if given.keys() != self.sizes.keys():
             raise ValueError(f"expected sizes {sorted(self.sizes)}, found {sorted(given)}")
         return Config(tuple(sorted(given.items())), warps, stages, self.fuse_multiply_add)
+
+
+@cache  # the same object each time: dictionaries then compare no field
+def _config(num_warps: int, num_stages: int, fuse_multiply_add: bool, **blocks: int) -> Config:
+    return Config(tuple(sorted(blocks.items())), num_warps, num_stages, fuse_multiply_add)

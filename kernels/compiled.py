@@ -1,0 +1,230 @@
+"""Compiled Triton kernels, started without Triton's own way to them.
+
+``kernel[grid](...)`` binds and specialises every argument anew, some 20 µs a launch. Here what Triton compiled is kept
+by what it depends on, and started at once: by the types of the arguments and the constants (:class:`_Signature`), and
+by what Triton specialises of their values (:meth:`_Signature.key`):
+
+- a tensor: its dtype, and whether its address is a multiple of 16;
+- an integer: whether it is 1, whether it is a multiple of 16, and whether it takes 32 bits, 64, or 64 without a sign;
+- a float, a bool, None: nothing but the type.
+
+``do_not_specialize`` and its like lift what they name. A key may tell apart what Triton does not, never the reverse.
+The first launch under each key goes Triton's way. So does every launch where the version is not one that was read
+(:data:`KNOWN_VERSIONS`), and every one whose arguments are of other kinds. Triton's launch hooks are not called.
+
+All that is private to Triton and used outside tests stands in this module.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, reduce
+from operator import attrgetter, itemgetter, or_
+from typing import Any, Final
+
+import torch
+
+from .tuning import Config
+
+logger = logging.getLogger(__name__)
+
+KNOWN_VERSIONS: Final = ("3.6", "3.7")
+"""Of Triton, whose sources say that a kernel can be started this way."""
+MOST_KEYS: Final = 4096
+"""Kept of a signature; then all are forgotten. Integers stand in them as they are."""
+
+Start = Callable[[int, int, int, int, list[Any]], None]
+"""Takes a grid, a stream and the kernel's arguments, tensors as addresses."""
+
+_data_ptr = torch.Tensor.data_ptr
+_dtype = attrgetter("dtype")
+_LEAST_INT32, _MOST_INT32, _MOST_INT64 = -(1 << 31), (1 << 31) - 1, (1 << 63) - 1
+
+
+class Launcher:
+    """What was compiled of one kernel."""
+
+    def __init__(self, kernel: Any) -> None:
+        """``kernel``: a ``triton.jit`` function."""
+        self._kernel = kernel
+        self._signatures: dict[tuple[Any, ...], _Signature | None] = {}
+
+    def start(self, grid: Sequence[int], args: Sequence[Any], config: Config, constants: Mapping[str, Any]) -> None:
+        """As ``kernel[grid](*args, **sizes and options of config, **constants)``."""
+        values = tuple(constants.values())
+        kind = (config, *map(type, args), *constants, *values, *map(type, values))
+        try:
+            signature = self._signatures[kind]
+        except KeyError:
+            signature = self._signatures[kind] = _Signature.of(self._kernel, args, config, constants)
+        if signature is None:
+            start_slowly(self._kernel, grid, args, config, constants)
+            return
+        driver = _drivers().active
+        device = driver.get_current_device()
+        addresses = list(map(_data_ptr, signature.take_tensors(args)))
+        key = device, *signature.key(args, addresses)
+        start = signature.starts.get(key)
+        if start is None:
+            start = signature.known(key)
+            if start is None:
+                signature.keep(key, starter(start_slowly(self._kernel, grid, args, config, constants)))
+                return
+        given = list(args)
+        for place, address in zip(signature.tensors, addresses, strict=True):
+            given[place] = address
+        given += signature.tail
+        x, y, z = (*grid, 1, 1)[:3]
+        start(x, y, z, driver.get_current_stream(device), given)
+
+
+def start_slowly(
+    kernel: Any, grid: Sequence[int], args: Sequence[Any], config: Config, constants: Mapping[str, Any]
+) -> Any:
+    """Triton's own way; returns what it compiled."""
+    return kernel[tuple(grid)](*args, **{**config.sizes, **constants}, **config.options)
+
+
+class _Signature:
+    """Arguments of these types, given in order, and constants of these values."""
+
+    __slots__ = ("_aligned", "_compiled", "_fixed", "_free", "_ints", "starts", "tail", "take_tensors", "tensors")
+
+    def __init__(self, kernel: Any, args: Sequence[Any], tail: list[Any]) -> None:
+        params = kernel.params[: len(args)]
+        kinds = [_kind(value, param) for value, param in zip(args, params, strict=True)]
+
+        def places(*wanted: str) -> list[int]:
+            return [place for place, kind in enumerate(kinds) if kind in wanted]
+
+        self.tensors = places("aligned tensor", "tensor")
+        self.take_tensors = _take(self.tensors)
+        self._aligned = [kinds[place] == "aligned tensor" for place in self.tensors]
+        self._ints = _take(places("value"))
+        self._free = _take(places("free"))
+        self._fixed = _take(places("constant"))
+        self.tail = tail
+        self.starts: dict[tuple[Any, ...], Start] = {}
+        """By device and key."""
+        self._compiled: dict[tuple[Any, ...], Start] = {}
+        """By the same, in which integers are what Triton makes of them."""
+
+    @classmethod
+    def of(cls, kernel: Any, args: Sequence[Any], config: Config, constants: Mapping[str, Any]) -> "_Signature | None":
+        """None where launches go Triton's way."""
+        if not direct() or getattr(kernel, "pre_run_hooks", True):
+            return None
+        given = {**config.sizes, **constants}
+        rest = kernel.params[len(args) :]
+        if any(not param.is_constexpr or (param.name not in given and not param.has_default) for param in rest):
+            return None
+        if any(_kind(value, param) is None for value, param in zip(args, kernel.params, strict=False)):
+            return None
+        return cls(kernel, args, [given.get(param.name, param.default) for param in rest])
+
+    def key(self, args: Sequence[Any], addresses: list[int]) -> tuple[Any, ...]:
+        """What Triton specialises of ``args``, whose tensors lie at ``addresses``; integers as they are."""
+        dtypes = tuple(map(_dtype, self.take_tensors(args)))
+        crooked: tuple[bool, ...] = ()
+        if reduce(or_, addresses, 0) & 15:
+            pairs = zip(addresses, self._aligned, strict=True)
+            crooked = tuple([matters and address & 15 != 0 for address, matters in pairs])
+        wide: tuple[str, ...] = ()
+        free = self._free(args)
+        if free and not (min(free) >= _LEAST_INT32 and max(free) <= _MOST_INT32):
+            wide = tuple(map(_width, free))
+        fixed = self._fixed(args)
+        return self._ints(args), dtypes, crooked, wide, fixed, tuple(map(type, fixed))
+
+    def known(self, key: tuple[Any, ...]) -> Start | None:
+        """What is kept under a key with other integers that Triton makes the same of; kept under this one too."""
+        start = self._compiled.get(_classed(key))
+        if start is not None:
+            self.keep(key, start)
+        return start
+
+    def keep(self, key: tuple[Any, ...], start: Start) -> None:
+        if len(self.starts) >= MOST_KEYS:
+            self.starts.clear()
+        self.starts[key] = self._compiled[_classed(key)] = start
+
+
+def _classed(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    device, ints, *rest = key
+    return device, tuple(["1" if number == 1 else (number & 15 == 0, _width(number)) for number in ints]), *rest
+
+
+def _kind(value: Any, param: Any) -> str | None:
+    """What of ``value`` Triton compiles for; None for one that is of a kind unknown here."""
+    if param.is_constexpr:
+        return "constant"
+    if isinstance(value, torch.Tensor):
+        loose = param.do_not_specialize or param.do_not_specialize_on_alignment
+        return "tensor" if loose else "aligned tensor"
+    if type(value) is int:
+        return "free" if param.do_not_specialize else "value"
+    return "type" if value is None or type(value) in (float, bool) else None
+
+
+def _width(number: int) -> str:
+    if _LEAST_INT32 <= number <= _MOST_INT32:
+        return "i32"
+    return "i64" if number <= _MOST_INT64 else "u64"
+
+
+def _take(places: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What stands at these places of a sequence."""
+    if not places:
+        return lambda _: ()
+    if len(places) == 1:
+        place = places[0]
+        return lambda values: (values[place],)
+    return itemgetter(*places)
+
+
+@cache
+def direct() -> bool:
+    """Whether the installed Triton is one whose kernels are started directly."""
+    import triton  # late: heavy
+
+    version = ".".join(triton.__version__.split(".")[:2])
+    if version not in KNOWN_VERSIONS:
+        logger.warning(
+            "Triton %s is not a version whose kernels can be started directly: each launch takes some 20 µs longer",
+            triton.__version__,
+        )
+    return version in KNOWN_VERSIONS
+
+
+@cache
+def _drivers() -> Any:
+    from triton.runtime import driver  # late: heavy
+
+    return driver
+
+
+def starter(compiled: Any) -> Start:
+    """How to start what Triton compiled, and has loaded."""
+    from triton.backends.nvidia.driver import CudaLauncher  # late: heavy
+
+    run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+    bare = type(run) is CudaLauncher and run.global_scratch_size == 0 and run.profile_scratch_size == 0
+    if not bare:
+
+        def start(x: int, y: int, z: int, stream: int, args: list[Any]) -> None:
+            run(x, y, z, stream, function, packed, None, None, None, *args)
+
+        return start
+    launch, flags = run.launch, (run.launch_cooperative_grid, run.launch_pdl)
+    if hasattr(run, "arg_annotations"):  # from 3.7
+        behind = packed, None, None, None, None, None, run.arg_annotations, run.kernel_signature
+
+        def start_listed(x: int, y: int, z: int, stream: int, args: list[Any]) -> None:
+            launch(x, y, z, stream, function, *flags, *behind, args)
+
+        return start_listed
+    before = None, None, packed, None, None, None
+
+    def start_flat(x: int, y: int, z: int, stream: int, args: list[Any]) -> None:
+        launch(x, y, z, stream, function, *flags, *before, *args)
+
+    return start_flat
