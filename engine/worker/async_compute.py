@@ -23,17 +23,17 @@ from .caches import BlockCopier
 from .device import Device, Mark
 from .device_sampler import DeviceSampler, NewSamplingParams
 from .device_step import DeviceStep, RowBuffers
-from .graphs import Body, DecodeGraph, DecodeGraphs, StallBudget
+from .graphs import Body, GraphSize, StallBudget, StepGraph, StepGraphs
 from .logprobs import LogprobTensors
 from .masks import slot_masks
 from .media_rows import MediaRows, PlacedRow
 from .pending import Pending, PromptPart
 from .pinned import PinnedPool, StepMemory
-from .prepare_inputs import StepNumbers, no_rows, number_step, pad_decodes
+from .prepare_inputs import StepNumbers, no_rows, number_step, pad_step
 from .row_states import RowStates
 from .rows import PromptWork, RowTable
 from .runner import ModelRunner
-from .staged_step import StagedStep, changes, no_changes, pad_updates, stage
+from .staged_step import StagedStep, changes, no_changes, stage
 from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
 
 MAX_PENDING = 2
@@ -91,7 +91,7 @@ class Launched:
     inputs: Inputs
     raw: torch.Tensor | None
     """Logits of the rows that ask for log-probabilities."""
-    graph: DecodeGraph | None
+    graph: StepGraph | None
     """What draws; None where no graph does."""
     top_logprobs: list[int | None]
     prompts: list[PromptPart]
@@ -132,14 +132,15 @@ class AsyncCompute:
         max_model_len: int,
         block_size: int,
         max_num_batched_tokens: int,
-        graph_sizes: Sequence[int] = (),
+        graph_sizes: Sequence[GraphSize] = (),
         graph_stall: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         states: RowStates | None = None,
         media: MediaRows | None = None,
     ) -> None:
-        """``graph_sizes``: rows of the decode steps that :meth:`advance` captures, none above ``slots``. ``states`` of
-        the rows, where the model keeps any, and their ``media``: the runner's too, which enters and releases them."""
+        """``graph_sizes``: the steps that :meth:`advance` captures, in this order, none of more decode rows than
+        ``slots``. ``states`` of the rows, where the model keeps any, and their ``media``: the runner's too, which
+        enters and releases them."""
         self._device = device
         self._slots = slots
         self._states = states
@@ -150,18 +151,19 @@ class AsyncCompute:
         self._null_block = caches[0].k.shape[0] - 1
         columns = self.rows.blocks.shape[2]
         vocab_size = self._vocab_size = model.config.vocab_size
-        self._buffers = RowBuffers.make(slots, columns, vocab_size, self._null_block, device.torch_device, groups)
+        rows = max([slots, *(size.rows for size in graph_sizes)])
+        place = device.torch_device
+        self._buffers = RowBuffers.make(slots, rows, columns, vocab_size, self._null_block, place, groups)
         self._sampler = DeviceSampler(vocab_size, slots, device.torch_device)
         self._changed = _NOTHING_CHANGED
         self._logprobs = LogprobReader(model, device)
         self._step = DeviceStep(model, caches, self._buffers, self._sampler, max_model_len, states)
-        tokens = max(max_num_batched_tokens, slots)
-        largest = replace(self._graph_shape(slots), tokens=tokens, logprob_rows=slots)
-        self._staging = Staging(device, staged_bytes(largest) + _SPARE_BYTES)
+        tokens = max([max_num_batched_tokens, slots, *(size.tokens for size in graph_sizes)])
+        self._staging = Staging(device, staged_bytes(self._largest(rows, tokens)) + _SPARE_BYTES)
         self._pinned = PinnedPool(device)
-        self._spare_outputs = deque(device.pinned(slots, torch.int64) for _ in range(MAX_PENDING))
+        self._spare_outputs = deque(device.pinned(rows, torch.int64) for _ in range(MAX_PENDING))
         budget = StallBudget(graph_stall, clock)
-        self._graphs = DecodeGraphs(device, graph_sizes, self.warm_decode, self._graph_bodies, budget, clock)
+        self._graphs = StepGraphs(device, graph_sizes, self.warm, self._graph_bodies, budget, clock)
         self._finished_at = 0.0
 
     @property
@@ -175,8 +177,8 @@ class AsyncCompute:
         return MAX_PENDING - len(self._spare_outputs)
 
     @property
-    def captured(self) -> list[int]:
-        """Sizes of decode steps that run as graphs, ascending."""
+    def captured(self) -> list[GraphSize]:
+        """The steps that run as graphs, from few tokens to many."""
         return self._graphs.captured
 
     def enter(self, plan: StepPlan) -> None:
@@ -220,8 +222,10 @@ class AsyncCompute:
         media = None
         if self._media is not None and self._media.concerns(plan.rows):
             numbers, media = _with_media(numbers, plan, self._media)
-        for_graph = None if parts or media else self._staged_for_graph(numbers, changed, top_logprobs)
-        staged = for_graph or stage(numbers, changed, top_logprobs, self._states)
+        graph = None if parts or media else self._graph_for(numbers)
+        staged = None if graph is None else self._staged_for(graph.size, numbers, changed, top_logprobs)
+        if staged is None:
+            graph, staged = None, stage(numbers, changed, top_logprobs, self._states)
 
         memory = self._pinned.step()
         inputs = self._staging.send(staged.shape, staged.sections, memory)
@@ -229,10 +233,10 @@ class AsyncCompute:
             self._sampler.enter(
                 inputs.sampling_slots, inputs.sampling_params, inputs.sampling_data, entered.table_writes
             )
-        graph = None
+        if staged.shape.updates:
+            self._step.update_tables(inputs)
         prompts: list[PromptPart] = []
-        if for_graph is not None:
-            graph = self._graphs[staged.shape.rows]
+        if graph is not None:
             graph.forward.replay()
             raw = self._raw_logits(inputs)
         else:
@@ -297,9 +301,10 @@ class AsyncCompute:
 
     @torch.inference_mode()
     def advance(self, *, busy: bool) -> float | None:
-        """Captures one more size of decode steps, or takes a step towards it, if there is time for it now.
+        """Captures one more graph, or takes a step towards it, if there is time for it now.
 
         ``busy`` says that steps run or wait. Returns seconds until there may be time again, None when all is done.
+        Raises :class:`.graphs.CaptureError`.
         """
         return self._graphs.advance(busy=busy)
 
@@ -312,42 +317,31 @@ class AsyncCompute:
             begin = (group * (self._slots + 1) + slot) * columns + first
             yield from range(begin, begin + count // self._groups)
 
-    def _staged_for_graph(
-        self, numbers: StepNumbers, changed: Mapping[str, Numbers], top_logprobs: list[int | None]
+    def _graph_for(self, numbers: StepNumbers) -> StepGraph | None:
+        shape, decodes = numbers.shape, numbers.decode_rows
+        return self._graphs.graph_for(decodes, shape.rows - decodes, shape.tokens - decodes)
+
+    def _staged_for(
+        self, size: GraphSize, numbers: StepNumbers, changed: Mapping[str, Numbers], top_logprobs: list[int | None]
     ) -> StagedStep | None:
-        """The step filled up to a captured size; None where no graph can run it."""
-        rows = numbers.shape.rows
-        if numbers.decode_rows < rows or (size := self._graphs.size_for(rows)) is None:
-            return None
-        spare = size * self._groups - len(changed["update_at"])
-        if spare < 0:
-            return None
-        padded = self._padded(numbers, size)
-        staged = stage(padded, self._padded_updates(changed, spare), top_logprobs, self._states)
+        """The step filled up to the size of a graph; None where it brings more than fits where graphs read."""
+        staged = stage(self._padded(numbers, size), changed, top_logprobs, self._states)
         return staged if self._staging.fits(staged.shape) else None
 
-    def _padded(self, numbers: StepNumbers, size: int) -> StepNumbers:
-        block_size = self.rows.block_size
-        return pad_decodes(
+    def _padded(self, numbers: StepNumbers, size: GraphSize) -> StepNumbers:
+        return pad_step(
             numbers,
             size,
             null_slot=self._slots,
             null_block=self._null_block,
-            block_size=block_size,
+            block_size=self.rows.block_size,
             groups=self._groups,
         )
-
-    def _padded_updates(self, changed: Mapping[str, Numbers], spare: int) -> dict[str, Numbers]:
-        """With ``spare`` further entries, of the null row, that say what is there already."""
-        null_at = self._slots * self.rows.blocks.shape[2]
-        return pad_updates(changed, spare, at=null_at, to=self._null_block)
 
     # ---- on the device
 
     def _forward(self, staged: StagedStep, inputs: Inputs, media: MediaBatch | None) -> torch.Tensor:
         """Hidden states; logits are left in their buffer."""
-        if staged.shape.updates:
-            self._step.update_tables(inputs)
         hidden = self._step.forward(
             inputs,
             staged.shape,
@@ -366,20 +360,21 @@ class AsyncCompute:
 
     # ---- graphs
 
-    def _graph_shape(self, size: int) -> Shape:
-        groups, states = self._groups, 0 if self._states is None else size
-        return Shape(rows=size, tokens=size, draws=size, updates=size * groups, groups=groups, state_rows=states)
+    def _largest(self, rows: int, tokens: int) -> Shape:
+        """Of a step with block tables that grow in every row."""
+        updates, states = rows * self._groups, 0 if self._states is None else rows
+        return Shape(rows, tokens, rows, updates, rows, groups=self._groups, state_rows=states)
 
-    def _graph_bodies(self, size: int) -> tuple[Body, Body]:
-        shape = self._graph_shape(size)
+    def _graph_bodies(self, size: GraphSize) -> tuple[Body, Body]:
+        states = 0 if self._states is None else size.rows
+        shape = Shape(size.rows, size.tokens, size.draws, groups=self._groups, state_rows=states)
         inputs = self._staging.fixed_inputs(shape)
-        return lambda: self._step.decode(inputs, shape), lambda: self._step.draw(inputs, size)
+        return lambda: self._step.whole(inputs, shape, size), lambda: self._step.draw(inputs, size.draws)
 
     @torch.inference_mode()
-    def warm_decode(self, size: int) -> None:
-        """Queues a decode step of so many rows of nobody, as its graph will run, with contexts of any length."""
-        changed = self._padded_updates(no_changes(), size * self._groups)
-        staged = stage(self._padded(no_rows(), size), changed, [], self._states)
+    def warm(self, size: GraphSize) -> None:
+        """Queues a step of nobody of this size, as its graph will run, with contexts of any length."""
+        staged = stage(self._padded(no_rows(), size), no_changes(), [], self._states)
         self._staging.send(staged.shape, staged.sections, self._pinned.step())
         for body in self._graph_bodies(size):
             body()

@@ -13,6 +13,7 @@ from stentor.kernels import AttentionBatch
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch
 from ..models.decoder import Decoder
 from .device_sampler import DeviceSampler
+from .graphs import GraphSize
 from .row_states import RowStates
 from .staging import Inputs, Shape
 
@@ -24,24 +25,25 @@ class RowBuffers:
     tables: torch.Tensor
     """int32 [groups, slots + 1, blocks]: block tables; the last row is nobody's and leads to the null block."""
     batch_tables: torch.Tensor
-    """int32 [groups, slots, blocks]: those of a step's rows, in their order."""
+    """int32 [groups, rows, blocks]: those of a step's rows, in their order."""
     last_token: torch.Tensor
     """int64 [slots + 1]: what each row drew last."""
     logits: torch.Tensor
-    """float32 [slots, vocabulary]: of the rows that draw."""
+    """float32 [rows, vocabulary]: of the rows that draw."""
     sampled_token_ids: torch.Tensor
-    """int64 [slots]: what they drew."""
+    """int64 [rows]: what they drew."""
 
     @classmethod
     def make(
-        cls, slots: int, blocks: int, vocab_size: int, null_block: int, place: torch.device, groups: int = 1
+        cls, slots: int, rows: int, blocks: int, vocab_size: int, null_block: int, place: torch.device, groups: int = 1
     ) -> "RowBuffers":
+        """``rows``: those of a step at most, padding included."""
         return cls(
             tables=torch.full((groups, slots + 1, blocks), null_block, dtype=torch.int32, device=place),
-            batch_tables=torch.zeros((groups, slots, blocks), dtype=torch.int32, device=place),
+            batch_tables=torch.zeros((groups, rows, blocks), dtype=torch.int32, device=place),
             last_token=torch.zeros(slots + 1, dtype=torch.int64, device=place),
-            logits=torch.zeros((slots, vocab_size), dtype=torch.float32, device=place),
-            sampled_token_ids=torch.zeros(slots, dtype=torch.int64, device=place),
+            logits=torch.zeros((rows, vocab_size), dtype=torch.float32, device=place),
+            sampled_token_ids=torch.zeros(rows, dtype=torch.int64, device=place),
         )
 
     @property
@@ -127,8 +129,13 @@ class DeviceStep:
         slots = inputs.draw_slots.masked_fill(inputs.draw_slots < 0, nobody)
         buffers.last_token.index_copy_(0, slots, sampled_token_ids)
 
-    def decode(self, inputs: Inputs, shape: Shape) -> None:
-        """Forward and logits of decode rows alone, with lengths that only the device knows."""
-        self.update_tables(inputs)
-        hidden = self.forward(inputs, shape, decode_rows=shape.rows, max_query_len=1, max_seq_len=self._max_seq_len)
-        self.logits(hidden)
+    def whole(self, inputs: Inputs, shape: Shape, size: GraphSize) -> None:
+        """Forward and logits of a step that was filled up to ``size``, with lengths that only the device knows."""
+        hidden = self.forward(
+            inputs,
+            shape,
+            decode_rows=size.decodes,
+            max_query_len=max(1, size.prompt_tokens),
+            max_seq_len=self._max_seq_len,
+        )
+        self.logits(hidden.index_select(0, inputs.logits_indices) if size.prompt_tokens else hidden)

@@ -1,10 +1,11 @@
-"""Decode steps as captured graphs: which sizes there are, which one a step takes, and when they are captured."""
+"""Steps as captured graphs: which sizes there are, which one a step takes, and when they are captured."""
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from stentor.protocols.ipc.config import WorkerConfig
 
@@ -15,31 +16,120 @@ logger = logging.getLogger(__name__)
 
 Body = Callable[[], None]
 
-_SMALL_SIZES = (1, 2, 4, 8, 16, 24, 32)
-_FINE_UP_TO = 256
+_SMALL_SIZES: Final = (1, 2, 4, 8, 16, 24, 32)
+_FINE_UP_TO: Final = 256
 _FINE, _COARSE = 8, 32
+_TOKENS_A_PROMPT: Final = 16
+"""So many tokens of a size hold one more prompt, up to :data:`_MOST_PROMPTS`."""
+_MOST_PROMPTS: Final = 16
+_FREE_TOKENS: Final = 256
+"""A step of so few tokens reads the weights for longer than it multiplies: padding up to here costs little."""
+_MOST_PADDING: Final = 128
+"""Tokens that a larger step may be filled up with: for more, running it eagerly takes less."""
+
+
+class CaptureError(Exception):
+    """A graph could not be captured. What the device's allocator and stream are in afterwards nobody knows: the process
+    must end, and another go on without graphs."""
+
+
+@dataclass(frozen=True)
+class GraphSize:
+    """The steps that one graph can run: any with as many rows that decode, and as many tokens of prompts, or fewer."""
+
+    decodes: int
+    """Rows of one token each."""
+    prompt_tokens: int = 0
+    """Of all prompts together; 0: the graph is of decode rows alone."""
+
+    @property
+    def prompts(self) -> int:
+        """Rows that are no decode rows."""
+        if not self.prompt_tokens:
+            return 0
+        return min(max(1, self.prompt_tokens // _TOKENS_A_PROMPT), _MOST_PROMPTS)
+
+    @property
+    def rows(self) -> int:
+        """Decode rows, prompts, and behind these one of nobody that has the tokens by which prompts are padded."""
+        return self.draws + (self.prompt_tokens > 0)
+
+    @property
+    def draws(self) -> int:
+        """A token is drawn for every row but the last of nobody."""
+        return self.decodes + self.prompts
+
+    @property
+    def tokens(self) -> int:
+        return self.decodes + self.prompt_tokens
+
+    def holds(self, decodes: int, prompts: int, prompt_tokens: int) -> bool:
+        return self.decodes >= decodes and self.prompts >= prompts and self.prompt_tokens >= prompt_tokens
+
+    def __str__(self) -> str:
+        beside = f" and {self.prompt_tokens} tokens of prompts" if self.prompt_tokens else ""
+        return f"{self.decodes} decoding rows{beside}"
 
 
 def default_sizes(max_rows: int) -> list[int]:
-    """Ascending, up to ``max_rows``: close to each other, so that little of a step is padding."""
+    """Decode rows, ascending, up to ``max_rows``: close to each other, so that little of a step is padding."""
     fine = range(_SMALL_SIZES[-1] + _FINE, _FINE_UP_TO + 1, _FINE)
     coarse = range(_FINE_UP_TO + _COARSE, max_rows, _COARSE)
     return [*(size for size in (*_SMALL_SIZES, *fine, *coarse) if size < max_rows), max_rows]
 
 
-def graph_sizes(config: WorkerConfig) -> list[int]:
-    """Rows of the decode steps to capture, ascending; none where graphs are off, or where workers split the model:
-    each captures when it has time, and what it captures would wait for the others."""
+def mixed_sizes(decodes: Iterable[int], most_tokens: int, budget: int) -> list[GraphSize]:
+    """Steps with prompts of up to ``most_tokens``, alone and beside so many ``decodes``, which are few: every further
+    one is a graph for each number of tokens. None that a step of at most ``budget`` tokens would never take."""
+    most_tokens = min(most_tokens, budget)
+    if most_tokens <= 0:
+        return []
+    steps = (16, 64, 128, 192, *range(256, most_tokens, 128))
+    tokens = [*(size for size in steps if size < most_tokens), most_tokens]
+    rows = sorted({0, *decodes})
+    return [
+        GraphSize(some, count)
+        for some, least in zip(rows, (0, *(each + 1 for each in rows)), strict=False)
+        for count, fewest in zip(tokens, (1, *(each + 1 for each in tokens)), strict=False)
+        if least + fewest <= budget
+    ]
+
+
+def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
+    """The steps to capture, in this order; none where graphs are off, or where workers split the model: each captures
+    when it has time, and what it captures would wait for the others.
+
+    The largest comes first, in whose memory all others find room for their temporaries. Of the rest the most useful
+    ones: decode steps, then prompts, few decoding rows beside them before many. Of each kind the largest is first,
+    since all that are smaller can run in it until they have one of their own.
+    """
     if not config.cuda_graphs or config.tensor_parallel_size > 1:
         return []
-    if not config.cuda_graph_sizes:
-        return default_sizes(config.max_num_seqs)
-    wrong = [size for size in config.cuda_graph_sizes if not 1 <= size <= config.max_num_seqs]
-    if wrong:
-        raise SetupError(
-            f"--cuda-graph-sizes {wrong[0]}: expected 1 to the {config.max_num_seqs} rows of --max-num-seqs"
-        )
-    return sorted(set(config.cuda_graph_sizes))
+    most = config.max_num_seqs
+    decodes = sorted(set(config.cuda_graph_sizes)) or default_sizes(most)
+    if wrong := [size for size in decodes if not 1 <= size <= most]:
+        raise SetupError(f"--cuda-graph-sizes {wrong[0]}: expected 1 to the {most} rows of --max-num-seqs")
+    beside = decodes if config.cuda_graph_sizes else [1, *(size for size in _powers_of_four(most) if size < most), most]
+    mixed = mixed_sizes(beside, config.cuda_graph_prompt_tokens, config.max_num_batched_tokens)
+    ordered = [
+        *(GraphSize(rows) for rows in reversed(decodes)),
+        *sorted(mixed, key=lambda size: (size.decodes, -size.prompt_tokens)),
+    ]
+    largest = max(ordered, key=lambda size: (size.tokens, size.rows))
+    return [largest, *(size for size in ordered if size != largest)]
+
+
+def _powers_of_four(most: int) -> Iterable[int]:
+    """4, 16, and from there each power of two, up to ``most``."""
+    size = 4
+    while size <= most:
+        yield size
+        size *= 4 if size < 16 else 2
+
+
+def within_rows(sizes: Iterable[GraphSize], rows: int) -> list[GraphSize]:
+    """The same in their order, where no more than so many rows can run."""
+    return list(dict.fromkeys(GraphSize(min(size.decodes, rows), size.prompt_tokens) for size in sizes))
 
 
 class StallBudget:
@@ -70,57 +160,62 @@ class StallBudget:
 
 
 @dataclass(frozen=True)
-class DecodeGraph:
+class StepGraph:
     """Two graphs, since rows with a grammar get their masks between them."""
 
+    size: GraphSize
     forward: Graph
     draw: Graph
 
 
-class DecodeGraphs:
+class StepGraphs:
     """The dispatcher: it alone knows which sizes are captured.
 
-    Sizes are taken largest first, so that the smaller ones find the memory of temporaries in the pool that the
-    largest has filled. Each takes two pieces of work: a run without a graph, in which kernels are compiled
-    and libraries choose theirs, and then the capture.
+    Each takes two pieces of work: a run without a graph, in which kernels are compiled and libraries choose theirs, and
+    then the capture.
     """
 
     def __init__(
         self,
         device: Device,
-        sizes: Iterable[int],
-        warm: Callable[[int], None],
-        bodies: Callable[[int], tuple[Body, Body]],
+        sizes: Sequence[GraphSize],
+        warm: Callable[[GraphSize], None],
+        bodies: Callable[[GraphSize], tuple[Body, Body]],
         budget: StallBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``warm`` runs a step of so many rows of nobody; ``bodies`` gives its forward and draw, to be captured."""
+        """``sizes`` in the order in which they are captured. ``warm`` runs a step of nobody of a size; ``bodies`` gives
+        its forward and draw, to be captured."""
         self._device = device
-        self._waiting = sorted(set(sizes))
-        self._warmed: int | None = None
+        self._waiting = list(sizes)[::-1]
+        self._warmed: GraphSize | None = None
         self._warm = warm
         self._bodies = bodies
         self._budget = budget
         self._clock = clock
-        self._captured: dict[int, DecodeGraph] = {}
-        self._sizes: list[int] = []
+        self._captured: list[StepGraph] = []
+        """From few tokens to many."""
 
     @property
-    def captured(self) -> list[int]:
-        """Ascending."""
-        return list(self._sizes)
+    def captured(self) -> list[GraphSize]:
+        """From few tokens to many."""
+        return [graph.size for graph in self._captured]
 
     @property
     def finished(self) -> bool:
         """Whether no size waits to be captured."""
         return not self._waiting
 
-    def size_for(self, rows: int) -> int | None:
-        """The smallest captured size that holds so many rows; None where there is none."""
-        return next((size for size in self._sizes if size >= rows), None)
-
-    def __getitem__(self, size: int) -> DecodeGraph:
-        return self._captured[size]
+    def graph_for(self, decodes: int, prompts: int = 0, prompt_tokens: int = 0) -> StepGraph | None:
+        """The one with the least padding for a step of so many rows that decode, and of prompts; None where none holds
+        it, or where padding would take longer than what a graph saves. Decode steps take those of decode rows alone."""
+        real = decodes + prompt_tokens
+        for graph in self._captured:
+            size = graph.size
+            if (size.prompt_tokens > 0) == (prompt_tokens > 0) and size.holds(decodes, prompts, prompt_tokens):
+                suits = not prompt_tokens or size.tokens <= _FREE_TOKENS or size.tokens - real <= _MOST_PADDING
+                return graph if suits else None
+        return None
 
     def advance(self, *, busy: bool) -> float | None:
         """Does the next piece of work if it may be done now.
@@ -130,6 +225,9 @@ class DecodeGraphs:
 
         Returns:
             seconds until the next may be done, None when all is.
+
+        Raises:
+            CaptureError: no further step may run on this device.
         """
         if self.finished:
             return None
@@ -151,15 +249,13 @@ class DecodeGraphs:
                 self._warmed = size
                 return
             forward, draw = self._bodies(size)
-            graph = DecodeGraph(self._device.capture(forward), self._device.capture(draw))
-        except RuntimeError:
-            # steps run without graphs as they did so far; a device that is broken says so in the next one
-            logger.exception("decode steps of up to %d rows run without graphs: capturing one failed", size)
+            graph = StepGraph(size, self._device.capture(forward), self._device.capture(draw))
+        except Exception as error:
             self._waiting.clear()
-            return
+            raise CaptureError(f"capturing a CUDA graph of {size} failed: {type(error).__name__}") from error
         self._waiting.pop()
-        self._captured[size] = graph
-        self._sizes = sorted(self._captured)
-        logger.debug("captured decode steps of %d rows", size)
+        self._captured.append(graph)
+        self._captured.sort(key=lambda graph: (graph.size.tokens, graph.size.rows))
+        logger.debug("captured a graph of %s", size)
         if self.finished:
-            logger.info("decode steps of up to %d rows run as graphs of %d sizes", self._sizes[-1], len(self._sizes))
+            logger.info("%d graphs are captured, the largest of %s", len(self._captured), self._captured[-1].size)

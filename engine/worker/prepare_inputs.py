@@ -6,6 +6,7 @@ import numpy as np
 
 from stentor.protocols.ipc.steps import RowStep
 
+from .graphs import GraphSize
 from .rows import Int64, RowTable, lay_out
 from .staging import Numbers, Shape
 
@@ -23,6 +24,8 @@ class StepNumbers:
     max_seq_len: int
     starts: dict[int, int]
     """Slot → index of its first token."""
+    draw_rows: Int64
+    """Which rows draw, ascending; of a padded step, those that are somebody's."""
     places: list[int]
     """Where each drawn token of the plan, in its order, stands among the draws."""
 
@@ -61,40 +64,58 @@ def number_step(rows: list[RowStep], table: RowTable) -> StepNumbers:
         max_query_len=int(layout.lengths.max()),
         max_seq_len=int(seq_lens.max()),
         starts=dict(zip(slots.tolist(), query_start.tolist(), strict=False)),
+        draw_rows=draws,
         places=_places(order, draws),
     )
 
 
-def pad_decodes(
-    numbers: StepNumbers, size: int, *, null_slot: int, null_block: int, block_size: int, groups: int = 1
+def pad_step(
+    numbers: StepNumbers, size: GraphSize, *, null_slot: int, null_block: int, block_size: int, groups: int = 1
 ) -> StepNumbers:
-    """A step of decode rows alone, filled up to ``size`` rows that belong to nobody; every row is drawn for."""
-    count = numbers.shape.rows
+    """The step filled up to ``size``, which holds it: with decode rows that belong to nobody behind its own, and with
+    prompts of no token and, in the last row, with tokens of nobody behind its prompts. Every row but the last is drawn
+    for."""
     old = numbers.sections
-    extra = size - count
-    draw_slots = np.full(size, -1, dtype=np.int64)
-    draw_slots[old["logits_indices"]] = old["draw_slots"]
+    decodes, real = numbers.decode_rows, numbers.shape.tokens
+
+    def filled(values: Numbers, length: int, nothing: int | Numbers) -> Numbers:
+        """Decode rows from the front, prompts from where the graph has them."""
+        found = np.empty(length, dtype=values.dtype)
+        found[:] = nothing
+        found[:decodes] = values[:decodes]
+        found[size.decodes : size.decodes + len(values) - decodes] = values[decodes:]
+        return found
+
     # each in a place of its own, as far as a block goes: the writes of many to one place would queue up
-    nowhere = null_block * block_size + np.arange(extra, dtype=np.int64) % block_size
-    kv_slots = [np.concatenate((own, nowhere)) for own in old["kv_slots"].reshape(groups, count)]
-    none = np.zeros(extra, dtype=np.int64)
+    nowhere = null_block * block_size + np.arange(size.tokens, dtype=np.int64) % block_size
+    kv_slots = [filled(own, size.tokens, nowhere) for own in old["kv_slots"].reshape(groups, real)]
+    query_start = np.arange(size.rows + 1, dtype=np.int32)
+    if size.prompt_tokens:
+        ends = old["query_start"][decodes + 1 :] + np.int32(size.decodes - decodes)
+        query_start[size.decodes + 1 :] = size.decodes + real - decodes  # prompts of no token end where all do
+        query_start[size.decodes + 1 : size.decodes + 1 + len(ends)] = ends
+        query_start[-1] = size.tokens
+    draws = np.where(numbers.draw_rows < decodes, numbers.draw_rows, numbers.draw_rows + size.decodes - decodes)
+    draw_slots = np.full(size.draws, -1, dtype=np.int64)
+    draw_slots[draws] = old["draw_slots"]
     return StepNumbers(
         sections={
-            "tokens": np.concatenate((old["tokens"], none)),
-            "positions": np.concatenate((old["positions"], none)),
+            "tokens": filled(old["tokens"], size.tokens, 0),
+            "positions": filled(old["positions"], size.tokens, 0),
             "kv_slots": np.concatenate(kv_slots),
-            "row_slots": np.concatenate((old["row_slots"], none + null_slot)),
-            "logits_indices": np.arange(size, dtype=np.int64),
+            "row_slots": filled(old["row_slots"], size.rows, null_slot),
+            "logits_indices": np.maximum(query_start[1 : size.draws + 1].astype(np.int64) - 1, 0),
             "draw_slots": draw_slots,
-            "query_start": np.arange(size + 1, dtype=np.int32),
-            "seq_lens": np.concatenate((old["seq_lens"], none.astype(np.int32))),
+            "query_start": query_start,
+            "seq_lens": filled(old["seq_lens"], size.rows, 0),
         },
-        shape=Shape(rows=size, tokens=size, draws=size, groups=groups),
-        decode_rows=size,
-        max_query_len=1,
+        shape=Shape(rows=size.rows, tokens=size.tokens, draws=size.draws, groups=groups),
+        decode_rows=size.decodes,
+        max_query_len=max(1, size.prompt_tokens),
         max_seq_len=numbers.max_seq_len,
         starts=numbers.starts,
-        places=[int(old["logits_indices"][place]) for place in numbers.places],
+        draw_rows=draws,
+        places=[int(draws[place]) for place in numbers.places],
     )
 
 
@@ -105,7 +126,7 @@ def no_rows() -> StepNumbers:
         ("tokens", "positions", "kv_slots", "row_slots", "logits_indices", "draw_slots"), empty
     )
     sections |= {"query_start": np.zeros(1, dtype=np.int32), "seq_lens": none}
-    return StepNumbers(sections, Shape(0, 0, 0), 0, 0, 0, {}, [])
+    return StepNumbers(sections, Shape(0, 0, 0), 0, 0, 0, {}, empty, [])
 
 
 def _check(slots: Int64, lengths: Int64, seq_lens: Int64, table: RowTable) -> None:

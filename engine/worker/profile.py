@@ -9,6 +9,7 @@ from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 from .async_compute import AsyncCompute, AsyncRunner
 from .device import Device
+from .graphs import GraphSize
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class MemoryProfile:
         """One for each place that bytes go to; ``kept`` are those of caches."""
         taken = self.loaded + self.buffers + self.activations + self.graphs + self.outside
         taken += sum(line.bytes for line in kept)
-        graphs_note = f"{graph_sizes} sizes of decode steps, reserved" if graph_sizes else "none"
+        graphs_note = f"{graph_sizes} sizes of steps, reserved" if graph_sizes else "none"
         return [
             MemoryLine("weights", self.loaded, weights_note),
             *kept,
@@ -93,9 +94,10 @@ def measure(
     plans: list[StepPlan],
     warm: Callable[[], None],
     slots: int,
-    graph_sizes: int,
+    graph_sizes: Sequence[GraphSize],
 ) -> MemoryProfile:
-    """Runs ``plans``, a decode step of all ``slots`` and ``warm``, and captures one graph; then counts.
+    """Runs ``plans``, a decode step of all ``slots``, the first of ``graph_sizes`` and ``warm``, and captures one
+    graph; then counts.
 
     ``warm`` runs steps of every kind: a kernel for fewer tokens may need more than that for the most, and what
     kernels themselves take belongs to what is counted. ``runner`` is to be thrown away afterwards.
@@ -104,7 +106,8 @@ def measure(
     device.forget_peak()
     before = device.memory()
     run_plans(runner, plans)
-    compute.warm_decode(slots)
+    for size in (GraphSize(slots), *graph_sizes[:1]):
+        compute.warm(size)
     warm()
     peak = device.memory().peak
     device.settle()
@@ -114,7 +117,7 @@ def measure(
         loaded=before.reserved - compute.buffer_bytes,
         buffers=compute.buffer_bytes,
         activations=peak - before.reserved,
-        graphs=_graph_bytes(device, compute, graph_sizes),
+        graphs=_graph_bytes(device, compute, len(graph_sizes)),
         outside=outside,
     )
 

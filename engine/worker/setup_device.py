@@ -16,7 +16,7 @@ from .caches import PageGroup, allocate_caches, cache_tensors, kv_block_bytes, o
 from .device import Device
 from .errors import SetupError
 from .families import Sizes, Text, agreed, fit_states, with_rows
-from .graphs import graph_sizes
+from .graphs import GraphSize, graph_sizes, within_rows
 from .media_rows import MediaRows
 from .memory import GIB
 from .profile import MemoryProfile, measure, run_plans, worst_steps
@@ -47,7 +47,7 @@ def run_ahead(
     sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, state_bytes, for_media)
     sizes = agreed(sizes, model.context.ranks)
     config = with_rows(config, sizes.num_states)
-    graphs = sorted({min(rows, config.max_num_seqs) for rows in graphs})
+    graphs = within_rows(graphs, config.max_num_seqs)
     caches = _allocate(config, spec, device, sizes.blocks + 1, cache_dtype, pages)
     runner, compute = _runner(config, family, model, caches, device, sizes, graphs, media)
     _take_memory(config, runner, device, sizes.max_model_len, spec.vocab_size)
@@ -106,7 +106,7 @@ def _profile(
     device: Device,
     model: Decoder,
     max_model_len: int,
-    graphs: list[int],
+    graphs: list[GraphSize],
     cache_dtype: torch.dtype,
     pages: tuple[PageGroup, ...],
     media: MediaRows | None,
@@ -122,7 +122,7 @@ def _profile(
         progress("measuring memory", 0, 1)
         plans = worst_steps(slots, tokens, max_model_len, vocab_size)
         warm = partial(warm_up, runner, compute, slots, tokens, max_model_len, vocab_size, progress)
-        profile = measure(device, runner, compute, plans, warm, slots, len(graphs))
+        profile = measure(device, runner, compute, plans, warm, slots, graphs)
     except torch.OutOfMemoryError as error:
         raise SetupError(
             f"{device.name} has no room for a step of {tokens} tokens and {slots} rows: lower "
@@ -173,7 +173,7 @@ def _runner(
     caches: list[LayerCache],
     device: Device,
     sizes: Sizes,
-    graphs: list[int],
+    graphs: list[GraphSize],
     media: MediaRows | None,
 ) -> tuple[AsyncRunner, AsyncCompute]:
     states = family.row_states(config, model.context, sizes)

@@ -41,15 +41,6 @@ def no_changes() -> dict[str, Numbers]:
     return changes(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), NewSamplingParams.none(), [])
 
 
-def pad_updates(changed: Mapping[str, Numbers], spare: int, *, at: int, to: int) -> dict[str, Numbers]:
-    """With ``spare`` further entries of block tables, each of which writes ``to`` at ``at``."""
-    return {
-        **changed,
-        "update_at": np.pad(changed["update_at"], (0, spare), constant_values=at),
-        "update_to": np.pad(changed["update_to"], (0, spare), constant_values=to),
-    }
-
-
 def stage(
     numbers: StepNumbers,
     changed: Mapping[str, Numbers],

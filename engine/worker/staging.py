@@ -2,7 +2,7 @@
 
 A buffer is a run of sections, each of one dtype, in the order of :data:`SECTIONS` and aligned for vector
 loads. Where they begin follows from their lengths (:class:`Shape`) alone, and what only some steps bring
-(``logprob_rows`` and all after it) comes last, so a captured graph finds the sections that it reads where
+(``update_at`` and all after it) comes last, so a captured graph finds the sections that it reads where
 they were when it was captured.
 
 Two pinned buffers take turns, because the copy from one may still wait behind a running step while the next
@@ -73,12 +73,12 @@ class Inputs:
     """int64 [state_rows]: the slot with the row's recurrent state before the step; -1: it begins with none."""
     state_writes: torch.Tensor
     """int64 [state_rows]: the slot that gets its state after the step; -1 for padding."""
-    update_at: torch.Tensor
-    """int64 [updates]: index into the flat block tables."""
     query_start: torch.Tensor
     """int32 [rows + 1]"""
     seq_lens: torch.Tensor
     """int32 [rows]; 0 for padding."""
+    update_at: torch.Tensor
+    """int64 [updates]: index into the flat block tables."""
     update_to: torch.Tensor
     """int32 [updates]: the blocks that go there."""
     logprob_rows: torch.Tensor
@@ -94,10 +94,10 @@ class Inputs:
 
 
 _STATES = ("state_reads", "state_writes")
-_INT64 = ("tokens", "positions", "kv_slots", "row_slots", "logits_indices", "draw_slots", *_STATES, "update_at")
-_INT32 = ("query_start", "seq_lens", "update_to")
-_TAIL64 = ("logprob_rows", "targets", "sampling_slots", "sampling_params")
-_TAIL32 = ("sampling_data",)
+_INT64 = ("tokens", "positions", "kv_slots", "row_slots", "logits_indices", "draw_slots", *_STATES)
+_INT32 = ("query_start", "seq_lens")
+_TAIL64 = ("update_at", "logprob_rows", "targets", "sampling_slots", "sampling_params")
+_TAIL32 = ("update_to", "sampling_data")
 SECTIONS = (*_INT64, *_INT32, *_TAIL64, *_TAIL32)
 _SIZES = {**dict.fromkeys((*_INT64, *_TAIL64), 8), **dict.fromkeys((*_INT32, *_TAIL32), 4)}
 _NUMPY = {8: np.int64, 4: np.int32}

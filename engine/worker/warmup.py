@@ -11,6 +11,7 @@ from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 from .async_compute import AsyncCompute, AsyncRunner
+from .graphs import GraphSize
 from .setup_parts import ProgressCallback
 
 _TOPS = (0, 1, 2, 4, 8, 12, 16, 20)
@@ -46,7 +47,7 @@ def warm_up(
     total = len(plans) + len(sizes)
     for number, size in enumerate(sizes):
         progress("preparing kernels", number, total)
-        compute.warm_decode(size)
+        compute.warm(GraphSize(size))
     for number, plan in enumerate(plans, len(sizes)):
         progress("preparing kernels", number, total)
         runner.step(plan)

@@ -20,10 +20,10 @@ class AttentionBatch:
     Token i of the n new tokens of sequence s has position ``seq_lens[s] - n + i`` and sees the keys of
     positions [0, position]. All tensors are contiguous and on one device.
 
-    Decode rows come first. They have one number of new tokens, known on the host, so that a launch for them
-    can be replayed with other lengths. One with ``seq_lens`` 0 is padding: it has slots like any other, which
-    lead to a block that nobody reads, and its output is zeros. Padding is for the Triton and the reference
-    variant.
+    Decode rows come first. They have one number of new tokens, known on the host. How many tokens the sequences
+    behind them have, perhaps none, is read on the device, so that a launch for a batch can be replayed with other
+    lengths. A sequence with ``seq_lens`` 0 is padding: its tokens have slots like any other, which lead to a block that
+    nobody reads, and their output is zeros. Padding is for the Triton and the reference variant.
 
     Raises:
         ValueError: a dtype, a shape or a number of decode rows that does not fit.

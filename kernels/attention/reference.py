@@ -31,7 +31,7 @@ def paged_attention(
         count = end - begin
         if count == 0:
             continue
-        if length == 0 and (s < batch.decode_rows or not causal):
+        if length == 0:
             out[begin:end] = 0
             continue
         first = int(first_seen(length - count, window)) // size

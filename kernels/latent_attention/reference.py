@@ -21,7 +21,7 @@ def latent_attention(
         count = end - begin
         if count == 0:
             continue
-        if length == 0 and s < batch.decode_rows:
+        if length == 0:
             out[begin:end] = 0
             continue
         if length < count:

@@ -16,7 +16,7 @@ def top_tokens(q: Tensor, weights: Tensor, cache: Tensor, batch: AttentionBatch,
     for s, length in enumerate(lengths):
         begin, end = starts[s], starts[s + 1]
         count = end - begin
-        if count == 0 or (length == 0 and s < batch.decode_rows):
+        if count == 0 or length == 0:
             continue
         if length < count:
             raise IndexError(f"top_tokens: sequence {s} has {length} keys and {count} queries")

@@ -204,13 +204,22 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             group="model",
         ),
     ] = 0
-    cuda_graphs: Annotated[bool, Flag("capture decode steps as CUDA graphs, while serving")] = True
+    cuda_graphs: Annotated[bool, Flag("capture steps as CUDA graphs, while serving")] = True
     cuda_graph_sizes: Annotated[
         tuple[int, ...],
         Flag(
             "batch sizes of the decode steps to capture, as in 1,8,64; by default chosen up to --max-num-seqs", 1, 65536
         ),
     ] = ()
+    cuda_graph_prompt_tokens: Annotated[
+        int,
+        Flag(
+            "prompt tokens of the largest step to capture, alone and beside decoding sequences; "
+            "0 captures decode steps only",
+            0,
+            8192,
+        ),
+    ] = 512
     cuda_graph_stall: Annotated[
         float, Flag("share of a busy worker's time that capturing may take", kind="fraction")
     ] = 0.05

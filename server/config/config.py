@@ -428,6 +428,7 @@ class Config(msgspec.Struct, frozen=True):
                 lease_member=member,
                 lease_weight=model.share,
                 cuda_graphs=own.cuda_graphs,
+                cuda_graph_prompt_tokens=own.cuda_graph_prompt_tokens,
                 cuda_graph_stall=own.cuda_graph_stall,
                 batch_invariant=own.batch_invariant,
                 threads=own.threads,

@@ -17,6 +17,7 @@ from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.async_compute import AsyncCompute, Launched
 from stentor.engine.worker.caches import allocate_caches, cache_groups, page_groups
+from stentor.engine.worker.graphs import GraphSize
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.rows import with_forks
@@ -60,8 +61,11 @@ class WatchedDecoder(Decoder):
             tensors += (rows.cu_seqlens, rows.reads, rows.writes)
         for paged in batch.paged:
             tensors += (paged.query_start, paged.seq_lens, paged.block_tables, paged.slots)
-        numbers = [(paged.max_query_len, paged.max_seq_len, paged.decode_rows) for paged in batch.paged]
-        assert rows is None or rows.longest == 1
+        numbers: list[tuple[int, ...]] = [
+            (paged.max_query_len, paged.max_seq_len, paged.decode_rows) for paged in batch.paged
+        ]
+        if rows is not None:
+            numbers.append((rows.longest,))
         seen = (*((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors), *numbers)
         key = id(self.device.replaying)
         assert self.captured.setdefault(key, seen) == seen, "a graph was replayed with other inputs"
@@ -98,6 +102,7 @@ class Pair:
         model: WatchedDecoder,
         *,
         sizes: Sequence[int] = (),
+        mixed: Sequence[GraphSize] = (),
         blocks: int = BLOCKS,
         budget: int = BUDGET,
         block_size: int = BLOCK,
@@ -106,7 +111,7 @@ class Pair:
         clock: ManualClock | None = None,
         chunk: int | None = None,
     ) -> None:
-        """``chunk``: tokens of a prompt that a step computes at most, and between checkpoints of recurrent states."""
+        """``sizes`` are decode rows of graphs, ``mixed`` the sizes of those with prompts. ``chunk``: tokens of a prompt that a step computes at most, and between checkpoints of recurrent states."""
         self.model = model
         self.device = model.device = device or FakeDevice()
         model.captured = {}
@@ -145,7 +150,7 @@ class Pair:
             max_model_len=CONTEXT,
             block_size=block_size,
             max_num_batched_tokens=budget,
-            graph_sizes=sizes,
+            graph_sizes=[*mixed, *(GraphSize(rows) for rows in reversed(sizes))],
             graph_stall=0.05,
             clock=self.clock,
             states=of_device,

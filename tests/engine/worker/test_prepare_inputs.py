@@ -2,7 +2,8 @@
 
 import pytest
 
-from stentor.engine.worker.prepare_inputs import no_rows, number_step, pad_decodes
+from stentor.engine.worker.graphs import GraphSize
+from stentor.engine.worker.prepare_inputs import no_rows, number_step, pad_step
 from stentor.engine.worker.rows import RowTable
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep
@@ -47,12 +48,12 @@ def test_draws_are_found_again_in_the_order_of_the_plan(table: RowTable) -> None
 
 def test_padding_belongs_to_nobody(table: RowTable) -> None:
     rows = [RowStep(0, 2, 1, [], True), RowStep(1, 0, 1, [], False)]
-    padded = pad_decodes(number_step(rows, table), 4, null_slot=4, null_block=30, block_size=BLOCK)
+    padded = pad_step(number_step(rows, table), GraphSize(4), null_slot=4, null_block=30, block_size=BLOCK)
     sections = {name: section.tolist() for name, section in padded.sections.items()}
     assert sections == {
         "tokens": [202, 50, 0, 0],
         "positions": [2, 0, 0, 0],
-        "kv_slots": [9 * 16 + 2, 4 * 16, 480, 481],
+        "kv_slots": [9 * 16 + 2, 4 * 16, 482, 483],
         "row_slots": [0, 1, 4, 4],
         "logits_indices": [0, 1, 2, 3],
         "draw_slots": [0, -1, -1, -1],
@@ -65,10 +66,47 @@ def test_padding_belongs_to_nobody(table: RowTable) -> None:
         assert section.dtype == number_step(rows, table).sections[name].dtype
 
 
-def test_padding_writes_stay_in_the_null_block() -> None:
-    padded = pad_decodes(no_rows(), 40, null_slot=4, null_block=3, block_size=BLOCK)
+def test_prompts_keep_their_splits_behind_the_rows_that_decode(table: RowTable) -> None:
+    table.num_sampled[0] = 2
+    rows = [RowStep(2, 14, 20, [], True), RowStep(1, 0, 1, [], False), RowStep(0, 1, 2, [], True)]
+    numbers = number_step(rows, table)
+    assert numbers.draw_rows.tolist() == [1, 2]
+    size = GraphSize(2, 48)
+    padded = pad_step(numbers, size, null_slot=4, null_block=30, block_size=BLOCK)
+    sections = {name: section.tolist() for name, section in padded.sections.items()}
+    nobody = 48 - 22
+    assert size.prompts == 3
+    assert sections == {
+        "tokens": [50, 0, *range(114, 134), 201, 202, *[0] * nobody],
+        "positions": [0, 0, *range(14, 34), 1, 2, *[0] * nobody],
+        "kv_slots": [
+            *(4 * 16, 480 + 1),
+            *(7 * 16 + 14, 7 * 16 + 15, *range(3 * 16, 4 * 16), 5 * 16, 5 * 16 + 1),
+            *(9 * 16 + 1, 9 * 16 + 2),
+            *(480 + at % 16 for at in range(24, 50)),
+        ],
+        "row_slots": [1, 4, 2, 0, 4, 4],
+        "logits_indices": [0, 1, 21, 23, 23],
+        "draw_slots": [-1, -1, 2, 0, -1],
+        "query_start": [0, 1, 2, 22, 24, 24, 50],
+        "seq_lens": [1, 0, 34, 3, 0, 0],
+    }
+    assert padded.places == [2, 3]
+    assert (padded.decode_rows, padded.shape.rows, padded.shape.tokens, padded.shape.draws) == (2, 6, 50, 5)
+    for name, section in padded.sections.items():
+        assert section.dtype == numbers.sections[name].dtype
+
+
+@pytest.mark.parametrize("size", [GraphSize(40), GraphSize(0, 16), GraphSize(3, 64)], ids=str)
+def test_a_step_of_nobody_writes_to_the_null_block_and_draws_for_nobody(size: GraphSize) -> None:
+    padded = pad_step(no_rows(), size, null_slot=4, null_block=3, block_size=BLOCK)
+    assert len(padded.sections["kv_slots"]) == size.tokens
     assert all(3 * BLOCK <= slot < 4 * BLOCK for slot in padded.sections["kv_slots"].tolist())
-    assert padded.sections["draw_slots"].tolist() == [-1] * 40
+    assert padded.sections["draw_slots"].tolist() == [-1] * size.draws
+    assert padded.sections["row_slots"].tolist() == [4] * size.rows
+    assert not padded.sections["seq_lens"].any()
+    assert padded.sections["query_start"][-1] == size.tokens
+    assert all(0 <= at < size.tokens for at in padded.sections["logits_indices"].tolist())
 
 
 def test_only_the_last_drawn_token_is_at_hand(table: RowTable) -> None:

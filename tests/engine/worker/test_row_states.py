@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from stentor.engine.model_config.recurrent_spec import StateTensor
-from stentor.engine.worker.prepare_inputs import no_rows, number_step, pad_decodes
+from stentor.engine.worker.graphs import GraphSize
+from stentor.engine.worker.prepare_inputs import no_rows, number_step, pad_step
 from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.rows import RowTable
 from stentor.engine.worker.staged_step import no_changes, stage
@@ -59,11 +60,11 @@ def test_rows_that_fill_up_a_graph_read_and_write_no_state(states: RowStates) ->
     steps = [RowStep(slot, 2, 1, [], True, state=slot + 4) for slot in (3, 1)]
     numbers = number_step(steps, table)
     states.move(steps)
-    staged = stage(pad_decodes(numbers, 4, **PADDING), no_changes(), [None, None], states)
+    staged = stage(pad_step(numbers, GraphSize(4), **PADDING), no_changes(), [None, None], states)
     assert staged.sections["state_reads"].tolist() == [-1] * 4
     assert staged.sections["state_writes"].tolist() == [7, 5, -1, -1]
     assert staged.shape.state_rows == staged.shape.rows == 4
-    nobody = stage(pad_decodes(no_rows(), 2, **PADDING), no_changes(), [], states)
+    nobody = stage(pad_step(no_rows(), GraphSize(2), **PADDING), no_changes(), [], states)
     assert nobody.sections["state_writes"].tolist() == [-1, -1]
     without = stage(numbers, no_changes(), [None, None])
     assert without.shape.state_rows == 0

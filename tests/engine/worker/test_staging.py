@@ -60,10 +60,10 @@ def test_every_section_arrives_as_it_was_sent() -> None:
 
 def test_what_only_some_steps_bring_moves_nothing_that_a_graph_reads() -> None:
     buffer = torch.zeros(1 << 14, dtype=torch.uint8)
-    shape = Shape(rows=4, tokens=4, draws=4, updates=4)
+    shape = Shape(rows=4, tokens=4, draws=4)
     plain = view_inputs(buffer, shape)
-    more = view_inputs(buffer, replace(shape, logprob_rows=3, targets=9, entering=1, sampling_data=8))
-    for name in SECTIONS[: SECTIONS.index("logprob_rows")]:
+    more = view_inputs(buffer, replace(shape, updates=4, logprob_rows=3, targets=9, entering=1, sampling_data=8))
+    for name in SECTIONS[: SECTIONS.index("update_at")]:
         assert getattr(plain, name).data_ptr() == getattr(more, name).data_ptr(), name
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from stentor.engine.worker.graphs import GraphSize
 from stentor.engine.worker.warmup import counts, warm_up
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
@@ -47,18 +48,19 @@ def test_prefills_decodes_mixed_steps_and_log_probabilities_all_run(
     pair = Pair(model)
     plans: list[StepPlan] = []
     decodes: list[int] = []
-    step, warm = pair.runner.step, pair.compute.warm_decode
+    step, warm = pair.runner.step, pair.compute.warm
 
     def watched_step(plan: StepPlan) -> StepResult:
         plans.append(plan)
         return step(plan)
 
-    def watched_warm(size: int) -> None:
-        decodes.append(size)
+    def watched_warm(size: GraphSize) -> None:
+        assert not size.prompt_tokens
+        decodes.append(size.decodes)
         warm(size)
 
     monkeypatch.setattr(pair.runner, "step", watched_step)
-    monkeypatch.setattr(pair.compute, "warm_decode", watched_warm)
+    monkeypatch.setattr(pair.compute, "warm", watched_warm)
     reported = _warm_up(pair)
     assert reported == [(done, len(plans) + len(decodes)) for done in range(len(reported))]
     assert decodes == counts(SLOTS)[::-1]

@@ -73,6 +73,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "prefix-cache": ("false", False),
     "cuda-graphs": ("false", False),
     "cuda-graph-sizes": ("8,1,64,8", (1, 8, 64)),
+    "cuda-graph-prompt-tokens": ("128", 128),
     "cuda-graph-stall": ("0.2", 0.2),
     "batch-invariant": ("true", True),
     "tensor-parallel-size": ("4", 4),
