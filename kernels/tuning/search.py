@@ -7,9 +7,12 @@ A candidate that does not compile, or whose launch fails, is passed over.
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -25,6 +28,9 @@ from .timing import Timing, time_call
 
 Measure = Callable[[Callable[[], object], torch.device], Timing]
 
+_QUICKLY: Measure = partial(time_call, seconds=0.05)
+_MOST_JOBS = 16
+"""Each holds a workload of its own on the GPU, 1 to 2 GiB."""
 SWITCH_GAIN = 0.02
 """A config replaces the one in use only if it is faster by more than this share: less is noise."""
 
@@ -76,6 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="WORDS", help="operations and keys that contain these words")
     parser.add_argument("--list", action="store_true", help="show what there is to tune")
     parser.add_argument("--output", type=Path, metavar="FILE", help="otherwise the table in the cache")
+    jobs = min(_MOST_JOBS, os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help=f"processes that compile ({jobs})")
+    parser.add_argument("--compile", type=_share, metavar="I/N", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     console = Console()
     chosen = [each for each in all_tunables() if matches(each, arguments.only)]
@@ -91,12 +100,52 @@ def main(argv: Sequence[str] | None = None) -> int:
         why = "there is no CUDA device here; block sizes are searched on the GPU that serves"
         print(f"{parser.prog}: {why}", file=sys.stderr)
         return 1
+    if arguments.compile is not None:
+        compile_share(chosen, torch.device("cuda"), *arguments.compile)
+        return 0
+    if arguments.jobs > 1:
+        _compile_all(["--only", arguments.only] if arguments.only else [], arguments.jobs)
     outcomes = search(chosen, torch.device("cuda"), console)
     path = arguments.output or table_path(name)
     write_table(path, outcomes, load_table(name))
     print_outcomes(console, outcomes)
     console.print(f"written to {path}")
     return 0
+
+
+def _share(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    return int(number), int(of)
+
+
+def _compile_all(arguments: Sequence[str], jobs: int) -> None:
+    """Fills Triton's cache on disk: compiling takes seconds a candidate, and one process has one thread for it."""
+    command = [sys.executable, "-P", "-m", "stentor.kernels.tuning.search", *arguments, "--compile"]
+    running = [
+        subprocess.Popen([*command, f"{job}/{jobs}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for job in range(jobs)
+    ]
+    for each in running:
+        each.wait()  # one that failed has compiled less, and the search compiles the rest
+
+
+def compile_share(tunables: Iterable[Tunable], device: torch.device, number: int, of: int) -> None:
+    """Calls every ``of``-th candidate once, from ``number`` on; what does not run is passed over."""
+    place = 0
+    for tunable in tunables:
+        mine = [each for at, each in enumerate(tunable.candidates, place) if at % of == number]
+        place += len(tunable.candidates)
+        if not mine:
+            continue
+        call = tunable.workload(device)
+        for candidate in mine:
+            with overridden(tunable.operation, candidate):
+                _time(call, device, _once)
+
+
+def _once(call: Callable[[], object], device: torch.device) -> Timing:
+    call()
+    return Timing(0.0, 0.0, 0.0, 1, 0.0, 0.0)
 
 
 def all_tunables() -> list[Tunable]:
@@ -113,7 +162,7 @@ def matches(tunable: Tunable, pattern: str | None) -> bool:
 
 
 def search(
-    tunables: Sequence[Tunable], device: torch.device, console: Console, measure: Measure = time_call
+    tunables: Sequence[Tunable], device: torch.device, console: Console, measure: Measure = _QUICKLY
 ) -> list[Outcome]:
     """Times all candidates of each; one whose candidates all fail is left out and named."""
     outcomes: list[Outcome] = []

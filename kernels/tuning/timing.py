@@ -42,12 +42,16 @@ class Ceilings:
     flops_per_second: float
 
 
-def time_call(call: Callable[[], object], device: torch.device, *, seconds: float = 0.2, most: int = 200) -> Timing:
-    """Times ``call`` repeatedly for about ``seconds``; at least five times, at most ``most``."""
+def time_call(
+    call: Callable[[], object], device: torch.device, *, seconds: float = 0.2, most: int = 200, graphed: bool = True
+) -> Timing:
+    """Times ``call`` repeatedly for about ``seconds``; at least five times, at most ``most``. Where not ``graphed``, it
+    must take the device much longer than the thread that calls."""
     for _ in range(_WARMUP):
         call()
     host = _host_seconds(call, device) if device.type == "cuda" else None
-    measure = _graphed(call, device) if device.type == "cuda" else _wall(call)
+    on_gpu = _graphed if graphed else _between
+    measure = on_gpu(call, device) if device.type == "cuda" else _wall(call)
     times = [measure()]
     while len(times) < 5 or (sum(times) < seconds and len(times) < most):
         times.append(measure())
@@ -78,7 +82,8 @@ def _copy_rate(device: torch.device) -> float:
     # zeros would be quicker: memory and products take less power for them
     source = torch.randint(256, (_COPY_BYTES[device.type],), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * source.numel() / time_call(lambda: target.copy_(source), device).median
+    # within a graph the driver copies at little more than half the rate
+    return 2 * source.numel() / time_call(lambda: target.copy_(source), device, graphed=False).median
 
 
 def time_product(side: int, device: torch.device) -> Timing:
@@ -117,25 +122,30 @@ def _graphed(call: Callable[[], object], device: torch.device) -> Callable[[], f
     with torch.cuda.stream(stream):
         call()
     torch.cuda.current_stream(device).wait_stream(stream)
-    flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=device)
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def replays(calls: int) -> Callable[[], float]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(calls):
                 call()
-
-        def measure() -> float:
-            flush.zero_()
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            return float(begin.elapsed_time(end)) / 1e3 / calls
-
-        return measure
+        return _between(graph.replay, device, calls)
 
     one = replays(1)
     calls = int(_GRAPH_SECONDS / min(one(), one()))
     return replays(min(calls, _GRAPH_CALLS)) if calls > 1 else one
+
+
+def _between(go: Callable[[], object], device: torch.device, calls: int = 1) -> Callable[[], float]:
+    """Seconds of each of ``calls`` that ``go`` queues, by the device's clock and with nothing in its L2 cache before."""
+    flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=device)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def measure() -> float:
+        flush.zero_()
+        begin.record()
+        go()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / calls
+
+    return measure

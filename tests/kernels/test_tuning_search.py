@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from stentor.kernels.tuning import Config, Tunable, pick
-from stentor.kernels.tuning.search import Outcome, main, matches, search, write_table
+from stentor.kernels.tuning.search import Outcome, compile_share, main, matches, search, write_table
 from stentor.kernels.tuning.timing import Timing
 
 CPU = torch.device("cpu")
@@ -54,6 +54,14 @@ FAST, SLOW = Config.of(BLOCK=2), Config.of(BLOCK=3)
 def test_the_fastest_candidate_wins() -> None:
     (found,) = run({DEFAULT: 3.0, FAST: 1.0, SLOW: 5.0}, SLOW, FAST)
     assert (found.best, found.seconds, found.untuned_seconds, found.failed) == (FAST, 1.0, 3.0, 0)
+
+
+def test_processes_that_compile_share_the_candidates() -> None:
+    seen: list[Config] = []
+    call = operation(seen, broken=SLOW)
+    for number in range(3):
+        compile_share([tunable(call, DEFAULT, FAST), tunable(call, SLOW)], CPU, number, 3)
+    assert seen == [DEFAULT, FAST, SLOW]
 
 
 def test_a_gain_within_the_noise_changes_nothing() -> None:
