@@ -19,6 +19,8 @@ Body = Callable[[], None]
 _SMALL_SIZES: Final = (1, 2, 4, 8, 16, 24, 32)
 _FINE_UP_TO: Final = 256
 _FINE, _COARSE = 8, 32
+_BESIDE_PROMPTS: Final = (1, 4, 16, 32, 64, 128, 192, 256)
+"""Decode rows of a graph that prompts stand in as well."""
 _TOKENS_A_PROMPT: Final = 16
 """So many tokens of a size hold one more prompt, up to :data:`_MOST_PROMPTS`."""
 _MOST_PROMPTS: Final = 16
@@ -84,8 +86,7 @@ def mixed_sizes(decodes: Iterable[int], most_tokens: int, budget: int) -> list[G
     most_tokens = min(most_tokens, budget)
     if most_tokens <= 0:
         return []
-    steps = (16, 64, 128, 192, *range(256, most_tokens, 128))
-    tokens = [*(size for size in steps if size < most_tokens), most_tokens]
+    tokens = [*(size for size in (16, *range(64, most_tokens, 64)) if size < most_tokens), most_tokens]
     rows = sorted({0, *decodes})
     return [
         GraphSize(some, count)
@@ -109,7 +110,8 @@ def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
     decodes = sorted(set(config.cuda_graph_sizes)) or default_sizes(most)
     if wrong := [size for size in decodes if not 1 <= size <= most]:
         raise SetupError(f"--cuda-graph-sizes {wrong[0]}: expected 1 to the {most} rows of --max-num-seqs")
-    beside = decodes if config.cuda_graph_sizes else [1, *(size for size in _powers_of_four(most) if size < most), most]
+    coarse = (*_BESIDE_PROMPTS, *range(_FINE_UP_TO + 128, most, 128), most)
+    beside = decodes if config.cuda_graph_sizes else [size for size in coarse if size <= most]
     mixed = mixed_sizes(beside, config.cuda_graph_prompt_tokens, config.max_num_batched_tokens)
     ordered = [
         *(GraphSize(rows) for rows in reversed(decodes)),
@@ -117,14 +119,6 @@ def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
     ]
     largest = max(ordered, key=lambda size: (size.tokens, size.rows))
     return [largest, *(size for size in ordered if size != largest)]
-
-
-def _powers_of_four(most: int) -> Iterable[int]:
-    """4, 16, and from there each power of two, up to ``most``."""
-    size = 4
-    while size <= most:
-        yield size
-        size *= 4 if size < 16 else 2
 
 
 def within_rows(sizes: Iterable[GraphSize], rows: int) -> list[GraphSize]:

@@ -111,7 +111,9 @@ class Pair:
         clock: ManualClock | None = None,
         chunk: int | None = None,
     ) -> None:
-        """``sizes`` are decode rows of graphs, ``mixed`` the sizes of those with prompts. ``chunk``: tokens of a prompt that a step computes at most, and between checkpoints of recurrent states."""
+        """``sizes`` are decode rows of graphs, ``mixed`` the sizes of those with prompts.
+
+        ``chunk``: tokens of a prompt that a step computes at most, and between checkpoints of recurrent states."""
         self.model = model
         self.device = model.device = device or FakeDevice()
         model.captured = {}

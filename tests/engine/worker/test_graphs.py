@@ -1,11 +1,22 @@
-"""The dispatcher of decode graphs: sizes, padding, the order of captures, and the time they may take."""
+"""The dispatcher of graphs: sizes, padding, the order of captures, and the time they may take."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from stentor.engine.worker.graphs import Body, DecodeGraphs, StallBudget, default_sizes
+from stentor.engine.worker.graphs import (
+    Body,
+    CaptureError,
+    GraphSize,
+    StallBudget,
+    StepGraphs,
+    default_sizes,
+    graph_sizes,
+    mixed_sizes,
+    within_rows,
+)
+from stentor.protocols.ipc.config import WorkerConfig
 from stentor.tests.engine.worker.fake_device import FakeDevice, ManualClock
 
 
@@ -21,55 +32,147 @@ def test_sizes_are_close_enough_that_little_is_padding() -> None:
         assert size - rows < max(2, min(32, rows))
 
 
+def test_the_largest_step_is_captured_first_then_decode_steps_then_prompts() -> None:
+    sizes = graph_sizes(WorkerConfig("", max_num_seqs=16, max_num_batched_tokens=256, cuda_graph_prompt_tokens=64))
+    assert sizes == [
+        GraphSize(16, 64),
+        *(GraphSize(rows) for rows in (16, 8, 4, 2, 1)),
+        *(GraphSize(rows, tokens) for rows in (0, 1, 4) for tokens in (64, 16)),
+        GraphSize(16, 16),
+    ]
+    asked = WorkerConfig("", max_num_seqs=16, max_num_batched_tokens=256, cuda_graph_sizes=(8, 2))
+    assert {size.decodes for size in graph_sizes(asked)} == {0, 2, 8}
+    assert max(size.prompt_tokens for size in graph_sizes(asked)) == 256
+    assert all(not size.prompt_tokens for size in graph_sizes(WorkerConfig("", max_num_seqs=8)))
+
+
+def test_graphs_are_few_and_hold_every_step_of_up_to_512_prompt_tokens_with_little_padding() -> None:
+    config = WorkerConfig("", max_num_seqs=256, max_num_batched_tokens=2048)
+    sizes = graph_sizes(config)
+    assert len(sizes) == len(set(sizes)) <= 120
+    graphs = _dispatcher(sizes)
+    for decodes in range(257):
+        for tokens in range(1, 513, 7):
+            graph = graphs.graph_for(decodes, 1, tokens)
+            assert graph is not None
+            assert graph.size.holds(decodes, 1, tokens)
+            assert graph.size.tokens <= max(256, decodes + tokens + 128)
+    assert graphs.graph_for(1, 1, 513) is None
+    assert graphs.graph_for(1, 17, 512) is None, "more prompts than any has room for"
+
+
+def test_no_size_is_captured_that_no_step_would_take() -> None:
+    assert mixed_sizes([1, 8], 512, 24) == [
+        *(GraphSize(rows, tokens) for rows in (0, 1) for tokens in (16, 24)),
+        GraphSize(8, 16),
+        GraphSize(8, 24),
+    ]
+    assert GraphSize(8, 24) not in mixed_sizes([1, 7, 8], 512, 24), "eight rows leave 16 tokens"
+    assert mixed_sizes([1, 8], 0, 24) == []
+
+
+def test_fewer_rows_leave_fewer_sizes() -> None:
+    sizes = [GraphSize(8, 64), GraphSize(8), GraphSize(4), GraphSize(2), GraphSize(0, 64)]
+    assert within_rows(sizes, 3) == [GraphSize(3, 64), GraphSize(3), GraphSize(2), GraphSize(0, 64)]
+
+
+@pytest.mark.parametrize(
+    ("size", "prompts", "rows", "tokens"),
+    [
+        (GraphSize(8), 0, 8, 8),
+        (GraphSize(0, 5), 1, 2, 5),
+        (GraphSize(3, 64), 4, 8, 67),
+        (GraphSize(256, 512), 16, 273, 768),
+    ],
+    ids=str,
+)
+def test_a_size_has_room_for_a_prompt_in_every_16_tokens(size: GraphSize, prompts: int, rows: int, tokens: int) -> None:
+    assert (size.prompts, size.rows, size.tokens) == (prompts, rows, tokens)
+
+
+def _dispatcher(sizes: Sequence[GraphSize]) -> StepGraphs:
+    """All captured."""
+    captures = Captures(sizes)
+    while captures.graphs.advance(busy=False) is not None:
+        pass
+    return captures.graphs
+
+
 class Captures:
     """The dispatcher with a clock by hand; ``took`` is what each piece of work takes."""
 
-    def __init__(self, sizes: tuple[int, ...], share: float = 0.05, took: float = 0.5) -> None:
+    def __init__(self, sizes: Sequence[GraphSize], share: float = 0.05, took: float = 0.5) -> None:
         self.clock = ManualClock()
         self.took = took
         self.log: list[str] = []
         self.device = FakeDevice()
-        self.graphs = DecodeGraphs(
+        self.graphs = StepGraphs(
             self.device, sizes, self._warm, self._bodies, StallBudget(share, self.clock), self.clock
         )
 
-    def _warm(self, size: int) -> None:
-        self.log.append(f"warm {size}")
+    def _warm(self, size: GraphSize) -> None:
+        self.log.append(f"warm {size.tokens}")
         self.clock.now += self.took
 
-    def _bodies(self, size: int) -> tuple[Body, Body]:
-        self.log.append(f"capture {size}")
+    def _bodies(self, size: GraphSize) -> tuple[Body, Body]:
+        self.log.append(f"capture {size.tokens}")
         self.clock.now += self.took
         body: Callable[[], None] = lambda: None  # noqa: E731
         return body, body
 
 
-def test_the_largest_size_comes_first_and_each_is_run_before_it_is_captured() -> None:
-    captures = Captures((2, 8, 4))
+def _decodes(*rows: int) -> list[GraphSize]:
+    return [GraphSize(each) for each in rows]
+
+
+def test_sizes_are_captured_in_their_order_and_each_is_run_before() -> None:
+    captures = Captures(_decodes(8, 2, 4))
     seconds = []
     while (wait := captures.graphs.advance(busy=False)) is not None:
         seconds.append(wait)
-    assert captures.log == ["warm 8", "capture 8", "warm 4", "capture 4", "warm 2", "capture 2"]
+    assert captures.log == ["warm 8", "capture 8", "warm 2", "capture 2", "warm 4", "capture 4"]
     assert seconds == [0.0] * 5, "who has nothing else to do need not wait"
-    assert captures.graphs.captured == [2, 4, 8]
+    assert captures.graphs.captured == _decodes(2, 4, 8)
     assert captures.graphs.advance(busy=True) is None
 
 
+def _found(graphs: StepGraphs, *step: int) -> GraphSize | None:
+    graph = graphs.graph_for(*step)
+    return None if graph is None else graph.size
+
+
 def test_a_step_takes_the_smallest_captured_size_that_holds_it() -> None:
-    captures = Captures((2, 8, 4))
+    captures = Captures(_decodes(8, 4, 2))
     graphs = captures.graphs
-    assert graphs.size_for(1) is None
+    assert graphs.graph_for(1) is None
     graphs.advance(busy=False)
-    assert graphs.size_for(1) is None, "it was run, not captured"
+    assert graphs.graph_for(1) is None, "it was run, not captured"
     graphs.advance(busy=False)
-    assert [graphs.size_for(rows) for rows in (1, 3, 8, 9)] == [8, 8, 8, None]
+    assert [_found(graphs, rows) for rows in (1, 3, 8, 9)] == [*_decodes(8, 8, 8), None]
     while graphs.advance(busy=False) is not None:
         pass
-    assert [graphs.size_for(rows) for rows in (1, 2, 3, 4, 5, 8, 9)] == [2, 2, 4, 4, 8, 8, None]
+    assert [_found(graphs, rows) for rows in (1, 2, 3, 4, 5, 8, 9)] == [*_decodes(2, 2, 4, 4, 8, 8), None]
+
+
+def test_steps_with_prompts_and_without_have_graphs_of_their_own() -> None:
+    graphs = _dispatcher([GraphSize(4), GraphSize(4, 16), GraphSize(0, 32)])
+    assert _found(graphs, 3) == GraphSize(4)
+    assert _found(graphs, 3, 1, 9) == GraphSize(4, 16)
+    assert _found(graphs, 0, 1, 9) == GraphSize(4, 16), "20 tokens are fewer than 32"
+    assert _found(graphs, 0, 2, 9) == GraphSize(0, 32), "which alone has room for two prompts"
+    assert _found(graphs, 1, 2, 9) is None
+
+
+def test_a_large_step_is_not_filled_up_to_twice_its_size() -> None:
+    graphs = _dispatcher([GraphSize(256, 512), GraphSize(64, 192)])
+    assert _found(graphs, 1, 1, 1) == GraphSize(64, 192), "reading the weights takes longer"
+    assert _found(graphs, 1, 1, 400) is None
+    assert _found(graphs, 128, 1, 511) is None
+    assert _found(graphs, 129, 1, 511) == GraphSize(256, 512)
 
 
 def test_a_busy_worker_gives_captures_only_their_share_of_time() -> None:
-    captures = Captures(tuple(range(1, 9)), share=0.05, took=0.4)
+    captures = Captures(_decodes(*range(8, 0, -1)), share=0.05, took=0.4)
     begun = captures.clock.now
     worked = 0
     while (seconds := captures.graphs.advance(busy=True)) is not None:
@@ -84,7 +187,7 @@ def test_a_busy_worker_gives_captures_only_their_share_of_time() -> None:
 
 
 def test_nothing_is_done_before_it_is_paid_for() -> None:
-    captures = Captures((4, 8), share=0.1, took=0.3)
+    captures = Captures(_decodes(8, 4), share=0.1, took=0.3)
     wait = captures.graphs.advance(busy=True)
     assert wait == pytest.approx(2.7)
     captures.clock.now += 2.6
@@ -96,20 +199,19 @@ def test_nothing_is_done_before_it_is_paid_for() -> None:
 
 
 def test_without_a_share_only_an_idle_worker_captures() -> None:
-    captures = Captures((4,), share=0.0)
+    captures = Captures(_decodes(4), share=0.0)
     assert captures.graphs.advance(busy=True) == math.inf
     assert captures.log == []
     assert captures.graphs.advance(busy=False) == 0.0
     assert captures.log == ["warm 4"]
 
 
-def test_a_capture_that_fails_ends_them_and_keeps_what_there_is(caplog: pytest.LogCaptureFixture) -> None:
-    captures = Captures((2, 4))
+def test_a_capture_that_fails_ends_them_all() -> None:
+    captures = Captures(_decodes(4, 2))
     captures.graphs.advance(busy=False)
     captures.graphs.advance(busy=False)
     captures.device.capture_error = RuntimeError("out of memory")
     assert captures.graphs.advance(busy=False) == 0.0
+    with pytest.raises(CaptureError, match="capturing a CUDA graph of 2 decoding rows failed: RuntimeError"):
+        captures.graphs.advance(busy=False)
     assert captures.graphs.advance(busy=False) is None
-    assert captures.graphs.captured == [4]
-    assert captures.graphs.size_for(1) == 4
-    assert "decode steps of up to 2 rows run without graphs" in caplog.text
