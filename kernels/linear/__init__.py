@@ -5,8 +5,9 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ..guards import describe, native_unsupported_reason
+from ..guards import describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, pointers, threads
+from ..tuning import Config, pick
 from ..variants import Choice, Variant, select_variant, wanted
 from . import reference
 
@@ -21,11 +22,14 @@ def choose(x: Tensor, weight: Tensor, *, invariant: bool = False, variant: Choic
     """The variant that :func:`linear` runs on these arguments.
 
     Without ``invariant`` the native one runs where it is the faster: in float32 for any number of rows
-    on AVX-512, in bfloat16 for a few. With it, wherever it can run.
+    on AVX-512, in bfloat16 for a few. With it, wherever it can run. The Triton one takes one row, and runs where
+    this GPU's table has block sizes for the weight, which says that it was the faster there.
 
     Raises:
-        ValueError: ``native`` is asked for and cannot run.
+        ValueError: a variant is asked for that cannot run.
     """
+    if x.is_cuda or wanted(variant) == "triton":
+        return select_variant(variant, triton=_triton_unsupported_reason(x, weight, invariant, variant))
     unsupported_reason = native_unsupported_reason(NATIVE.get(x.dtype), x)
     if unsupported_reason is None:
         if x.stride(1) != 1 or weight.stride(1) != 1:
@@ -63,6 +67,11 @@ def linear(
         if invariant:
             return reference.linear_invariant(x, weight, bias)
         return reference.linear(x, weight, bias)
+    if x.is_cuda or wanted(variant) == "triton":
+        from .triton_gemv import DEFAULT, LIBRARY, gemv  # late: heavy
+
+        config = _gemv_config(x, weight)
+        return gemv(x, weight, bias, DEFAULT if config == LIBRARY else config)
     rows, inner = x.shape
     columns = weight.shape[0]
     out = x.new_empty((rows, columns))
@@ -72,6 +81,24 @@ def linear(
         threads(),
     )
     return out
+
+
+def _triton_unsupported_reason(x: Tensor, weight: Tensor, invariant: bool, variant: Choice) -> str | None:
+    if x.shape[0] != 1 or invariant:
+        return "it takes one row, whose bits are not those that it has among others"
+    if x.dtype not in (torch.bfloat16, torch.float16) or not (x.is_contiguous() and weight.is_contiguous()):
+        return "it takes contiguous bfloat16 or float16"
+    if (reason := triton_unsupported_reason(x, variant)) is not None or wanted(variant) == "triton":
+        return reason
+    from .triton_gemv import LIBRARY  # late: heavy
+
+    return "no block sizes are known to beat torch's product" if _gemv_config(x, weight) == LIBRARY else None
+
+
+def _gemv_config(x: Tensor, weight: Tensor) -> Config:
+    from .triton_gemv import LIBRARY, OPERATION, gemv_key  # late: heavy
+
+    return pick(OPERATION, gemv_key(weight.shape[0], weight.shape[1], x.dtype), LIBRARY)
 
 
 def _native_rows(dtype: torch.dtype) -> int:

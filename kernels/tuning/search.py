@@ -41,6 +41,7 @@ _MODULES = (
     "embedding.tunables",
     "kv_cache.tunables",
     "rotate_and_write.tunables",
+    "linear.triton_gemv",
     "linear_fp8.triton_gemv",
     "linear_fp8.triton_skinny",
     "linear_fp8.triton_tiles",

@@ -136,7 +136,7 @@ def _graphed(call: Callable[[], object], device: torch.device) -> Callable[[], f
 
 
 def _between(go: Callable[[], object], device: torch.device, calls: int = 1) -> Callable[[], float]:
-    """Seconds of each of ``calls`` that ``go`` queues, by the device's clock and with nothing in its L2 cache before."""
+    """Seconds of each of ``calls`` that ``go`` queues, by the clock of the device, whose L2 cache has nothing of it."""
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=device)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 

@@ -1,6 +1,6 @@
 """A real server on the GPU: that it answers, goes on when its worker is killed, and what its clients wait for.
 
-    python -m stentor.loadtest.gpu.serving check --weights SmolLM2.gguf
+    python -m stentor.loadtest.gpu.serving load check --weights SmolLM2.gguf
     python -m stentor.loadtest.gpu.serving load --model loadtest/configs/llama-3.1-8b
 
 ``load`` serves a model with made-up weights and a made-up vocabulary, at 1, 64 and 256 streams.
@@ -15,13 +15,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from ..client import STREAMED, Answer, complete
+from ..client import STREAMED, Answer, complete, seconds_of
 from ..processes import named
 from ..record import quantile
 from ..seeing_model import made_up_tokenizer
@@ -34,6 +33,8 @@ _QUESTION: Final = "The capital of France is"
 _WORDS: Final = 128
 """Tokens in and out of each request of a load."""
 _STREAMS: Final = (1, 64, 256)
+_KILLED_AT: Final = 20
+"""Tokens of a stream after which its worker is killed."""
 
 
 def write_model(folder: Path, config: Path) -> None:
@@ -49,22 +50,13 @@ def body(prompt: str | Sequence[int], tokens: int, **more: object) -> dict[str, 
     return {"model": _NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, **STREAMED, **more}
 
 
-def check(server: ServerProcess) -> Mapping[str, Any]:
-    """Asks for text, then for a long one again with the worker killed in its middle: it must be the same text."""
+def check(server: ServerProcess) -> Iterator[Mapping[str, Any]]:
+    """Asks for text, then for a long one again with the worker killed in its middle."""
     began = time.perf_counter()
-    first = _ask(server, _QUESTION, 32)
-    taken = time.perf_counter() - began
+    yield {"question": _QUESTION, "answer": _ask(server, _QUESTION, 32), "seconds": time.perf_counter() - began}
     whole = _ask(server, _QUESTION, 300, ignore_eos=True)
-    killed = asyncio.run(_killed(server))
-    return {
-        "seconds to ready": round(server.seconds_to_ready, 2),
-        "first answer, s": round(taken, 3),
-        "text": first,
-        "same text after a kill": killed == whole,
-        "whole": whole[-200:],
-        "killed": killed[-200:],
-        "log": server.output()[-6000:],
-    }
+    killed, pause = asyncio.run(_killed(server))
+    yield {"same text after a kill": killed == whole, "pause, s": pause, "whole": whole, "killed": killed}
 
 
 def _ask(server: ServerProcess, prompt: str, tokens: int, **more: object) -> str:
@@ -76,28 +68,28 @@ def _ask(server: ServerProcess, prompt: str, tokens: int, **more: object) -> str
     return str(answer.json()["choices"][0]["text"]) if answer.is_success else f"{answer.status_code}: {answer.text}"
 
 
-async def _killed(server: ServerProcess) -> str:
+async def _killed(server: ServerProcess) -> tuple[str, float]:
+    """The text of a stream whose worker is killed, and its longest pause in seconds."""
     import httpx
 
-    text = ""
+    text, arrivals = "", list[float]()
     address = f"http://127.0.0.1:{server.port}/v1/completions"
     async with (
         httpx.AsyncClient(timeout=100) as client,
         client.stream("POST", address, json=body(_QUESTION, 300, ignore_eos=True)) as answer,
     ):
-        pieces = 0
         async for line in answer.aiter_lines():
             if not line.startswith("data: {"):
                 continue
             event = json.loads(line.removeprefix("data: "))
             if "error" in event:
-                return f"error: {event}"
+                return f"error: {event}", 0.0
             text += "".join(choice["text"] for choice in event["choices"])
-            pieces += 1
-            if pieces == 20:
+            arrivals.append(time.perf_counter())
+            if len(arrivals) == _KILLED_AT:
                 (pid,) = named(server.pid, "stentor-worker")
                 os.kill(pid, signal.SIGKILL)
-    return text
+    return text, max(later - earlier for earlier, later in pairwise(arrivals))
 
 
 async def _load(server: ServerProcess, streams: int, seed: int) -> list[Answer]:
@@ -108,26 +100,26 @@ async def _load(server: ServerProcess, streams: int, seed: int) -> list[Answer]:
     return await asyncio.gather(*(complete(server.port, body(prompt, _WORDS, ignore_eos=True)) for prompt in prompts))
 
 
-def load(server: ServerProcess, streams: int) -> Mapping[str, Any]:
-    """Tokens a second and what clients wait for, in the second of two bursts."""
-    asyncio.run(_load(server, streams, 2 * streams))
-    answers = asyncio.run(_load(server, streams, 2 * streams + 1))
-    ttft = [answer.ttft for answer in answers]
-    gaps = [gap for answer in answers for gap in answer.gaps]
-    seconds = max(answer.ended for answer in answers) - min(answer.began for answer in answers)
-    return {
-        "streams": streams,
-        "output tokens/s": round(sum(answer.tokens for answer in answers) / seconds, 1),
-        "TTFT p50, ms": round(1e3 * quantile(ttft, 0.5), 2),
-        "TTFT max, ms": round(1e3 * max(ttft), 2),
-        "ITL p50, ms": round(1e3 * quantile(gaps, 0.5), 3),
-        "ITL p99, ms": round(1e3 * quantile(gaps, 0.99), 3),
-    }
+def load(server: ServerProcess) -> Iterator[Mapping[str, Any]]:
+    """Tokens a second and what clients wait for, in the second of two bursts of each number of streams."""
+    for streams in _STREAMS:
+        asyncio.run(_load(server, streams, 2 * streams))
+        answers = asyncio.run(_load(server, streams, 2 * streams + 1))
+        ttft = [answer.ttft for answer in answers]
+        gaps = [gap for answer in answers for gap in answer.gaps]
+        yield {
+            "streams": streams,
+            "output tokens/s": round(sum(answer.tokens for answer in answers) / seconds_of(answers), 1),
+            "TTFT p50, ms": round(1e3 * quantile(ttft, 0.5), 2),
+            "TTFT max, ms": round(1e3 * max(ttft), 2),
+            "ITL p50, ms": round(1e3 * quantile(gaps, 0.5), 3),
+            "ITL p99, ms": round(1e3 * quantile(gaps, 0.99), 3),
+        }
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="stentor.loadtest.gpu.serving", description=__doc__)
-    parser.add_argument("what", choices=("check", "load"))
+    parser.add_argument("what", nargs="+", choices=("check", "load"))
     parser.add_argument("--weights", type=Path, help="a GGUF file; otherwise weights are made up")
     parser.add_argument("--model", type=Path, default=CONFIGS / "llama-3.1-8b", help="a folder with config.json")
     parser.add_argument("--rows", type=Path, default=Path("rows.jsonl"), help="figures are added here")
@@ -142,15 +134,13 @@ def main(argv: Sequence[str]) -> int:
             model, options = folder, ["--load-format", "dummy"]
         name = (given.weights or given.model).name
         options += ["--device", given.device, "--served-model-name", _NAME, "--max-model-len", "2048", *given.serve]
-        if given.what == "check":
-            options += ["--gpu-memory-fraction", "0.3"]
         with ServerProcess([model, *options]) as server:
-            for found in [check(server)] if given.what == "check" else (load(server, n) for n in _STREAMS):
-                rows.append(given.rows, {"server": name, **found})
-                print(msgspec.json.format(msgspec.json.encode(found)).decode(), flush=True)
-            if given.what == "load":
-                rows.append(given.rows, {"server": name, "seconds to ready": server.seconds_to_ready})
-                print(server.output()[-4000:])
+            rows.append(given.rows, {"server": name, "seconds to ready": round(server.seconds_to_ready, 2)})
+            for what in given.what:
+                for found in check(server) if what == "check" else load(server):
+                    rows.append(given.rows, {"server": name, **found})
+                    print(found, flush=True)
+            print(server.output()[-8000:])
     return 0
 
 
