@@ -90,7 +90,7 @@ def test_a_context_that_the_operator_named_must_fit(model: ModelSpec) -> None:
         _size(model, 6, max_model_len=100)
     with pytest.raises(SetupError, match="lower --transcription-max-model-len"):
         _size(model, 6, max_model_len=100, name="transcription")
-    with pytest.raises(SetupError, match="^--transcription-max-model-len 129: "):
+    with pytest.raises(SetupError, match=r"^--transcription-max-model-len 129: "):
         _size(model, 9, max_model_len=129, name="transcription")
 
 
