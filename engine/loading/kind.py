@@ -50,6 +50,11 @@ def kind_of(path: Path) -> ModelKind:
     return "chat"
 
 
+def architectures_of(path: Path) -> list[str]:
+    """What the config.json of the model at ``path`` names; nothing where there is none that can be read."""
+    return _texts(_config_of(path).get("architectures"))
+
+
 def is_named_reranker(folder: Path, config: Mapping[str, object]) -> bool:
     """Whether it scores by the yes and no of a language model, of which its files say nothing: Qwen's and BGE's, which
     have it in their names alone."""

@@ -178,7 +178,7 @@ class MediaEncoder:
         if isinstance(self._tower, TransformersTower):
             notes.append(
                 f"{kinds} are encoded by transformers' modelling code, an operation a call and one piece after "
-                "another; --language-model-only leaves it out"
+                "another; --language-model-only leaves it out of a chat model"
             )
         whole = 0
         if self._sees_whole:

@@ -99,11 +99,17 @@ class _Positions(Protocol):
     def max_position(self) -> int: ...
 
 
+def length_option(config: WorkerConfig) -> str:
+    """What the operator bounds the worker's sequences by."""
+    return "--transcription-max-model-len" if config.name == "transcription" else "--max-model-len"
+
+
 def longest_of(config: WorkerConfig, model: _Positions, default: int | None = None) -> int:
     """The longest sequence before the cache is known. Raises :class:`SetupError` where the model cannot have it."""
     if config.max_model_len is not None and config.max_model_len > model.max_position:
         raise SetupError(
-            f"--max-model-len {config.max_model_len}: {model.architecture} was made for at most {model.max_position}"
+            f"{length_option(config)} {config.max_model_len}: {model.architecture} was made for at most "
+            f"{model.max_position}"
         )
     if config.block_size % _BLOCK_MULTIPLE:
         raise SetupError(f"--block-size {config.block_size}: expected a multiple of {_BLOCK_MULTIPLE}")
@@ -138,7 +144,7 @@ def fit_length(
         raise SetupError(
             f"{budget / GIB:.2f} GiB of KV cache hold {tokens} tokens, one sequence "
             f"needs {needs.of(needed) * block_bytes / GIB:.2f} GiB: raise --kv-cache-memory or "
-            "lower --max-model-len"
+            f"lower {length_option(config)}"
         )
     return min(wanted, tokens)
 

@@ -9,7 +9,10 @@ from typing import Protocol
 import anyio
 from prometheus_client import CollectorRegistry
 
+from stentor.engine.client.client import EngineClient
+from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.kind import kind_of
 from stentor.engine.processes.supervisor import Supervisor
 
 from ..asr.model import TranscriptionEngine, TranscriptionModel
@@ -27,10 +30,11 @@ from ..text.pool import TokenizationBudget
 from ..tts.metrics import SpeechMetrics
 from ..tts.model import open_speech
 from .engines import Engines
-from .media import MediaOpener, spec_in
-from .state import AuxiliaryModels
+from .media import MediaOpener, asking_of, spec_in, spec_of, taken_of
+from .state import AuxiliaryModels, TranscribingChat
+from .text_side import generation_defaults, open_text_side
 
-AnyTranscriptionModel = TranscriptionModel | StreamingTranscriptionModel
+AnyTranscriptionModel = TranscriptionModel | StreamingTranscriptionModel | TranscribingChat
 
 # What opens a kind is imported where it is opened: a server without it need not wait for what it brings.
 
@@ -54,7 +58,7 @@ async def open_auxiliary_models(
     transcription, decoder, embedding, speech = None, None, None, None
     try:
         if "transcription" in engines.clients:
-            transcription = await _open_transcription(config, engines)
+            transcription = await _open_transcription(config, engines, room, media, at_end)
         if transcription is not None or transcribes:
             decoder = await _open_decoder(config, at_end)
         if "embedding" in engines.clients:
@@ -68,10 +72,18 @@ async def open_auxiliary_models(
     return AuxiliaryModels(transcription, decoder, embedding, speech)
 
 
-async def _open_transcription(config: Config, engines: Engines) -> AnyTranscriptionModel:
+async def _open_transcription(
+    config: Config, engines: Engines, room: TokenizationBudget, media: MediaOpener, at_end: AsyncExitStack
+) -> AnyTranscriptionModel:
     from ..asr.stream_vocabulary import is_streaming_model
 
     client, folder = engines.clients["transcription"], Path(config.transcription.path)
+    if kind_of(folder) == "chat":
+        opening_chat = partial(open_transcribing_chat, config, client, folder, room, media)
+        chat = await anyio.to_thread.run_sync(opening_chat)
+        at_end.callback(chat.text.pool.close)
+        at_end.callback(chat.media.close)
+        return chat
     if is_streaming_model(folder):
         opening: Callable[[], AnyTranscriptionModel] = partial(open_streaming, config.transcription, client, folder)
     else:
@@ -111,7 +123,7 @@ async def _open_embedding(
     served, client = config.embedding, engines.clients["embedding"]
     folder, name = Path(served.path), served.served_names[0]
     spec = spec_in(folder)
-    opened = media.open(folder, name, spec)
+    opened = media.open(folder, name, taken_of(spec, config.media))
     at_end.callback(opened.close)
     is_main = config.main == "embedding"
     own = config.model.tokenizer if is_main else None
@@ -152,6 +164,22 @@ def open_transcription(config: ServedNames, client: TranscriptionEngine, folder:
     if vocabulary.multilingual and not vocabulary.languages:
         raise CheckpointError(f"The tokenizer in {folder} names no language, but the model is multilingual.")
     return TranscriptionModel(config.served_names, client, vocabulary)
+
+
+def open_transcribing_chat(
+    config: Config, client: EngineClient, folder: Path, room: TokenizationBudget, media: MediaOpener
+) -> TranscribingChat:
+    """The same of a model that chats. ``room`` bounds the texts that are being tokenized, ``media`` opens what makes
+    its inputs of sounds; both sides of the result must be closed."""
+    served = config.transcription.as_chat
+    checkpoint = open_checkpoint(folder)
+    spec, architecture = spec_of(checkpoint), checkpoint.config.architecture
+    asking = asking_of(spec, architecture)
+    if asking is None:
+        raise CheckpointError(f"--transcription-model: {served.name} ({architecture}) makes no transcripts.")
+    text = open_text_side(served, checkpoint, generation_defaults("auto", checkpoint), config.limits.template, room)
+    opened = media.open(folder, served.served_names[0], spec)
+    return TranscribingChat(served, client, text, checkpoint.config.vocab_size, opened, asking)
 
 
 def open_streaming(

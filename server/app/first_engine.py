@@ -10,7 +10,7 @@ from stentor.engine.channel import ChannelError
 from stentor.engine.channel.region import require_linux
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
-from stentor.engine.loading.kind import ModelKind, kind_of
+from stentor.engine.loading.kind import ModelKind, architectures_of, kind_of
 from stentor.engine.processes import launch
 from stentor.engine.processes.exception_groups import one_line
 from stentor.engine.processes.fork_server_owner import ForkServer
@@ -18,6 +18,7 @@ from stentor.engine.sharing.lease import LeaseError, create_lease
 from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.protocols.ipc.config import EngineConfig
 
+from ..asr.asking import ASKING
 from ..config.config import Config
 from ..config.model_registry import ARTICLES, OPTIONS_OF, ModelRole
 from ..http.listening import StartError
@@ -43,7 +44,7 @@ def fetch(config: Config) -> Config:
     else:
         check_kind("MODEL", named.name, model, "chat")
     if asr and transcription:
-        check_kind("--transcription-model", asr, transcription, "transcription")
+        check_transcribes("--transcription-model", asr, transcription)
     if tts and speech:
         check_kind("--speech-model", tts, speech, "speech")
     if pooling and embedding and kind_of(embedding) != "chat":  # vectors can be made with a model that chats, too
@@ -51,6 +52,12 @@ def fetch(config: Config) -> Config:
     if drafting and draft and drafting.method == "draft_model":
         check_kind("--speculative-config", drafting.model, draft, "chat")
     return config.located(model, tokenizer, transcription, speech, embedding, draft)
+
+
+def check_transcribes(option: str, name: str, path: Path) -> None:
+    """As :func:`check_kind` for a model that transcribes, which some chat models do, too."""
+    if not ASKING.keys() & set(architectures_of(path)):
+        check_kind(option, name, path, "transcription")
 
 
 def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:

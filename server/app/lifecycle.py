@@ -6,7 +6,6 @@ to answer ``/ping`` and ``/health``.
 """
 
 import contextlib
-import dataclasses
 import gc
 import logging
 import socket
@@ -23,11 +22,8 @@ import uvicorn
 from stentor.engine.client.client import EngineClient, EngineUnavailable
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.generation_config import GenerationConfig, generation_config_from_hf
 from stentor.engine.loading.hub import DEFAULT_MODEL
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.launch import EngineProcess
 from stentor.engine.processes.supervisor import ChildFailed, Supervisor
@@ -53,23 +49,18 @@ from ..observability.metrics import Metrics
 from ..observability.observer import open_observer
 from ..overload.memory_budget import Trimmer, default_budget
 from ..overload.slow_readers import ReaderLimits
-from ..parsing.output import settle_output
 from ..state.admission_control import ModelRunner
 from ..storage.opening import StoreRefused, opened_store
-from ..text.errors import TokenizerError
-from ..text.grammar_tokens import special_tokens_of, vocabulary_of
-from ..text.loading import check_same_tokens, has_tokenizer, load_tokenizer, number_tokenizer
-from ..text.pool import TokenizationBudget, TokenizerPool
-from ..text.renderers.choose import choose_renderer
-from ..text.renderers.mistral import RendererError
-from ..text.tokenizer import Tokenizer
+from ..text.grammar_tokens import vocabulary_of
+from ..text.pool import TokenizationBudget
 from .application import create_answering_app, create_app
 from .auxiliary_models import open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
-from .media import MediaOpener, asking_of, spec_of, width_of
+from .media import MediaOpener, asking_of, spec_of, taken_of, width_of
 from .startup import StartupDisplay, first_steps, format_bytes, open_terminal, report_ready
 from .state import ServerState, compose
+from .text_side import generation_defaults, open_text_side
 
 logger = logging.getLogger(__name__)
 
@@ -141,28 +132,6 @@ def open_main(config: Config) -> Checkpoint:
     for note in found.notes:
         logger.warning("a projector file is passed over: %s", note)
     return found
-
-
-def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaults:
-    """Sampling defaults from the model, from another file, or with ``none`` only its EOS tokens.
-
-    Raises :class:`CheckpointError`.
-    """
-    model = checkpoint.defaults
-    if source == "none":
-        model = GenerationConfig(eos_token_ids=model.eos_token_ids)
-    elif source != "auto":
-        file = Path(source)
-        if file.is_dir():
-            file = file / "generation_config.json"
-        try:
-            given = generation_config_from_hf({}, read_json(file))
-        except ConfigError as error:
-            raise CheckpointError(f"Cannot use {file}: {error}.") from error
-        eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
-        model = dataclasses.replace(given, eos_token_ids=eos)
-    said = {field.name: getattr(model, field.name) for field in dataclasses.fields(GenerationDefaults)}
-    return GenerationDefaults(**{name: value for name, value in said.items() if value is not None})
 
 
 async def _run(
@@ -252,55 +221,28 @@ async def load_state(
     Raises :class:`..http.listening.StartError`.
     """
     client = engines.clients[config.main]
-    source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
-    override = None if config.model.tokenizer is None else Path(config.model.tokenizer)
-
-    def load() -> Tokenizer:
-        if checkpoint.format == "dummy" and override is None and not has_tokenizer(source):
-            return number_tokenizer(checkpoint.config.vocab_size)
-        found = load_tokenizer(source, override=override, chat_template_file=config.model.chat_template)
-        if (drafting := config.engine.worker.speculative) is not None and drafting.model:
-            check_same_tokens(found, Path(drafting.model))
-        return found
-
-    try:
-        tokenizer = await anyio.to_thread.run_sync(load)
-    except TokenizerError as error:
-        raise StartError(str(error)) from error
     inflight = config.overload.max_inflight_bytes or default_budget()
     logger.info("at most %s are held for clients (--max-inflight-bytes)", format_bytes(inflight))
-    pool = TokenizerPool(
-        tokenizer,
-        render_seconds=config.limits.template.timeout,
-        render_chars=config.limits.template.max_rendered_chars,
-        max_foreign=config.limits.template.max_waiting,
-        room=TokenizationBudget(inflight // 2),
-    )
+    drafting = config.engine.worker.speculative
+    draft = Path(drafting.model) if drafting is not None and drafting.model else None
+    room, templates = TokenizationBudget(inflight // 2), config.limits.template
     try:
-        renderer = choose_renderer(config.model.renderer, pool, checkpoint.folder, config.model.harmony_vocabulary)
-    except RendererError as error:
-        raise StartError(str(error)) from error
-    try:
+        text = await anyio.to_thread.run_sync(
+            open_text_side, config.model, checkpoint, defaults, templates, room, draft
+        )
         store = await opened_store(config.store)
-    except StoreRefused as error:
+    except (CheckpointError, StoreRefused) as error:
         raise StartError(str(error)) from error
-    output = settle_output(
-        config.model.reasoning_parser,
-        config.model.tool_call_parser,
-        tokenizer.template_source or " ".join(tokenizer.added_texts),  # markers show where no template does
-        checkpoint.config.architecture,
-    )
-    logger.info("output: %s", output)
-    specials = special_tokens_of(tokenizer)
-    defaults = defaults.ending(specials[text] for text in output.turn_ends if text in specials)
+    logger.info("output: %s", text.output)
     if config.main == "chat":
-        client.set_vocabulary(partial(vocabulary_of, tokenizer, defaults.eos_token_ids))
+        client.set_vocabulary(partial(vocabulary_of, text.pool.tokenizer, text.defaults.eos_token_ids))
     names = config.model.served_names
     try:
         spec = spec_of(checkpoint) if config.main == "chat" else None
     except CheckpointError as error:
         raise StartError(str(error)) from error
-    asking = asking_of(config, spec, checkpoint.config.architecture)
+    taken = taken_of(spec, config.media)
+    asking = asking_of(taken, checkpoint.config.architecture)
     try:
         enabled, kinds = config.engine.worker.enable_lora, config.adapted_kinds
         adapters = config.adapters.registry(enabled=enabled, main=config.main, kinds=kinds)
@@ -313,12 +255,12 @@ async def load_state(
     )
     opener = MediaOpener(config, store, metrics.registry)
     try:
-        media = opener.open(given_files(checkpoint) or checkpoint.folder, names[0], spec, width_of(checkpoint))
+        media = opener.open(given_files(checkpoint) or checkpoint.folder, names[0], taken, width_of(checkpoint))
     except CheckpointError as error:
         raise StartError(str(error)) from error
     at_end.callback(media.close)
     auxiliary = await open_auxiliary_models(
-        config, engines, metrics.registry, pool.room, opener, supervisor, at_end, transcribes=asking is not None
+        config, engines, metrics.registry, room, opener, supervisor, at_end, transcribes=asking is not None
     )
     runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
     if auxiliary.speech is not None:
@@ -326,11 +268,11 @@ async def load_state(
     return compose(
         config,
         client,
-        pool,
-        renderer,
-        output,
+        text.pool,
+        text.renderer,
+        text.output,
         checkpoint.config.vocab_size,
-        defaults,
+        text.defaults,
         access=access,
         observer=open_observer(config.observe, metrics, names[0]),
         metrics=metrics,

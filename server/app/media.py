@@ -12,6 +12,7 @@ from stentor.engine.model_config.model_spec import ModelSpec
 
 from ..asr.asking import ASKING, Asking
 from ..config.config import Config
+from ..config.media import MediaConfig
 from ..media.chat_media import ChatMedia
 from ..media.decoded import DecodedLimits
 from ..media.document_reader import DocumentReader
@@ -36,15 +37,19 @@ def spec_in(folder: Path) -> MediaSpec | None:
     return media_spec(described_part(read_json(file))) if file.is_file() else None
 
 
+def taken_of(spec: MediaSpec | None, config: MediaConfig) -> MediaSpec | None:
+    """What the operator lets a model take of that."""
+    return None if config.language_model_only else spec
+
+
 def width_of(checkpoint: Checkpoint) -> int:
     """Columns of an embedding of a model that writes."""
     return checkpoint.config.hidden_size if isinstance(checkpoint.config, ModelSpec) else 0
 
 
-def asking_of(config: Config, spec: MediaSpec | None, architecture: str) -> Asking | None:
-    """How the chat model is asked for transcripts; None where it makes none."""
-    hears = spec is not None and "audio" in spec.placeholders and not config.media.language_model_only
-    return ASKING.get(architecture) if hears else None
+def asking_of(spec: MediaSpec | None, architecture: str) -> Asking | None:
+    """How a model that chats is asked for transcripts; None where it makes none. ``spec`` is what it takes."""
+    return ASKING.get(architecture) if spec is not None and "audio" in spec.placeholders else None
 
 
 class MediaOpener:
@@ -61,7 +66,7 @@ class MediaOpener:
     def open(self, source: Source, model: str, spec: MediaSpec | None, width: int = 0) -> ChatMedia:
         """For the model in ``source``, which metrics know as ``model`` and which takes what ``spec`` says; ``width``:
         columns of an embedding that clients may bring. Must be closed."""
-        if spec is None or self._config.media.language_model_only:
+        if spec is None:
             return ChatMedia(self._loader, self._documents)
         self._metrics = metrics = MediaMetrics(self._figures, model, self._metrics)
         processor = MediaProcessor(source, self._limits, metrics, self._decoded)

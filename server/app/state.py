@@ -20,6 +20,7 @@ from ..audio.decode import AudioDecoder
 from ..batches.runner import BatchRunner
 from ..config.config import Config
 from ..config.model_registry import ModelRegistry, ModelRole
+from ..config.models import ModelConfig
 from ..generation.chat_model import ChatModel, GenerationDefaults
 from ..generation.model_facts import ModelFacts
 from ..generation.transcription import ChatTranscriber
@@ -43,13 +44,27 @@ from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
 from ..tools.gateway import McpGateway
 from ..tts.model import SpeechModel
+from .text_side import TextSide
+
+
+@dataclass(frozen=True)
+class TranscribingChat:
+    """A model that chats and is asked for transcripts alone."""
+
+    config: ModelConfig
+    client: EngineClient
+    text: TextSide
+    vocab_size: int
+    media: ChatMedia
+    asking: Asking
+    """How it is asked."""
 
 
 @dataclass(frozen=True)
 class AuxiliaryModels:
     """Those beside the chat model; None where none is served."""
 
-    transcription: TranscriptionModel | StreamingTranscriptionModel | None = None
+    transcription: TranscriptionModel | StreamingTranscriptionModel | TranscribingChat | None = None
     decoder: AudioDecoder | None = None
     """Makes samples of what clients upload; comes with what transcribes."""
     embedding: EmbeddingModel | None = None
@@ -75,14 +90,18 @@ class ServerState:
     batches: BatchRunner
     responses: LiveResponses
     gateway: McpGateway
+    transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None = None
+    """The model for transcription alone, where there is one."""
     transcriber: ChatTranscriber | None = None
     """The chat model, where it transcribes."""
 
     @property
     def media_processors(self) -> list[MediaProcessor]:
         """Of the models that take media."""
-        embedding = self.auxiliary.embedding
-        every = self.chat.media, None if embedding is None else embedding.media
+        embedding, transcription = self.auxiliary.embedding, self.transcription
+        every = [self.chat.media, None if embedding is None else embedding.media]
+        if isinstance(transcription, ChatTranscriber):
+            every.append(transcription.chat.media)
         return [media.processor for media in every if media is not None and media.processor is not None]
 
     @cached_property
@@ -105,7 +124,7 @@ class ServerState:
             self.config.realtime,
             self.config.limits.connection,
             self.chat,
-            self.auxiliary.transcription or self.transcriber,
+            self.transcription or self.transcriber,
             self.auxiliary.speech,
             self.access.secrets,
         )
@@ -113,7 +132,7 @@ class ServerState:
     @cached_property
     def for_transcription(self) -> TranscriptionServices:
         return TranscriptionServices(
-            self.admission, self.registry, self.auxiliary.transcription, self.auxiliary.decoder, self.transcriber
+            self.admission, self.registry, self.transcription, self.auxiliary.decoder, self.transcriber
         )
 
     @cached_property
@@ -175,6 +194,11 @@ def compose(
         media=media,
         facts=facts or ModelFacts(),
     )
+    transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None
+    if isinstance(asked := auxiliary.transcription, TranscribingChat):
+        transcription = ChatTranscriber(_for_transcription(asked, chat), asked.asking)
+    else:
+        transcription = asked
     return ServerState(
         config=config,
         access=access,
@@ -189,5 +213,26 @@ def compose(
         batches=BatchRunner(store, config.store.max_batches, access.keys.owner, config.limits.request),
         responses=LiveResponses(config.store.max_background),
         gateway=McpGateway(config.mcp),
+        transcription=transcription,
         transcriber=None if asking is None else ChatTranscriber(chat, asking),
+    )
+
+
+def _for_transcription(asked: TranscribingChat, chat: ChatModel) -> ChatModel:
+    """With what it shares with the server's other models, which ``chat`` has."""
+    return ChatModel(
+        config=asked.config,
+        client=asked.client,
+        pool=asked.text.pool,
+        renderer=asked.text.renderer,
+        output=asked.text.output,
+        grammars=chat.grammars,
+        vocab_size=asked.vocab_size,
+        defaults=asked.text.defaults,
+        admission=chat.admission,
+        registry=chat.registry,
+        metrics=chat.metrics,
+        media=asked.media,
+        turns=chat.turns,
+        role="transcription",
     )

@@ -33,7 +33,10 @@ class MediaConfig(msgspec.Struct, frozen=True):
             name="limit-mm-per-prompt",
         ),
     ] = MediaCounts()
-    language_model_only: Annotated[bool, Flag("take no media at all, whatever the model could see or hear")] = False
+    language_model_only: Annotated[
+        bool,
+        Flag("take no media, whatever a model could see or hear; a transcription model takes its audio all the same"),
+    ] = False
 
     mm_embeds: Annotated[
         bool,

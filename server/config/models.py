@@ -115,8 +115,9 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
     model: Annotated[
         str | None,
         Flag(
-            "transcription model: Whisper (Hugging Face or CTranslate2) or Voxtral Realtime, named as MODEL is; "
-            "by default none",
+            "transcription model: Whisper (Hugging Face or CTranslate2), Voxtral Realtime, or a chat model that "
+            "transcribes (Qwen3-ASR, Voxtral and others), which is then asked for nothing else; named as MODEL is; by "
+            "default none",
             name="transcription-model",
         ),
     ] = None
@@ -126,6 +127,15 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
     ] = ()
     path: str = ""
     """Where it lies on disk; empty until :meth:`.config.Config.located`."""
+    max_model_len: Annotated[
+        int | None,
+        Flag(
+            "longest prompt and output together of the transcription model, in tokens, as --max-model-len is of the "
+            "chat model's; audio counts as tokens of a chat model that transcribes",
+            1,
+            name="transcription-max-model-len",
+        ),
+    ] = None
     memory_share: Annotated[
         float,
         Flag(
@@ -151,6 +161,11 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
     def served_names(self) -> tuple[str, ...]:
         """Empty where none is served; the first is the one that responses carry."""
         return () if self.model is None else _names(self.served_as, self.model)
+
+    @property
+    def as_chat(self) -> ModelConfig:
+        """Of one that chats: how its text side is read. There is one."""
+        return ModelConfig(self.model or "", self.served_as)
 
 
 class EmbeddingConfig(msgspec.Struct, frozen=True):

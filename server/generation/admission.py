@@ -32,7 +32,7 @@ class Budget:
 
 def context_length(chat: ChatModel) -> int:
     """Raises Unavailable before the engine is ready."""
-    chat.admission.check_available()
+    chat.admission.check_available(chat.role)
     length = chat.max_model_len
     assert length is not None
     return length

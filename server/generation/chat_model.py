@@ -9,12 +9,13 @@ from stentor.engine.client.client import EngineClient
 from stentor.protocols.common.limits import Limits
 
 from ..common.loop_turns import LoopTurns
-from ..config.model_registry import ModelRegistry
+from ..config.model_registry import ModelRegistry, ModelRole
 from ..config.models import ModelConfig
 from ..grammar.checker import Grammars
 from ..media.chat_media import ChatMedia, lacks_encoder
 from ..media.collect import TEXT_ONLY, Accepted
 from ..observability.metrics import Metrics
+from ..observability.request_metrics import RequestMetrics
 from ..parsing.output import OutputFormat
 from ..state.admission_control import AdmissionControl
 from ..text.grammar_tokens import special_tokens_of
@@ -73,11 +74,18 @@ class ChatModel:
     """What it is made of."""
     turns: LoopTurns = field(default_factory=LoopTurns)
     """For whatever would keep the event loop from all other requests."""
+    role: ModelRole = "chat"
+    """What it is served for: another than ``chat`` is asked for that alone."""
 
     @property
     def limits(self) -> Limits:
         """Of what one request may ask for."""
         return self.admission.limits
+
+    @cached_property
+    def requests(self) -> RequestMetrics:
+        """What is measured of those to this model."""
+        return self.metrics.requests_of(self.config.served_names[0])
 
     @cached_property
     def special_tokens(self) -> Mapping[str, int]:

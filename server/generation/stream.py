@@ -13,8 +13,8 @@ from stentor.protocols.openai.sampling import SamplingFields
 
 from ..common.keys import Caller
 from ..media.helpers import arena_room
-from ..observability.metrics import RequestTracker
 from ..observability.request import current_record, current_request_id
+from ..observability.request_metrics import RequestTracker
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
 from ..text.generation import Generation, GenerationRequest, Submitter, generate
@@ -90,7 +90,7 @@ class ObservedGeneration:
         """May be called once. Raises :class:`stentor.engine.client.client.EngineUnavailable`, and Overloaded where
         there is no room for the request's media."""
         chat, request = self._chat, self._request
-        tracker = chat.metrics.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
+        tracker = chat.requests.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)
         self._tracker = tracker
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
         with arena_room():

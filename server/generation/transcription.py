@@ -17,6 +17,7 @@ from typing import Final
 import anyio
 
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.deltas import Finish, Text
 from stentor.protocols.openai.chat import ChatRequest
@@ -70,6 +71,8 @@ class TranscriptionWish:
     logprobs: bool = False
     chunking: Chunking | None = None
     """Where to cut: None cuts what is too long for one request alone."""
+    adapter: AdapterRef | None = None
+    """What is added to the model."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,9 @@ class ChatTranscription:
         params = resolve_sampling(
             wish.sampling, chat, room, logprobs=0 if wish.logprobs else None, prompt_logprobs=None
         )
-        request = generation_request(wish.sampling, prompt, params, self._caller, media=placed.spans)
+        request = generation_request(
+            wish.sampling, prompt, params, self._caller, media=placed.spans, adapter=wish.adapter
+        )
         return await observed(chat, request, placed.held, context)
 
     async def _prompt(self, media: ConversationMedia) -> tuple[list[int], PlacedMedia]:

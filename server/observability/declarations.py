@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from .quick_metrics import QuickHistogram
+from .quick_metrics import QuickCounter, QuickHistogram
 
 MODEL: Final = "model_name"
 
@@ -18,27 +18,44 @@ F = TypeVar("F", bound=CounterMetricFamily | GaugeMetricFamily)
 class Declarations:
     """Makes the metrics of one model."""
 
-    def __init__(self, registry: CollectorRegistry, model: str) -> None:
+    def __init__(self, registry: CollectorRegistry, model: str, beside: "Declarations | None" = None) -> None:
+        """``beside``: those of another model in this registry; what both declare is one family."""
         self._registry = registry
         self._model = model
+        self._families: dict[str, Any] = {} if beside is None else beside._families
 
     def counter(self, name: str, text: str) -> Counter:
-        return Counter(f"stentor:{name}", text, (MODEL,), registry=self._registry).labels(self._model)
+        return self._family(Counter, name, text).labels(self._model)
 
     def gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"stentor:{name}", text, (MODEL,), registry=self._registry).labels(self._model)
+        return self._family(Gauge, name, text).labels(self._model)
 
     def histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        made = Histogram(f"stentor:{name}", text, (MODEL,), registry=self._registry, buckets=buckets)
-        return made.labels(self._model)
+        return self._family(Histogram, name, text, buckets=buckets).labels(self._model)
 
     def each(self, kind: type[M], name: str, text: str, label: str, values: Iterable[V], **options: Any) -> dict[V, M]:
         """One for each value of a further label; ``options`` are the kind's own, such as ``buckets``."""
-        made = kind(f"stentor:{name}", text, (MODEL, label), registry=self._registry, **options)
+        made = self._family(kind, name, text, label, **options)
         return {value: made.labels(self._model, value) for value in values}
 
     def quick(self, name: str, text: str, buckets: Sequence[float]) -> QuickHistogram:
-        return QuickHistogram(f"stentor:{name}", text, {MODEL: self._model}, self._registry, buckets)
+        labels, known = {MODEL: self._model}, self._families.get(name)
+        made = QuickHistogram(f"stentor:{name}", text, labels, known or self._registry, buckets)
+        self._families.setdefault(name, made)
+        return made
+
+    def quick_counter(self, name: str, text: str) -> QuickCounter:
+        labels, known = {MODEL: self._model}, self._families.get(name)
+        made = QuickCounter(f"stentor:{name}", text, labels, known or self._registry)
+        self._families.setdefault(name, made)
+        return made
+
+    def _family(self, kind: type[M], name: str, text: str, *labels: str, **options: Any) -> M:
+        if name not in self._families:
+            made = kind(f"stentor:{name}", text, (MODEL, *labels), registry=self._registry, **options)
+            self._families[name] = made
+        found: M = self._families[name]
+        return found
 
 
 def family(kind: type[F], name: str, text: str, samples: Iterable[tuple[Sequence[str], float]], *labels: str) -> F:

@@ -1,11 +1,10 @@
 """Prometheus metrics under vLLM's names.
 
-The engine's own figures are read when the page is asked for; what concerns requests is observed here
-as deltas pass. Labels come from the configuration or from closed sets, never from a client.
+The engine's own figures are read when the page is asked for; what concerns requests is observed in
+:mod:`.request_metrics`. Labels come from the configuration or from closed sets, never from a client.
 """
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -14,23 +13,17 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from stentor.engine.client.outages import LostProcess
 from stentor.protocols.common.bounds import LIST_TOO_LONG, NUMBER_TOO_LARGE, OBJECT_TOO_LARGE, TEXT_TOO_LONG
-from stentor.protocols.ipc.actors import EngineReady, FinishReason, Resource, Stats
-from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
+from stentor.protocols.ipc.actors import EngineReady, Resource, Stats
 
 from .declarations import MODEL, Declarations, family
 from .figures import ServerFigures
-from .quick_metrics import QuickCounter
 from .realtime_figures import RealtimeFigures
-from .request import EngineUsage, RequestRecord
+from .request import RequestRecord
+from .request_metrics import LONG, RequestMetrics
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
-_TTFT: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
-_STEP: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
-_LONG: Final = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 60, 120, 240, 480, 960, 1920)
 _RECOVERY: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 40, 80, 160)
-_COUNT: Final = tuple(float(2**power) for power in range(18))
-_SMALL: Final = (1, 2, 5, 10, 20, 50, 100)
 
 REJECTIONS: Final = (
     *("starting", "draining", "failed", "paused"),
@@ -70,23 +63,10 @@ class Metrics:
         self.registry.register(_EngineCollector(engines))
         self.server = ServerFigures(model, self.registry)
         self.realtime = RealtimeFigures(model, self.registry)
-        made = Declarations(self.registry, model)
-        self.prompt_tokens = made.counter(
-            "prompt_tokens", "Prompt tokens whose prefill is complete, cached ones included."
-        )
-        self.prompt_tokens_cached = made.counter(
-            "prompt_tokens_cached", "Prompt tokens of prefilled requests that came from the prefix cache."
-        )
-        self.generation_tokens = QuickCounter(
-            "stentor:generation_tokens", "Generated tokens delivered to the server.", {MODEL: model}, self.registry
-        )
-        self.finished = made.each(
-            Counter,
-            "request_success",
-            "Sequences (choices of requests) that ended, by finish reason.",
-            "finished_reason",
-            get_args(FinishReason),
-        )
+        self._made = made = Declarations(self.registry, model)
+        self.requests: Final = RequestMetrics(made)
+        """Of those to ``model``."""
+        self._requests = {model: self.requests}
         self.rejected = made.each(
             Counter,
             "admission_rejections",
@@ -107,40 +87,8 @@ class Metrics:
             "Seconds that a tool call on an MCP server took, by outcome.",
             "outcome",
             TOOL_OUTCOMES,
-            buckets=_LONG,
+            buckets=LONG,
         )
-        self.ttft = made.quick(
-            "time_to_first_token_seconds", "Seconds from the arrival of a request to its first token.", _TTFT
-        )
-        self.inter_token = made.quick(
-            "inter_token_latency_seconds", "Seconds between two deliveries of tokens of one request.", _STEP
-        )
-        self.per_token = made.histogram(
-            "request_time_per_output_token_seconds",
-            "Mean seconds per token after the first, one observation per request.",
-            _STEP,
-        )
-        self.e2e = made.histogram(
-            "e2e_request_latency_seconds", "Seconds from the arrival of a request to its end.", _LONG
-        )
-        self.queue = made.histogram(
-            "request_queue_time_seconds",
-            "Seconds that a request waited in the engine before it was first scheduled.",
-            _LONG,
-        )
-        self.prefill = made.histogram(
-            "request_prefill_time_seconds",
-            "Seconds from the first scheduling of a request to the end of its prefill.",
-            _LONG,
-        )
-        self.decode = made.histogram(
-            "request_decode_time_seconds", "Seconds from the first to the last token of a request.", _LONG
-        )
-        self.inference = made.histogram(
-            "request_inference_time_seconds", "Seconds of prefill and decode of a request, queueing excluded.", _LONG
-        )
-        self.request_prompt = made.histogram("request_prompt_tokens", "Prompt tokens of a request.", _COUNT)
-        self.request_generation = made.histogram("request_generation_tokens", "Generated tokens of a request.", _COUNT)
         recovery = Histogram(
             "stentor:recovery_seconds",
             "Seconds from the crash of a worker or engine process to the first step of its replacement.",
@@ -152,16 +100,12 @@ class Metrics:
             name: {process: recovery.labels(name, process) for process in get_args(LostProcess)} for name in engines
         }
         """By the name of a model and what had been lost."""
-        self.params_n = made.histogram("request_params_n", "Number of sequences that a request asks for (n).", _SMALL)
-        self.params_max_tokens = made.histogram(
-            "request_params_max_tokens", "Number of tokens that a sequence of a request may have (max_tokens).", _COUNT
-        )
 
-    def track(self, prompt_tokens: int, n: int, max_tokens: int, arrival: float) -> "RequestTracker":
-        """Observes one request from here on; ``arrival`` by ``time.monotonic()``."""
-        self.params_n.observe(n)
-        self.params_max_tokens.observe(max_tokens)
-        return RequestTracker(self, EngineUsage(prompt_tokens, max_tokens, n, time.monotonic()), arrival)
+    def requests_of(self, model: str) -> RequestMetrics:
+        """Those of requests to this model, the same every time."""
+        if model not in self._requests:
+            self._requests[model] = RequestMetrics(Declarations(self.registry, model, self._made))
+        return self._requests[model]
 
     def ended(self, record: RequestRecord) -> None:
         """Is told of every request, whatever became of it."""
@@ -172,86 +116,6 @@ class Metrics:
     def render(self) -> bytes:
         """The page, in Prometheus' text format."""
         return generate_latest(self.registry)
-
-
-class RequestTracker:
-    """What one request contributes; fed with every batch of deltas, closed once."""
-
-    __slots__ = (
-        "_arrival",
-        "_first",
-        "_generated",
-        "_last",
-        "_metrics",
-        "_open",
-        "_served",
-    )
-
-    def __init__(self, metrics: Metrics, served: EngineUsage, arrival: float) -> None:
-        self._metrics = metrics
-        self._served = served
-        self._open = served.choices
-        self._arrival = arrival
-        self._first = 0.0
-        self._last = 0.0
-        self._generated = 0
-
-    def batch(self, deltas: Iterable[Delta]) -> None:
-        tokens = 0
-        for delta in deltas:
-            if type(delta) is Text or type(delta) is Reasoning:
-                tokens += len(delta.tokens)
-            elif type(delta) is Finish:
-                self._open -= 1
-                self._metrics.finished[delta.reason].inc()
-                self._served.reasons.append(delta.reason)
-                if not delta.fault:  # what the client asked for in vain is told to the client
-                    self._served.failure = delta.message or self._served.failure
-            elif type(delta) is PromptProcessed:
-                self._prompt_done(delta)
-        if not tokens:
-            return
-        now = time.monotonic()
-        if self._generated:
-            self._metrics.inter_token.observe(now - self._last)
-        else:
-            self._first = now
-            self._metrics.ttft.observe(now - self._arrival)
-        self._last = now
-        self._generated += tokens
-        self._metrics.generation_tokens.inc(tokens)
-
-    def close(self) -> EngineUsage:
-        """The request is over, whether it ended or was given up; choices still open count as aborted."""
-        metrics, served = self._metrics, self._served
-        if self._open:
-            metrics.finished["abort"].inc(self._open)
-            served.reasons += ["abort"] * self._open
-            self._open = 0
-        served.first, served.last, served.output_tokens = self._first, self._last, self._generated
-        served.ended = time.monotonic()
-        metrics.e2e.observe(served.ended - self._arrival)
-        if not served.prompt_done:
-            return served
-        metrics.request_prompt.observe(served.prompt_tokens)
-        metrics.request_generation.observe(self._generated)
-        decode = self._last - self._first
-        metrics.decode.observe(decode)
-        metrics.inference.observe(served.prefill_seconds + decode)
-        if self._generated > 1:
-            metrics.per_token.observe(decode / (self._generated - 1))
-        return served
-
-    def _prompt_done(self, delta: PromptProcessed) -> None:
-        served = self._served
-        served.prompt_done = True
-        served.cached_tokens = delta.cached_tokens
-        served.queue_seconds = delta.queue_seconds
-        served.prefill_seconds = delta.prefill_seconds
-        self._metrics.prompt_tokens.inc(served.prompt_tokens)
-        self._metrics.prompt_tokens_cached.inc(delta.cached_tokens)
-        self._metrics.queue.observe(delta.queue_seconds)
-        self._metrics.prefill.observe(delta.prefill_seconds)
 
 
 class _EngineCollector:

@@ -1,7 +1,8 @@
 """A counter and a histogram for what happens at every token.
 
 prometheus_client's own take a lock and search the buckets one by one, which costs more than to encode the token.
-These are changed and read by one thread, the event loop's.
+These are changed and read by one thread, the event loop's. The first of a family stands in the registry and tells of
+all that were made beside it.
 """
 
 from bisect import bisect_left
@@ -13,12 +14,19 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 
 class QuickCounter:
-    def __init__(self, name: str, text: str, labels: Mapping[str, str], registry: CollectorRegistry) -> None:
+    def __init__(
+        self, name: str, text: str, labels: Mapping[str, str], where: "CollectorRegistry | QuickCounter"
+    ) -> None:
+        """``where``: a registry, or the first of the same name, whose values of ``labels`` are others."""
         self._name = name
         self._text = text
         self._labels = labels
         self._value = 0
-        registry.register(self)
+        self._family = [self]
+        if isinstance(where, QuickCounter):
+            where._family.append(self)
+        else:
+            where.register(self)
 
     @property
     def value(self) -> int:
@@ -29,22 +37,33 @@ class QuickCounter:
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(self._name, self._text, labels=tuple(self._labels))
-        family.add_metric(tuple(self._labels.values()), self._value)
+        for each in self._family:
+            family.add_metric(tuple(each._labels.values()), each._value)
         yield family
 
 
 class QuickHistogram:
     def __init__(
-        self, name: str, text: str, labels: Mapping[str, str], registry: CollectorRegistry, buckets: Sequence[float]
+        self,
+        name: str,
+        text: str,
+        labels: Mapping[str, str],
+        where: "CollectorRegistry | QuickHistogram",
+        buckets: Sequence[float],
     ) -> None:
-        """``buckets``: their upper bounds, ascending; one without a bound follows."""
+        """``where`` as for a :class:`QuickCounter`; ``buckets``: their upper bounds, ascending; one without a bound
+        follows."""
         self._name = name
         self._text = text
         self._labels = labels
         self._bounds = [float(bound) for bound in buckets]
         self._counts = [0] * (len(buckets) + 1)
         self._sum = 0.0
-        registry.register(self)
+        self._family = [self]
+        if isinstance(where, QuickHistogram):
+            where._family.append(self)
+        else:
+            where.register(self)
 
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
@@ -62,7 +81,8 @@ class QuickHistogram:
 
     def collect(self) -> Iterator[Metric]:
         family = HistogramMetricFamily(self._name, self._text, labels=tuple(self._labels))
-        bounds = [*map(str, self._bounds), "+Inf"]
-        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
-        family.add_metric(tuple(self._labels.values()), buckets, self._sum)
+        for each in self._family:
+            bounds = [*map(str, each._bounds), "+Inf"]
+            buckets = list(zip(bounds, accumulate(each._counts), strict=True))
+            family.add_metric(tuple(each._labels.values()), buckets, each._sum)
         yield family

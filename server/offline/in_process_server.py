@@ -20,8 +20,9 @@ from stentor.engine.processes.supervisor import Supervisor
 from ..app.application import create_app
 from ..app.engines import Engines
 from ..app.first_engine import fetch, first_engines
-from ..app.lifecycle import generation_defaults, load_adapters, load_state, open_main
+from ..app.lifecycle import load_adapters, load_state, open_main
 from ..app.startup import StartupDisplay, open_terminal
+from ..app.text_side import generation_defaults
 from ..batches.calls import post
 from ..batches.lines import InProcessResponse
 from ..config.config import Config

@@ -86,7 +86,7 @@ class Bench:
 
     @property
     def generated(self) -> int:
-        return int(self.state.metrics.generation_tokens._value)
+        return int(self.state.metrics.requests.generation_tokens.value)
 
     async def figures(self) -> dict[str, float]:
         """What the metrics page says."""

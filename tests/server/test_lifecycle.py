@@ -12,7 +12,8 @@ import uvicorn
 
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.server.app.lifecycle import Listener, generation_defaults
+from stentor.server.app.lifecycle import Listener
+from stentor.server.app.text_side import generation_defaults
 from stentor.server.generation.chat_model import GenerationDefaults
 from stentor.server.http.listening import StartError, address_of, allow_connections, bind
 

@@ -57,7 +57,7 @@ async def test_the_page_parses_and_counts_what_was_served() -> None:
 def test_a_request_adds_its_times_once() -> None:
     engine = FakeEngine()
     metrics = Metrics("fake/model", engine)
-    tracker = metrics.track(7, 2, 5, arrival=0.0)
+    tracker = metrics.requests.track(7, 2, 5, arrival=0.0)
     tracker.batch([PromptProcessed(3, None, 0.5, 0.25), Text(0, "a", [1], None)])
     tracker.batch([Text(0, "b", [2, 3], None), Finish(0, "stop", None, None)])
     tracker.close()
@@ -102,5 +102,5 @@ def test_who_waits_is_told_by_what_is_lacked() -> None:
 def test_two_servers_do_not_share_a_registry() -> None:
     engine = FakeEngine()
     first, second = Metrics("fake/model", engine), Metrics("fake/model", engine)
-    first.prompt_tokens.inc(5)
+    first.requests.prompt_tokens.inc(5)
     assert samples(second.render().decode())["prompt_tokens_total"] == 0

@@ -46,12 +46,19 @@ def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunki
         seed=form.seed,
         max_tokens=form.max_completion_tokens,
     )
+    adapter = model.chat.registry.adapter_of(form.model) if form.model else None
     if not isinstance(form, TranscriptionForm):
         if not model.asking.says_to_translate:
             raise refuse_translation(model.served_names[0])
-        return ResolvedChat(form, model, TranscriptionWish(None, form.prompt, translate=True, sampling=sampling))
+        wish = TranscriptionWish(None, form.prompt, translate=True, sampling=sampling, adapter=adapter)
+        return ResolvedChat(form, model, wish)
     wish = TranscriptionWish(
-        _language(form, model), form.prompt, sampling=sampling, logprobs=form.wants_logprobs, chunking=chunking
+        _language(form, model),
+        form.prompt,
+        sampling=sampling,
+        logprobs=form.wants_logprobs,
+        chunking=chunking,
+        adapter=adapter,
     )
     return ResolvedChat(form, model, wish)
 

@@ -69,12 +69,12 @@ class TranscriptionServices:
 
     admission: AdmissionControl
     registry: ModelRegistry
-    model: TranscriptionModel | StreamingTranscriptionModel | None
+    model: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None
     """None where none is served."""
     decoder: AudioDecoder | None
     """Makes samples of what clients upload; comes with either model."""
     chat: ChatTranscriber | None = None
-    """The chat model, where it transcribes."""
+    """The model that chats, where it transcribes too."""
 
 
 Read = Callable[[TranscriptionServices, FormData], "ResolvedTranscription | ResolvedStream | ResolvedChat"]

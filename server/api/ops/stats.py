@@ -89,9 +89,9 @@ async def stats(figures: Metrics, _request: Request) -> Response:
     return json_response(
         ServerStats(
             [_model(model, engine) for model, engine in figures.engines.items()],
-            figures.generation_tokens.value,
-            _latency(figures.ttft),
-            _latency(figures.inter_token),
+            figures.requests.generation_tokens.value,
+            _latency(figures.requests.ttft),
+            _latency(figures.requests.inter_token),
             {role: usage.resident_bytes for role, usage in usage_by_role(os.getpid()).items()},
         )
     )

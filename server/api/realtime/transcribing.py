@@ -97,10 +97,16 @@ class ChatTurnTranscriber:
         only = settings.languages[0] if len(settings.languages) == 1 else None
         language = settings.language or only or (self._language if continued else None)
         sampling = SamplingFields(temperature=0.0, priority=FINAL_PRIORITY if final else PARTIAL_PRIORITY)
-        wish = TranscriptionWish(language, settings.prompt, continued, sampling=sampling, logprobs=settings.logprobs)
-        admission = self._model.chat.admission
+        chat = self._model.chat
+        adapter = chat.registry.adapter_of(settings.model) if settings.model else None
+        wish = TranscriptionWish(
+            language, settings.prompt, continued, sampling=sampling, logprobs=settings.logprobs, adapter=adapter
+        )
         text, tokens = "", list[TextToken]()
-        with self._passes.one("final" if final else "partial") as observed, admission.admit(0.0) as context:
+        with (
+            self._passes.one("final" if final else "partial") as observed,
+            chat.admission.admit(0.0, chat.role) as context,
+        ):
             observed.audio_seconds = len(pcm) / MODEL_AUDIO.bytes_a_second
             transcription = ChatTranscription(self._model, wish, self._caller, context)
             try:

@@ -7,7 +7,7 @@ import pytest
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
-from stentor.server.app.first_engine import check_kind
+from stentor.server.app.first_engine import check_kind, check_transcribes
 
 
 def folder(tmp_path: Path, config: object, *files: str) -> Path:
@@ -76,3 +76,13 @@ def test_a_model_of_another_kind_is_one_line_that_says_where_it_belongs(tmp_path
         "MODEL: owner/ears is a transcription model, and a chat model is expected; "
         "name it as --transcription-model instead"
     )
+
+
+def test_chat_models_that_are_asked_for_transcripts_transcribe_too(tmp_path: Path) -> None:
+    for name in ("Qwen3ASRForConditionalGeneration", "WhisperForConditionalGeneration"):
+        (tmp_path / name).mkdir()
+        check_transcribes("--transcription-model", "owner/ears", folder(tmp_path / name, {"architectures": [name]}))
+    (tmp_path / "text").mkdir()
+    text = folder(tmp_path / "text", {"architectures": ["LlamaForCausalLM"]})
+    with pytest.raises(CheckpointError, match=r"owner/text is a chat model, .*; name it as MODEL instead"):
+        check_transcribes("--transcription-model", "owner/text", text)

@@ -88,6 +88,10 @@ def test_a_context_that_the_operator_named_must_fit(model: ModelSpec) -> None:
     assert _size(model, 7, max_model_len=100) == (100, 7)
     with pytest.raises(SetupError, match=r"hold 96 tokens.*raise --kv-cache-memory or lower --max-model-len"):
         _size(model, 6, max_model_len=100)
+    with pytest.raises(SetupError, match="lower --transcription-max-model-len"):
+        _size(model, 6, max_model_len=100, name="transcription")
+    with pytest.raises(SetupError, match=r"^--transcription-max-model-len 129: "):
+        _size(model, 9, max_model_len=129, name="transcription")
 
 
 def test_a_cache_without_room_for_one_block_is_refused(model: ModelSpec) -> None:

@@ -34,6 +34,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "trust-remote-code": ("false", False),
     "transcription-model": ("owner/ears", "owner/ears"),
     "transcription-model-name": ("whisper-1,ears", ("whisper-1", "ears")),
+    "transcription-max-model-len": ("4096", 4096),
     "transcription-memory-share": ("0.3", 0.3),
     "transcription-weight": ("2", 2),
     "chat-weight": ("3", 3),

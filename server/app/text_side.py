@@ -1,0 +1,108 @@
+"""Opens what stands between the text of a model's requests and its tokens."""
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from stentor.engine.loading.checkpoint import Checkpoint
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.generation_config import GenerationConfig, generation_config_from_hf
+from stentor.engine.loading.safetensors_index import read_json
+from stentor.engine.model_config.config_fields import ConfigError
+
+from ..config.limits import TemplateLimits
+from ..config.models import ModelConfig
+from ..generation.chat_model import GenerationDefaults
+from ..parsing.output import OutputFormat, settle_output
+from ..text.errors import TokenizerError
+from ..text.grammar_tokens import special_tokens_of
+from ..text.loading import check_same_tokens, has_tokenizer, load_tokenizer, number_tokenizer
+from ..text.pool import TokenizationBudget, TokenizerPool
+from ..text.renderers.choose import choose_renderer
+from ..text.renderers.interface import Renderer
+from ..text.renderers.mistral import RendererError
+from ..text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """Of one model that is asked in conversations."""
+
+    pool: TokenizerPool
+    renderer: Renderer
+    output: OutputFormat
+    defaults: GenerationDefaults
+
+
+def open_text_side(
+    config: ModelConfig,
+    checkpoint: Checkpoint,
+    defaults: GenerationDefaults,
+    limits: TemplateLimits,
+    room: TokenizationBudget,
+    draft: Path | None = None,
+) -> TextSide:
+    """Reads the tokenizer: some 100 ms, so call it in a thread. ``room`` bounds the texts that are being tokenized,
+    ``draft`` is a model that proposes tokens and must have the same. The pool must be closed.
+
+    Raises :class:`CheckpointError`.
+    """
+    try:
+        tokenizer = _tokenizer(config, checkpoint)
+        if draft is not None:
+            check_same_tokens(tokenizer, draft)
+    except TokenizerError as error:
+        raise CheckpointError(str(error)) from error
+    pool = TokenizerPool(
+        tokenizer,
+        render_seconds=limits.timeout,
+        render_chars=limits.max_rendered_chars,
+        max_foreign=limits.max_waiting,
+        room=room,
+    )
+    try:
+        renderer = choose_renderer(config.renderer, pool, checkpoint.folder, config.harmony_vocabulary)
+    except RendererError as error:
+        raise CheckpointError(str(error)) from error
+    output = settle_output(
+        config.reasoning_parser,
+        config.tool_call_parser,
+        tokenizer.template_source or " ".join(tokenizer.added_texts),  # markers show where no template does
+        checkpoint.config.architecture,
+    )
+    specials = special_tokens_of(tokenizer)
+    ended = defaults.ending(specials[text] for text in output.turn_ends if text in specials)
+    return TextSide(pool, renderer, output, ended)
+
+
+def _tokenizer(config: ModelConfig, checkpoint: Checkpoint) -> Tokenizer:
+    source = checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.folder
+    override = None if config.tokenizer is None else Path(config.tokenizer)
+    if checkpoint.format == "dummy" and override is None and not has_tokenizer(source):
+        return number_tokenizer(checkpoint.config.vocab_size)
+    return load_tokenizer(source, override=override, chat_template_file=config.chat_template)
+
+
+def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaults:
+    """Sampling defaults from the model, from another file, or with ``none`` only its EOS tokens.
+
+    Raises :class:`CheckpointError`.
+    """
+    model = checkpoint.defaults
+    if source == "none":
+        model = GenerationConfig(eos_token_ids=model.eos_token_ids)
+    elif source != "auto":
+        file = Path(source)
+        if file.is_dir():
+            file = file / "generation_config.json"
+        try:
+            given = generation_config_from_hf({}, read_json(file))
+        except ConfigError as error:
+            raise CheckpointError(f"Cannot use {file}: {error}.") from error
+        eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
+        model = dataclasses.replace(given, eos_token_ids=eos)
+    said = {field.name: getattr(model, field.name) for field in dataclasses.fields(GenerationDefaults)}
+    return GenerationDefaults(**{name: value for name, value in said.items() if value is not None})

@@ -1,0 +1,83 @@
+"""Tiny random checkpoints of models that hear, whole as the published ones are: weights, tokenizer, processor."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import transformers as untyped_transformers
+
+from stentor.server.text.loading import load_tokenizer
+from stentor.tests.support import audio_models
+from stentor.tests.support.vision_models import SIZES, randomised
+
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
+
+
+def _text(folder: Path, **more: object) -> dict[str, Any]:
+    tokenizer = load_tokenizer(folder)
+    return {
+        **SIZES,
+        "vocab_size": tokenizer.vocab_size,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "eos_token_id": tokenizer.encode("</s>", False)[0],
+        "pad_token_id": tokenizer.encode("<pad>", False)[0],
+        **more,
+    }
+
+
+def _qwen2_audio(folder: Path) -> Any:
+    audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 32}
+    return transformers.Qwen2AudioConfig(
+        text_config={"model_type": "qwen2", **_text(folder)},
+        audio_config={**audio, "num_mel_bins": 16, "max_source_positions": 200},
+        audio_token_index=_token(folder, "<|AUDIO|>"),
+    )
+
+
+def _qwen3_asr(folder: Path) -> Any:
+    audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 64}
+    text = _text(folder, head_dim=16, tie_word_embeddings=True)
+    return transformers.Qwen3ASRConfig(
+        text_config={"model_type": "qwen3", **text},
+        audio_config={**audio, "num_mel_bins": 8, "max_source_positions": 16, "output_dim": 64},
+        audio_token_id=_token(folder, "<|audio_pad|>"),
+        pad_token_id=text["pad_token_id"],
+        eos_token_id=text["eos_token_id"],
+    )
+
+
+def _voxtral(folder: Path) -> Any:
+    audio = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "hidden_size": 32}
+    audio |= {"num_mel_bins": 8, "max_source_positions": 1500, "head_dim": 8, "num_key_value_heads": 4}
+    return transformers.VoxtralConfig(
+        text_config={"model_type": "llama", **_text(folder, head_dim=16, bos_token_id=1)},
+        audio_config=audio,
+        audio_token_id=_token(folder, "[AUDIO]"),
+    )
+
+
+def _token(folder: Path, text: str) -> int:
+    (found,) = load_tokenizer(folder).encode(text, False)
+    return found
+
+
+_MAKERS: Final[Mapping[str, tuple[Callable[[Path], None], Callable[[Path], Any]]]] = {
+    "qwen2_audio": (audio_models.qwen2_audio, _qwen2_audio),
+    "qwen3_asr": (audio_models.qwen3_asr, _qwen3_asr),
+    "voxtral": (audio_models.voxtral, _voxtral),
+}
+FAMILIES: Final = tuple(_MAKERS)
+
+
+def whole(family: str, folder: Path) -> Any:
+    """Writes a model of one of the :data:`FAMILIES`; returns transformers'."""
+    write, config_of = _MAKERS[family]
+    write(folder)
+    config = config_of(folder)
+    model = randomised(family, partial(transformers.AutoModelForMultimodalLM.from_config, config))
+    model.generation_config.eos_token_id = config.text_config.eos_token_id
+    model.save_pretrained(folder)
+    return model
