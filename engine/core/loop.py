@@ -199,7 +199,7 @@ class EngineLoop:
                     if (answered := self._scheduler.append(more)) is not None:
                         _add(out, answered)
                 case MediaWritten(rid=rid, error=error):
-                    if (answered := self._scheduler.media_written(rid, error)) is not None:
+                    if (answered := self._scheduler.prerequisites.media_written(rid, error)) is not None:
                         _add(out, answered)
                 case Abort(rid=rid, index=index):
                     if (answered := self._scheduler.abort(rid, index)) is not None:
@@ -228,10 +228,10 @@ class EngineLoop:
                 case Control() as control:
                     self._take_control(control)
                 case WarmAdapter() as warm:
-                    if (answer := self._scheduler.warm(warm)) is not None:
+                    if (answer := self._scheduler.prerequisites.warm(warm)) is not None:
                         await self._tell(answer)
                 case AdapterLoaded() as loaded:
-                    ended, answers = self._scheduler.adapter_loaded(loaded)
+                    ended, answers = self._scheduler.prerequisites.adapter_loaded(loaded)
                     _add(out, ended)
                     for answer in answers:
                         await self._tell(answer)
@@ -244,7 +244,7 @@ class EngineLoop:
         # the worker first: it may be waiting, the client never is
         await self._send_masks(out)
         if self._serving:
-            orders, answers = self._scheduler.take_adapter_orders()
+            orders, answers = self._scheduler.prerequisites.take_adapter_orders()
             for order in orders:
                 await self.worker.send(order)
             for answer in answers:
@@ -259,7 +259,7 @@ class EngineLoop:
             await self.worker.send(plan)
             await self._send_masks(out)
         await self._send_batch(out)
-        if wanted := self._scheduler.take_media_wanted():
+        if wanted := self._scheduler.prerequisites.take_media_wanted():
             await self._tell(MediaWanted(wanted))
         if released := self._scheduler.take_released():
             await self._tell(Released(released))
@@ -306,7 +306,7 @@ class EngineLoop:
         ends = [(-1, prepared.refusal)]
         if (constraints := prepared.constraints) is not None:
             ends = list(constraints.broken.items())
-            if (answered := self._scheduler.constrain(prepared.rid, constraints.sequences)) is not None:
+            if (answered := self._scheduler.prerequisites.constrain(prepared.rid, constraints.sequences)) is not None:
                 _add(out, answered)
         for index, why in ends:
             if (answered := self._scheduler.abort(prepared.rid, index, why)) is not None:

@@ -203,7 +203,7 @@ class Engine:
         if self.clients[submit.rid].grammar is not None:
             awaits |= {"grammar"}
         refused = self.scheduler.submit(submit, self.now, awaits=awaits)
-        self.wanted += self.scheduler.take_media_wanted()
+        self.wanted += self.scheduler.prerequisites.take_media_wanted()
         if refused is not None:
             self.receive(refused)
         elif "grammar" in awaits:
@@ -217,7 +217,7 @@ class Engine:
         assert grammar is not None
         outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
         constraints: list[TokenConstraint | None] = [constraint_over(grammar, submit.params, each) for each in outputs]
-        if (ended := self.scheduler.constrain(submit.rid, constraints)) is not None:
+        if (ended := self.scheduler.prerequisites.constrain(submit.rid, constraints)) is not None:
             self.receive(ended)
 
     def append(self, rid: int, pcm: bytes, *, last: bool = False) -> None:
@@ -247,11 +247,11 @@ class Engine:
 
     def load(self, rid: int) -> None:
         self.loads.append((rid, self.scheduler.epoch))
-        self.scheduler.load(rid)
+        self.scheduler.prerequisites.load(rid)
 
     def loaded(self, which: int = 0, error: str | None = None) -> None:
         rid, epoch = self.loads.pop(which)
-        if (batch := self.scheduler.loaded(rid, epoch, error)) is not None:
+        if (batch := self.scheduler.prerequisites.loaded(rid, epoch, error)) is not None:
             self.failed.add(rid)
             self.receive(batch)
 
@@ -259,7 +259,7 @@ class Engine:
         """The media of a request that wants them are there, or cannot be."""
         rid = self.wanted.pop(which)
         self.shelf.write(rid)
-        if (batch := self.scheduler.media_written(rid, error)) is not None:
+        if (batch := self.scheduler.prerequisites.media_written(rid, error)) is not None:
             self.failed.add(rid)
             self.receive(batch)
 
@@ -272,7 +272,7 @@ class Engine:
             self.receive(batch)
 
     def take_adapter_orders(self) -> None:
-        for order in self.scheduler.take_adapter_orders()[0]:
+        for order in self.scheduler.prerequisites.take_adapter_orders()[0]:
             if isinstance(order, LoadAdapter):
                 self.adapter_orders.append(order.adapter)
             else:
@@ -284,7 +284,7 @@ class Engine:
         number = self.adapter_orders.pop(0).number
         if not error:
             self.adapters.add(number)
-        batch, _ = self.scheduler.adapter_loaded(AdapterLoaded(number, error))
+        batch, _ = self.scheduler.prerequisites.adapter_loaded(AdapterLoaded(number, error))
         self.failed.update(end.rid for end in batch.finished)
         self.receive(batch)
 
@@ -302,7 +302,7 @@ class Engine:
         self.now += 0.01
         self.take_adapter_orders()
         plan = self.scheduler.plan(self.now, crowded=self.crowded)
-        self.wanted += self.scheduler.take_media_wanted()
+        self.wanted += self.scheduler.prerequisites.take_media_wanted()
         if plan is None:
             return False
         self.plans.append(with_forks(plan))

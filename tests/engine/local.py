@@ -134,7 +134,7 @@ class LocalEngine:
         if refused is not None:
             self._take(refused)
         elif constraints is not None:
-            self.scheduler.constrain(rid, constraints)
+            self.scheduler.prerequisites.constrain(rid, constraints)
         return rid
 
     def append(self, rid: int, pcm: bytes, *, last: bool = False) -> None:
@@ -171,21 +171,21 @@ class LocalEngine:
 
     def _write_media(self) -> bool:
         """Whether some were wanted."""
-        wanted = self.scheduler.take_media_wanted()
+        wanted = self.scheduler.prerequisites.take_media_wanted()
         for rid in wanted:
             self.shelf.write(rid)
-            self.scheduler.media_written(rid)
+            self.scheduler.prerequisites.media_written(rid)
         return bool(wanted)
 
     def _load_adapters(self) -> None:
-        for order in self.scheduler.take_adapter_orders()[0]:
+        for order in self.scheduler.prerequisites.take_adapter_orders()[0]:
             assert self.adapters is not None
             if isinstance(order, DropAdapter):
                 self.adapters.drop(order.number)
                 continue
             self.adapters.load(order.adapter)
             for loaded in self.adapters.take(None):
-                self._take(self.scheduler.adapter_loaded(loaded)[0])
+                self._take(self.scheduler.prerequisites.adapter_loaded(loaded)[0])
 
     def _computed(self, plan: StepPlan) -> StepResult:
         """The oldest step in flight, with its masks where it has masked rows. It is told to have taken no time, so

@@ -66,7 +66,7 @@ def _submit(scheduler: Scheduler, rid: int, size: int) -> None:
     params = SamplingParams(max_tokens=TOKENS)
     constraint = TokenConstraint(ParameterSets(params, size, []), AllButOne(rid, size), None)
     assert scheduler.submit(Submit(rid, [1, 2], params, [1], 0, "", 0.0), 0.0, awaits=frozenset(["grammar"])) is None
-    assert scheduler.constrain(rid, [constraint]) is None
+    assert scheduler.prerequisites.constrain(rid, [constraint]) is None
 
 
 def _work(engine: Endpoint, largest: list[int]) -> None:

@@ -42,6 +42,8 @@ class WorkerRecovery:
         self._bisector = CrashBisector()
         self.group: frozenset[int] | None = None
         """The requests that may run, as the queue and the rows know it; None for all."""
+        self.epoch = 0
+        """Deaths of the worker: results and transfers of an earlier epoch are void."""
         self.recovered = 0
         """Requests that went on, counted once a death."""
         self.poisoned = 0
@@ -49,6 +51,7 @@ class WorkerRecovery:
 
     def recover(self, flights: Collection[InFlightStep]) -> Recovery:
         """All that ran waits again, with the tokens that were delivered. ``flights``: steps that the worker had."""
+        self.epoch += 1
         flown = self._flown(flights)
         in_search = self._bisector.searching and bool(flights)
         culprit = self._bisector.died(flown)

@@ -3,8 +3,6 @@
 from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
 
-import msgspec
-
 from stentor.protocols.ipc.actors import (
     Append,
     Finished,
@@ -14,14 +12,12 @@ from stentor.protocols.ipc.actors import (
     Submit,
     TokensBatch,
 )
-from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterWarm, DropAdapter, LoadAdapter, WarmAdapter
 from stentor.protocols.ipc.cache_groups import FULL, CacheGroup
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ...channel import MAX_FRAME
-from ..grammar.constraint import TokenConstraint
 from ..request import NOTHING, Request
 from ..sequence import SequenceState
 from .adapters import AdapterCache
@@ -32,6 +28,7 @@ from .kv_cache_manager import KVCacheManager
 from .limits import Limits, memory_refusal_of
 from .output import Output, write_masks
 from .prefill import admit_waiting, find_prefix, lacks_media, plan_chunks
+from .prerequisites import Prerequisites
 from .prompt_budget import PromptBudget
 from .recovery import Recovery, WorkerRecovery
 from .refusals import append_refusal_of
@@ -151,14 +148,12 @@ class Scheduler:
         )
         self._output = Output(self._memory)
         self._recovery = WorkerRecovery(self._rows, self._memory, self._output)
+        self.prerequisites = Prerequisites(self._memory, self._output, self._recovery)
         self._drafts = DraftControl(max_drafts, draft_caps)
         self._lacked: list[Resource] = []
         """What somebody in the queue lacked when the last plan was made."""
         self._prompts = PromptBudget(self._limits)
-        self._media_wanted: list[int] = []
-        """Requests whose media are to be written, and whose client has not been told."""
         self._flights: deque[InFlightStep] = deque()
-        self._epoch = 0
         self._unmasked_from = 0
         """The first step whose masks have not been made."""
         self._steps = 0
@@ -170,7 +165,8 @@ class Scheduler:
         """Accept a request, or return the terminal messages that say why not.
 
         Those of a resumed request's sequences that want nothing any more end at once. ``awaits``: what must come for it
-        before it runs, "grammar" (see :meth:`constrain`) or "transfer" (as with :meth:`load`).
+        before it runs, "grammar" (see :meth:`.Prerequisites.constrain`) or "transfer" (as with
+        :meth:`.Prerequisites.load`).
         """
         refusal = self._reused(request.rid) or self._limits.refusal_of(request, self._memory)
         if refusal is None and request.streamed is not None and "grammar" in awaits:
@@ -202,103 +198,13 @@ class Scheduler:
         self._output.accept(accepted)
         unwritten = any(not span.written for span in accepted.inputs)
         if unwritten and lacks_media(accepted, self._memory, find_prefix(accepted.leader, self._memory).length):
-            self._memory.queue.stand_aside(accepted, "media")
-            self._media_wanted.append(accepted.rid)
+            self.prerequisites.want_media(accepted)
         # whether a sequence has all it gets, only its grammar knows
-        return None if request.resumed is None or "grammar" in awaits else self._end_satisfied(accepted)
+        return None if request.resumed is None or "grammar" in awaits else self.prerequisites.end_satisfied(accepted)
 
     def lives(self, rid: int) -> bool:
         """Whether a request was accepted, and some sequence of it has not ended."""
         return rid in self._output.requests
-
-    def constrain(self, rid: int, constraints: list[TokenConstraint | None]) -> TokensBatch | None:
-        """The grammar is there that a request awaits: what each sequence follows, fed with what is resumed.
-
-        Sequences of a resumed request that want nothing any more end; None where none does.
-        """
-        request = self._output.requests.get(rid)
-        if request is None:
-            return None
-        for sequence, constraint in zip(request.sequences, constraints, strict=True):
-            sequence.constraint = constraint
-        ended = self._end_satisfied(request)
-        self._memory.queue.has_come(request, "grammar")
-        return ended
-
-    def load(self, rid: int) -> None:
-        """Something is being loaded for a request: its sequences without a row are LOADING until :meth:`loaded`.
-
-        These stand aside: they hold nothing, and nobody waits for them. Rows go on. Whoever loads sees to it that
-        :meth:`loaded` follows, and keeps what the blocks hold that it loads into until then; afterwards the request
-        finds it as any prefix that is cached.
-        """
-        if (request := self._output.requests.get(rid)) is not None:
-            self._memory.queue.stand_aside(request, "transfer")
-
-    def loaded(self, rid: int, epoch: int, error: str | None = None) -> TokensBatch | None:
-        """What :meth:`load` began in this epoch is over: the request takes its place by its importance.
-
-        What could not be loaded is computed; ``error`` says that it cannot be, and ends the request. None where nothing
-        ends, as for a request that has ended, or lost with a worker what was being loaded.
-        """
-        request = self._output.requests.get(rid)
-        if epoch != self._epoch or request is None or "transfer" not in request.awaits:
-            return None
-        if error is not None:
-            return self._recovery.noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
-        self._memory.queue.has_come(request, "transfer")
-        return None
-
-    def media_written(self, rid: int, error: str = "") -> TokensBatch | None:
-        """All that a request has brought can be read, as :meth:`take_media_wanted` asked; or, as ``error`` says, it
-        cannot, and the request ends. None where nothing ends."""
-        request = self._output.requests.get(rid)
-        if request is None:
-            return None
-        if error:
-            return self._recovery.noted(TokensBatch([], [], self._output.finish_all(request, "error", error)))
-        request.inputs = [msgspec.structs.replace(span, written=True) for span in request.inputs]
-        self._memory.queue.has_come(request, "media")
-        return None
-
-    def warm(self, message: WarmAdapter) -> AdapterWarm | None:
-        """Load an adapter that no request names yet; the answer, if it is there already or none can be."""
-        if not self._limits.max_loras:
-            return AdapterWarm(message.ticket, "the model is served without adapters")
-        holder = -1 - message.ticket
-        if not self._memory.adapters.hold(message.adapter, holder):
-            return None
-        self._memory.adapters.leave(message.adapter.number, holder)
-        return AdapterWarm(message.ticket)
-
-    def adapter_loaded(self, message: AdapterLoaded) -> tuple[TokensBatch, list[AdapterWarm]]:
-        """The worker has read an adapter, or cannot: requests that await it run or end."""
-        finished: list[Finished] = []
-        answers: list[AdapterWarm] = []
-        adapters = self._memory.adapters
-        for holder in sorted(adapters.take_loaded(message)):
-            if holder < 0:
-                adapters.leave(message.number, holder)
-                answers.append(AdapterWarm(-1 - holder, message.error, message.missing))
-                continue
-            request = self._output.requests[holder]
-            if message.error:
-                finished += self._output.finish_all(request, "error", message.error, "adapter")
-            else:
-                self._memory.queue.has_come(request, "adapter")
-        return self._recovery.noted(TokensBatch([], [], finished)), answers
-
-    def take_adapter_orders(self) -> tuple[list[LoadAdapter | DropAdapter], list[AdapterWarm]]:
-        """What the worker is to be told of adapters before the next plan, and who else is to be told of one."""
-        adapters = self._memory.adapters
-        answers: list[AdapterWarm] = []
-        for holder, number in adapters.take_ready():
-            if holder < 0:
-                adapters.leave(number, holder)
-                answers.append(AdapterWarm(-1 - holder))
-            else:
-                self._memory.queue.has_come(self._output.requests[holder], "adapter")
-        return adapters.take_orders(), answers
 
     def append(self, more: Append) -> TokensBatch | None:
         """More has come of what a request hears, or its end. None where nothing ends for it."""
@@ -365,7 +271,7 @@ class Scheduler:
         self._lacked = admit_waiting(draft, memory, now)
         draft.budget += withheld
         self._prompts.begun(len(draft.new) + len(draft.forks))
-        self._media_wanted += draft.wanted
+        self.prerequisites.media_wanted += draft.wanted
         if not draft.works:
             return None
         if limits.max_drafts:
@@ -373,7 +279,7 @@ class Scheduler:
         if limits.stream is not None:
             draft.feed()
         plan = StepPlan(
-            self._epoch,
+            self._recovery.epoch,
             self._steps,
             self._rows.take_freed(),
             draft.new,
@@ -418,7 +324,7 @@ class Scheduler:
         """
         flight = self._flights[0]
         self._unmasked_from = flight.step + 1
-        masks, finished = write_masks(flight, self._epoch, self._output)
+        masks, finished = write_masks(flight, self._recovery.epoch, self._output)
         return masks, self._recovery.noted(TokensBatch([], [], finished))
 
     def complete(self, result: StepResult, now: float) -> TokensBatch:
@@ -427,13 +333,13 @@ class Scheduler:
         Results of an older epoch are ignored. Raises ValueError, with nothing changed, where the
         result is not that of the step expected.
         """
-        if result.epoch < self._epoch:
+        if result.epoch < self._recovery.epoch:
             return TokensBatch([], [], [])
-        if not self._flights or result.epoch != self._epoch or result.step != self._flights[0].step:
+        if not self._flights or result.epoch != self._recovery.epoch or result.step != self._flights[0].step:
             expected = f"step {self._flights[0].step}" if self._flights else "none"
             raise ValueError(
                 f"the worker sent the result of step {result.step} in epoch {result.epoch}; "
-                f"expected was {expected} in epoch {self._epoch}"
+                f"expected was {expected} in epoch {self._recovery.epoch}"
             )
         flight = self._flights[0]
         flight.check(result)
@@ -445,12 +351,6 @@ class Scheduler:
             if slot in result.encoded:
                 self._memory.encoder_cache.complete(digest, begun)
         return self._recovery.noted(self._output.settle(flight, result, now))
-
-    def take_media_wanted(self) -> list[int]:
-        """Requests whose media have to be encoded and are not written: each awaits :meth:`media_written`. Told once,
-        and again where media that were known are so no more."""
-        wanted, self._media_wanted = self._media_wanted, []
-        return wanted
 
     def take_released(self) -> list[int]:
         """Requests that have ended and of which no step in flight reads what they brought; each is told once."""
@@ -464,10 +364,9 @@ class Scheduler:
         """The worker died: its rows, blocks and cached prefixes are gone, and so are results in flight.
 
         Every sequence that ran waits again with the tokens that were delivered; a new epoch begins. What was being
-        loaded is void: whoever needs it calls :meth:`load` again before the next plan. A request that was found to kill
-        its workers ends.
+        loaded is void: whoever needs it calls :meth:`.Prerequisites.load` again before the next plan. A request that
+        was found to kill its workers ends.
         """
-        self._epoch += 1
         recovery = self._recovery.recover(self._flights)
         self._flights.clear()
         return recovery
@@ -513,7 +412,7 @@ class Scheduler:
 
     @property
     def epoch(self) -> int:
-        return self._epoch
+        return self._recovery.epoch
 
     def stats(self) -> Stats:
         """Gauges of now and counters since start; rows count as running, all other living sequences as waiting."""
@@ -558,16 +457,6 @@ class Scheduler:
                 loading = sum(sequence.state is SequenceState.LOADING for sequence in request.sequences)
                 found[min(request.awaits)] += loading
         return {resource: waiting for resource, waiting in found.items() if waiting}
-
-    def _end_satisfied(self, request: Request) -> TokensBatch | None:
-        """End the sequences of a resumed request that have all they get."""
-        finished = [
-            self._output.finish(sequence, *end)
-            for sequence in request.sequences
-            if sequence.state is not SequenceState.FINISHED and (end := request.end_of(sequence)) is not None
-        ]
-        self._output.replace_leader(request)
-        return TokensBatch([], [], finished) if finished else None
 
     def _reused(self, rid: int) -> str | None:
         if rid not in self._output.requests:

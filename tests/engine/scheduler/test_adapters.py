@@ -96,16 +96,16 @@ def test_a_request_with_an_adapter_is_refused_where_none_are_served() -> None:
 def test_an_adapter_may_be_loaded_before_anybody_names_it_and_whoever_asked_is_told() -> None:
     engine = Engine(max_loras=1)
     scheduler, adapter = engine.scheduler, AdapterRef(5, "five", "")
-    assert scheduler.warm(WarmAdapter(0, adapter)) is None
-    (order,), _ = scheduler.take_adapter_orders()
+    assert scheduler.prerequisites.warm(WarmAdapter(0, adapter)) is None
+    (order,), _ = scheduler.prerequisites.take_adapter_orders()
     assert order == LoadAdapter(adapter)
-    batch, (answer,) = scheduler.adapter_loaded(AdapterLoaded(5, "no such file", True))
+    batch, (answer,) = scheduler.prerequisites.adapter_loaded(AdapterLoaded(5, "no such file", True))
     assert not batch.finished
     assert (answer.ticket, answer.error, answer.missing) == (0, "no such file", True)
-    assert scheduler.warm(WarmAdapter(1, adapter)) is None
-    scheduler.take_adapter_orders()
-    assert scheduler.adapter_loaded(AdapterLoaded(5))[1][0].error == ""
-    again = scheduler.warm(WarmAdapter(2, adapter))
+    assert scheduler.prerequisites.warm(WarmAdapter(1, adapter)) is None
+    scheduler.prerequisites.take_adapter_orders()
+    assert scheduler.prerequisites.adapter_loaded(AdapterLoaded(5))[1][0].error == ""
+    again = scheduler.prerequisites.warm(WarmAdapter(2, adapter))
     assert again is not None
     assert again.ticket == 2
 

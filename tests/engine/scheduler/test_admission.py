@@ -232,7 +232,7 @@ def test_what_could_not_be_loaded_ends_the_request_once() -> None:
     engine.loaded(error="no such adapter")
     ends = engine.clients[rid].finished
     assert [(end.reason, end.message) for end in ends.values()] == [("error", "no such adapter")] * 2
-    assert engine.scheduler.loaded(rid, engine.scheduler.epoch) is None
+    assert engine.scheduler.prerequisites.loaded(rid, engine.scheduler.epoch) is None
     engine.drain()
 
 

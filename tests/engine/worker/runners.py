@@ -188,7 +188,7 @@ class Pair:
         submit = Submit(rid, tokens, params, list(seeds), 0, "", 0.0)
         assert self.scheduler.submit(submit, 0.0, awaits=awaits) is None
         if grammar is not None:
-            self.scheduler.constrain(rid, [wide_constraint(tiny.VOCAB, grammar, params) for _ in seeds])
+            self.scheduler.prerequisites.constrain(rid, [wide_constraint(tiny.VOCAB, grammar, params) for _ in seeds])
         return rid
 
     def run(self, *, capture_between: bool = False) -> None:
