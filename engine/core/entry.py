@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 import anyio
+import msgspec
 
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartEngine, WorkerReady
 from stentor.protocols.ipc.cache_groups import CacheKind
@@ -47,12 +48,33 @@ class WorkerKeeper:
         self._clock = clock
         self._sleep = sleep
         self._first: WorkerReady | None = None
+        self._last: WorkerGroup | None = None
 
     async def start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
-        """Workers that are ready, and the caller's to end. Raises :class:`WorkerLost`, and leaves nothing then."""
+        """Workers that are ready, and the caller's to end. Raises :class:`WorkerLost`, and leaves nothing then.
+
+        Where one could not capture a CUDA graph, all that follow run without graphs.
+        """
+        if self._last is not None and self._last.graphs_failed:
+            self._give_graphs_up(self._last.verdict)
+        try:
+            self._last, ready = await self._start(on_progress)
+        except WorkerLost as lost:
+            if not lost.graphs or lost.final:
+                raise
+            self._give_graphs_up(str(lost))
+            self._last, ready = await self._start(on_progress)
+        return self._last, ready
+
+    def _give_graphs_up(self, why: str | None) -> None:
+        if self._config.cuda_graphs:
+            self._config = msgspec.structs.replace(self._config, cuda_graphs=False)
+            logger.warning("%s; the engine goes on without CUDA graphs", why)
+
+    async def _start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
         group = await WorkerGroup.spawn(self._source, self._config.tensor_parallel_size)
         try:
-            # the very same configuration: what a worker leaves for the next one is found by it
+            # but for graphs the very same configuration: what a worker leaves for the next one is found by it
             ready = await group.start(self._config, on_progress, clock=self._clock, sleep=self._sleep)
             first = self._first = self._first or ready
             if ready.limits != first.limits or ready.max_model_len < first.max_model_len:

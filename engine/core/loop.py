@@ -86,6 +86,8 @@ class WorkerDown(NamedTuple):
     hung: bool
     delay: asyncio.Future[float]
     """Seconds to wait before the next start."""
+    blameless: bool
+    """Whether no request can have been the cause."""
 
 
 class WorkerStuck(NamedTuple):
@@ -318,11 +320,11 @@ class EngineLoop:
         self._watch.lost()
         self._watchdog_kills += down.hung
         self._stats_sent = 0.0  # what happened is told at once
-        recovery = self._scheduler.recover()
+        recovery = self._scheduler.recover(blameless=down.blameless)
         if recovery.explained:
             logger.error("a request was failed: its workers died of it", extra={"request_id": recovery.culprit})
             self._restarts.progressed()
-        if recovery.explained or recovery.in_search:
+        if recovery.explained or recovery.in_search or down.blameless:
             self._restarts.excuse()
         delay = self._restarts.failed()
         await self._send_batch(recovery.ended)
@@ -422,7 +424,7 @@ class EngineLoop:
     async def _start_worker(self, lost: WorkerLost) -> WorkerLost | None:
         """Starts a worker in place of one that was lost; how this one was lost in turn, or None."""
         delay: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        await self.mailbox.tell(WorkerDown(str(lost), lost.hung, delay))
+        await self.mailbox.tell(WorkerDown(str(lost), lost.hung, delay, lost.graphs))
         await self._sleep(await delay)
         try:
             self.worker, ready = await self._start_next(_ignore)

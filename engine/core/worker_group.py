@@ -71,6 +71,11 @@ class WorkerGroup:
         """Why it was killed; None where it was not, or where that is not known yet."""
         return self._first.verdict
 
+    @property
+    def graphs_failed(self) -> bool:
+        """Whether one has said that it could not capture a CUDA graph."""
+        return any(member.graphs_failed for member in self._members)
+
     async def start(
         self,
         config: WorkerConfig,

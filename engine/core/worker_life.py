@@ -36,7 +36,14 @@ class WorkerLost(Exception):
     """The worker is dead or cannot be started; the message says why."""
 
     def __init__(
-        self, why: str, *, final: bool = False, hung: bool = False, stuck: bool = False, of_peer: bool = False
+        self,
+        why: str,
+        *,
+        final: bool = False,
+        hung: bool = False,
+        stuck: bool = False,
+        of_peer: bool = False,
+        graphs: bool = False,
     ) -> None:
         super().__init__(f"{why}; the process does not die" if stuck else why)
         self.final = final or stuck
@@ -47,6 +54,8 @@ class WorkerLost(Exception):
         """Whether the process is still there, with all that it holds, and cannot be killed."""
         self.of_peer = of_peer
         """Whether it could not go on because another of its group was lost."""
+        self.graphs = graphs
+        """Whether it could not go on because it failed to capture a CUDA graph, for which no request is to blame."""
 
 
 class WorkerLife:
@@ -64,6 +73,8 @@ class WorkerLife:
         """Why it was killed."""
         self._hung = False
         self._of_peer = False
+        self.graphs_failed = False
+        """Whether it said that it could not capture a CUDA graph."""
         self._parts = ResultParts()
         self._giving_up: asyncio.TimerHandle | None = None
 
@@ -145,8 +156,9 @@ class WorkerLife:
                         results.append(loaded)
                     case StepPart() as part:
                         self._parts.add(part)
-                    case Failed(message=why, of_peer=of_peer):
+                    case Failed(message=why, of_peer=of_peer, graphs=graphs):
                         self._of_peer = of_peer and self._verdict is None
+                        self.graphs_failed = graphs and self._verdict is None
                         self.kill(why)
                     case Progress() | WorkerReady() as other:
                         raise RuntimeError(f"{type(other).__name__} came while the engine runs")
@@ -200,10 +212,11 @@ class WorkerLife:
                     case Progress() as progress:
                         silence.enter(progress.phase)
                         await on_progress(progress)
-                    case Failed(message=why, of_peer=of_peer):
+                    case Failed(message=why, of_peer=of_peer, graphs=graphs):
                         self.kill(why)
                         dead = await self._child.kill_and_wait()
-                        raise WorkerLost(why, final=not of_peer, stuck=not dead, of_peer=of_peer)
+                        final = not of_peer and not graphs
+                        raise WorkerLost(why, final=final, stuck=not dead, of_peer=of_peer, graphs=graphs)
                     case other:
                         raise RuntimeError(f"{type(other).__name__} came before the worker was ready")
 
@@ -222,7 +235,7 @@ class WorkerLife:
             what = self._verdict
         elif dead:
             what = f"{what}: {self._child.description}"
-        return WorkerLost(what, hung=self._hung, stuck=not dead, of_peer=self._of_peer)
+        return WorkerLost(what, hung=self._hung, stuck=not dead, of_peer=self._of_peer, graphs=self.graphs_failed)
 
 
 class _Silence:

@@ -18,6 +18,7 @@ from ..processes.exception_groups import one_line
 from .async_compute import AsyncCompute, AsyncRunner, Launched
 from .device import Mark
 from .device_lease import AloneOnDevice, DeviceLease
+from .graphs import CaptureError
 from .pending import Pending
 from .prefault import Prefault
 from .sync_compute import Forwarded, SyncRunner
@@ -250,6 +251,9 @@ class AsyncExecutor:
         busy = self._compute.pending > 0
         try:
             seconds = self._compute.advance(busy=busy)
+        except CaptureError as error:
+            self._fail(capture_failure(error))
+            return 0.0
         except Exception as error:
             return self._fail_between_steps(error)
         if not busy:
@@ -324,6 +328,12 @@ def unexpected(masks: Masks, held: "AwaitingMasks[T] | None") -> str:
         return ""
     expected = "none were expected" if held is None else f"those of step {held.plan.step} were expected"
     return f"the worker failed: masks of step {masks.step} came, {expected}"
+
+
+def capture_failure(error: CaptureError) -> Failed:
+    """Logs the error; what follows is the engine's to say."""
+    logger.error("a CUDA graph could not be captured: the worker ends", exc_info=error)
+    return Failed(str(error), graphs=True)
 
 
 def step_failure(plan: StepPlan, names: Names, error: Exception) -> Failed:

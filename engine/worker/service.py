@@ -24,7 +24,8 @@ from ..sharing.lease import Member
 from .adapter_store import AdapterStore
 from .device_lease import AloneOnDevice, DeviceLease, SharedDevice
 from .errors import SetupError
-from .executor import Executor
+from .executor import Executor, capture_failure
+from .graphs import CaptureError
 from .rows import with_forks
 from .setup import set_up
 
@@ -109,6 +110,8 @@ class Worker:
             raise
         except RankLost as error:
             return Failed(one_line(error), of_peer=True)
+        except CaptureError as error:
+            return capture_failure(error)
         except (SetupError, CheckpointError, WeightError) as error:
             return Failed(one_line(error))
         except Exception as error:

@@ -215,6 +215,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=Fals
     """Whether a new process in its place would fail the same way."""
     of_peer: bool = False
     """Whether a worker cannot go on because another of its group was lost: the cause is there."""
+    graphs: bool = False
+    """Whether a worker cannot go on because it failed to capture a CUDA graph: the next one is to capture none."""
 
 
 class Stalled(msgspec.Struct, frozen=True, array_like=True, tag="stalled", gc=False):

@@ -11,6 +11,7 @@ import pytest
 from stentor.engine.core import worker_life
 from stentor.engine.core.entry import WorkerKeeper
 from stentor.engine.core.loop import _SECOND_LOOK_SECONDS as SECOND_LOOK
+from stentor.engine.core.worker_group import WorkerGroup
 from stentor.engine.core.worker_life import WorkerLife, WorkerLost
 from stentor.engine.core.worker_source import WorkerSource
 from stentor.engine.sharing.co_tenants import CoTenants
@@ -31,7 +32,7 @@ from stentor.protocols.ipc.steps import RowStep, StepPlan
 from stentor.tests.engine.odd_worker import answer
 from stentor.tests.engine.test_lease import HOLDER, WAITS, write_word
 from stentor.tests.engine.unkillable import SlowToDie, Unkillable, unkillable
-from stentor.tests.engine.worker_stage import LIMITS, READY, Clock, Stage, ignore, played, stage
+from stentor.tests.engine.worker_stage import LIMITS, READY, Clock, Played, Stage, ignore, played, stage
 
 pytestmark = pytest.mark.anyio
 
@@ -136,6 +137,65 @@ async def test_a_worker_that_settles_for_less_than_the_first_is_not_taken(monkey
         assert second.process.returncode is not None
         _, ready = await keeper.start(ignore)
         assert ready.num_blocks == 99
+
+
+@pytest.mark.parametrize("serves", [False, True])
+async def test_workers_after_one_that_could_not_capture_a_graph_are_told_to_capture_none(
+    serves: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so while it starts, or while it serves; that is one line in the engine's log."""
+    failed = Failed("capturing a CUDA graph failed", graphs=True)
+    async with played() as first, played() as second, played() as third:
+        lives = [first, second, third]
+
+        async def spawn(source: WorkerSource, rank: int, meeting_fd: int | None) -> WorkerLife:
+            return lives.pop(0).life
+
+        async def results(group: WorkerGroup) -> None:
+            while True:
+                await group.receive()
+
+        async def told(player: Played) -> bool:
+            (start,) = [decode_worker.decode(frame) for frame in await player.worker.receive()]
+            assert isinstance(start, StartWorker)
+            return start.config.cuda_graphs
+
+        monkeypatch.setattr(WorkerLife, "spawn", spawn)
+        keeper = WorkerKeeper(WorkerSource("m"), WorkerConfig("m"))
+        second.send(READY)
+        third.send(READY)
+        if serves:
+            first.send(READY)
+            group, _ = await keeper.start(ignore)
+            first.send(failed)
+            with pytest.raises(WorkerLost, match="capturing a CUDA graph failed") as lost:
+                await results(group)
+            assert lost.value.graphs
+            assert not lost.value.final
+        else:
+            first.send(failed)
+        await keeper.start(ignore)
+        await keeper.start(ignore)
+        assert [await told(each) for each in (first, second, third)] == [True, False, False]
+        assert first.process.returncode is not None
+    lines = [record.getMessage() for record in caplog.records if "without CUDA graphs" in record.getMessage()]
+    assert lines == ["capturing a CUDA graph failed; the engine goes on without CUDA graphs"]
+
+
+async def test_no_request_is_to_blame_for_a_graph_that_could_not_be_captured() -> None:
+    """A death of its own would end this loop."""
+    async with stage(max_deaths=1) as on:
+        on.submit(3)
+        (first, *_) = await on.first.plans()
+        on.first.send(Failed("capturing a CUDA graph failed", graphs=True))
+        await on.until(Stalled)
+        await on.until(EngineReady)
+        assert on.loop._scheduler._recovery._bisector.idle
+        (plan, *_) = await on.second.plans()
+        assert plan.new[0].tokens == first.new[0].tokens
+        on.second.send(answer(plan))
+        await on.until(TokensBatch)
+        assert not on.lost
 
 
 # ---- the loop's watchdog

@@ -49,10 +49,11 @@ class WorkerRecovery:
         self.poisoned = 0
         """Those that were to blame."""
 
-    def recover(self, flights: Collection[InFlightStep]) -> Recovery:
-        """All that ran waits again, with the tokens that were delivered. ``flights``: steps that the worker had."""
+    def recover(self, flights: Collection[InFlightStep], *, blameless: bool = False) -> Recovery:
+        """All that ran waits again, with the tokens that were delivered. ``flights``: steps that the worker had, of
+        which it can have died unless all are ``blameless``."""
         self.epoch += 1
-        flown = self._flown(flights)
+        flown = [] if blameless else self._flown(flights)
         in_search = self._bisector.searching and bool(flights)
         culprit = self._bisector.died(flown)
         running = self._rows.running

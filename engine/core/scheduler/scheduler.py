@@ -360,14 +360,14 @@ class Scheduler:
         self._output.unreleased -= free
         return sorted(free)
 
-    def recover(self) -> Recovery:
+    def recover(self, *, blameless: bool = False) -> Recovery:
         """The worker died: its rows, blocks and cached prefixes are gone, and so are results in flight.
 
         Every sequence that ran waits again with the tokens that were delivered; a new epoch begins. What was being
         loaded is void: whoever needs it calls :meth:`.Prerequisites.load` again before the next plan. A request that
-        was found to kill its workers ends.
+        was found to kill its workers ends; what the worker died of is none of them where they are ``blameless``.
         """
-        recovery = self._recovery.recover(self._flights)
+        recovery = self._recovery.recover(self._flights, blameless=blameless)
         self._flights.clear()
         return recovery
 

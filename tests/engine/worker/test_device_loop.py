@@ -2,8 +2,8 @@
 
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from stentor.engine.channel import Endpoint
+from stentor.engine.core.entry import WorkerKeeper
 from stentor.engine.core.loop import EngineLoop
 from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.worker_group import WorkerGroup
 from stentor.engine.core.worker_life import OnProgress, WorkerLife
+from stentor.engine.core.worker_source import WorkerSource
 from stentor.engine.processes.process import Child
 from stentor.engine.worker import service
 from stentor.engine.worker.service import Worker
@@ -27,8 +29,9 @@ from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig, Worker
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.local import LocalEngine, model_config
-from stentor.tests.engine.worker.fake_device import FakeDevice
+from stentor.tests.engine.worker.fake_device import FakeDevice, FakeGraph
 from stentor.tests.engine.worker.runners import prompt
+from stentor.tests.engine.worker_stage import ignore, played
 from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.anyio
@@ -87,10 +90,15 @@ def _submissions() -> list[Submit]:
     ]
 
 
+def _set_up_on(monkeypatch: pytest.MonkeyPatch, devices: list[FakeDevice]) -> None:
+    """Workers in threads of this process get these, each the next."""
+    left = iter(devices)
+    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_on(config, progress, next(left)))
+
+
 @contextmanager
-def _serving(device: FakeDevice, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def _in_thread(endpoint: Endpoint) -> Iterator[list[int]]:
     """A worker in a thread of this process; yields where its exit code goes."""
-    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_on(config, progress, device))
     codes: list[int] = []
 
     def serve() -> None:
@@ -122,6 +130,7 @@ class Client:
         self.endpoint = endpoint
         self.tokens: dict[tuple[int, int], list[int]] = {}
         self.ends: dict[tuple[int, int], Finished] = {}
+        self.restarts = 0
 
     async def tell(self, message: object) -> None:
         await self.endpoint.send(encoder.encode(message))
@@ -130,12 +139,43 @@ class Client:
         for frame in await self.endpoint.receive():
             message = decode_client.decode(frame)
             if isinstance(message, Stats):
+                self.restarts = message.worker_restarts
                 continue
             for gained in getattr(message, "tokens", ()):
                 self.tokens.setdefault((gained.rid, gained.index), []).extend(gained.tokens)
             for end in getattr(message, "finished", ()):
                 assert (end.rid, end.index) not in self.ends
                 self.ends[end.rid, end.index] = end
+
+
+def _scheduler(ready: WorkerReady) -> Scheduler:
+    return Scheduler(
+        num_blocks=ready.num_blocks,
+        block_size=ready.limits.block_size,
+        max_num_seqs=4,
+        max_num_batched_tokens=24,
+        max_model_len=ready.max_model_len,
+        config=SchedulerConfig(),
+        groups=ready.groups,
+    )
+
+
+def _assert_as_the_host(config: WorkerConfig, submissions: list[Submit], client: Client) -> None:
+    """Of an aborted sequence as far as it went."""
+    with force_variant("reference"):
+        host = LocalEngine(config)
+        for submission in submissions:
+            host.submit(submission.prompt, submission.params, submission.seeds)
+        host.run()
+    for (rid, index), outcome in host.outcomes.items():
+        found = client.tokens.get((rid, index), [])
+        if client.ends[rid, index].reason == "abort":
+            assert (rid, index) == (ABORTED, 0)
+            assert found == outcome.tokens[: len(found)]
+        else:
+            assert found == outcome.tokens, (rid, index)
+            assert outcome.finished is not None
+            assert client.ends[rid, index].reason == outcome.finished.reason
 
 
 async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
@@ -148,17 +188,10 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
     with both_ends() as (server, engine), both_ends() as (to_worker, worker):
         child = Child(subprocess.Popen(["sleep", "600"]), "worker")
         try:
-            with _serving(device, worker, monkeypatch) as codes:
+            _set_up_on(monkeypatch, [device])
+            with _in_thread(worker) as codes:
                 ready = await _ready(to_worker, config)
-                scheduler = Scheduler(
-                    num_blocks=ready.num_blocks,
-                    block_size=ready.limits.block_size,
-                    max_num_seqs=4,
-                    max_num_batched_tokens=24,
-                    max_model_len=ready.max_model_len,
-                    config=SchedulerConfig(),
-                    groups=ready.groups,
-                )
+                scheduler = _scheduler(ready)
                 client = Client(server)
                 submissions = _submissions()
                 sequences = sum(len(submission.seeds) for submission in submissions)
@@ -182,17 +215,57 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
             child.close()
     assert codes == [0]
     assert any(graph.replays for graph in device.graphs), "graphs were captured meanwhile"
-    with force_variant("reference"):
-        host = LocalEngine(config)
-        for submission in submissions:
-            host.submit(submission.prompt, submission.params, submission.seeds)
-        host.run()
-    for (rid, index), outcome in host.outcomes.items():
-        found = client.tokens.get((rid, index), [])
-        if client.ends[rid, index].reason == "abort":
-            assert (rid, index) == (ABORTED, 0)
-            assert found == outcome.tokens[: len(found)]
-        else:
-            assert found == outcome.tokens, (rid, index)
-            assert outcome.finished is not None
-            assert client.ends[rid, index].reason == outcome.finished.reason
+    _assert_as_the_host(config, submissions, client)
+
+
+class Failing(FakeDevice):
+    """Captures so many graphs and no more."""
+
+    limit = 8
+
+    def capture(self, body: Callable[[], None]) -> FakeGraph:
+        if len(self.graphs) == self.limit:
+            raise RuntimeError("no further graph")
+        return super().capture(body)
+
+
+async def test_no_request_is_lost_with_a_worker_that_cannot_capture_a_graph(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails in mid-work; the next one runs without graphs, and every answer is what the host alone would draw."""
+    config = model_config(
+        folder, max_num_seqs=4, max_num_batched_tokens=24, batch_invariant=True, kv_cache_memory=400 << 10, threads=1
+    )
+    devices = [Failing(), FakeDevice()]
+    _set_up_on(monkeypatch, [*devices])
+    submissions = _submissions()[:6]
+    sequences = sum(len(submission.seeds) for submission in submissions)
+    async with AsyncExitStack() as stack:
+        server, engine = stack.enter_context(both_ends())
+        players = [await stack.enter_async_context(played()) for _ in devices]
+        codes = [stack.enter_context(_in_thread(player.worker)) for player in players]
+        left = iter(players)
+
+        async def spawn(source: WorkerSource, rank: int, meeting_fd: int | None) -> WorkerLife:
+            return next(left).life
+
+        monkeypatch.setattr(WorkerLife, "spawn", spawn)
+        keeper = WorkerKeeper(WorkerSource("m"), config)
+        group, ready = await keeper.start(ignore)
+        scheduler = _scheduler(ready)
+        client = Client(server)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(EngineLoop(engine, group, keeper.start, scheduler, PATIENT).run)
+            for submission in submissions:
+                await client.tell(submission)
+            with anyio.fail_after(240):
+                while len(client.ends) < sequences:
+                    await client.read()
+            await client.tell(Shutdown())
+        scheduler.check_integrity()
+        await players[1].life.end(0.0)
+    assert codes == [[1], [0]]
+    assert len(devices[0].graphs) == Failing.limit
+    assert not devices[1].graphs
+    assert client.restarts == 1
+    _assert_as_the_host(config, submissions, client)

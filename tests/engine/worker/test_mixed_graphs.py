@@ -11,6 +11,7 @@ import torch
 from stentor.engine.layers.forward_batch import LayerCache
 from stentor.engine.worker.caches import cache_tensors
 from stentor.engine.worker.graphs import GraphSize
+from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
@@ -105,6 +106,7 @@ def test_padding_changes_no_block_and_no_state_of_anybody(model: WatchedDecoder)
     pair.capture_all()
     _submit_all(pair, 11, requests=8, longest=12)
     ours: Sequence[LayerCache] = pair.compute._step._caches
+    assert isinstance(pair.host.compute, SyncCompute)
     theirs: Sequence[LayerCache] = pair.host.compute._pass._caches
     with force_variant("reference"):
         while pair.turn():

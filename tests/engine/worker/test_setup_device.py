@@ -71,8 +71,8 @@ def test_the_cache_gets_what_the_worst_step_leaves_of_the_fraction(folder: Path,
     lines = {line.what: line.bytes for line in setup.ready.memory}
     assert lines["weights"] + lines["sampler tables"] == LOADED
     assert lines["activations"] == 200 * MIB
-    graphs = 30 * MIB + 3 * 2 * 2 * MIB
-    assert lines["CUDA graphs"] == graphs, "a pool, and two graphs for each of the sizes 1, 2 and 4"
+    graphs = 30 * MIB + 9 * 2 * 2 * MIB
+    assert lines["CUDA graphs"] == graphs, "a pool, and two graphs for each size: 1, 2 and 4, and 0, 1 and 4 twice"
     assert lines["CUDA context and libraries"] == 100 * MIB
     block = kv_block_bytes(model.cache_groups, 16, torch.float32)
     budget = 512 * MIB - LOADED - 200 * MIB - graphs - 100 * MIB
@@ -219,7 +219,8 @@ def test_as_many_sequences_run_at_once_as_have_room_for_their_states(hybrid: Pat
     with force_variant("reference"):
         while setup.ahead.advance(busy=False) is not None:
             pass
-    assert setup.ahead.captured == [2, 3]
+    assert [size.decodes for size in setup.ahead.captured if not size.prompt_tokens] == [2, 3]
+    assert {size.decodes for size in setup.ahead.captured if size.prompt_tokens} == {0, 2, 3}
 
 
 @pytest.mark.parametrize(
@@ -238,16 +239,65 @@ def test_what_cannot_be_is_one_line(folder: Path, device: dict[str, Any], change
         _set_up(folder, _device(**device), **changes)
 
 
-def test_a_device_without_room_for_a_step_is_told_so(folder: Path) -> None:
+def _serve(device: FakeDevice, config: WorkerConfig, *plans: StepPlan) -> tuple[int, list[object]]:
+    """The exit code of a worker that is not told to end, and what it sent but for its progress."""
+    with both_ends() as (engine, worker), force_variant("reference"):
+        for message in (StartWorker(config), *plans):
+            assert engine.try_send(encoder.encode(message))
+        code = Worker(worker).run()
+        received = [decode_engine_worker.decode(frame) for frame in engine.try_receive()]
+    return code, [message for message in received if not isinstance(message, Progress)]
+
+
+def test_a_worker_that_cannot_capture_a_graph_while_it_starts_says_so_and_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     device = _device(capture_error=torch.OutOfMemoryError("no room"))
-    setup = _set_up(folder, device)
-    assert setup.ahead is not None, "a graph that does not fit is no reason not to serve"
+    monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_on(config, progress, device))
+    code, received = _serve(device, model_config(folder, max_num_seqs=4, max_num_batched_tokens=32))
+    why = "capturing a CUDA graph of 4 decoding rows and 32 tokens of prompts failed: OutOfMemoryError"
+    assert (code, received) == (1, [Failed(why, graphs=True)])
+    assert "a CUDA graph could not be captured: the worker ends" in capfd.readouterr().err
+    code, received = _serve(device, model_config(folder, max_num_seqs=4, cuda_graphs=False), _plan_of_nobody())
+    assert isinstance(received[0], WorkerReady), "without graphs it serves"
+
+
+def test_a_worker_that_cannot_capture_a_graph_while_it_serves_sends_its_results_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = _device()
+
+    def set_up(config: WorkerConfig, progress: Any, *_: object) -> Setup:
+        setup = set_up_on(config, progress, device)
+        device.capture_error = RuntimeError("no graphs here")
+        return setup
+
+    monkeypatch.setattr(service, "set_up", set_up)
+    new = NewRow(1, list(range(5, 25)), 20, SamplingParams(max_tokens=5, temperature=0.0), 3, [2, 0])
+    plan = StepPlan(0, 0, [], [new], [RowStep(1, 0, 20, [], True)])
+    code, received = _serve(device, model_config(folder, max_num_seqs=4, max_num_batched_tokens=32), plan)
+    assert code == 1
+    ready, result, failed = received
+    assert isinstance(ready, WorkerReady)
+    assert isinstance(result, StepResult)
+    assert isinstance(failed, Failed)
+    assert failed.graphs
+
+
+def _plan_of_nobody() -> StepPlan:
+    """By which a worker that serves ends."""
+    return StepPlan(0, 7, [], [], [RowStep(3, 0, 1, [], True)])
 
 
 def test_the_sizes_of_graphs_are_those_asked_for() -> None:
-    assert graph_sizes(WorkerConfig("", max_num_seqs=8, cuda_graph_sizes=(8, 2, 8))) == [2, 8]
-    assert graph_sizes(WorkerConfig("", cuda_graphs=False)) == []
-    assert graph_sizes(WorkerConfig("", max_num_seqs=5)) == [1, 2, 4, 5]
+    def decodes(**fields: Any) -> list[int]:
+        return [size.decodes for size in graph_sizes(WorkerConfig("", **fields)) if not size.prompt_tokens]
+
+    assert decodes(max_num_seqs=8, cuda_graph_sizes=(8, 2, 8)) == [8, 2]
+    assert decodes(cuda_graphs=False) == []
+    assert decodes(max_num_seqs=5, max_num_batched_tokens=64) == [5, 4, 2, 1]
+    config = WorkerConfig("", max_num_seqs=5, max_num_batched_tokens=64, cuda_graph_prompt_tokens=0)
+    assert {size.prompt_tokens for size in graph_sizes(config)} == {0}
 
 
 @pytest.mark.parametrize(
