@@ -70,6 +70,8 @@ def main(argv: list[str]) -> int:
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> ModelSpeed:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceilings = measure_ceilings(device)
+    if arguments.rows is not None:
+        append(arguments.rows, {"ceilings": asdict(ceilings)})
     figures = []
     for figure in measure_ours(arguments, device, ceilings):
         figures.append(figure)
