@@ -65,9 +65,6 @@ class GraphSize:
     def tokens(self) -> int:
         return self.decodes + self.prompt_tokens
 
-    def holds(self, decodes: int, prompts: int, prompt_tokens: int) -> bool:
-        return self.decodes >= decodes and self.prompts >= prompts and self.prompt_tokens >= prompt_tokens
-
     def __str__(self) -> str:
         beside = f" and {self.prompt_tokens} tokens of prompts" if self.prompt_tokens else ""
         return f"{self.decodes} decoding rows{beside}"
@@ -189,6 +186,9 @@ class StepGraphs:
         self._clock = clock
         self._captured: list[StepGraph] = []
         """From few tokens to many."""
+        self._holding: dict[bool, list[tuple[int, int, int, StepGraph]]] = {False: [], True: []}
+        """The same with what each holds, those of decode rows alone and those with prompts: every step looks here."""
+        self._seconds = 0.0
 
     @property
     def captured(self) -> list[GraphSize]:
@@ -203,11 +203,11 @@ class StepGraphs:
     def graph_for(self, decodes: int, prompts: int = 0, prompt_tokens: int = 0) -> StepGraph | None:
         """The one with the least padding for a step of so many rows that decode, and of prompts; None where none holds
         it, or where padding would take longer than what a graph saves. Decode steps take those of decode rows alone."""
-        real = decodes + prompt_tokens
-        for graph in self._captured:
-            size = graph.size
-            if (size.prompt_tokens > 0) == (prompt_tokens > 0) and size.holds(decodes, prompts, prompt_tokens):
-                suits = not prompt_tokens or size.tokens <= _FREE_TOKENS or size.tokens - real <= _MOST_PADDING
+        for most_decodes, most_prompts, most_tokens, graph in self._holding[prompt_tokens > 0]:
+            if most_decodes >= decodes and most_tokens >= prompt_tokens and most_prompts >= prompts:
+                tokens = most_decodes + most_tokens
+                padding = tokens - decodes - prompt_tokens
+                suits = not prompt_tokens or tokens <= _FREE_TOKENS or padding <= _MOST_PADDING
                 return graph if suits else None
         return None
 
@@ -229,8 +229,10 @@ class StepGraphs:
             return seconds
         began = self._clock()
         self._work()
+        taken = self._clock() - began
+        self._seconds += taken
         if busy:
-            self._budget.spend(self._clock() - began)
+            self._budget.spend(taken)
         if self.finished:
             return None
         return self._budget.wait() if busy else 0.0
@@ -250,6 +252,17 @@ class StepGraphs:
         self._waiting.pop()
         self._captured.append(graph)
         self._captured.sort(key=lambda graph: (graph.size.tokens, graph.size.rows))
+        self._holding = {
+            mixed: [
+                (graph.size.decodes, graph.size.prompts, graph.size.prompt_tokens, graph)
+                for graph in self._captured
+                if (graph.size.prompt_tokens > 0) == mixed
+            ]
+            for mixed in (False, True)
+        }
         logger.debug("captured a graph of %s", size)
         if self.finished:
-            logger.info("%d graphs are captured, the largest of %s", len(self._captured), self._captured[-1].size)
+            largest = self._captured[-1].size
+            logger.info(
+                "%d CUDA graphs captured in %.1f s, the largest of %s", len(self._captured), self._seconds, largest
+            )

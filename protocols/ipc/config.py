@@ -208,7 +208,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cuda_graph_sizes: Annotated[
         tuple[int, ...],
         Flag(
-            "batch sizes of the decode steps to capture, as in 1,8,64; by default chosen up to --max-num-seqs", 1, 65536
+            "decoding sequences of the steps to capture, as in 1,8,64; by default chosen up to --max-num-seqs", 1, 65536
         ),
     ] = ()
     cuda_graph_prompt_tokens: Annotated[
