@@ -21,14 +21,17 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
 from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
+from stentor.tests.support.proof_seconds import SECONDS, SecondsRecorder  # noqa: E402
 from stentor.tests.support.tiers import (  # noqa: E402
     SAMPLED,
     SAMPLED_IN_TURNS,
     SHARES,
     beyond_the_sample,
     beyond_the_share,
+    in_proof,
     in_turns,
     is_alone,
+    portion_of,
 )
 
 with contextlib.suppress(ImportError):  # a GPU machine may have none
@@ -66,6 +69,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--turn",
         type=int,
         help=f"run a {SHARES}th of the tests marked `proof`, the one of this number; without it, all of them",
+    )
+    parser.addoption(
+        "--save-proof-seconds",
+        action="store_true",
+        help=f"measure the tests marked `proof`, and write {SECONDS.name}",
     )
 
 
@@ -115,6 +123,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
     items[:] = in_turns([item for item in items if item not in left_out])
+    if config.getoption("save_proof_seconds"):
+        portions = {item: portion_of(item) for item in items if in_proof(item)}
+        files = {item.nodeid: (each.file, each.value is not None, is_alone(item)) for item, each in portions.items()}
+        config.pluginmanager.register(SecondsRecorder(files))
 
 
 # ---- how

@@ -4,17 +4,21 @@
 of these are ``make proof``. Of the tests of kernels and of those marked ``sampled`` it runs as many cases as it takes
 to have each value of every parameter; all pairs are ``make proof``. The *turn*, which is the number of commits, chooses
 the fifth and the cases: one commit always runs the same tests, and five merges run each value of every parameter of the
-tier.
+tier. Each fifth takes about as long, by what `make proof` has measured (:mod:`.proof_seconds`).
 """
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import pytest
+
+from stentor.tests.support.proof_seconds import SECONDS, FileSeconds, read_seconds
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -31,44 +35,90 @@ _BETWEEN = 4
 """Files of other folders between two of these: they take about as long."""
 
 
-def beyond_the_share(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
-    """Tests of the tier that are another turn's."""
-    shares = {item: _share(item) for item in items if _in_proof(item)}
-    files = sorted({item.path for item, share in shares.items() if share is None})
-    of_file = {path: index for index, path in enumerate(files)}
-    values: dict[tuple[Path, str], set[int]] = defaultdict(set)
-    for item, share in shares.items():
-        if share is not None:
-            values[_test_of(item)].add(share)
+class Portion(NamedTuple):
+    """What runs in one turn as a whole: a file's tests of the tier, or those of one value of the parameter that takes
+    turns."""
 
-    def is_ours(item: pytest.Item, share: int | None) -> bool:
-        if share is None:
-            return of_file[item.path] % SHARES == turn % SHARES
-        turns = min(SHARES, max(values[_test_of(item)]) + 1)  # with few values one of them runs in each turn
-        return share % turns == turn % turns
+    file: str
+    value: int | None
 
-    return {item for item, share in shares.items() if not is_ours(item, share)}
+
+def beyond_the_share(
+    items: Iterable[pytest.Item], turn: int, seconds: Mapping[str, FileSeconds] | None = None
+) -> set[pytest.Item]:
+    """Tests of the tier that are another turn's. ``seconds``: what files have taken, by default as it was recorded."""
+    portions = {item: portion_of(item) for item in items if in_proof(item)}
+    values: dict[tuple[Path, str], int] = defaultdict(int)
+    for item, portion in portions.items():
+        if portion.value is not None:
+            values[_test_of(item)] = max(values[_test_of(item)], portion.value + 1)
+
+    def is_few(item: pytest.Item) -> bool:
+        return 0 < values.get(_test_of(item), 0) < SHARES
+
+    dealt = deal(
+        {portion for item, portion in portions.items() if not is_few(item)}, _recorded() if seconds is None else seconds
+    )
+
+    def is_ours(item: pytest.Item, portion: Portion) -> bool:
+        if portion.value is not None and is_few(item):  # one of them runs in each turn
+            turns = values[_test_of(item)]
+            return portion.value % turns == turn % turns
+        return dealt[portion] == turn % SHARES
+
+    return {item for item, portion in portions.items() if not is_ours(item, portion)}
+
+
+def deal(portions: Iterable[Portion], seconds: Mapping[str, FileSeconds]) -> dict[Portion, int]:
+    """The turn of each, such that turns take about as long: what takes longest first, each in the turn that has least.
+    Those that share a server are dealt before the others, since one process runs them. What has not been measured is
+    taken to be as long as most."""
+    values: dict[str, int] = defaultdict(int)
+    for portion in (portions := set(portions)):
+        values[portion.file] += portion.value is not None
+    usual = median(each.whole for each in seconds.values()) if seconds else 1.0
+
+    def cost(portion: Portion) -> float:
+        known = seconds.get(portion.file)
+        if portion.value is None:
+            return known.whole if known else usual
+        return (known.by_value if known else usual) / values[portion.file]
+
+    def order(portion: Portion) -> tuple[bool, float, str, int]:
+        return unit_of(portion.file) == portion.file, -cost(portion), portion.file, portion.value or 0
+
+    dealt = {}
+    load = [0.0] * SHARES
+    for portion in sorted(portions, key=order):
+        dealt[portion] = turn = load.index(min(load))
+        load[turn] += cost(portion)
+    return dealt
+
+
+@cache
+def _recorded() -> dict[str, FileSeconds]:
+    return read_seconds(SECONDS)
 
 
 def _test_of(item: pytest.Item) -> tuple[Path, str]:
     return item.path, getattr(item, "originalname", item.name)
 
 
-def _in_proof(item: pytest.Item) -> bool:
+def in_proof(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) for name in ("proof", "compiles"))
 
 
-def _share(item: pytest.Item) -> int | None:
-    """The place of its value of the parameter that takes turns; None where its file does."""
+def portion_of(item: pytest.Item) -> Portion:
+    """Of a test of the tier."""
+    path = item.path.relative_to(TESTS.parent) if item.path.is_relative_to(TESTS) else item.path
     mark = item.get_closest_marker("proof")
     each: str | None = mark.kwargs.get("each") if mark else None
     if each is None:
-        return None
+        return Portion(str(path), None)
     spec: Any = getattr(item, "callspec", None)
     if spec is None or each not in spec.indices:
         raise pytest.UsageError(f"{item.name} is proof(each={each!r}), and has no parameter of this name")
-    place: int = spec.indices[each]
-    return place
+    return Portion(str(path), spec.indices[each])
 
 
 def beyond_the_sample(items: Iterable[pytest.Item], turn: int, marks: Sequence[str] = SAMPLED) -> set[pytest.Item]:

@@ -1,0 +1,84 @@
+"""How long the tests of the tier `proof` take, so that each of its fifths takes about as long (:mod:`.tiers`).
+
+``--save-proof-seconds`` measures those that it runs, and writes ``tests/proof_seconds.txt`` anew for their files.
+Counted is the CPU time of the process that runs a test and of the processes that it has waited for; a server is counted
+where it ends. A second of a test that is `alone` counts for two, since another core stands still.
+"""
+
+import resource
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+SECONDS: Final = Path(__file__).resolve().parent.parent / "proof_seconds.txt"
+_ALONE: Final = 2
+_HEAD: Final = """\
+# CPU seconds of the tests that are `proof` or `compiles`, by file: of those that run in one turn as a whole, and of all
+# values of those whose values take turns. Written by `make proof ARGS=--save-proof-seconds`; how they are used:
+# tests/support/tiers.py.
+"""
+
+
+class FileSeconds(NamedTuple):
+    """What a file's tests of the tier take."""
+
+    whole: float
+    """Those that run in one turn."""
+    by_value: float
+    """All values of those whose values take turns."""
+
+
+def read_seconds(path: Path) -> dict[str, FileSeconds]:
+    """By file, named from the repository's root."""
+    lines = [line.split() for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    return {file: FileSeconds(float(whole), float(by_value)) for whole, by_value, file in lines}
+
+
+def write_seconds(path: Path, measured: Mapping[str, FileSeconds]) -> None:
+    """Replaces what is known of these files, and forgets those that are gone."""
+    root = path.parent.parent
+    known = read_seconds(path) if path.exists() else {}
+    kept = {file: seconds for file, seconds in (known | dict(measured)).items() if (root / file).exists()}
+    lines = [f"{each.whole:7.1f} {each.by_value:7.1f} {file}\n" for file, each in sorted(kept.items())]
+    path.write_text(_HEAD + "".join(lines))
+
+
+class SecondsRecorder:
+    """A plugin, which in the processes that run tests puts what each phase has taken into its report, and in the one
+    that has started them adds this up."""
+
+    def __init__(self, files: Mapping[str, tuple[str, bool, bool]]) -> None:
+        """``files``: by test, its file, whether its values take turns, and whether it is alone."""
+        self._files = files
+        self._begun = 0.0
+        self._seconds: dict[tuple[str, bool], float] = defaultdict(float)
+
+    def pytest_runtest_logstart(self) -> None:
+        self._begun = _cpu_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        ended = _cpu_seconds()
+        vars(report)["cpu_seconds"] = ended - self._begun
+        self._begun = ended
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if (found := self._files.get(report.nodeid)) is not None:
+            file, takes_turns, alone = found
+            self._seconds[file, takes_turns] += getattr(report, "cpu_seconds", 0.0) * (_ALONE if alone else 1)
+
+    def pytest_sessionfinish(self) -> None:
+        files = {file for file, _ in self._seconds}
+        write_seconds(
+            SECONDS, {file: FileSeconds(self._seconds[file, False], self._seconds[file, True]) for file in files}
+        )
+
+
+def _cpu_seconds() -> float:
+    each = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in each)
