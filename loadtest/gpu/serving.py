@@ -33,6 +33,9 @@ _QUESTION: Final = "The capital of France is"
 _WORDS: Final = 128
 """Tokens in and out of each request of a load."""
 _STREAMS: Final = (1, 64, 256)
+_ALL_CAPTURED: Final = "CUDA graphs captured in"
+"""What the worker's log says then."""
+_MOST_CAPTURING: Final = 60.0
 _KILLED_AT: Final = 20
 """Tokens of a stream after which its worker is killed."""
 
@@ -100,8 +103,17 @@ async def _load(server: ServerProcess, streams: int, seed: int) -> list[Answer]:
     return await asyncio.gather(*(complete(server.port, body(prompt, _WORDS, ignore_eos=True)) for prompt in prompts))
 
 
+def _captured(server: ServerProcess) -> float:
+    """Seconds until the last graph is captured, which happens while the server serves: until then steps run eagerly."""
+    began = time.perf_counter()
+    while _ALL_CAPTURED not in server.output() and time.perf_counter() - began < _MOST_CAPTURING:
+        time.sleep(0.1)
+    return round(time.perf_counter() - began, 1)
+
+
 def load(server: ServerProcess) -> Iterator[Mapping[str, Any]]:
     """Tokens a second and what clients wait for, in the second of two bursts of each number of streams."""
+    yield {"seconds until all graphs are captured": _captured(server)}
     for streams in _STREAMS:
         asyncio.run(_load(server, streams, 2 * streams))
         answers = asyncio.run(_load(server, streams, 2 * streams + 1))
