@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .launch import interpreted
+from .launch import instead, interpreted
 from .native import NativeFunction, unavailable_reason
 from .variants import Choice, wanted
 
@@ -38,9 +38,10 @@ def native_unsupported_reason(function: NativeFunction | None, tensor: Tensor) -
 def triton_unsupported_reason(tensor: Tensor, choice: Choice) -> str | None:
     """Why the Triton variant cannot take ``tensor``; None when it can.
 
-    It runs on CUDA. Where Triton interprets, it takes tensors on the CPU too, but only when asked for by name.
+    It runs on CUDA. Where Triton interprets, it takes tensors on the CPU too, but only when asked for by name; where
+    launches go elsewhere (:data:`.launch.instead`), those that hold nothing.
     """
-    if tensor.is_cuda:
+    if tensor.is_cuda or (tensor.is_meta and instead.get() is not None):
         return None
     if interpreted() and wanted(choice) == "triton":
         return None

@@ -62,7 +62,7 @@ class ScaledLinear:
         self.input_scale: torch.Tensor | None = None
         if self.input_scheme is not None and self.input_scheme.granularity == "tensor":
             # parts that share an input are multiplied in one: the largest of their scales holds all values
-            self.input_scale = torch.zeros(1, dtype=torch.float32, device=context.device)
+            self.input_scale = torch.zeros(1, dtype=torch.float32, device=context.place)
         start = 0
         for part, size in parts.items():
             rows = slice(start, start + size)

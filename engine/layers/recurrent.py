@@ -138,8 +138,10 @@ class Mamba2:
         self._scales: torch.Tensor | None = None
         if spec.scales is not None:
             shared = spec.groups * spec.state_dim
-            counts = torch.tensor((spec.inner, spec.inner, shared, shared, spec.heads))
-            self._scales = torch.tensor(spec.scales).repeat_interleave(counts).to(context.device)
+            counts = (spec.inner, spec.inner, shared, shared, spec.heads)
+            self._scales = torch.empty(sum(counts), device=context.place)
+            for part, scale in zip(self._scales.split(counts), spec.scales, strict=True):
+                part.fill_(scale)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same"""

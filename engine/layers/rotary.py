@@ -30,6 +30,8 @@ class RotaryTables:
         self._max_position, self._max_model_len, self._context = max_position, max_model_len, context
         self._made: dict[tuple[RopeConfig | None, int], RotaryTable] = {}
         self._scales: dict[tuple[float, int, int], torch.Tensor] = {}
+        self._axes: dict[RopeConfig, torch.Tensor] = {}
+        """int64 [pairs], of those that turn by more than a position: made once, since a pass must not wait."""
 
     def of(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
         """Without ``rope`` one pair that stays where it is: kernels know no layer that does not rotate."""
@@ -46,8 +48,7 @@ class RotaryTables:
         for (rope, _), tables in self._made.items():
             if rope is None or not rope.axes:
                 continue
-            axes = torch.tensor(rope.axes, device=positions.device)
-            lines = positions[:, axes].clamp_(max=first - 1)  # [tokens, pairs]
+            lines = positions[:, self._axes[rope]].clamp_(max=first - 1)  # [tokens, pairs]
             for table in tables:
                 table[first : first + count] = table.gather(0, lines)
         return first
@@ -77,11 +78,12 @@ class RotaryTables:
         return cos, sin
 
     def _values(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
-        length, device = self._max_model_len, self._context.device
+        length, device = self._max_model_len, self._context.place
         if rope is None:
             return torch.ones(length, 1, device=device), torch.zeros(length, 1, device=device)
         cos, sin = rotary_table(rope, head_dim, self._max_position, length, device)
         if rope.axes and self._media_tokens:
+            self._axes[rope] = torch.tensor(rope.axes, device=device)
             room = (0, 0, 0, self._media_tokens)
             cos, sin = (torch.nn.functional.pad(table, room) for table in (cos, sin))
         return cos, sin

@@ -219,15 +219,14 @@ class AsyncCompute:
         if self.rows.want_prompt_logprobs(plan.rows):
             parts = self.rows.prompt_work(plan.rows, [numbers.starts[row.slot] for row in plan.rows])
         changed = changes(update_at, update_to, entered, [token for part in parts for token in part.tokens])
-        media = None
+        media, memory = None, self._pinned.step()
         if self._media is not None and self._media.concerns(plan.rows):
-            numbers, media = _with_media(numbers, plan, self._media)
+            numbers, media = _with_media(numbers, plan, self._media, memory)
         graph = None if parts or media else self._graph_for(numbers)
         staged = None if graph is None else self._staged_for(graph.size, numbers, changed, top_logprobs)
         if staged is None:
             graph, staged = None, stage(numbers, changed, top_logprobs, self._states)
 
-        memory = self._pinned.step()
         inputs = self._staging.send(staged.shape, staged.sections, memory)
         if staged.shape.entering or staged.shape.sampling_data:
             self._sampler.enter(
@@ -251,7 +250,7 @@ class AsyncCompute:
         plan, staged, inputs, raw = forwarded.plan, forwarded.staged, forwarded.inputs, forwarded.raw
         top_logprobs, memory = forwarded.top_logprobs, forwarded.memory
         if masks is not None:
-            self._sampler.mask(plan.masked, slot_masks(masks, self._vocab_size), self._device, memory)
+            self._sampler.mask(plan.masked, slot_masks(masks, self._vocab_size), memory)
         if forwarded.graph is not None:
             forwarded.graph.draw.replay()
         elif staged.shape.draws:
@@ -380,11 +379,13 @@ class AsyncCompute:
             body()
 
 
-def _with_media(numbers: StepNumbers, plan: StepPlan, media: MediaRows) -> tuple[StepNumbers, MediaBatch | None]:
+def _with_media(
+    numbers: StepNumbers, plan: StepPlan, media: MediaRows, memory: StepMemory
+) -> tuple[StepNumbers, MediaBatch | None]:
     """The step with the positions at which rows with media stand, and what stands in place of their tokens."""
     sequence = {slot: number for number, slot in enumerate(numbers.sections["row_slots"].tolist())}
     rows = [
         PlacedRow(row.slot, row.start, row.count, numbers.starts[row.slot], sequence[row.slot]) for row in plan.rows
     ]
-    positions = media.positions(numbers.sections["positions"], rows)
-    return replace(numbers, sections={**numbers.sections, "positions": positions}), media.batch(rows)
+    positions = media.positions(numbers.sections["positions"], rows, memory.bring)
+    return replace(numbers, sections={**numbers.sections, "positions": positions}), media.batch(rows, memory.bring)

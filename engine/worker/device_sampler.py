@@ -12,7 +12,6 @@ from stentor.kernels.sampling.tables import IN_PROMPT, MAX_BIAS, PARAMS, WORD, S
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep
 
-from .device import Device
 from .masks import SlotMasks
 from .pinned import StepMemory
 
@@ -103,7 +102,7 @@ class DeviceSampler:
         self._own_masks.pop(slot, None)
         self._masked.discard(slot)
 
-    def mask(self, masked: Iterable[int], masks: SlotMasks, device: Device, memory: StepMemory) -> None:
+    def mask(self, masked: Iterable[int], masks: SlotMasks, memory: StepMemory) -> None:
         """What the slots ``masked`` may draw in the step that is drawn next; until they draw without, see :meth:`add`.
 
         Those of them that ``masks`` does not name draw as they would without. Slots that hold no masked row are passed
@@ -116,15 +115,8 @@ class DeviceSampler:
         if not found:
             return
         table = self._tables.mask
-        sources = np.concatenate(list(found.values())), np.fromiter(found, dtype=np.int64)
-        on_device: list[torch.Tensor] = []
-        for source, dtype in zip(sources, (torch.int32, torch.int64), strict=True):
-            host = memory.pinned(len(source), dtype)
-            host.numpy()[:] = source
-            on_device.append(torch.empty(len(source), dtype=dtype, device=table.device))
-            memory.keep(on_device[-1])
-            device.upload(on_device[-1], host)
-        lines, slots = on_device
+        lines = memory.bring(np.concatenate(list(found.values())))
+        slots = memory.bring(np.fromiter(found, dtype=np.int64))
         table.index_copy_(0, slots, lines.view(-1, table.shape[1]))
         self._masked.update(slot for slot in found if slot in masks)
 

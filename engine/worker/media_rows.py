@@ -24,6 +24,8 @@ from .runner import Findings, MediaReader, no_media
 from .sliced_encoding import SlicedEncoding
 
 _NOWHERE: Final = np.zeros(0, dtype=np.int64)
+Bring = Callable[[Int64], torch.Tensor]
+"""Takes numbers of the host to the device."""
 logger = logging.getLogger(__name__)
 
 
@@ -160,8 +162,11 @@ class MediaRows:
 
     def with_media(self, batch: ForwardBatch, rows: Sequence[PlacedRow]) -> ForwardBatch:
         """The batch with what stands in place of tokens of these rows, and with the positions at which they stand."""
-        positions = self.positions(batch.positions.cpu().numpy(), rows)
-        return replace(batch, media=self.batch(rows), positions=torch.from_numpy(positions).to(self._device))
+        positions = self.positions(batch.positions.cpu().numpy(), rows, self._copied)
+        return replace(batch, media=self.batch(rows, self._copied), positions=self._copied(positions))
+
+    def _copied(self, numbers: Int64) -> torch.Tensor:
+        return torch.from_numpy(numbers).to(self._device)
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings(faults=self.take_faults())
@@ -243,7 +248,7 @@ class MediaRows:
         which = np.searchsorted(self._words, tokens[words])
         return _Row([span for span in spans if span.encoder_slot >= 0], positions, words=words, which=which)
 
-    def batch(self, rows: Sequence[PlacedRow]) -> MediaBatch | None:
+    def batch(self, rows: Sequence[PlacedRow], bring: Bring) -> MediaBatch | None:
         """What stands in place of tokens in a pass over these rows; None where nothing does. Of rows with a fault
         nothing does."""
         places: list[Int64] = []
@@ -275,13 +280,13 @@ class MediaRows:
                     ]
             if self._of_words is not None and (inside := _between(found.words, row.start, row.count)):
                 places.append(found.words[inside] - row.start + row.first)
-                chosen = torch.from_numpy(found.which[inside]).to(self._device)
+                chosen = bring(found.which[inside])
                 parts.append((Encoded(self._of_words[chosen]), 0, len(chosen)))
         if not places:
             return None
         layers = sorted({layer for encoded, _, _ in parts for layer in encoded.behind})
         return MediaBatch(
-            places=torch.from_numpy(np.concatenate(places)).to(self._device),
+            places=bring(np.concatenate(places)),
             embeddings=torch.cat([encoded.embeddings[begin:end] for encoded, begin, end in parts]),
             behind={
                 layer: torch.cat([_behind(encoded, layer)[begin:end] for encoded, begin, end in parts])
@@ -290,7 +295,7 @@ class MediaRows:
             spans=whole,
         )
 
-    def positions(self, positions: Int64, rows: Sequence[PlacedRow]) -> Int64:
+    def positions(self, positions: Int64, rows: Sequence[PlacedRow], bring: Bring) -> Int64:
         """Those of all tokens of the next pass; text of rows with media stands where their pictures end, and what media
         turn by is written for that pass."""
         found: list[tuple[int, Int64]] = []
@@ -309,7 +314,7 @@ class MediaRows:
             positions[first : first + len(of_row)] = of_row
         lines = np.concatenate(turned)
         if len(lines):
-            first_line = self._place(torch.from_numpy(lines[:, 1:].copy()).to(self._device))
+            first_line = self._place(bring(lines[:, 1:].copy()))
             positions[lines[:, 0]] = np.arange(first_line, first_line + len(lines))
         return positions
 

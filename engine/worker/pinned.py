@@ -1,12 +1,16 @@
 """Pinned memory that steps take and give back."""
 
 from collections import defaultdict, deque
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from .device import Device
 
 _SMALLEST_BYTES = 256
+_DTYPES = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64}
 
 Pieces = deque[torch.Tensor]
 
@@ -20,7 +24,7 @@ class PinnedPool:
     """
 
     def __init__(self, device: Device) -> None:
-        self._device = device
+        self.device = device
         self._spare: defaultdict[int, Pieces] = defaultdict(deque)
         """By size in bytes. Only the thread that launches takes; a deque's own operations are atomic."""
 
@@ -32,7 +36,7 @@ class PinnedPool:
         """uint8, at least ``nbytes``."""
         size = max(_SMALLEST_BYTES, 1 << (nbytes - 1).bit_length())
         spare = self._spare[size]
-        return spare.popleft() if spare else self._device.pinned(size, torch.uint8)
+        return spare.popleft() if spare else self.device.pinned(size, torch.uint8)
 
     def give(self, pieces: list[torch.Tensor]) -> None:
         """Nothing that is queued may copy from or to them any more."""
@@ -56,6 +60,16 @@ class StepMemory:
         piece = self._pool.take(nbytes)
         self._pieces.append(piece)
         return piece[:nbytes].view(dtype)
+
+    def bring(self, numbers: npt.NDArray[Any]) -> torch.Tensor:
+        """The same on the device, for what is queued from now on: nobody waits."""
+        host = self.pinned(numbers.size, _DTYPES[numbers.dtype])
+        host.numpy()[:] = numbers.ravel()
+        target = torch.empty(numbers.shape, dtype=host.dtype, device=self._pool.device.torch_device)
+        if numbers.size:
+            self._pool.device.upload(target.view(-1), host)
+        self.keep(target)
+        return target
 
     def keep(self, tensor: torch.Tensor) -> None:
         self._kept.append(tensor)

@@ -134,7 +134,8 @@ class SamplerTables:
             bias_ids=torch.zeros((slots, MAX_BIAS), dtype=int32, device=device),
             bias_values=torch.zeros((slots, MAX_BIAS), dtype=torch.float32, device=device),
         )
-        tables.params[:] = torch.tensor(pack_params(seed=0, temperature=0.0), device=device)
+        for column, value in zip(tables.params.T, pack_params(seed=0, temperature=0.0), strict=True):
+            column.fill_(value)
         return tables
 
     @property
