@@ -153,7 +153,7 @@ def _sizes(pair: Pair) -> list[GraphSize]:
 
 
 def _graph(pair: Pair, size: GraphSize) -> Any:
-    return next(graph for graph in pair.compute._graphs._captured if graph.size == size).forward
+    return pair.compute._graphs._captured[size].forward
 
 
 @force_variant("reference")
