@@ -184,7 +184,8 @@ class AsyncExecutor:
     The thread is there because a device's events have no descriptor to sleep on beside the mailbox's doorbell.
     It waits with the interpreter's lock released and is the only one that sends, whatever happens: the ring has one
     writer. So results go in order and the one ``Failed`` after them, without a lock of our own. What it shares with a
-    launch is a pool of pinned buffers; all else that it reads, a :class:`Pending` owns.
+    launch is a pool of pinned buffers; all else that it reads, a :class:`Pending` owns. A step that fails waits to hear
+    whether the capture that runs beside it does.
 
     While a step waits for its masks the device is lent to others who wait for it, once the forward has run.
     """
@@ -204,6 +205,9 @@ class AsyncExecutor:
         self._lent = False
         """Whether others may have the device until its masks come."""
         self._queue: queue.SimpleQueue[tuple[Pending, Names] | Failed | None] = queue.SimpleQueue()
+        self._capturing = threading.Lock()
+        self._capture_failed: Failed | None = None
+        """What is told in place of whatever a step fails with that was on its way meanwhile."""
         self._failed = threading.Event()
         # a finished step must not wait for the lock as long as Python's default while another is launched or captured
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -250,10 +254,7 @@ class AsyncExecutor:
             return self._lend_device()
         busy = self._compute.pending > 0
         try:
-            seconds = self._compute.advance(busy=busy)
-        except CaptureError as error:
-            self._fail(capture_failure(error))
-            return 0.0
+            seconds = self._capture(busy=busy)
         except Exception as error:
             return self._fail_between_steps(error)
         if not busy:
@@ -263,6 +264,16 @@ class AsyncExecutor:
     def close(self) -> None:
         self._queue.put(None)
         self._thread.join(_END_SECONDS)
+
+    def _capture(self, *, busy: bool) -> float | None:
+        """See :meth:`.async_compute.AsyncCompute.advance`."""
+        with self._capturing:
+            try:
+                return self._compute.advance(busy=busy)
+            except CaptureError as error:
+                self._capture_failed = failure = capture_failure(error)
+        self._fail(failure)
+        return 0.0
 
     def _lend_device(self) -> float:
         """Seconds until it is to be called again, where no masks have come by then."""
@@ -303,7 +314,10 @@ class AsyncExecutor:
                     result = self._runner.finish(pending)
                 except Exception as error:
                     self._failed.set()
-                    self._send(step_failure(pending.plan, names, error))
+                    failure = step_failure(pending.plan, names, error)
+                    with self._capturing:
+                        failure = self._capture_failed or failure
+                    self._send(failure)
                     return
                 self._turns.end()
                 self._send(result)

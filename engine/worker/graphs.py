@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -97,9 +98,9 @@ def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
     """The steps to capture, in this order; none where graphs are off, or where workers split the model: each captures
     when it has time, and what it captures would wait for the others.
 
-    The largest comes first, in whose memory all others find room for their temporaries. Of the rest the most useful
-    ones: decode steps, then prompts, few decoding rows beside them before many. Of each kind the largest is first,
-    since all that are smaller can run in it until they have one of their own.
+    The largest comes first, in whose memory all others find room for their temporaries. Then decode steps, then
+    prompts, few decoding rows beside them before many. Of each kind the largest is first, since all that are smaller
+    can run in it until they have one of their own.
     """
     if not config.cuda_graphs or config.tensor_parallel_size > 1:
         return []
@@ -163,7 +164,8 @@ class StepGraphs:
     """The dispatcher: it alone knows which sizes are captured.
 
     Each takes two pieces of work: a run without a graph, in which kernels are compiled and libraries choose theirs, and
-    then the capture.
+    then the capture. The first size that it is given comes first; of the rest always the one that most steps would have
+    run in, and where no step has, the next in order.
     """
 
     def __init__(
@@ -175,25 +177,35 @@ class StepGraphs:
         budget: StallBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``sizes`` in the order in which they are captured. ``warm`` runs a step of nobody of a size; ``bodies`` gives
-        its forward and draw, to be captured."""
+        """``sizes`` in the order in which they are captured where no step decides. ``warm`` runs a step of nobody of a
+        size; ``bodies`` gives its forward and draw, to be captured."""
         self._device = device
-        self._waiting = list(sizes)[::-1]
+        self._waiting = list(sizes)
+        self._missed: Counter[GraphSize] = Counter()
+        """Steps that would have run in a size which waits."""
         self._warmed: GraphSize | None = None
         self._warm = warm
         self._bodies = bodies
         self._budget = budget
         self._clock = clock
-        self._captured: list[StepGraph] = []
-        """From few tokens to many."""
-        self._holding: dict[bool, list[tuple[int, int, int, StepGraph]]] = {False: [], True: []}
-        """The same with what each holds, those of decode rows alone and those with prompts: every step looks here."""
+        self._captured: dict[GraphSize, StepGraph] = {}
+        ascending = sorted(sizes, key=lambda size: (size.tokens, size.rows))
+        self._holding = {
+            mixed: [
+                (size.decodes, size.prompts, size.prompt_tokens, size)
+                for size in ascending
+                if (size.prompt_tokens > 0) == mixed
+            ]
+            for mixed in (False, True)
+        }
+        """Sizes of decode rows alone and those with prompts, from few tokens to many, with what each holds: every step
+        looks here."""
         self._seconds = 0.0
 
     @property
     def captured(self) -> list[GraphSize]:
         """From few tokens to many."""
-        return [graph.size for graph in self._captured]
+        return sorted(self._captured, key=lambda size: (size.tokens, size.rows))
 
     @property
     def finished(self) -> bool:
@@ -203,12 +215,19 @@ class StepGraphs:
     def graph_for(self, decodes: int, prompts: int = 0, prompt_tokens: int = 0) -> StepGraph | None:
         """The one with the least padding for a step of so many rows that decode, and of prompts; None where none holds
         it, or where padding would take longer than what a graph saves. Decode steps take those of decode rows alone."""
-        for most_decodes, most_prompts, most_tokens, graph in self._holding[prompt_tokens > 0]:
-            if most_decodes >= decodes and most_tokens >= prompt_tokens and most_prompts >= prompts:
-                tokens = most_decodes + most_tokens
-                padding = tokens - decodes - prompt_tokens
-                suits = not prompt_tokens or tokens <= _FREE_TOKENS or padding <= _MOST_PADDING
-                return graph if suits else None
+        missed = False
+        for most_decodes, most_prompts, most_tokens, size in self._holding[prompt_tokens > 0]:
+            if most_decodes < decodes or most_tokens < prompt_tokens or most_prompts < prompts:
+                continue
+            tokens = most_decodes + most_tokens
+            padding = tokens - decodes - prompt_tokens
+            if prompt_tokens and tokens > _FREE_TOKENS and padding > _MOST_PADDING:
+                return None
+            if (graph := self._captured.get(size)) is not None:
+                return graph
+            if not missed:
+                missed = True
+                self._missed[size] += 1
         return None
 
     def advance(self, *, busy: bool) -> float | None:
@@ -238,9 +257,9 @@ class StepGraphs:
         return self._budget.wait() if busy else 0.0
 
     def _work(self) -> None:
-        size = self._waiting[-1]
+        size = self._warmed or self._next()
         try:
-            if self._warmed != size:
+            if self._warmed is None:
                 self._warm(size)
                 self._warmed = size
                 return
@@ -249,20 +268,15 @@ class StepGraphs:
         except Exception as error:
             self._waiting.clear()
             raise CaptureError(f"capturing a CUDA graph of {size} failed: {type(error).__name__}") from error
-        self._waiting.pop()
-        self._captured.append(graph)
-        self._captured.sort(key=lambda graph: (graph.size.tokens, graph.size.rows))
-        self._holding = {
-            mixed: [
-                (graph.size.decodes, graph.size.prompts, graph.size.prompt_tokens, graph)
-                for graph in self._captured
-                if (graph.size.prompt_tokens > 0) == mixed
-            ]
-            for mixed in (False, True)
-        }
+        self._warmed = None
+        self._waiting.remove(size)
+        self._captured[size] = graph
         logger.debug("captured a graph of %s", size)
         if self.finished:
-            largest = self._captured[-1].size
+            largest = self.captured[-1]
             logger.info(
                 "%d CUDA graphs captured in %.1f s, the largest of %s", len(self._captured), self._seconds, largest
             )
+
+    def _next(self) -> GraphSize:
+        return max(self._waiting, key=lambda size: self._missed[size]) if self._captured else self._waiting[0]

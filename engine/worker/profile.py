@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from stentor.protocols.ipc.actors import MemoryLine
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
@@ -96,8 +97,8 @@ def measure(
     slots: int,
     graph_sizes: Sequence[GraphSize],
 ) -> MemoryProfile:
-    """Runs ``plans``, a decode step of all ``slots``, the first of ``graph_sizes`` and ``warm``, and captures one
-    graph; then counts.
+    """Runs ``plans``, a decode step of all ``slots``, the first of ``graph_sizes`` and ``warm``, and captures a
+    few graphs; then counts.
 
     ``warm`` runs steps of every kind: a kernel for fewer tokens may need more than that for the most, and what
     kernels themselves take belongs to what is counted. ``runner`` is to be thrown away afterwards.
@@ -122,15 +123,22 @@ def measure(
     )
 
 
+_MEASURED_GRAPHS: Final = 8
+"""The driver takes memory in pieces, of which several graphs may find room in one."""
+
+
 def _graph_bytes(device: Device, compute: AsyncCompute, sizes: int) -> int:
-    """The largest size is captured: its temporaries are the pool that all share, the rest each size takes anew."""
+    """The first few sizes are captured. Of these the largest is the first: its temporaries are the pool that all share,
+    and what the driver takes for each it will take for all."""
     if not sizes:
         return 0
     compute.advance(busy=False)  # a run without a graph
     device.settle()
     before = device.memory()
     compute.advance(busy=False)
-    after = device.memory()
-    pool = max(after.reserved - before.reserved, 0)
-    own = max(after.outside - before.outside, 0)
-    return pool + own * sizes
+    pool = max(device.memory().reserved - before.reserved, 0)
+    measured = min(sizes, _MEASURED_GRAPHS)
+    for _ in range(2 * (measured - 1)):
+        compute.advance(busy=False)
+    own = max(device.memory().outside - before.outside, 0)
+    return pool + -(-own * sizes // measured)

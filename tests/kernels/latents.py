@@ -31,11 +31,13 @@ class Latents:
         self, parts: list[Part], variant: Choice = "native", padding: int = 0, chosen: list[Tensor] | None = None
     ) -> list[Tensor]:
         """Attends positions [begin, end) of sequences in one batch, to the ``chosen`` ones of each [end - begin, top_k]
-        if these are given; before them stand so many rows of padding."""
+        if these are given; before them stand so many rows of padding, and behind them a row with five times as many
+        tokens of nobody."""
         batch, counts = self._batch(parts, padding)
         choices = None
         if chosen is not None:
-            choices = torch.cat([torch.full_like(chosen[0][:1], -1)] * padding + chosen).to(DEVICE)
+            none = torch.full_like(chosen[0][:1], -1)
+            choices = torch.cat([*[none] * padding, *chosen, *[none] * (5 * padding)]).to(DEVICE)
         out = latent_attention(
             self._rows(self.queries, parts, padding),
             self.cache.to(DEVICE),
@@ -58,12 +60,15 @@ class Latents:
         return list(found.split(counts))
 
     def _rows(self, of: list[Tensor], parts: list[Part], padding: int) -> Tensor:
-        return torch.cat([of[0][:1]] * padding + [of[s][begin:end] for s, begin, end in parts]).to(DEVICE)
+        nobody = of[0][:1]
+        real = [of[s][begin:end] for s, begin, end in parts]
+        return torch.cat([*[nobody] * padding, *real, *[nobody] * (5 * padding)]).to(DEVICE)
 
     def _batch(self, parts: list[Part], padding: int) -> tuple[AttentionBatch, list[int]]:
         """And how many tokens each row has."""
         size = self.cache.shape[1]
-        counts = [1] * padding + [end - begin for _, begin, end in parts]
+        behind = [5 * padding] if padding else []
+        counts = [1] * padding + [end - begin for _, begin, end in parts] + behind
         width = max(len(self.tables[s]) for s, _, _ in parts)
         tables = torch.full((len(counts), width), -9, dtype=torch.int32)  # unused entries lead nowhere
         for row, (s, _, end) in enumerate(parts, padding):
@@ -71,7 +76,9 @@ class Latents:
             tables[row, :used] = torch.tensor(self.tables[s][:used], dtype=torch.int32)
         batch = AttentionBatch(
             torch.tensor([0, *counts]).cumsum(0).int().to(DEVICE),
-            torch.tensor([0] * padding + [end for _, _, end in parts], dtype=torch.int32, device=DEVICE),
+            torch.tensor(
+                [0] * padding + [end for _, _, end in parts] + [0] * len(behind), dtype=torch.int32, device=DEVICE
+            ),
             tables.to(DEVICE),
             torch.zeros(sum(counts), dtype=torch.int64, device=DEVICE),
             max(counts),

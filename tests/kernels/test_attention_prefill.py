@@ -142,6 +142,23 @@ def test_decode_rows_padding_and_chunks_share_a_batch(
     assert not step.run(**options)[query_len : 2 * query_len].any()
 
 
+FILLED_UP = [(50, 1), (0, 1), (0, 1), (70, 40), (5, 5), (0, 0), (0, 0), (0, 37)]
+"""As for a graph: three decode rows, of which two are padding, two prompts, two of no token, and tokens of nobody."""
+
+
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("options", [{}, {"window": 21}, {"chunk": 13}, {"softcap": 2.0}], ids=str)
+def test_a_batch_that_is_filled_up_is_the_one_that_is_not(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    sinks = torch.tensor([-9.0, 0.5, 3.0, 20.0], device=DEVICE)
+    step = make_step(FILLED_UP, dtype=dtype, decode_rows=3)
+    step.batch = replace(step.batch, max_seq_len=4096)
+    for each in (None, sinks):
+        assert_is_the_reference(step, sinks=each, **options)
+        out = step.run(sinks=each, **options)
+        assert not out[1:3].any()
+        assert not out[48:].any()
+
+
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Keys are split from 32 on, and what is read unwritten is NaN. Holds the parts of each launch that was split."""
@@ -237,6 +254,16 @@ def test_split_chunks_follow_decode_rows(parts: list[int]) -> None:
     step = make_step([(50, 2), (0, 2), *LONG_PREFIXES], decode_rows=2, decode_query_len=2)
     assert_is_the_reference(step)
     assert parts
+
+
+def test_split_keys_are_those_of_somebody_where_a_batch_is_filled_up(parts: list[int]) -> None:
+    step = make_step([(50, 1), (0, 1), *LONG_PREFIXES, (0, 0), (0, 9)], decode_rows=2)
+    sinks = torch.tensor([float("-inf"), 0.5, 3.0, 20.0], device=DEVICE)
+    for length, each in ((109, None), (4096, None), (4096, sinks)):
+        step.batch = replace(step.batch, max_seq_len=length)
+        assert_is_the_reference(step, sinks=each)
+        assert not step.run(sinks=each)[-9:].any()
+    assert max(parts) > 3
 
 
 def test_split_keys_behind_the_window_may_be_gone(parts: list[int]) -> None:

@@ -86,6 +86,13 @@ def test_decode_rows_of_padding_give_zeros() -> None:
     assert_close(out[4:], alone[4:])
 
 
+def test_tokens_of_nobody_behind_prompts_give_zeros() -> None:
+    step = make_step([(9, 1), (40, 7), (0, 0), (0, 5)], decode_rows=1)
+    out = step.run("reference")
+    assert not out[8:].any()
+    assert_close(out[:8], make_step([(9, 1), (40, 7)]).run("reference"))
+
+
 def test_who_runs_what() -> None:
     step = make_step([(9, 2)], transposed=True)
     q, k = step.q.cpu(), step.k_cache.cpu()

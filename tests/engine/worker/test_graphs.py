@@ -155,6 +155,25 @@ def test_a_step_takes_the_smallest_captured_size_that_holds_it() -> None:
     assert [_found(graphs, rows) for rows in (1, 2, 3, 4, 5, 8, 9)] == [*_decodes(2, 2, 4, 4, 8, 8), None]
 
 
+def test_what_most_steps_would_run_in_is_captured_next() -> None:
+    captures = Captures([*_decodes(8, 4, 2, 1), GraphSize(8, 16)])
+    graphs = captures.graphs
+    graphs.graph_for(1)
+    for _ in range(2):
+        graphs.advance(busy=False)
+    assert captures.log == ["warm 8", "capture 8"], "the first one makes room for the others"
+    graphs.advance(busy=False)
+    for _ in range(3):
+        assert _found(graphs, 2) == GraphSize(8), "padding is better than no graph"
+        assert _found(graphs, 3, 1, 9) is None
+    graphs.graph_for(3, 1, 9)
+    while graphs.advance(busy=False) is not None:
+        pass
+    order = [line.removeprefix("capture ") for line in captures.log if line.startswith("capture")]
+    assert order == ["8", "1", "24", "2", "4"], "one that has been run is captured before any other"
+    assert not graphs._missed.keys() - {GraphSize(1), GraphSize(2), GraphSize(8, 16)}
+
+
 def test_steps_with_prompts_and_without_have_graphs_of_their_own() -> None:
     graphs = _dispatcher([GraphSize(4), GraphSize(4, 16), GraphSize(0, 32)])
     assert _found(graphs, 3) == GraphSize(4)

@@ -100,6 +100,18 @@ def test_every_kind_of_layer_finds_its_rows_in_a_graph_with_prompts(tmp_path: Pa
     assert _replays(pair) > len(pair.plans), "most steps are graphs"
 
 
+def test_masks_come_between_the_two_halves_of_a_step_with_prompts(model: WatchedDecoder) -> None:
+    pair = _pair(model)
+    pair.capture_all()
+    for number in range(6):
+        params = SamplingParams(max_tokens=8, **RULES[number % 3])
+        pair.submit(prompt(9 + 5 * number, number % 2), params, [number], grammar=number if number % 2 else None)
+    pair.run()
+    masked = [plan for plan in pair.plans if plan.masked]
+    assert any(row.count > 1 for plan in masked for row in plan.rows)
+    assert _replays(pair) == 2 * len(pair.plans)
+
+
 def test_padding_changes_no_block_and_no_state_of_anybody(model: WatchedDecoder) -> None:
     """After every step the caches of both sides hold the same, but for the block that is nobody's."""
     pair = _pair(model)
@@ -153,7 +165,7 @@ def _sizes(pair: Pair) -> list[GraphSize]:
 
 
 def _graph(pair: Pair, size: GraphSize) -> Any:
-    return next(graph for graph in pair.compute._graphs._captured if graph.size == size).forward
+    return pair.compute._graphs._captured[size].forward
 
 
 @force_variant("reference")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.sharing.lease import Member
 from stentor.engine.worker import service, setup_device
 from stentor.engine.worker import setup as whole_setup
+from stentor.engine.worker.async_compute import AsyncCompute
 from stentor.engine.worker.caches import kv_block_bytes
 from stentor.engine.worker.device import MemoryReading
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.graphs import graph_sizes
+from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.profile import worst_steps
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import device_of_rank, set_up, set_up_on
@@ -34,7 +37,7 @@ from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.lease_child import NOTED
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.test_lease import Members, line_of
-from stentor.tests.engine.worker.fake_device import FakeDevice
+from stentor.tests.engine.worker.fake_device import FakeDevice, FakeGraph
 from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -239,7 +242,7 @@ def test_what_cannot_be_is_one_line(folder: Path, device: dict[str, Any], change
         _set_up(folder, _device(**device), **changes)
 
 
-def _serve(device: FakeDevice, config: WorkerConfig, *plans: StepPlan) -> tuple[int, list[object]]:
+def _serve(config: WorkerConfig, *plans: StepPlan) -> tuple[int, list[object]]:
     """The exit code of a worker that is not told to end, and what it sent but for its progress."""
     with both_ends() as (engine, worker), force_variant("reference"):
         for message in (StartWorker(config), *plans):
@@ -254,11 +257,11 @@ def test_a_worker_that_cannot_capture_a_graph_while_it_starts_says_so_and_ends(
 ) -> None:
     device = _device(capture_error=torch.OutOfMemoryError("no room"))
     monkeypatch.setattr(service, "set_up", lambda config, progress, *_: set_up_on(config, progress, device))
-    code, received = _serve(device, model_config(folder, max_num_seqs=4, max_num_batched_tokens=32))
+    code, received = _serve(model_config(folder, max_num_seqs=4, max_num_batched_tokens=32))
     why = "capturing a CUDA graph of 4 decoding rows and 32 tokens of prompts failed: OutOfMemoryError"
     assert (code, received) == (1, [Failed(why, graphs=True)])
     assert "a CUDA graph could not be captured: the worker ends" in capfd.readouterr().err
-    code, received = _serve(device, model_config(folder, max_num_seqs=4, cuda_graphs=False), _plan_of_nobody())
+    code, received = _serve(model_config(folder, max_num_seqs=4, cuda_graphs=False), _plan_of_nobody())
     assert isinstance(received[0], WorkerReady), "without graphs it serves"
 
 
@@ -275,13 +278,53 @@ def test_a_worker_that_cannot_capture_a_graph_while_it_serves_sends_its_results_
     monkeypatch.setattr(service, "set_up", set_up)
     new = NewRow(1, list(range(5, 25)), 20, SamplingParams(max_tokens=5, temperature=0.0), 3, [2, 0])
     plan = StepPlan(0, 0, [], [new], [RowStep(1, 0, 20, [], True)])
-    code, received = _serve(device, model_config(folder, max_num_seqs=4, max_num_batched_tokens=32), plan)
+    code, received = _serve(model_config(folder, max_num_seqs=4, max_num_batched_tokens=32), plan)
     assert code == 1
     ready, result, failed = received
     assert isinstance(ready, WorkerReady)
     assert isinstance(result, StepResult)
     assert isinstance(failed, Failed)
     assert failed.graphs
+
+
+def test_a_failed_capture_is_told_though_a_step_that_was_on_its_way_fails_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = Event()
+
+    class Broken(FakeDevice):
+        serves = False
+
+        def capture(self, body: Callable[[], None]) -> FakeGraph:
+            if not self.serves:
+                return super().capture(body)
+            tried.set()
+            raise RuntimeError("no graphs here")
+
+    device = Broken()
+
+    def set_up(config: WorkerConfig, progress: Any, *_: object) -> Setup:
+        setup = set_up_on(config, progress, device)
+        device.serves = True
+        return setup
+
+    def finish(compute: AsyncCompute, pending: Pending) -> StepResult:
+        if not device.serves:
+            return finished(compute, pending)
+        assert tried.wait(60)
+        raise RuntimeError("the device is in an odd state")
+
+    finished = AsyncCompute.finish
+    monkeypatch.setattr(AsyncCompute, "finish", finish)
+    monkeypatch.setattr(service, "set_up", set_up)
+    new = NewRow(1, list(range(5, 25)), 20, SamplingParams(max_tokens=5, temperature=0.0), 3, [2, 0])
+    config = model_config(folder, max_num_seqs=4, max_num_batched_tokens=32, cuda_graph_stall=1.0)
+    code, received = _serve(config, StepPlan(0, 0, [], [new], [RowStep(1, 0, 20, [], True)]))
+    assert code == 1
+    failed = received[-1]
+    assert isinstance(failed, Failed)
+    assert failed.graphs
+    assert len(received) == 2
 
 
 def _plan_of_nobody() -> StepPlan:
