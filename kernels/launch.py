@@ -6,13 +6,16 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+from . import precompiled
 from .tuning import Config
 
 Launch = Callable[[Any, Sequence[Any], Config, dict[str, Any]], None]
 """A kernel, its arguments in order, how it is compiled, and its arguments by name."""
 
 instead: ContextVar[Launch | None] = ContextVar("stentor_launch", default=None)
-"""What launches are handed to in place of the GPU: how tests compile kernels where there is none."""
+"""What launches are handed to in place of the GPU: how kernels are compiled where there is none."""
+
+precompiled.use()
 
 
 @cache
