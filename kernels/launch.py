@@ -6,16 +6,13 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from . import precompiled
 from .tuning import Config
 
 Launch = Callable[[Any, Sequence[Any], Config, dict[str, Any]], None]
 """A kernel, its arguments in order, how it is compiled, and its arguments by name."""
 
 instead: ContextVar[Launch | None] = ContextVar("stentor_launch", default=None)
-"""What launches are handed to in place of the GPU: how kernels are compiled where there is none."""
-
-precompiled.use()
+"""What launches are handed to in place of the GPU: how tests compile kernels where there is none."""
 
 
 @cache

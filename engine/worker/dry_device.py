@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from .device import MemoryReading
@@ -85,6 +86,43 @@ class _FakeOnDevice(FakeTensorMode):
         return tensor if isinstance(tensor, FakeTensor) else self.from_tensor(tensor)
 
 
+class _InOtherWords(TorchFunctionMode):
+    """What a torch that was built without CUDA refuses of tensors that are said to lie there: brackets and copies."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if args and isinstance(args[0], FakeTensor):
+            if func is torch.Tensor.__getitem__:
+                return indexed(args[0], args[1])
+            if func in (torch.Tensor.__setitem__, torch.Tensor.copy_):
+                return args[0]  # it holds nothing
+        return func(*args, **(kwargs or {}))
+
+
+def indexed(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+    """``tensor[index]`` by operations that torch hands on; masks are not taken."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    named = sum(part is not None and part is not Ellipsis for part in parts)
+    at = next((place for place, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts[at : at + 1] = [slice(None)] * (tensor.dim() - named)
+    chosen: dict[int, torch.Tensor] = {}
+    dim = 0
+    for part in parts:
+        if isinstance(part, int):
+            tensor = tensor.select(dim, part)
+            continue
+        if part is None:
+            tensor = tensor.unsqueeze(dim)
+        elif isinstance(part, slice):
+            start, stop, step = part.indices(tensor.shape[dim])
+            tensor = torch.ops.aten.slice.Tensor(tensor, dim, start, max(start, stop), step)
+        else:
+            chosen[dim] = torch.as_tensor(part)
+        dim += 1
+    return torch.ops.aten.index.Tensor(tensor, [chosen.get(each) for each in range(dim)]) if chosen else tensor
+
+
 def _is_on_device(value: object) -> bool:
     return isinstance(value, FakeTensor) or (isinstance(value, torch.device) and value.type == "cuda")
 
@@ -92,5 +130,5 @@ def _is_on_device(value: object) -> bool:
 @contextmanager
 def dry_device() -> Iterator[DryDevice]:
     """Within the block tensors on CUDA devices are fake."""
-    with _FakeOnDevice(allow_non_fake_inputs=True):
+    with _FakeOnDevice(allow_non_fake_inputs=True), _InOtherWords():
         yield DryDevice()

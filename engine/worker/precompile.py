@@ -1,6 +1,7 @@
 """Compiles the kernels of a model for a GPU that need not be here: those that a start on one would compile."""
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import msgspec
 
 from stentor.kernels.dry_run import compiling
 from stentor.kernels.precompiled import fill
+from stentor.kernels.tuning import tuned_for
 from stentor.protocols.ipc.config import WorkerConfig
 
 from ..model_config.model_spec import LayerSpec, ModelSpec
@@ -21,15 +23,20 @@ _ALIKE = 2
 """Layers of one kind that are run: the first takes what no layer has left."""
 
 
-def precompile(config: WorkerConfig, capability: int, folder: Path, progress: ProgressCallback) -> int:
-    """Sets the worker up on a device that is not there, and adds its kernels to ``folder``; returns how many.
+def precompile(config: WorkerConfig, gpu: str | None, capability: int, folder: Path, progress: ProgressCallback) -> int:
+    """Sets the worker up on a device that is not there, and adds its kernels to ``folder``; returns how many. Block
+    sizes are those of the table of ``gpu``, where there is one.
 
     Raises :class:`.errors.SetupError`, the loader's errors, and RuntimeError where Triton interprets or there is no C
     compiler.
     """
     config = msgspec.structs.replace(config, device="cuda")
     made: dict[str, Any] = {}
-    with compiling(capability, lambda kernel, _: made.setdefault(kernel.hash, kernel)), dry_device() as device:
+    with (
+        tuned_for(gpu) if gpu else nullcontext(),
+        compiling(capability, lambda kernel, _: made.setdefault(kernel.hash, kernel)),
+        dry_device() as device,
+    ):
         setup = set_up_family(_shortened(open_family(config, "cuda")), config, progress, device)
         while setup.ahead is not None and setup.ahead.advance(busy=False) is not None:
             pass

@@ -78,7 +78,7 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
         if arguments.command == "pull":
             return _pull(config)
         if arguments.command == "precompile":
-            return _precompile(config, arguments.capability, Path(arguments.output))
+            return _precompile(config, arguments.gpu, arguments.capability, Path(arguments.output))
         if arguments.command == "run-batch":
             return _run_batch(config, Path(arguments.input_file), Path(arguments.output_file))
         with _exit_on_sigterm():
@@ -167,13 +167,13 @@ def _pull(config: Config) -> int:
     return 0
 
 
-def _precompile(config: Config, capability: int, folder: Path) -> int:
+def _precompile(config: Config, gpu: str | None, capability: int, folder: Path) -> int:
     from stentor.engine.worker.errors import SetupError  # late: torch and every kernel
     from stentor.engine.worker.precompile import precompile
 
     for role, engine in fetch(config).engines().items():
         try:
-            made = precompile(engine.worker, capability, folder, lambda *_: None)
+            made = precompile(engine.worker, gpu, capability, folder, lambda *_: None)
         except (SetupError, RuntimeError) as error:
             return _complain(f"{role} model: {error}", FAILED)
         print(f"{role} model: {made} kernels for compute capability {capability / 10} are in {folder}", flush=True)
@@ -223,6 +223,7 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     ahead.add_argument(
         "--capability", type=int, default=90, metavar="N", help="of the GPU: 90 is Hopper, 9.0 (default: %(default)s)"
     )
+    ahead.add_argument("--gpu", metavar="NAME", help="as files of block sizes are named, such as nvidia-h200")
     subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
     subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
     doctor = subparsers.add_parser(
@@ -288,7 +289,7 @@ def _default_text(option: Option) -> str:
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:
-    own = ("command", "input_file", "output_file", "output", "capability")
+    own = ("command", "input_file", "output_file", "output", "capability", "gpu")
     return {name: value for name, value in vars(arguments).items() if name not in own}
 
 
