@@ -1,6 +1,6 @@
 """Tensor operations: one flat surface, each with a plain torch reference. Imports nothing else of Stentor."""
 
-from . import activation, attention, norm, sampling
+from . import activation, attention, norm, precompiled, sampling
 from .activation import ActivationKind, activate_, gated_activation, gated_activation_quantized
 from .attention import AttentionBatch, paged_attention
 from .attention.whole_spans import WholeSpan, attend_whole_spans_
@@ -33,6 +33,8 @@ from .sparse_index import top_tokens
 from .state_rows import StateRows
 from .variants import Choice, Variant, force_variant
 from .varlen_attention import KeyLayout, lay_out_keys, varlen_attention
+
+precompiled.use()
 
 __all__ = [
     "ActivationKind",

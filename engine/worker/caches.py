@@ -19,7 +19,7 @@ from ..model_config.attention_spec import CacheSpec
 from .errors import SetupError
 
 FP8 = torch.float8_e4m3fn
-_FP8_CAPABILITY = (8, 9)
+_FP8_CAPABILITY = 89
 _SCALES = torch.float32
 """Of int8 keys and values."""
 _MOST_GROUPS = 8
@@ -40,10 +40,12 @@ def choose_cache_dtype(
             raise SetupError("--kv-cache-dtype int8 is for CPUs: use --kv-cache-dtype fp8, which takes as many bytes")
         return torch.int8
     if wanted == "fp8":
-        if device.type == "cuda" and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
+        from stentor.kernels.quantize.fp8 import capability  # late: importing Triton takes half a second
+
+        if device.type == "cuda" and (found := capability()) < _FP8_CAPABILITY:
             raise SetupError(
                 "--kv-cache-dtype fp8 needs a GPU of compute capability 8.9 (Ada, Hopper) or later, this one has "
-                f"{'.'.join(map(str, torch.cuda.get_device_capability(device)))}: use --kv-cache-dtype auto"
+                f"{found // 10}.{found % 10}: use --kv-cache-dtype auto"
             )
         return FP8
     own = str(dtype).removeprefix("torch.")

@@ -160,14 +160,26 @@ def set_up_on(
     weights_fd: int | None = None,
     meeting_fd: int | None = None,
 ) -> Setup:
-    """See :func:`set_up`; ``device`` is None on the host's own cores.
+    """See :func:`set_up`; ``device`` is None on the host's own cores."""
+    family = open_family(config, "cpu" if device is None else "cuda")
+    return set_up_family(family, config, progress, device, weights_fd, meeting_fd)
 
-    There the cache is sized before weights are loaded: what does not fit is told at once. On a device the model is made
-    for the longest context wanted, and what a step takes is measured before the cache takes the rest; where the cache
-    then holds less, a rotary stretch that depends on the length stays that of the longer one.
+
+def set_up_family(
+    family: Family,
+    config: WorkerConfig,
+    progress: ProgressCallback,
+    device: Device | None = None,
+    weights_fd: int | None = None,
+    meeting_fd: int | None = None,
+) -> Setup:
+    """See :func:`set_up_on`; ``family`` is what is served, made for such a device.
+
+    On the host's cores the cache is sized before weights are loaded: what does not fit is told at once. On a device the
+    model is made for the longest context wanted, and what a step takes is measured before the cache takes the rest;
+    where the cache then holds less, a rotary stretch that depends on the length stays that of the longer one.
     """
     at = _CPU if device is None else device.torch_device
-    family = open_family(config, "cpu" if device is None else "cuda")
     checkpoint = family.checkpoint
     if config.enable_lora:
         _check_adaptable(config, family)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from .config import Config
-from .table import load_table, overridden, pick, table_path, tuning_name, untuned
+from .table import load_table, overridden, pick, table_path, tuned_for, tuning_name, untuned
 
 
 @dataclass(frozen=True)
@@ -29,4 +29,14 @@ class Tunable:
     workload: Callable[[torch.device], Callable[[], object]]
 
 
-__all__ = ["Config", "Tunable", "load_table", "overridden", "pick", "table_path", "tuning_name", "untuned"]
+__all__ = [
+    "Config",
+    "Tunable",
+    "load_table",
+    "overridden",
+    "pick",
+    "table_path",
+    "tuned_for",
+    "tuning_name",
+    "untuned",
+]

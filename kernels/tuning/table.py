@@ -21,6 +21,7 @@ Table = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 _override: ContextVar[tuple[str, Config] | None] = ContextVar("stentor_tuning", default=None)
 _untuned: ContextVar[bool] = ContextVar("stentor_untuned", default=False)
+_named: ContextVar[str | None] = ContextVar("stentor_tuned_gpu", default=None)
 
 
 def pick(operation: str, key: str, default: Config) -> Config:
@@ -34,7 +35,7 @@ def pick(operation: str, key: str, default: Config) -> Config:
         if config.fuse_multiply_add == default.fuse_multiply_add:
             return config
         return replace(config, fuse_multiply_add=default.fuse_multiply_add)
-    return default if _untuned.get() else _picked(operation, key, default)
+    return default if _untuned.get() else _picked(_named.get(), operation, key, default)
 
 
 @contextmanager
@@ -57,9 +58,20 @@ def untuned() -> Iterator[None]:
         _untuned.reset(token)
 
 
+@contextmanager
+def tuned_for(name: str) -> Iterator[None]:
+    """Within the block, launchers take what the table of another GPU says, named as its file."""
+    token = _named.set(name)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
 @cache
-def _picked(operation: str, key: str, default: Config) -> Config:
-    entry = _table().get(operation, {}).get(key)
+def _picked(gpu: str | None, operation: str, key: str, default: Config) -> Config:
+    """``gpu``: None is the one that is here."""
+    entry = _table(gpu).get(operation, {}).get(key)
     if entry is None:
         return default
     try:
@@ -70,8 +82,8 @@ def _picked(operation: str, key: str, default: Config) -> Config:
 
 
 @cache
-def _table() -> Table:
-    name = tuning_name()
+def _table(gpu: str | None) -> Table:
+    name = gpu or tuning_name()
     return {} if name is None else load_table(name)
 
 

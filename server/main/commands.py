@@ -77,6 +77,8 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
         config = read_config(_given(arguments), os.environ)
         if arguments.command == "pull":
             return _pull(config)
+        if arguments.command == "precompile":
+            return _precompile(config, arguments.gpu, arguments.capability, Path(arguments.output))
         if arguments.command == "run-batch":
             return _run_batch(config, Path(arguments.input_file), Path(arguments.output_file))
         with _exit_on_sigterm():
@@ -165,6 +167,19 @@ def _pull(config: Config) -> int:
     return 0
 
 
+def _precompile(config: Config, gpu: str | None, capability: int, folder: Path) -> int:
+    from stentor.engine.worker.errors import SetupError  # late: torch and every kernel
+    from stentor.engine.worker.precompile import precompile
+
+    for role, engine in fetch(config).engines().items():
+        try:
+            made = precompile(engine.worker, gpu, capability, folder, lambda *_: None)
+        except (SetupError, RuntimeError) as error:
+            return _complain(f"{role} model: {error}", FAILED)
+        print(f"{role} model: {made} kernels for compute capability {capability / 10} are in {folder}", flush=True)
+    return DONE
+
+
 # ---- the command line
 
 
@@ -172,7 +187,7 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser, commands = _build_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if arguments.command is None:
-        parser.error("expected a command: serve, chat, run-batch, pull, doctor, env, bench or tune")
+        parser.error("expected a command: serve, chat, run-batch, pull, precompile, doctor, env, bench or tune")
     if unknown:
         command = commands[arguments.command]
         flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
@@ -201,6 +216,14 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     )
     batch.add_argument("-o", "--output-file", required=True, metavar="FILE", help="answers; those it has are kept")
     pull = subparsers.add_parser("pull", help="fetch models into the cache and print where they are", epilog=footer)
+    ahead = subparsers.add_parser(
+        "precompile", help="compile a model's GPU kernels where there need not be a GPU", epilog=footer
+    )
+    ahead.add_argument("--output", required=True, metavar="FOLDER", help="TRITON_PRECOMPILED_DIR where they are used")
+    ahead.add_argument(
+        "--capability", type=int, default=90, metavar="N", help="of the GPU: 90 is Hopper, 9.0 (default: %(default)s)"
+    )
+    ahead.add_argument("--gpu", metavar="NAME", help="as files of block sizes are named, such as nvidia-h200")
     subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
     subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
     doctor = subparsers.add_parser(
@@ -214,9 +237,10 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     environment.add_argument("model", metavar="MODEL", nargs="?", help="a folder, a file or a name, as for serve")
     _add_options(serve, OPTIONS)
     _add_options(batch, OPTIONS)
+    _add_options(ahead, OPTIONS)
     _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))
     own = {"chat": talk, "doctor": doctor, "env": environment}
-    return parser, {"serve": serve, "run-batch": batch, "pull": pull, **own}
+    return parser, {"serve": serve, "run-batch": batch, "pull": pull, "precompile": ahead, **own}
 
 
 def _add_chat_options(parser: Parser) -> None:
@@ -265,7 +289,7 @@ def _default_text(option: Option) -> str:
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:
-    own = ("command", "input_file", "output_file")
+    own = ("command", "input_file", "output_file", "output", "capability", "gpu")
     return {name: value for name, value in vars(arguments).items() if name not in own}
 
 

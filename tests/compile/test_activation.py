@@ -10,9 +10,9 @@ from stentor.kernels.activation import (
     gated_activation,
     gated_activation_quantized,
 )
+from stentor.kernels.dry_run import dry_run
 from stentor.kernels.quantize import ActivationScheme
 from stentor.kernels.quantize.scheme import FP8, Granularity
-from stentor.tests.kernels.dry_run import dry_run
 
 pytestmark = pytest.mark.compiles
 

@@ -8,8 +8,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels.attention.decode_tunables import candidates
 from stentor.kernels.attention.triton_decode import paged_decode
+from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.tuning import Config, overridden
-from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
 

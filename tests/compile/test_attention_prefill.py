@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from stentor.kernels import AttentionBatch, paged_attention
 from stentor.kernels.attention import choose, prefill_split, triton_prefill
 from stentor.kernels.attention.prefill_tunables import tunables
+from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.tuning import Config
-from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
 

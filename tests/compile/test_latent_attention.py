@@ -7,12 +7,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import AttentionBatch, top_tokens
+from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.latent_attention.triton import OPERATION, latent_attention
 from stentor.kernels.latent_attention.tunables import candidates
 from stentor.kernels.sparse_index.triton import OPERATION as INDEX
 from stentor.kernels.sparse_index.tunables import candidates as index_candidates
 from stentor.kernels.tuning import Config, overridden
-from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
 

@@ -5,9 +5,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import linear
+from stentor.kernels.dry_run import dry_run
 from stentor.kernels.linear.triton_gemv import DEFAULT, OPERATION, candidates
 from stentor.kernels.tuning import Config, overridden
-from stentor.tests.kernels.dry_run import dry_run
 
 pytestmark = pytest.mark.compiles
 

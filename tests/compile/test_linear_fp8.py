@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.linear_fp8 import linear_fp8, selection_for
 from stentor.kernels.linear_fp8.workloads import LLAMA_8B, QWEN3_32B, unfilled
 from stentor.kernels.quantize import Quantized
 from stentor.kernels.quantize.scheme import FP8
-from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
 

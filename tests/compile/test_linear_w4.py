@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.linear_w4 import empty_weight, linear_w4
-from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
 

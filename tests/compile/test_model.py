@@ -19,8 +19,8 @@ from stentor.engine.worker.device_step import DeviceStep, RowBuffers
 from stentor.engine.worker.graphs import GraphSize
 from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
+from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.tests.engine.dense_spec import dense_spec
-from stentor.tests.kernels.dry_run import CompiledKernel, dry_run
 
 pytestmark = pytest.mark.compiles
 

@@ -3,6 +3,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stentor.kernels.dry_run import dry_run
 from stentor.kernels.norm import (
     add_layer_norm,
     add_rms_norm,
@@ -13,7 +14,6 @@ from stentor.kernels.norm import (
 )
 from stentor.kernels.quantize import ActivationScheme
 from stentor.kernels.quantize.scheme import FP8, Granularity
-from stentor.tests.kernels.dry_run import dry_run
 
 pytestmark = pytest.mark.compiles
 

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from stentor.kernels import rms_norm
+from stentor.kernels.dry_run import dry_run
 from stentor.kernels.launch import cdiv, interpreted, next_power_of_2
 from stentor.kernels.variants import force_variant, select_variant
-from stentor.tests.kernels.dry_run import dry_run
 
 
 def test_sizes_are_rounded_up() -> None:

@@ -107,7 +107,7 @@ def launching_nothing(launched: Callable[[str], None] = lambda _: None) -> Itera
     names."""
     from triton.runtime import driver  # late: heavy
 
-    from stentor.tests.kernels.dry_run import CompileOnly
+    from stentor.kernels.dry_run import CompileOnly
 
     token = instead.set(lambda kernel, *_: launched(kernel.__name__))
     driver.set_active(CompileOnly(90))

@@ -1,0 +1,58 @@
+"""Compiles the kernels of a model for a GPU that need not be here: those that a start on one would compile."""
+
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stentor.kernels.dry_run import compiling
+from stentor.kernels.precompiled import fill
+from stentor.kernels.tuning import tuned_for
+from stentor.protocols.ipc.config import WorkerConfig
+
+from ..model_config.model_spec import LayerSpec, ModelSpec
+from .dry_device import dry_device
+from .families import Family, Text
+from .setup import open_family, set_up_family
+from .setup_parts import ProgressCallback
+
+_ALIKE = 2
+"""Layers of one kind that are run: the first takes what no layer has left."""
+
+
+def precompile(config: WorkerConfig, gpu: str | None, capability: int, folder: Path, progress: ProgressCallback) -> int:
+    """Sets the worker up on a device that is not there, and adds its kernels to ``folder``; returns how many. Block
+    sizes are those of the table of ``gpu``, where there is one.
+
+    Raises :class:`.errors.SetupError`, the loader's errors, and RuntimeError where Triton interprets or there is no C
+    compiler.
+    """
+    config = msgspec.structs.replace(config, device="cuda")
+    made: dict[str, Any] = {}
+    with (
+        tuned_for(gpu) if gpu else nullcontext(),
+        compiling(capability, lambda kernel, _: made.setdefault(kernel.hash, kernel)),
+        dry_device() as device,
+    ):
+        setup = set_up_family(_shortened(open_family(config, "cuda")), config, progress, device)
+        while setup.ahead is not None and setup.ahead.advance(busy=False) is not None:
+            pass
+    return fill(folder, made.values())
+
+
+def _shortened(family: Family) -> Family:
+    """Where weights are made up, a model of fewer layers, that has each kind of them."""
+    checkpoint = family.checkpoint
+    spec = checkpoint.config
+    if type(family) is not Text or checkpoint.format != "dummy" or not isinstance(spec, ModelSpec) or spec.per_layer:
+        return family
+    seen: Counter[LayerSpec] = Counter()
+    layers = []
+    for layer in spec.layers:
+        seen[layer] += 1
+        if seen[layer] <= _ALIKE:
+            layers.append(layer)
+    return Text(replace(checkpoint, config=replace(spec, layers=tuple(layers))), "cuda")

@@ -1,0 +1,183 @@
+"""Kernels compiled and not run: for a GPU that need not be there.
+
+Launchers are called with fake CUDA tensors (``FakeTensorMode``) inside :func:`dry_run`, so that guards, block sizes and
+specialisations are those of a real launch.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .launch import instead, interpreted
+from .tuning import Config
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """What the compiler made of one launch."""
+
+    name: str
+    config: Config
+    shared_bytes: int
+    """Of one program, dynamic."""
+    capability: int
+    ptx: str
+    cubin: bytes
+
+    @property
+    def registers(self) -> int:
+        """Of one thread; more than 255 there are not."""
+        return _resource_usage(self.cubin)["REG"]
+
+    @property
+    def stack_bytes(self) -> int:
+        """Of one thread: what was spilled or indexed at run time."""
+        return _resource_usage(self.cubin)["STACK"]
+
+    @property
+    def uses_tensor_cores(self) -> bool:
+        """Whether it multiplies matrices by Blackwell's instructions, Hopper's warpgroup ones or the older ones."""
+        return any(name in self.ptx for name in ("tcgen05.mma", "wgmma", "mma.sync"))
+
+    def count(self, instruction: str) -> int:
+        """How many of the instructions that the GPU executes match a regular expression, such as ``HGMMA``."""
+        return sum(bool(re.match(instruction, each)) for each in _instructions(self.cubin))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the assembler says of its way from PTX: warpgroup products that it had to run one after the other."""
+        return _warnings(self.ptx, self.capability)
+
+
+@contextmanager
+def dry_run(capability: int = 90) -> Iterator[list[CompiledKernel]]:
+    """Within the block launches only compile, for the given compute capability (90: Hopper); yields what they made.
+
+    No GPU is needed. Raises RuntimeError where Triton interprets: nothing can be compiled then.
+    """
+    compiled: list[CompiledKernel] = []
+
+    def add(made: Any, config: Config) -> None:
+        compiled.append(
+            CompiledKernel(
+                name=made.metadata.name,
+                config=config,
+                shared_bytes=made.metadata.shared,
+                capability=capability,
+                ptx=made.asm["ptx"],
+                cubin=made.asm["cubin"],
+            )
+        )
+
+    with compiling(capability, add):
+        yield compiled
+
+
+@contextmanager
+def compiling(capability: int, made: Callable[[Any, Config], None]) -> Iterator[None]:
+    """As :func:`dry_run`; ``made`` is told of each launch what Triton has compiled or found in its cache."""
+    if interpreted():
+        raise RuntimeError("a dry run compiles kernels: TRITON_INTERPRET must not be set")
+    from triton.runtime import driver  # late: heavy
+
+    token = instead.set(lambda kernel, args, config, meta: made(_compile(kernel, args, config, meta), config))
+    driver.set_active(CompileOnly(capability))
+    try:
+        yield
+    finally:
+        driver._active = None  # its own reset would look for a GPU
+        instead.reset(token)
+
+
+class CompileOnly:
+    """Stands where Triton asks its driver for the device; there is none."""
+
+    def __init__(self, capability: int) -> None:
+        self._capability = capability
+
+    def get_current_device(self) -> int:
+        return self._capability  # Triton keeps compiled kernels by device
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self._capability, 32)
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+
+@cache
+def _stand_in() -> Any:
+    """The class that stands for a tensor; Triton is imported late."""
+    from triton.runtime.jit import MockTensor
+
+    class StandIn(MockTensor):  # type: ignore[misc]
+        """Lies where a view lies in memory that begins at a round address."""
+
+        def __init__(self, tensor: torch.Tensor) -> None:
+            super().__init__(tensor.dtype, list(tensor.shape))
+            self._at = int(tensor.storage_offset()) * tensor.itemsize
+
+        def data_ptr(self) -> int:
+            return self._at
+
+    return StandIn
+
+
+def _compile(kernel: Any, args: Sequence[Any], config: Config, meta: dict[str, Any]) -> Any:
+    stand_in = _stand_in()
+
+    def mocked(value: Any) -> Any:
+        return stand_in(value) if isinstance(value, torch.Tensor) else value
+
+    meta = {name: mocked(value) for name, value in meta.items()}
+    return kernel.warmup(*map(mocked, args), grid=(1,), **meta, **config.options)
+
+
+def _tool(name: str) -> Path:
+    """Of NVIDIA's, as Triton brings it."""
+    import triton
+
+    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+
+
+def _run(tool: str, *options: str, of: bytes, suffix: str) -> str:
+    """What it prints of a file with the contents ``of``."""
+    with tempfile.NamedTemporaryFile(suffix=suffix) as file:
+        file.write(of)
+        file.flush()
+        command = [str(_tool(tool)), *options, file.name]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        return done.stdout.decode()
+
+
+@cache
+def _resource_usage(cubin: bytes) -> dict[str, int]:
+    text = _run("cuobjdump", "-res-usage", of=cubin, suffix=".cubin")
+    return {name: int(number) for name, number in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", text)}
+
+
+@cache
+def _instructions(cubin: bytes) -> list[str]:
+    """In order, each without its predicate."""
+    text = _run("nvdisasm", "-c", of=cubin, suffix=".cubin")
+    return re.findall(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(\S.*?)\s*;", text, re.MULTILINE)
+
+
+@cache
+def _warnings(ptx: str, capability: int) -> list[str]:
+    target = f"sm_{capability}{'a' if capability >= 90 else ''}"
+    text = _run("ptxas", "-v", f"--gpu-name={target}", "-o", "/dev/null", of=ptx.encode(), suffix=".ptx")
+    return [line.strip() for line in text.splitlines() if not line.startswith("ptxas info") or "otential" in line]

@@ -1,0 +1,138 @@
+"""Kernels compiled on another machine: a folder that may be moved, and is read in place, beside Triton's own cache.
+
+``stentor precompile`` fills it where there need not be a GPU; :data:`VARIABLE` names it where there is one. Triton
+finds a kernel by a digest of its source, the kinds of its arguments, its options, the target and the compiler: what
+differs in any of them is compiled, as without the folder.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+VARIABLE: Final = "TRITON_PRECOMPILED_DIR"
+_MANAGER: Final = "TRITON_CACHE_MANAGER"
+_ABOUT: Final = "about.json"
+_KEPT: Final = (".json", ".cubin")
+"""Of what the compiler leaves: its intermediate forms are nine tenths of the bytes."""
+_LIBCUDA: Final = "libcuda.so.1"
+
+
+@dataclass(frozen=True)
+class About:
+    """What must be the same where the folder is used."""
+
+    triton: str
+    compiler: str
+    """A digest of Triton's own sources and library."""
+    assembler: str
+    """What ``ptxas`` says of its build."""
+    python: str
+    """The suffix of modules that are compiled for it: what starts kernels is one."""
+
+    @classmethod
+    def here(cls) -> "About":
+        from triton import __version__  # late: heavy
+        from triton.backends.nvidia.compiler import get_ptxas_version
+        from triton.runtime.cache import triton_key
+
+        return cls(
+            __version__,
+            hashlib.sha256(triton_key().encode()).hexdigest()[:16],
+            get_ptxas_version().strip().splitlines()[-1],
+            str(sysconfig.get_config_var("EXT_SUFFIX")),
+        )
+
+
+def use() -> None:
+    """Has Triton look into the folder that the environment names, if it names one. Before the first launch."""
+    if os.environ.get(VARIABLE):
+        os.environ.setdefault(_MANAGER, "stentor.kernels.precompiled_cache:PrecompiledCache")
+
+
+def differences(folder: Path) -> list[str]:
+    """Why kernels of ``folder`` are not found here, each a clause; none where they are. Raises OSError or ValueError
+    for a folder that :func:`fill` did not make."""
+    made, here = json.loads((folder / _ABOUT).read_text()), asdict(About.here())
+    return [f"{name} is {here[name]}, not {made.get(name)}" for name in here if here[name] != made.get(name)]
+
+
+def fill(folder: Path, made: Iterable[Any]) -> int:
+    """Copies to ``folder`` what is needed to run the kernels ``made``, as Triton has compiled them, and returns how
+    many they are. Raises RuntimeError where there is no C compiler for what starts them."""
+    from triton.runtime.cache import _base32  # late: heavy
+
+    kernels = {kernel.hash: kernel for kernel in made}
+    for digest, kernel in kernels.items():
+        place = folder / _base32(digest)
+        place.mkdir(parents=True, exist_ok=True)
+        for name, path in kernel.metadata_group.items():
+            if name.endswith(_KEPT):
+                shutil.copyfile(path, place / name)
+    with tempfile.TemporaryDirectory() as scratch:
+        library = Path(scratch)
+        _stand_in_library(library)
+        for name, source in _modules(kernels.values()):
+            _build(folder, library, name, source)
+    (folder / _ABOUT).write_text(json.dumps(asdict(About.here()), indent=1) + "\n")
+    return len(kernels)
+
+
+def _modules(kernels: Iterable[Any]) -> list[tuple[str, str]]:
+    """Name and C source of each module that Triton compiles before it starts any of ``kernels``."""
+    from triton.backends.nvidia import driver
+
+    modules = {("cuda_utils", Path(driver.dirname, "driver.c").read_text()): None}
+    if (make_launcher := getattr(driver, "make_launcher", None)) is not None:  # newer ones have one for all
+        for kernel in kernels:
+            source, meta = kernel.src, getattr(kernel.metadata, "tensordesc_meta", None)
+            modules["__triton_launcher", make_launcher(source.constants, dict(source.signature), meta)] = None
+    return list(modules)
+
+
+def _stand_in_library(folder: Path) -> None:
+    """Modules are linked against the driver's library, which comes with a GPU: what is found here is the name alone."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise RuntimeError("there is no C compiler; install gcc, or name one as CC")
+    options = ["-shared", "-x", "c", os.devnull, f"-Wl,-soname,{_LIBCUDA}", "-o", str(folder / _LIBCUDA)]
+    subprocess.run([compiler, *options], check=True)
+
+
+def _build(folder: Path, library: Path, name: str, source: str) -> None:
+    """Compiles a module as Triton does, which would load it too."""
+    from triton.backends.nvidia import driver
+    from triton.runtime.build import _build, platform_key
+    from triton.runtime.cache import _base32
+
+    digest = hashlib.sha256((source + platform_key()).encode()).hexdigest()
+    target = folder / _base32(digest) / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / f"{name}.c"
+        file.write_text(source)
+        places = [driver.libdevice_dir, str(library)]
+        shutil.copyfile(_build(name, str(file), scratch, places, driver.include_dirs, driver.libraries, []), target)
+
+
+def main() -> int:
+    """``python -m stentor.kernels.precompiled FOLDER``: whether its kernels are found here."""
+    folder = Path(sys.argv[1])
+    kernels = len(list(folder.glob("*/*.cubin")))
+    wrong = differences(folder)
+    print(f"{kernels} kernels; " + ("; ".join(wrong) if wrong else "they are found here"))
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""A model's kernels, compiled ahead: a start on a GPU finds each of them and compiles none."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from stentor.engine.worker.precompile import precompile
+from stentor.kernels.dry_run import compiling
+from stentor.kernels.launch import launch
+from stentor.kernels.precompiled import VARIABLE, differences
+from stentor.kernels.tuning import Config, pick, table_path, tuned_for
+from stentor.protocols.ipc.config import WorkerConfig
+
+pytestmark = pytest.mark.compiles
+
+CAPABILITY = 90
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 512,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+}
+
+
+@triton.jit
+def copied(x, out, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < count), mask=at < count)
+
+
+AGAIN = """
+import sys
+from pathlib import Path
+from triton import knobs
+
+found = []
+knobs.compilation.listener = lambda **told: found.append(told["cache_hit"])
+from stentor.tests.compile.test_precompile import fill
+
+fill(Path(sys.argv[1]), Path(sys.argv[2]))
+print(len(found), sum(found))
+"""
+
+
+def fill(model: Path, folder: Path) -> int:
+    config = WorkerConfig(
+        model=str(model), load_format="dummy", max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32
+    )
+    return precompile(config, None, CAPABILITY, folder, lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kernels")
+    assert fill(model, folder) == len(list(folder.glob("*/*.cubin"))) > 8
+    return folder
+
+
+def test_the_folder_holds_all_that_a_start_compiles_wherever_it_lies(model: Path, folder: Path, tmp_path: Path) -> None:
+    moved = folder.rename(tmp_path / "moved")
+    try:
+        own = tmp_path / "cache"
+        variables = {VARIABLE: str(moved), "TRITON_CACHE_DIR": str(own), "TRITON_INTERPRET": "0"}
+        command = [sys.executable, "-P", "-c", AGAIN, str(model), str(tmp_path / "second")]
+        said = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True).stdout
+        asked, found = map(int, said.split()[-2:])
+        assert asked == found == len(list(moved.glob("*/*.cubin")))
+        assert not [path for path in own.rglob("*") if path.is_file()]
+    finally:
+        moved.rename(folder)
+
+
+def test_what_starts_kernels_is_in_the_folder_too(folder: Path) -> None:
+    assert list(folder.glob("*/cuda_utils.*.so"))
+
+
+def test_a_folder_says_why_its_kernels_are_not_found(folder: Path) -> None:
+    assert differences(folder) == []
+    about = folder / "about.json"
+    said = about.read_text()
+    about.write_text(json.dumps(json.loads(said) | {"triton": "3.5.1"}))
+    (why,) = differences(folder)
+    about.write_text(said)
+    assert why.startswith("triton is ")
+    assert why.endswith(", not 3.5.1")
+
+
+def test_fake_tensors_have_the_digests_of_real_ones_wherever_they_begin() -> None:
+    digests: list[str] = []
+
+    def run(rows: torch.Tensor, out: torch.Tensor) -> None:
+        for offset in (0, 8, 1):
+            launch(copied, (4,), rows.narrow(0, offset, 1024), out, 1024, config=Config.of(BLOCK=256))
+
+    def made(*shape: int, device: str) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.bfloat16, device=device)
+
+    with compiling(CAPABILITY, lambda kernel, _: digests.append(kernel.hash)):
+        for mode, device in ((FakeTensorMode(), "cuda"), (nullcontext(), "cpu")):
+            with mode:
+                run(made(1040, device=device), made(1024, device=device))
+    fake, real = digests[:3], digests[3:]
+    assert fake == real
+    assert fake[0] == fake[1] != fake[2]
+
+
+def test_block_sizes_are_those_of_the_gpu_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = table_path("a-gpu")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"an_operation": {"a key": {"BLOCK": 64, "num_warps": 8}}}))
+    default = Config.of(BLOCK=16)
+    with tuned_for("a-gpu"):
+        assert pick("an_operation", "a key", default) == Config.of(BLOCK=64, num_warps=8)
+    assert pick("an_operation", "a key", default) == default
