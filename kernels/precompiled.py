@@ -8,6 +8,7 @@ differs in any of them is compiled, as without the folder.
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ _ABOUT: Final = "about.json"
 _KEPT: Final = (".json", ".cubin")
 """Of what the compiler leaves: its intermediate forms are nine tenths of the bytes."""
 _LIBCUDA: Final = "libcuda.so.1"
+_DRIVER_FUNCTION: Final = re.compile(r"\b(cu[A-Z]\w*)\s*\(")
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ def fill(folder: Path, made: Iterable[Any]) -> int:
             if name.endswith(_KEPT):
                 shutil.copyfile(path, place / name)
     with tempfile.TemporaryDirectory() as scratch:
-        library = Path(scratch)
-        _stand_in_library(library)
-        for name, source in _modules(kernels.values()):
+        library, modules = Path(scratch), _modules(kernels.values())
+        _stand_in_library(library, modules)
+        for name, source in modules:
             _build(folder, library, name, source)
     (folder / _ABOUT).write_text(json.dumps(asdict(About.here()), indent=1) + "\n")
     return len(kernels)
@@ -98,12 +100,17 @@ def _modules(kernels: Iterable[Any]) -> list[tuple[str, str]]:
     return list(modules)
 
 
-def _stand_in_library(folder: Path) -> None:
-    """Modules are linked against the driver's library, which comes with a GPU: what is found here is the name alone."""
+def _stand_in_library(folder: Path, modules: Iterable[tuple[str, str]]) -> None:
+    """Modules are linked against the driver's library, which comes with a GPU. What is found here has its name and
+    theirs of its functions: without these a linker leaves out that the library is needed, and no module can be loaded
+    where it is."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise RuntimeError("there is no C compiler; install gcc, or name one as CC")
-    options = ["-shared", "-x", "c", os.devnull, f"-Wl,-soname,{_LIBCUDA}", "-o", str(folder / _LIBCUDA)]
+    functions = sorted({name for _, source in modules for name in _DRIVER_FUNCTION.findall(source)})
+    named = folder / "functions.c"
+    named.write_text("".join(f"void {name}(void) {{}}\n" for name in functions))
+    options = ["-shared", "-fPIC", f"-Wl,-soname,{_LIBCUDA}", str(named), "-o", str(folder / _LIBCUDA)]
     subprocess.run([compiler, *options], check=True)
 
 

@@ -96,8 +96,11 @@ def test_the_folder_holds_all_that_a_start_compiles_wherever_it_lies(model: Path
         moved.rename(folder)
 
 
-def test_what_starts_kernels_is_in_the_folder_too(folder: Path) -> None:
+def test_what_starts_kernels_is_in_the_folder_too_and_needs_the_drivers_library(folder: Path) -> None:
+    """Without that need a module finds none of the driver's functions, and Triton compiles it anew in each process."""
     assert list(folder.glob("*/cuda_utils.*.so"))
+    for module in folder.glob("*/*.so"):
+        assert b"\0libcuda.so.1\0" in module.read_bytes()
 
 
 def test_a_folder_says_why_its_kernels_are_not_found(folder: Path) -> None:
