@@ -77,11 +77,11 @@ endif
 quick: $(STAMP) ## a minute's worth: protocols, parsing, grammars, scheduler, caches, channels, options; without models or servers
 	$(PYTEST) --processes 2 -m "not alone and not proof and not hypothesis" $(addprefix --ignore=,$(NOT_QUICK)) $(QUICK)
 
-proof: $(STAMP) ## what takes long: all tests marked so, every kernel case interpreted and compiled, properties on more examples
+proof: $(STAMP) ## what takes long: all tests marked so, every kernel case interpreted and compiled, properties on more examples; ARGS=--save-proof-seconds writes down what each file took
 	@echo "==> proof"
-	$(PYTEST) $(SHARED) --ignore=tests/compile -m "proof or sampled or triton" --all-kernels
-	TRITON_INTERPRET=0 $(PYTEST) $(SHARED) --all-kernels tests/compile
-	$(MAKE) --no-print-directory properties
+	$(PYTEST) $(SHARED) --ignore=tests/compile -m "proof or sampled or triton" --all-kernels $(ARGS)
+	TRITON_INTERPRET=0 $(PYTEST) $(SHARED) --all-kernels tests/compile $(ARGS)
+	$(MAKE) --no-print-directory properties ARGS=
 
 faults: $(STAMP) ## put ten faults into copies of the tree, one at a time: which test notices each?
 	$(BIN)/python -P -m stentor.tests.faults --turn $(TURN) $(ARGS)

@@ -21,7 +21,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model  # noqa: E402
 from stentor.tests.support.machine import ExpectedSkips, Machine  # noqa: E402
-from stentor.tests.support.proof_seconds import SECONDS, SecondsRecorder  # noqa: E402
+from stentor.tests.support.proof_seconds import SECONDS, MeasuredTest, SecondsRecorder  # noqa: E402
 from stentor.tests.support.tiers import (  # noqa: E402
     SAMPLED,
     SAMPLED_IN_TURNS,
@@ -124,9 +124,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left_out))
     items[:] = in_turns([item for item in items if item not in left_out])
     if config.getoption("save_proof_seconds"):
-        portions = {item: portion_of(item) for item in items if in_proof(item)}
-        files = {item.nodeid: (each.file, each.value is not None, is_alone(item)) for item, each in portions.items()}
-        config.pluginmanager.register(SecondsRecorder(files))
+        tier = [(item, portion_of(item)) for item in items if in_proof(item)]
+        measured = {item.nodeid: MeasuredTest(its.file, its.value is not None, is_alone(item)) for item, its in tier}
+        config.pluginmanager.register(SecondsRecorder(measured))
 
 
 # ---- how

@@ -17,15 +17,8 @@ HEAVY = {"worker", "layers", "models", "quantization"}
 HEAVY_MODULES = (
     "stentor.engine.tts.vits",  # the speech process alone imports it
     "stentor.server.media.model_processor",  # and these the media process: they are transformers' processors
-    "stentor.server.media.pixtral_processor",
+    "stentor.server.media.picture_processors",
     "stentor.server.media.audio_processors",
-    "stentor.server.media.smolvlm_processor",
-    "stentor.server.media.ultravox_processor",
-    "stentor.server.media.kimi_vl_processor",
-    "stentor.server.media.ovis_processor",
-    "stentor.server.media.eagle_processor",
-    "stentor.server.media.funaudiochat_processor",
-    "stentor.server.media.nemotron_vl_processor",
     *(
         f"stentor.server.media.images.{name}"
         for name in ("base", "cohere2", "eagle", "kimi", "lfm2_vl", "llama4", "ovis")

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ..sandbox.child import Growth, bounded_child, receive, send
+from ..sandbox.child import Growth, Ready, bounded_child, receive, send
 from .containers import DECODERS, DEMUXERS, KNOWN, demuxer_of
-from .decode_process import RATE, TOO_LONG, DecodedPart, DecodeJob, Ready, Refused
+from .decode_process import RATE, TOO_LONG, DecodedPart, DecodeJob, Refused
 from .encode import wav_header
 from .resample import MAX_RATE, MIN_RATE, Resampler
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ..sandbox.child import receive, send
+from ..sandbox.child import receive, send, wait_until_ready
 from ..sandbox.killable_child import ChildDied, KillableChild
 
 MODULE: Final = "stentor.server.audio.decode_child"
@@ -21,10 +21,6 @@ TOO_LONG: Final = "audio_too_long"
 TOO_SLOW: Final = "it takes too long to decode"
 _SILENT_SECONDS: Final = 15.0
 """Between two answers; the child ends itself sooner where it is the one that is slow."""
-
-
-class Ready(msgspec.Struct, frozen=True, array_like=True):
-    """The first message of a child."""
 
 
 class DecodeJob(msgspec.Struct, frozen=True, array_like=True):
@@ -52,10 +48,6 @@ class Refused(Exception):
         self.code = code
 
 
-def _greet(connection: socket.socket, deadline: float) -> None:
-    receive(connection, Ready, deadline)
-
-
 class DecodeProcess:
     """One thread does all the calls but :meth:`abandon`. It must outlive the child."""
 
@@ -63,7 +55,7 @@ class DecodeProcess:
         """``max_seconds`` of a decoded sound, of which a further one refuses it; ``timeout`` in seconds for each."""
         self._max_seconds = max_seconds
         self._timeout = timeout
-        self._child = KillableChild(MODULE, "a decoder process", _greet)
+        self._child = KillableChild(MODULE, "a decoder process", wait_until_ready)
         self.start = self._child.start
         self.abandon = self._child.abandon
         self.close = self._child.close

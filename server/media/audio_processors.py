@@ -1,4 +1,4 @@
-"""Processors of models that hear, where transformers' own needs torch or torchaudio. Run in the child.
+"""Processors of models that hear, where transformers has none, or its own needs torch or torchaudio. Run in the child.
 
 They have what transformers makes features with and numpy is enough for, and count as the model's encoder does.
 """
@@ -13,12 +13,19 @@ import transformers as untyped_transformers
 from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 from transformers.processing_utils import ProcessorMixin
 
+from stentor.engine.model_config.media_spec import media_spec
+
+from .model_files import ModelFiles
 from .processor_name import FILES
 
 transformers: Any = untyped_transformers
 
 _FRAMES_A_TOKEN: Final = 8
 """That a token of Voxtral's stands for: two of a convolution's steps, four times."""
+_FRAMES_A_POSITION: Final = 2
+"""Of Ultravox's encoder."""
+_UNITS_A_SECOND: Final = 25
+"""Of speech, that FunAudioChat counts sounds by; it is given none of them."""
 
 
 class Qwen3ASRProcessor(transformers.Qwen3ASRProcessor):  # type: ignore[misc]
@@ -150,3 +157,98 @@ class GraniteSpeechProcessor(ProcessorMixin):
     @property
     def unused_input_names(self) -> list[str]:
         return []
+
+
+class UltravoxProcessor(ProcessorMixin):
+    """Log-mel frames as Whisper has them, in windows; a long sound's last window is filled up with zeros. Its own
+    processor comes with its checkpoint."""
+
+    audio_token = "<|audio|>"
+
+    def __init__(self, feature_extractor: Any = None) -> None:
+        super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
+        self._placeholder = ""
+        self._window, self._stack = 3000, 8
+
+    @classmethod
+    def of(cls, folder: Path) -> "UltravoxProcessor":
+        """As the files of a model say."""
+        files = ModelFiles(folder)
+        config, settings = files.read("config.json"), files.read("processor_config.json")
+        audio = config.get("audio_config") or {}
+        made = cls(transformers.WhisperFeatureExtractor(feature_size=int(audio.get("num_mel_bins", 80))))
+        made._window = int(settings.get("audio_context_size") or 3000)
+        made._stack = int(config.get("stack_factor") or 8)
+        made._placeholder = _sound_token(folder, config)
+        return made
+
+    def _process_audio(self, audio: Any, **arguments: Any) -> Any:
+        (samples,), extractor = audio, self.feature_extractor
+        hop = extractor.hop_length
+        samples = np.pad(samples, (0, max(0, 2 * hop - len(samples))))
+        settings = {"padding": "longest", "pad_to_multiple_of": hop, "truncation": False}
+        found = extractor([samples], **{**arguments, **settings, "return_attention_mask": True})
+        values, frames = np.asarray(found["input_features"])[0], int(np.asarray(found["attention_mask"]).sum())
+        starts = range(0, frames, self._window)
+        lengths = [min(self._window, frames - start) for start in starts]
+        if len(starts) > 1:
+            values = np.pad(values, ((0, 0), (0, max(0, len(starts) * self._window - values.shape[1]))))
+        windows = [values[:, start : start + self._window] for start in starts]
+        tokens = sum(-(-length // (_FRAMES_A_POSITION * self._stack)) for length in lengths)
+        tensors = {"audio_values": np.stack(windows), "audio_lens": np.array(lengths)}
+        return tensors, [self._placeholder * tokens]
+
+
+class FunAudioChatProcessor(ProcessorMixin):
+    """Log-mel frames as Whisper has them of a sound with silence behind it, in windows that are encoded one by one."""
+
+    def __init__(self, feature_extractor: Any = None) -> None:
+        super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
+        self._placeholder = ""
+        self._window, self._group = 200, 5
+        self._around = "<|audio_bos|>", "<|audio_eos|>"
+
+    @classmethod
+    def of(cls, folder: Path) -> "FunAudioChatProcessor":
+        """As the files of a model say."""
+        config = ModelFiles(folder).read("config.json")
+        audio = config.get("audio_config") or {}
+        made = cls(transformers.WhisperFeatureExtractor.from_pretrained(folder))
+        made._window = 2 * int(audio.get("n_window") or 100)
+        made._group = int(audio.get("group_size") or 5)
+        made._placeholder = _sound_token(folder, config)
+        return made
+
+    @property
+    def audio_token(self) -> str:
+        """What stands for a sound in a text, with the marks around it."""
+        return self._placeholder.join(self._around)
+
+    def _process_audio(self, audio: Any, **arguments: Any) -> Any:
+        (samples,), extractor = audio, self.feature_extractor
+        if len(samples) > extractor.n_samples:
+            raise ValueError(f"it takes {extractor.n_samples / extractor.sampling_rate:g} seconds at most")
+        samples = np.pad(samples, (0, max(0, extractor.n_fft - len(samples))))
+        frames = -(-len(samples) // extractor.hop_length)
+        settings = {"padding": "longest", "pad_to_multiple_of": extractor.hop_length, "truncation": False}
+        silent = np.pad(samples, (0, extractor.n_fft))  # a frame at the end hears what is behind it
+        values = np.asarray(extractor([silent], **{**arguments, **settings})["input_features"])[0, :, :frames]
+        starts = range(0, frames, self._window)
+        values = np.pad(values, ((0, 0), (0, len(starts) * self._window - frames)))
+        units = max(1, int(len(samples) / extractor.sampling_rate * _UNITS_A_SECOND))
+        tensors = {
+            "audio_values": np.stack([values[:, start : start + self._window] for start in starts]),
+            "audio_lens": np.array([min(self._window, frames - start) for start in starts]),
+            "audio_embeddings": np.array([-(-units // self._group)]),
+        }
+        return tensors, [(self._placeholder * int(tensors["audio_embeddings"][0])).join(self._around)]
+
+
+def _sound_token(folder: Path, config: Mapping[str, Any]) -> str:
+    """Raises ValueError where the model's files name none."""
+    spec = media_spec(config)
+    if spec is None or "audio" not in spec.placeholders:
+        raise ValueError("config.json has no audio_token_index, expected the token that stands for sounds")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    found: str = tokenizer.convert_ids_to_tokens(spec.placeholders["audio"])
+    return found

@@ -5,8 +5,8 @@ import signal
 import sys
 from typing import Final
 
-from ..sandbox.child import Growth, bounded_child, receive, send
-from .document_process import DocumentJob, DocumentPages, Ready
+from ..sandbox.child import Growth, Ready, bounded_child, receive, send
+from .document_process import DocumentJob, DocumentPages
 from .documents import read_pdf, rehearse
 from .refusal import Refusal
 

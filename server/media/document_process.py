@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from ..sandbox.child import receive, send
+from ..sandbox.child import receive, send, wait_until_ready
 from ..sandbox.killable_child import ChildDied, KillableChild
 from .decoded import DecodedLimits
 from .documents import Page
@@ -18,10 +18,6 @@ from .refusal import REFUSED, TIMEOUT, Refusal
 MODULE: Final = "stentor.server.media.document_child"
 SECONDS: Final = 60.0
 """For one document, once it has its turn; the child ends itself sooner where it is the one that is slow."""
-
-
-class Ready(msgspec.Struct, frozen=True, array_like=True):
-    """The first message of a child."""
 
 
 class DocumentJob(msgspec.Struct, frozen=True, array_like=True):
@@ -40,10 +36,6 @@ class DocumentPages(msgspec.Struct, frozen=True, array_like=True):
     """The child has grown and wants to be replaced."""
 
 
-def _greet(connection: socket.socket, deadline: float) -> None:
-    receive(connection, Ready, deadline)
-
-
 class DocumentProcess:
     """One thread does all the calls but :meth:`abandon`. It must outlive the child."""
 
@@ -51,7 +43,7 @@ class DocumentProcess:
         """``timeout`` in seconds for each document."""
         self._limits = limits
         self._timeout = timeout
-        self._child = KillableChild(MODULE, "a process that reads documents", _greet)
+        self._child = KillableChild(MODULE, "a process that reads documents", wait_until_ready)
         self.start = self._child.start
         self.abandon = self._child.abandon
         self.close = self._child.close

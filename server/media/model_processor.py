@@ -24,33 +24,35 @@ from stentor.engine.model_config.thinker import thinker
 
 from .audio_processors import (
     AudioFlamingo3Processor,
+    FunAudioChatProcessor,
     GlmAsrProcessor,
     GraniteSpeechProcessor,
     Qwen3ASRProcessor,
+    UltravoxProcessor,
     VoxtralProcessor,
 )
 from .decode_audio import SAMPLE_RATE
 from .decode_video import Choose, DecodedVideo
-from .eagle_processor import EagleProcessor
-from .frame_processor import FrameProcessor
-from .funaudiochat_processor import FunAudioChatProcessor
 from .images.cohere2 import Cohere2VisionImages
 from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
-from .kimi_vl_processor import KimiVLProcessor
-from .lone_pictures import LonePictures
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
-from .nemotron_vl_processor import NemotronVLProcessor
-from .ovis_processor import Ovis25Processor
-from .pixtral_processor import PixtralProcessor
+from .picture_processors import (
+    EagleProcessor,
+    FrameProcessor,
+    KimiVLProcessor,
+    LonePictures,
+    NemotronVLProcessor,
+    Ovis25Processor,
+    PixtralProcessor,
+    SmolVLMProcessor,
+)
 from .processor_name import processor_name
 from .processor_options import LOW_DETAIL_PIXELS
 from .processor_process import Modality
 from .refusal import Refusal
-from .smolvlm_processor import SmolVLMProcessor
-from .ultravox_processor import UltravoxProcessor
 
 transformers: Any = untyped_transformers
 

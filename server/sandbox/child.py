@@ -54,6 +54,15 @@ class Growth:
         return grown_since(self._born) > self._most
 
 
+class Ready(msgspec.Struct, frozen=True, array_like=True):
+    """The first message of a child that needs to be told nothing."""
+
+
+def wait_until_ready(connection: socket.socket, deadline: float) -> None:
+    """For :class:`Ready`; ``deadline`` as in :func:`receive`."""
+    receive(connection, Ready, deadline)
+
+
 def send(connection: socket.socket, message: msgspec.Struct) -> None:
     data = msgspec.msgpack.encode(message)
     connection.settimeout(_SEND_SECONDS)

@@ -135,7 +135,8 @@ def undisturbed(http: httpx.Client) -> Any:
     return np.array([each["embedding"] for each in data])
 
 
-@pytest.mark.parametrize("process", ["worker", pytest.param("engine", marks=pytest.mark.proof)])
+@pytest.mark.proof  # without the server: tests/engine/test_pooling.py
+@pytest.mark.parametrize("process", ["worker", "engine"])
 def test_a_job_goes_on_when_what_works_on_it_is_killed(
     http: httpx.Client, client: openai.OpenAI, server: ServerProcess, undisturbed: Any, process: str
 ) -> None:

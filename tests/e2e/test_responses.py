@@ -112,6 +112,7 @@ def test_the_tokens_of_an_input_are_counted(client: openai.OpenAI) -> None:
     assert counted.input_tokens == answer.usage.input_tokens
 
 
+@pytest.mark.proof  # the model writes a whole summary; within one process: tests/server/responses/test_compacting.py
 def test_a_compacted_conversation_goes_on(client: openai.OpenAI) -> None:
     first = client.responses.create(model=NAME, input="My name is Ada. Say hello.", temperature=0, max_output_tokens=30)
     compacted = client.responses.compact(model=NAME, previous_response_id=first.id)

@@ -128,6 +128,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_other_model_notices_nothing
     eventually(lambda: _health(server) == 200, 60, "all models can run again")
 
 
+@pytest.mark.proof  # without a transcription model: tests/server/test_engines.py
 def test_an_engine_that_is_killed_is_replaced_and_the_other_model_notices_nothing(
     server: ServerProcess, client: openai.OpenAI, clip: bytes, expected: tuple[str, str]
 ) -> None:

@@ -49,7 +49,7 @@ def text_of(answer: Any) -> str:
     return text
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.proof)])
 def test_an_answer_is_parsed_into_a_pydantic_model(client: openai.OpenAI, seed: int) -> None:
     bounded = {**City.model_json_schema(), "additionalProperties": False}
     bounded["properties"]["sights"]["items"]["maxLength"] = 20

@@ -160,6 +160,7 @@ def test_a_custom_tool_gets_plain_text_that_its_pattern_allows(client: openai.Op
     assert streamed["message"]["tool_calls"][0]["custom"] == {"name": "query", "input": call.custom.input}
 
 
+@pytest.mark.proof  # within one process: tests/server/conversation/test_turns.py
 def test_a_custom_tool_gets_text_that_its_lark_grammar_allows(client: openai.OpenAI, server: ServerProcess) -> None:
     format = {"type": "grammar", "grammar": {"syntax": "lark", "definition": GRAMMAR}}
     tool: Any = {"type": "custom", "custom": {"name": "note", "description": "Takes a note.", "format": format}}

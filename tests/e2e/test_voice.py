@@ -337,6 +337,7 @@ def test_a_transcription_session_writes_down_what_it_hears(speaker: openai.OpenA
         assert "".join(deltas) == completed["transcript"]
 
 
+@pytest.mark.proof  # in a turn: a worker that dies in the middle of one, above
 def test_a_session_goes_on_when_a_worker_dies_under_it(
     server: ServerProcess, speaker: openai.OpenAI, clip: bytes
 ) -> None:

@@ -6,7 +6,7 @@ where it ends. A second of a test that is `alone` counts for two, since another 
 """
 
 import resource
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -31,6 +31,15 @@ class FileSeconds(NamedTuple):
     """All values of those whose values take turns."""
 
 
+class MeasuredTest(NamedTuple):
+    """What there is to know of a test to add up what it takes."""
+
+    file: str
+    takes_turns: bool
+    """Whether values of its parameter do."""
+    alone: bool
+
+
 def read_seconds(path: Path) -> dict[str, FileSeconds]:
     """By file, named from the repository's root."""
     lines = [line.split() for line in path.read_text().splitlines() if line and not line.startswith("#")]
@@ -48,13 +57,15 @@ def write_seconds(path: Path, measured: Mapping[str, FileSeconds]) -> None:
 
 class SecondsRecorder:
     """A plugin, which in the processes that run tests puts what each phase has taken into its report, and in the one
-    that has started them adds this up."""
+    that has started them adds this up and writes it down, of files whose tests have all run."""
 
-    def __init__(self, files: Mapping[str, tuple[str, bool, bool]]) -> None:
-        """``files``: by test, its file, whether its values take turns, and whether it is alone."""
-        self._files = files
+    def __init__(self, portions: Mapping[str, MeasuredTest], path: Path = SECONDS) -> None:
+        """``portions``: what to know of each test of the tier, by its name."""
+        self._portions = portions
+        self._path = path
         self._begun = 0.0
         self._seconds: dict[tuple[str, bool], float] = defaultdict(float)
+        self._left = Counter(portion.file for portion in portions.values())
 
     def pytest_runtest_logstart(self) -> None:
         self._begun = _cpu_seconds()
@@ -68,14 +79,15 @@ class SecondsRecorder:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if (found := self._files.get(report.nodeid)) is not None:
-            file, takes_turns, alone = found
-            self._seconds[file, takes_turns] += getattr(report, "cpu_seconds", 0.0) * (_ALONE if alone else 1)
+        if (portion := self._portions.get(report.nodeid)) is not None:
+            weight = _ALONE if portion.alone else 1
+            self._seconds[portion.file, portion.takes_turns] += weight * getattr(report, "cpu_seconds", 0.0)
+            self._left[portion.file] -= report.when == "teardown"
 
     def pytest_sessionfinish(self) -> None:
-        files = {file for file, _ in self._seconds}
+        whole = [file for file, left in self._left.items() if not left]
         write_seconds(
-            SECONDS, {file: FileSeconds(self._seconds[file, False], self._seconds[file, True]) for file in files}
+            self._path, {file: FileSeconds(self._seconds[file, False], self._seconds[file, True]) for file in whole}
         )
 
 

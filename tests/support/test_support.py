@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from stentor.tests.support.machine import ExpectedSkips, Machine
-from stentor.tests.support.proof_seconds import SECONDS, FileSeconds, read_seconds, write_seconds
+from stentor.tests.support.proof_seconds import (
+    SECONDS,
+    FileSeconds,
+    MeasuredTest,
+    SecondsRecorder,
+    read_seconds,
+    write_seconds,
+)
 from stentor.tests.support.tiers import (
     SAMPLED_IN_TURNS,
     SHARES,
@@ -103,6 +110,26 @@ def test_turns_take_about_as_long_by_what_their_files_have_taken() -> None:
     unknown = cases(*(Case(f"new{number}", "whole", "proof") for number in range(10)))
     sizes = [len(set(unknown) - beyond_the_share(unknown, turn, seconds)) for turn in range(SHARES)]
     assert sizes == [2] * SHARES, "what nobody has measured is spread as well"
+
+
+def test_what_tests_take_is_written_for_files_of_which_all_have_run(tmp_path: Path) -> None:
+    path = tmp_path / "tests" / "seconds.txt"
+    path.parent.mkdir()
+    tests = {
+        "a::one": MeasuredTest("tests/a", False, False),
+        "a::two": MeasuredTest("tests/a", True, True),
+        "b::one": MeasuredTest("tests/b", False, False),
+        "b::two": MeasuredTest("tests/b", False, False),
+    }
+    for name in "ab":
+        (path.parent / name).touch()
+    recorder = SecondsRecorder(tests, path)
+    for test in ("a::one", "a::two", "b::one", "of no tier"):
+        for when, seconds in (("setup", 1.0), ("call", 2.5), ("teardown", 0.5)):
+            report = SimpleNamespace(nodeid=test, when=when, cpu_seconds=seconds)
+            recorder.pytest_runtest_logreport(report)  # type: ignore[arg-type]
+    recorder.pytest_sessionfinish()
+    assert read_seconds(path) == {"tests/a": FileSeconds(4.0, 8.0)}
 
 
 def test_the_files_that_have_been_measured_are_there() -> None:

@@ -15,8 +15,8 @@ from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.model_files import ModelFiles
 from stentor.server.media.model_processor import ModelInputs, ModelProcessor
 from stentor.server.media.model_videos import VideoSettings
+from stentor.server.media.picture_processors import spelled
 from stentor.server.media.refusal import Refusal
-from stentor.server.media.smolvlm_processor import spelled
 from stentor.tests.server.media.families import PROCESSED
 from stentor.tests.server.media.pictures import picture
 

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run_shared(folder: Path) -> Iterator[Callable[[Use], None]]:
-    """Runs what is done with one processor, whose process it leaves alive: another one takes 2 s of the machine."""
+    """Runs what is done with one processor, which is left with a process: another one takes 2 s of the machine."""
 
     async def body(use: Use) -> None:
         await use(processor)
@@ -122,40 +122,40 @@ def test_a_name_stands_for_media_of_its_owner_alone(run_shared: Callable[[Use], 
     run_shared(use)
 
 
-def test_a_process_that_dies_or_is_late_is_replaced_and_its_picture_refused(folder: Path) -> None:
-    async def use() -> None:
-        async with processing(folder) as processor:
-            await processor.describe()
-            (pid,) = processor.pids
-            (worker,) = processor._pool._workers
-            os.kill(pid, signal.SIGSTOP)
-            worker.process._timeout = 0.2
-            with pytest.raises(BadRequest, match=r"`messages\[0\]\.content\[1\]`: it takes too long"):
-                await processor.process(wanted(png(40, 30)), "")
-            assert not alive(pid)
-            worker.process._timeout = 60.0
-            assert (await processor.process(wanted(png(40, 30)), "")).replacement
-            (pid,) = processor.pids
-            os.kill(pid, signal.SIGKILL)  # between two jobs: the next is given to another process
-            assert (await processor.process(wanted(png(30, 40)), "")).replacement
+def test_a_process_that_dies_or_is_late_is_replaced_and_its_picture_refused(run_shared: Callable[[Use], None]) -> None:
+    async def use(processor: MediaProcessor) -> None:
+        await processor.describe()
+        (pid,) = processor.pids
+        (worker,) = processor._pool._workers
+        patience = worker.process._timeout
+        os.kill(pid, signal.SIGSTOP)
+        worker.process._timeout = 0.2
+        with pytest.raises(BadRequest, match=r"`messages\[0\]\.content\[1\]`: it takes too long"):
+            await processor.process(wanted(png(40, 30, seed=3)), "")
+        assert not alive(pid)
+        worker.process._timeout = patience
+        assert (await processor.process(wanted(png(40, 30, seed=3)), "")).replacement
+        (pid,) = processor.pids
+        os.kill(pid, signal.SIGKILL)  # between two jobs: the next is given to another process
+        assert (await processor.process(wanted(png(30, 40, seed=3)), "")).replacement
+        assert not alive(pid)
 
-    asyncio.run(use())
+    run_shared(use)
 
 
-def test_who_waits_for_the_same_picture_makes_it_where_the_first_has_gone(folder: Path) -> None:
-    async def use() -> None:
-        async with processing(folder) as processor:
-            await processor.describe()
-            (pid,) = processor.pids
-            os.kill(pid, signal.SIGSTOP)
-            first = asyncio.ensure_future(processor.process(wanted(png(40, 30)), ""))
-            second = asyncio.ensure_future(processor.process(wanted(png(40, 30)), ""))
-            await asyncio.sleep(0.05)
-            first.cancel()
-            assert (await second).replacement
-            assert first.cancelled()
+def test_who_waits_for_the_same_picture_makes_it_where_the_first_has_gone(run_shared: Callable[[Use], None]) -> None:
+    async def use(processor: MediaProcessor) -> None:
+        await processor.describe()
+        (pid,) = processor.pids
+        os.kill(pid, signal.SIGSTOP)
+        first = asyncio.ensure_future(processor.process(wanted(png(40, 30, seed=4)), ""))
+        second = asyncio.ensure_future(processor.process(wanted(png(40, 30, seed=4)), ""))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        assert (await second).replacement
+        assert first.cancelled()
 
-    asyncio.run(use())
+    run_shared(use)
 
 
 def test_a_queue_that_is_full_refuses_the_next(run_shared: Callable[[Use], None]) -> None:

@@ -1,0 +1,240 @@
+"""Processors of models that see, where transformers' own needs torchvision or another package, or comes with the
+checkpoint: the text that stands for a picture or a video. Run in the child.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import transformers as untyped_transformers
+from transformers import Idefics3Processor
+from transformers.processing_utils import ProcessorMixin
+
+from stentor.engine.model_config.config_fields import Fields
+from stentor.engine.model_config.vision_fields import side_of
+
+from ..text.placeholders import NUMBER
+from .images.eagle import EagleImages
+from .images.ovis import Ovis25Images
+from .model_files import ModelFiles
+
+transformers: Any = untyped_transformers
+
+_UNITS: Final = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_OVIS_MARKS: Final = 2
+"""Embeddings around those of a picture of Ovis 2.5, which stand in place of the same token."""
+_EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
+
+
+class PixtralProcessor(ProcessorMixin):
+    """Of Mistral 3 too. A picture is rows of ``[IMG]``, one for each patch after merging; ``[IMG_BREAK]`` ends a row,
+    ``[IMG_END]`` the last."""
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        patch_size: int = 16,
+        spatial_merge_size: int = 1,
+        chat_template: str | None = None,
+        image_token: str = "[IMG]",
+        image_break_token: str = "[IMG_BREAK]",
+        image_end_token: str = "[IMG_END]",
+    ) -> None:
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
+        self.image_token = image_token
+        self._merged = patch_size * spatial_merge_size
+        """Pixels on each side of what one token stands for."""
+        self._break = image_break_token
+        self._end = image_end_token
+
+    def _process_images(self, images: Any, **arguments: Any) -> Any:
+        return super()._process_images(images, **{**arguments, "patch_size": self._merged})
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        height, width = (int(length) // self._merged for length in image_inputs["image_sizes"][image_idx])
+        row = self.image_token * width
+        return self._break.join([row] * height) + self._end
+
+
+class SmolVLMProcessor(Idefics3Processor):
+    """Spells numbers itself. A video is its frames as pictures that are not cut up, each behind its time."""
+
+    def __init__(
+        self, image_processor: Any, tokenizer: Any = None, image_seq_len: int = 169, chat_template: str | None = None
+    ) -> None:
+        super().__init__(image_processor, tokenizer, image_seq_len, chat_template)
+        self.video_token = getattr(tokenizer, "video_token", "<video>")
+
+    def replace_video_token(self, video_inputs: Any, video_idx: int, **_: Any) -> str:
+        metadata = video_inputs["video_metadata"][video_idx]
+        frames = len(metadata.timestamps)
+        hours, minutes, seconds = _clock(metadata.duration)
+        text = f"You are provided the following series of {spelled(frames)} frames from a "
+        text += f"{hours}:{minutes:02d}:{seconds:02d} [H:MM:SS] video.\n"
+        ends = self.fake_image_token
+        picture = f"{ends}{self.global_image_tag}{self.image_token * self.image_seq_len}{ends}"
+        for time in metadata.timestamps:
+            text += f"\nFrame from {int(time // 60):02d}:{int(time % 60):02d}:{picture}"
+        return text + "\n\n"
+
+
+def _clock(seconds: float) -> tuple[int, int, int]:
+    minutes, left = divmod(int(seconds), 60)
+    return *divmod(minutes, 60), left
+
+
+def spelled(number: int) -> str:
+    """In words, below 1,000."""
+    if number < len(_UNITS):
+        return _UNITS[number]
+    if number < 100:
+        tens, units = divmod(number, 10)
+        return _TENS[tens - 2] + (f"-{_UNITS[units]}" if units else "")
+    hundreds, left = divmod(number, 100)
+    return f"{_UNITS[hundreds]} hundred" + (f" and {spelled(left)}" if left else "")
+
+
+class KimiVLProcessor(ProcessorMixin):
+    image_token = "<|media_pad|>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
+        found: str = self.image_token * (patches // self.image_processor.merge_size**2)
+        return found
+
+
+class Ovis25Processor(ProcessorMixin):
+    image_token = "<image>"
+    video_token = "<video>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def of(cls, folder: Path) -> "Ovis25Processor":
+        """As the files of a model say."""
+        vision = ModelFiles(folder).read("config.json").get("vit_config") or {}
+        names = {"hidden_stride": "merge_size"}
+        known = ("patch_size", "hidden_stride", "temporal_patch_size")
+        given = {names.get(name, name): vision[name] for name in known if name in vision}
+        return cls(Ovis25Images.from_pretrained(folder, **given))
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        return self._placeholders(image_inputs["image_grid_thw"][image_idx])
+
+    def replace_video_token(self, video_inputs: Any, video_idx: int, **_: Any) -> str:
+        return self._placeholders(video_inputs["video_grid_thw"][video_idx])
+
+    def _placeholders(self, grid: Any) -> str:
+        found: str = "<|image_pad|>" * (int(grid.prod()) // self.image_processor.merge_size**2 + _OVIS_MARKS)
+        return found
+
+
+class EagleProcessor(ProcessorMixin):
+    """Pictures are told apart by their numbers, of which the template writes one and the prompt has two."""
+
+    image_token = f"<image-{NUMBER}>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        self._tokens = 256
+
+    @classmethod
+    def of(cls, folder: Path) -> "EagleProcessor":
+        """As the files of a model say."""
+        whole = Fields(ModelFiles(folder).read("config.json"))
+        vision = Fields(whole.table("vision_config") or {})
+        images = EagleImages.from_pretrained(folder)
+        if images.pad_during_tiling:
+            raise ValueError("pad_during_tiling is true, expected false")
+        made = cls(images)
+        patches = side_of(vision, "image_size", 224) // side_of(vision, "patch_size", 16)
+        made._tokens = int(patches * whole.positive("downsample_ratio", 0.5)) ** 2
+        return made
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        count = int(image_inputs["num_patches"][image_idx]) * self._tokens
+        return f"<image {NUMBER}><img>{_EAGLE_EMBEDDED * count}</img>"
+
+
+class NemotronVLProcessor(ProcessorMixin):
+    """Tiles as InternVL has them, normed as the model's files say."""
+
+    image_token = "<image>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+        self._tokens = 256
+
+    @classmethod
+    def of(cls, folder: Path) -> "NemotronVLProcessor":
+        """As the files of a model say."""
+        files = ModelFiles(folder)
+        whole = Fields(files.read("config.json"))
+        settings = Fields({**whole.values, **files.read("preprocessor_config.json")})
+        if not settings.flag("use_thumbnail", True):
+            raise ValueError("use_thumbnail is false, expected true")
+        side = side_of(whole, "force_image_size", 512)
+        norms = {f"image_{name}": settings.numbers(f"norm_{name}") for name in ("mean", "std")}
+        made = cls(
+            transformers.GotOcr2ImageProcessorPil(
+                size={"height": side, "width": side},
+                crop_to_patches=True,
+                max_patches=settings.integer("max_num_tiles", 12),
+                **{name: list(values) for name, values in norms.items() if values},
+            )
+        )
+        patch = side_of(Fields(whole.table("vision_config") or {}), "patch_size", 16)
+        made._tokens = int(side // patch * whole.positive("downsample_ratio", 0.5)) ** 2
+        return made
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        count = int(image_inputs["num_patches"][image_idx]) * self._tokens
+        return f"<img>{self.image_token * count}</img>"
+
+
+class LonePictures:
+    """For a model whose pictures stand in no text (CLIP). Its tokenizer is not loaded: what stands for a picture is the
+    picture itself."""
+
+    image_token = ""
+    unused_input_names = ()
+
+    def __init__(self, image_processor: Any) -> None:
+        self.image_processor = image_processor
+
+    @classmethod
+    def get_processor_dict(cls, folder: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {}, {}
+
+    @classmethod
+    def get_attributes(cls) -> list[str]:
+        return ["image_processor"]
+
+    def prepare_inputs_layout(self, images: Any) -> tuple[Any, None]:
+        return images, None
+
+    def _process_images(self, images: Any, **arguments: Any) -> tuple[Any, list[str]]:
+        return self.image_processor(images, **arguments), [""]
+
+    def _merge_kwargs(self, **given: Any) -> dict[str, dict[str, Any]]:
+        return {"images_kwargs": given}
+
+
+class FrameProcessor:
+    """Takes the place of a video processor, which needs torchvision: says what is asked of it to write the text of a
+    video. Frames are made by :mod:`.model_videos`."""
+
+    model_input_names: Final = ()
+
+    def __init__(self, images: Any) -> None:
+        """``images``: the image processor that makes the frames."""
+        self.merge_size: Final = getattr(images, "merge_size", 1)
+        self.temporal_patch_size: Final = getattr(images, "temporal_patch_size", 1)
