@@ -70,7 +70,7 @@ ifdef ARGS
 else
 	@said=$$(mktemp); trap 'rm -f $$said' EXIT; \
 	$(COMPILE) >$$said 2>&1 & compiling=$$!; \
-	$(PYTEST) $(SHARED) --ignore=tests/compile --turn $(TURN); tested=$$?; \
+	$(PYTEST) $(SHARED) --ignore=tests/compile --turn $(TURN) --shuffle $(TURN); tested=$$?; \
 	wait $$compiling; compiled=$$?; echo "==> kernels compile"; cat $$said; exit $$((tested || compiled))
 endif
 
@@ -79,7 +79,7 @@ quick: $(STAMP) ## a minute's worth: protocols, parsing, grammars, scheduler, ca
 
 proof: $(STAMP) ## what takes long: all tests marked so, every kernel case interpreted and compiled, properties on more examples; ARGS=--save-proof-seconds writes down what each file took
 	@echo "==> proof"
-	$(PYTEST) $(SHARED) --ignore=tests/compile -m "proof or sampled or triton" --all-kernels $(ARGS)
+	$(PYTEST) $(SHARED) --ignore=tests/compile -m "proof or sampled or triton" --all-kernels --shuffle $(TURN) $(ARGS)
 	TRITON_INTERPRET=0 $(PYTEST) $(SHARED) --all-kernels tests/compile $(ARGS)
 	$(MAKE) --no-print-directory properties ARGS=
 

@@ -66,6 +66,12 @@ SHARES_CORES = pytest.StashKey[bool]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-kernels", action="store_true", help="run every case of the kernel tests, not a sample")
     parser.addoption(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="interpret a kernel's programs in an order drawn from this seed",
+    )
+    parser.addoption(
         "--turn",
         type=int,
         help=f"run a {SHARES}th of the tests marked `proof`, the one of this number; without it, all of them",

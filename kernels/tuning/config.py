@@ -50,7 +50,7 @@ class Config:
         warps, stages = given.pop("num_warps", self.num_warps), given.pop("num_stages", self.num_stages)
         if given.keys() != self.sizes.keys():
             raise ValueError(f"expected sizes {sorted(self.sizes)}, found {sorted(given)}")
-        return Config(tuple(sorted(given.items())), warps, stages, self.fuse_multiply_add)
+        return _config(warps, stages, self.fuse_multiply_add, **given)
 
 
 @cache  # the same object each time: dictionaries then compare no field

@@ -31,7 +31,6 @@ from stentor.engine.worker.async_compute import LogprobReader
 from stentor.engine.worker.caches import allocate_caches
 from stentor.engine.worker.device_sampler import DeviceSampler, TableWrite
 from stentor.engine.worker.device_step import DeviceStep, RowBuffers
-from stentor.engine.worker.graphs import GraphSize
 from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.staging import Inputs, Shape, staged_bytes, view_inputs
 from stentor.kernels import WholeSpan
@@ -76,7 +75,14 @@ class _Stage:
         self.model = Decoder(spec, context, LENGTH, media_tokens=media_tokens)
         caches = allocate_caches(spec.cache_groups, 64, BLOCK, META, kv)
         self.groups = 1 + max(cache.group for cache in caches)
-        buffers = RowBuffers.make(SLOTS, SLOTS, LENGTH // BLOCK, spec.vocab_size, 63, META, self.groups)
+        tables = torch.zeros((self.groups, SLOTS + 1, LENGTH // BLOCK), dtype=torch.int32, device=META)
+        buffers = RowBuffers(
+            tables=tables,
+            batch_tables=tables[:, :SLOTS],
+            last_token=torch.zeros(SLOTS + 1, dtype=torch.int64, device=META),
+            logits=torch.zeros((SLOTS, spec.vocab_size), device=META),
+            sampled_token_ids=torch.zeros(SLOTS, dtype=torch.int64, device=META),
+        )
         self.sampler = DeviceSampler(spec.vocab_size, SLOTS, META)
         states = None
         if spec.states:
@@ -91,14 +97,13 @@ class _Stage:
     def run(self, shape: Shape, decode_rows: int) -> None:
         inputs, shape = self.inputs(shape)
         with no_waiting():
-            if decode_rows == shape.rows:
-                self.step.whole(inputs, shape, GraphSize(shape.rows))
-            else:
-                longest = 1 + shape.tokens - shape.rows
-                hidden = self.step.forward(
-                    inputs, shape, decode_rows=decode_rows, max_query_len=longest, max_seq_len=LENGTH
-                )
-                self.step.logits(hidden.index_select(0, inputs.logits_indices))
+            if shape.updates:
+                self.step.update_tables(inputs)
+            longest = 1 + shape.tokens - shape.rows
+            hidden = self.step.forward(
+                inputs, shape, decode_rows=decode_rows, max_query_len=longest, max_seq_len=LENGTH
+            )
+            self.step.logits(hidden.index_select(0, inputs.logits_indices))
             self.step.draw(inputs, shape.draws)
 
 

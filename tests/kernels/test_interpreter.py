@@ -12,6 +12,7 @@ import triton.language as tl
 from stentor.kernels.launch import launch
 from stentor.kernels.tuning import Config
 from stentor.tests.kernels.gpu import DEVICE
+from stentor.tests.support.interpreter import shuffled
 
 pytestmark = [
     pytest.mark.triton,
@@ -64,3 +65,38 @@ def test_a_type_is_made_once_for_a_shape(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(tl.core, "validate_block_shape", seen.append)
     assert run([3], [4], torch.int32) == [7, -1, 12]
     assert seen == []
+
+
+@triton.jit
+def follow(x):  # type: ignore[no-untyped-def]
+    """A race: each program reads what the one before it writes."""
+    at = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    tl.store(x + at + 1, tl.load(x + at) + 1)
+
+
+@triton.jit
+def count(x):  # type: ignore[no-untyped-def]
+    at = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(2) + tl.program_id(2)
+    tl.store(x + at, tl.load(x + at) + 1)
+
+
+def followed(seed: int) -> list[int]:
+    x = torch.zeros(13, dtype=torch.int32, device=DEVICE)
+    with shuffled(seed):
+        launch(follow, (4, 3), x, config=Config.of())
+    return x.tolist()
+
+
+def test_a_race_between_programs_shows_in_a_shuffled_order() -> None:
+    assert followed(1) == followed(1)
+    assert followed(1) != followed(2)
+    in_turn = [*range(13)]
+    assert in_turn not in (followed(1), followed(2))
+
+
+def test_each_program_runs_once_in_a_shuffled_order() -> None:
+    x = torch.zeros(24, dtype=torch.int32, device=DEVICE)
+    with shuffled(3):
+        launch(count, (2, 3, 4), x, config=Config.of())
+        launch(count, (24,), x, config=Config.of())
+    assert x.tolist() == [2] * 24

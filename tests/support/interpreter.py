@@ -10,7 +10,9 @@ These are private names of Triton, of the version in ``constraints.txt``; ``test
 when they change.
 """
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -48,3 +50,26 @@ def speed_up() -> None:
     interpreter._get_np_dtype = find_element_type
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=builder.options.debug)
+
+
+@contextmanager
+def shuffled(seed: int) -> Iterator[None]:
+    """Within the block the programs of a launch are interpreted in an order drawn anew for each from ``seed``, where
+    Triton's interpreter takes one after another. What a kernel computes must not depend on it: on a GPU there is no
+    order, and a program that reads what another writes races it."""
+    from triton.runtime import interpreter
+
+    builder, rng = interpreter.interpreter_builder, random.Random(seed)
+    before, kind = (builder.set_grid_dim, builder.set_grid_idx), type(builder)
+    order: list[tuple[int, int, int]] = []
+
+    def draw_order(x: int, y: int, z: int) -> None:
+        kind.set_grid_dim(builder, x, y, z)
+        order[:] = [(i, j, k) for i in range(x) for j in range(y) for k in range(z)]
+        rng.shuffle(order)
+
+    builder.set_grid_dim, builder.set_grid_idx = draw_order, lambda *_: kind.set_grid_idx(builder, *order.pop())
+    try:
+        yield
+    finally:
+        builder.set_grid_dim, builder.set_grid_idx = before
