@@ -471,6 +471,7 @@ def engine_ready(ready: WorkerReady) -> EngineReady:
         ready.groups,
         ready.stream,
         ready.experts,
+        ready.limits.max_num_seqs,
     )
 
 
