@@ -74,6 +74,11 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
             return DONE if report(examine(os.environ, arguments.host, arguments.port), sys.stdout.isatty()) else FAILED
         if arguments.command == "chat":
             return _chat(arguments)
+        if arguments.command == "completion":
+            from .completion import described, script
+
+            print(script(arguments.shell, described(*_build_parser())), end="")
+            return DONE
         config = read_config(_given(arguments), os.environ)
         if arguments.command == "pull":
             return _pull(config)
@@ -101,6 +106,7 @@ def _serve(config: Config, fork_server: ForkServer | None) -> int:
         with listening(config):  # a port in use is told before a model is fetched
             pass
         located = fetch(config)
+        _check_fit(located)
         # keys given by environment stay in this process: the engine and its workers inherit the rest
         for option in OPTIONS:
             if option.kind.secret:
@@ -113,6 +119,13 @@ def _serve(config: Config, fork_server: ForkServer | None) -> int:
             return serve(located, engines, access)
     except StartError as error:
         return _complain(str(error), FAILED)
+
+
+def _check_fit(located: Config) -> None:
+    from ..overload.memory_budget import memory_limit  # late: none of it is needed to know the options
+    from .fit import check_fit, usable_gpus
+
+    check_fit(located.engines(), usable_gpus, memory_limit())
 
 
 def _chat(arguments: argparse.Namespace) -> int:
@@ -172,7 +185,7 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser, commands = _build_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if arguments.command is None:
-        parser.error("expected a command: serve, chat, run-batch, pull, doctor, env, bench or tune")
+        parser.error("expected a command: serve, chat, run-batch, pull, doctor, env, completion, bench or tune")
     if unknown:
         command = commands[arguments.command]
         flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
@@ -201,8 +214,8 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     )
     batch.add_argument("-o", "--output-file", required=True, metavar="FILE", help="answers; those it has are kept")
     pull = subparsers.add_parser("pull", help="fetch models into the cache and print where they are", epilog=footer)
-    subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
-    subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
+    tune = subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
+    bench = subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
     doctor = subparsers.add_parser(
         "doctor", help="say whether there is here what a server needs, and what to do if not"
     )
@@ -212,10 +225,16 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
         "env", help="print versions, CPU, GPU, compiler and paths; or what a model is made of, costs and has room for"
     )
     environment.add_argument("model", metavar="MODEL", nargs="?", help="a folder, a file or a name, as for serve")
+    completion = subparsers.add_parser(
+        "completion",
+        help="print a script that completes commands and options in a shell",
+        epilog="bash and zsh: source <(stentor completion bash); fish: stentor completion fish | source",
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
     _add_options(serve, OPTIONS)
     _add_options(batch, OPTIONS)
     _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))
-    own = {"chat": talk, "doctor": doctor, "env": environment}
+    own = {"chat": talk, "doctor": doctor, "env": environment, "completion": completion, "tune": tune, "bench": bench}
     return parser, {"serve": serve, "run-batch": batch, "pull": pull, **own}
 
 
