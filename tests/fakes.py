@@ -203,7 +203,7 @@ class FakeEngine:
         delay: float = 0.0,
         experts: ExpertShape | None = None,
     ) -> None:
-        self.ready: EngineReady | None = EngineReady(64, 16, max_model_len, [], [], experts=experts)
+        self.ready: EngineReady | None = EngineReady(64, 16, max_model_len, [], [], experts=experts, max_num_seqs=4)
         self.failure: str | None = None
         self.stalled: str | None = None
         self.engine_restarts = 0

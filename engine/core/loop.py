@@ -473,6 +473,7 @@ def engine_ready(ready: WorkerReady) -> EngineReady:
         ready.groups,
         ready.stream,
         ready.experts,
+        ready.limits.max_num_seqs,
     )
 
 

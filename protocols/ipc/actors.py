@@ -205,6 +205,8 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     """See :class:`WorkerReady`, here and in the next two."""
     stream: StreamShape | None = None
     experts: ExpertShape | None = None
+    max_num_seqs: int = 0
+    """Sequences that a step computes at most; 0: not told."""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=False):

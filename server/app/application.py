@@ -106,7 +106,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *embeddings.routes(state.for_embeddings),
             *pooling.routes(state.for_embeddings),
             *scoring.routes(state.for_embeddings),
-            *llama_cpp.routes(state.chat, state.config.engine.worker.max_num_seqs),
+            *llama_cpp.routes(state.chat),
             *generate.routes(state.chat),
             *embed.routes(state.chat, state.for_embeddings),
             *sagemaker.routes(state.for_chat, state.for_embeddings),

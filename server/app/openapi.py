@@ -40,7 +40,7 @@ from ..api.sagemaker import route as sagemaker
 from ..http.error_shapes import ANTHROPIC, LLAMA_CPP, OLLAMA, OPENAI, SHAPES, TEXT_GENERATION, ErrorShape
 from ..http.sse import LINES
 from ..middleware.access_control import AccessControl
-from ..middleware.auth import OPEN_PATHS, AdminRoute
+from ..middleware.auth import AdminRoute, is_open
 from ..overload.request_context import TIMEOUT_HEADER
 
 _REF: Final = "#/components/schemas/{name}"
@@ -174,7 +174,7 @@ class _Writer:
         self._admin = isinstance(route, AdminRoute)
         # pages of other origins are kept out by the keys, where there are any
         self._forbids = self._admin or not keys_required
-        self._guarded = self._admin or (keys_required and route.path not in OPEN_PATHS)
+        self._guarded = self._admin or (keys_required and not is_open(route.path, min(route.methods or ("GET",))))
 
     def write(self, method: str) -> dict[str, Any]:
         operation = self._operation

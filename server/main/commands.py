@@ -74,6 +74,11 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
             return DONE if report(examine(os.environ, arguments.host, arguments.port), sys.stdout.isatty()) else FAILED
         if arguments.command == "chat":
             return _chat(arguments)
+        if arguments.command == "completion":
+            from .completion import described, script
+
+            print(script(arguments.shell, described(*_build_parser())), end="")
+            return DONE
         config = read_config(_given(arguments), os.environ)
         if arguments.command == "pull":
             return _pull(config)
@@ -103,6 +108,7 @@ def _serve(config: Config, fork_server: ForkServer | None) -> int:
         with listening(config):  # a port in use is told before a model is fetched
             pass
         located = fetch(config)
+        _check_fit(located)
         # keys given by environment stay in this process: the engine and its workers inherit the rest
         for option in OPTIONS:
             if option.kind.secret:
@@ -115,6 +121,13 @@ def _serve(config: Config, fork_server: ForkServer | None) -> int:
             return serve(located, engines, access)
     except StartError as error:
         return _complain(str(error), FAILED)
+
+
+def _check_fit(located: Config) -> None:
+    from ..overload.memory_budget import memory_limit  # late: none of it is needed to know the options
+    from .fit import check_fit, usable_gpus
+
+    check_fit(located.engines(), usable_gpus, memory_limit())
 
 
 def _chat(arguments: argparse.Namespace) -> int:
@@ -187,7 +200,8 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser, commands = _build_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if arguments.command is None:
-        parser.error("expected a command: serve, chat, run-batch, pull, precompile, doctor, env, bench or tune")
+        words = "serve, chat, run-batch, pull, precompile, doctor, env, completion, bench or tune"
+        parser.error(f"expected a command: {words}")
     if unknown:
         command = commands[arguments.command]
         flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
@@ -224,8 +238,8 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
         "--capability", type=int, default=90, metavar="N", help="of the GPU: 90 is Hopper, 9.0 (default: %(default)s)"
     )
     ahead.add_argument("--gpu", metavar="NAME", help="as files of block sizes are named, such as nvidia-h200")
-    subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
-    subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
+    tune = subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
+    bench = subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
     doctor = subparsers.add_parser(
         "doctor", help="say whether there is here what a server needs, and what to do if not"
     )
@@ -235,11 +249,17 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
         "env", help="print versions, CPU, GPU, compiler and paths; or what a model is made of, costs and has room for"
     )
     environment.add_argument("model", metavar="MODEL", nargs="?", help="a folder, a file or a name, as for serve")
+    completion = subparsers.add_parser(
+        "completion",
+        help="print a script that completes commands and options in a shell",
+        epilog="bash and zsh: source <(stentor completion bash); fish: stentor completion fish | source",
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
     _add_options(serve, OPTIONS)
     _add_options(batch, OPTIONS)
     _add_options(ahead, OPTIONS)
     _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))
-    own = {"chat": talk, "doctor": doctor, "env": environment}
+    own = {"chat": talk, "doctor": doctor, "env": environment, "completion": completion, "tune": tune, "bench": bench}
     return parser, {"serve": serve, "run-batch": batch, "pull": pull, "precompile": ahead, **own}
 
 

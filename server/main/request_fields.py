@@ -151,7 +151,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         llama_cpp.PARTLY,
     ),
     Request(("/infill",), llama_cpp.LlamaInfillRequest, ("lora",), llama_cpp.IGNORED, llama_cpp.PARTLY),
-    Request(("/generate", "/generate_stream"), hugging_face.GenerateRequest),
+    Request(("/", "/generate", "/generate_stream"), hugging_face.GenerateRequest),
     Request(("/embed",), hugging_face.EmbedInputsRequest),
     Request(("/invocations",), hugging_face.InvocationRequest),
     Request(("/v1/audio/speech",), SpeechRequest, ignored=("instructions",)),

@@ -23,6 +23,7 @@ from .origins import Origins
 
 PROBES: Final = frozenset({"/health", "/ping"})
 OPEN_PATHS: Final = frozenset({*PROBES, *PATHS})
+_READING: Final = frozenset({"GET", "HEAD"})
 
 SECRET_PATHS: Final = frozenset({"/v1/realtime"})
 """WebSockets that a client secret opens."""
@@ -50,6 +51,11 @@ _FOREIGN: Final = _Refusal(
     "Web pages of this origin may not use this server. To let them, start it with --cors-origin and the origin.",
     "origin_not_allowed",
 )
+
+
+def is_open(path: str, method: str) -> bool:
+    """Whether anybody may have it: whatever else a path of the page takes is guarded."""
+    return path in PROBES or (path in PATHS and method in _READING)
 
 
 def caller_of(scope: Scope) -> Caller:
@@ -132,7 +138,7 @@ class RequireKey:
 
     def _refusal(self, scope: Scope, path: str, caller: Caller | None) -> _Refusal | None:
         required = self._keys.required
-        if path in OPEN_PATHS:
+        if is_open(path, scope.get("method", "")):
             return self._host_refusal(scope, caller)
         if caller is None and required:
             return _Refusal(401, f"A valid API key is required: {_HOW}.", "invalid_api_key")

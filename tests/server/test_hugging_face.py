@@ -81,6 +81,15 @@ async def test_a_grammar_is_held() -> None:
     assert all(engine.grammars)
 
 
+async def test_the_bare_address_answers_with_a_list_or_in_events() -> None:
+    state = fake_state(FakeEngine(answer=says("ok")))
+    assert (await post(state, "/", inputs="hi")).json()[0]["generated_text"] == "ok"
+    events = events_of((await post(state, "/", inputs="hi", stream=True)).text)
+    assert json.loads(events[-1])["generated_text"] == "ok"
+    refused = (await post(state, "/", 400, inputs="hi", parameters={"temperature": -1})).json()
+    assert refused["error_type"] == "validation"
+
+
 async def test_a_stream_has_its_own_path_too_and_ends_with_an_error_where_it_fails() -> None:
     events = events_of((await post(fake_state(FakeEngine(answer=says("ok"))), "/generate_stream", inputs="hi")).text)
     assert json.loads(events[-1])["generated_text"] == "ok"

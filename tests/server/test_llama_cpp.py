@@ -113,11 +113,11 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
     async with in_memory(fake_state()) as client:
         props = (await client.get("/props")).json()
         assert props["default_generation_settings"]["n_ctx"] == 512
-        assert (props["model_alias"], props["total_slots"], props["eos_token"]) == ("fake/model", 128, "</s>")
+        assert (props["model_alias"], props["total_slots"], props["eos_token"]) == ("fake/model", 4, "</s>")
         assert props["modalities"] == {"vision": False, "audio": False}
         assert "<assistant>" in props["chat_template"]
         slots = (await client.get("/slots?fail_on_no_slot=1")).json()
-    assert [slot["is_processing"] for slot in slots] == [True] + [False] * 127, "the fake engine runs one"
+    assert [slot["is_processing"] for slot in slots] == [True] + [False] * 3, "the fake engine runs one"
 
 
 @pytest.mark.parametrize(

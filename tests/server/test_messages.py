@@ -137,7 +137,8 @@ async def test_a_conversation_reaches_the_model_as_its_template_has_it() -> None
         ],
     )
     assert prompt_of(engine) == (
-        "<system>Be brief.\nBe kind.\nA reminder.\n<user>one\ntwo\n<assistant>The best answer is ("
+        "<system>Be brief.\nBe kind.\n<user>one\ntwo\n"
+        "<system-reminder>\nA reminder.\n</system-reminder>\n<assistant>The best answer is ("
     )
 
 

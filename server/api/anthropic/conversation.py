@@ -6,7 +6,7 @@ is a field of its message, and neighbours of one role are one message, as Anthro
 
 import json
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from stentor.protocols.anthropic.content import (
     DocumentBlock,
@@ -25,18 +25,41 @@ from stentor.protocols.common.errors import refused, wrong
 
 from .parts import BLOCKS_JOIN, Part, as_parts, block_parts, joined, refused_block
 
+_REMINDER: Final = "<system-reminder>\n{}\n</system-reminder>"
+"""As Claude Code itself writes to models that take no system messages but the first."""
 
-def chat_messages(messages: Sequence[InputMessage]) -> list[dict[str, Any]]:
-    """Those of users and assistants, in order; raises BadRequest naming the block at fault."""
+
+def chat_messages(messages: Sequence[InputMessage]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Texts of the system messages in front, and the conversation; raises BadRequest naming the block at fault.
+
+    A later system message stays in its place as text of the user's turn: many templates refuse one there, and in front
+    it would change the beginning of a prompt that is in the prefix cache.
+    """
     writer = _Writer()
+    in_front: list[str] = []
     for place, message in enumerate(messages):
         where = f"messages[{place}].content"
         if message.role == "user":
             writer.user(message.blocks, where)
         elif message.role == "assistant":
             writer.assistant(message.blocks, where)
+        elif writer.messages:
+            writer.remind(_texts(message.blocks, where))
+        else:
+            in_front += _texts(message.blocks, where)
     writer.end(len(messages) - 1)
-    return writer.messages
+    return in_front, writer.messages
+
+
+def _texts(blocks: Sequence[InputBlock], where: str) -> list[str]:
+    """Raises BadRequest for blocks that are none."""
+    texts = []
+    for index, block in enumerate(blocks):
+        if not isinstance(block, TextBlock):
+            raise wrong(f"{where}[{index}].type", "must be `text`: a system message is text")
+        if block.text:
+            texts.append(block.text)
+    return texts
 
 
 class _Writer:
@@ -46,6 +69,8 @@ class _Writer:
         """Of all calls so far, by id."""
         self._open: set[str] = set()
         """Ids of calls whose results have not come."""
+        self._reminders: list[Part] = []
+        """Texts of system messages that wait for these results."""
 
     def user(self, blocks: Sequence[InputBlock], where: str) -> None:
         if not blocks:
@@ -64,11 +89,16 @@ class _Writer:
                     raise refused_block(block, place)
                 case other:
                     assert_never(other)
-        if parts:
-            # behind the results, wherever the client put it: they answer the calls of the message before
-            self._say("user", parts)
+        # behind the results, wherever the client put it: they answer the calls of the message before
+        self._say_user(parts)
+
+    def remind(self, texts: Sequence[str]) -> None:
+        self._reminders += [_REMINDER.format(text) for text in texts]
+        if not self._open:
+            self._say_user([])
 
     def assistant(self, blocks: Sequence[InputBlock], where: str) -> None:
+        self._say_user([])
         texts, thoughts, calls = [], [], []
         for index, block in enumerate(blocks):
             place = f"{where}[{index}]"
@@ -98,6 +128,12 @@ class _Writer:
         """Raises BadRequest where the conversation ends with calls: the model cannot go on without their results."""
         if self.messages and self.messages[-1].get("tool_calls"):
             raise wrong(f"messages[{last}]", "calls tools; a message of role `user` with their results must follow")
+
+    def _say_user(self, parts: list[Part]) -> None:
+        said = [*self._reminders, *parts]
+        self._reminders = []
+        if said:
+            self._say("user", said)
 
     def _say(self, role: str, parts: list[Part]) -> dict[str, Any]:
         if self.messages and self.messages[-1]["role"] == role:

@@ -1,10 +1,10 @@
 """An Anthropic request as the chat request that means the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, assert_never
 
-from stentor.protocols.anthropic.content import InputMessage, TextBlock
+from stentor.protocols.anthropic.content import TextBlock
 from stentor.protocols.anthropic.request import (
     AnyChoice,
     AutoChoice,
@@ -74,8 +74,8 @@ def in_their_names(body: ConversationFields) -> Iterator[None]:
 
 
 def _conversation(body: ConversationFields) -> dict[str, Any]:
-    messages = chat_messages(body.messages)
-    system = [text for text in (*_system(body.system), *_hoisted(body.messages)) if text]
+    in_front, messages = chat_messages(body.messages)
+    system = [text for text in (*_system(body.system), *in_front) if text]
     if not messages:
         raise wrong("messages", "must hold a message of role `user`")
     prefill = messages[-1]["role"] == "assistant"
@@ -101,20 +101,6 @@ def _conversation(body: ConversationFields) -> dict[str, Any]:
 def _system(system: str | list[TextBlock] | None) -> list[str]:
     texts = [system] if isinstance(system, str) else [block.text for block in system or ()]
     return [text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text for text in texts]
-
-
-def _hoisted(messages: Sequence[InputMessage]) -> list[str]:
-    """Texts of the messages whose role is ``system``, which belong in front. Raises BadRequest for other blocks."""
-    texts = []
-    for place, message in enumerate(messages):
-        if message.role != "system":
-            continue
-        for index, block in enumerate(message.blocks):
-            if not isinstance(block, TextBlock):
-                where = f"messages[{place}].content[{index}]"
-                raise wrong(f"{where}.type", "must be `text`: a system message is text")
-            texts.append(block.text)
-    return texts
 
 
 def _response_format(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``POST /generate`` and ``/generate_stream``: Text Generation Inference."""
+"""``POST /``, ``/generate`` and ``/generate_stream``: Text Generation Inference."""
 
 from contextlib import aclosing
 from functools import partial
@@ -40,6 +40,13 @@ _NAMES: Final = {
 }
 
 OPERATIONS: Final[Operations] = {
+    "POST /": generation(
+        "Complete a prompt, as a list of one (Text Generation Inference)",
+        list[GenerateResponse],
+        GenerateRequest,
+        streams=True,
+        errors=TEXT_GENERATION,
+    ),
     "/generate": generation(
         "Complete a prompt (Text Generation Inference)",
         GenerateResponse,
@@ -59,14 +66,22 @@ OPERATIONS: Final[Operations] = {
 
 def routes(chat: ChatModel) -> list[Route]:
     return [
+        generation_route("/", chat, partial(generate, listed=True)),
         generation_route("/generate", chat, generate),
         generation_route("/generate_stream", chat, partial(generate, streamed=True)),
     ]
 
 
 async def generate(
-    chat: ChatModel, request: Request, content: bytes, context: RequestContext, *, streamed: bool = False
+    chat: ChatModel,
+    request: Request,
+    content: bytes,
+    context: RequestContext,
+    *,
+    streamed: bool = False,
+    listed: bool = False,
 ) -> ASGIApp:
+    """``listed``: as a list, as Hugging Face's hosted models answer."""
     body = decode(generate_decoder, content, chat.limits)
     streamed = streamed or body.stream
     wanted = body.parameters
@@ -93,4 +108,5 @@ async def generate(
         to_frame = partial(error_frame, shape=TEXT_GENERATION)
         return EventStream(job.batches, GenerationStream(shape), bounds=context.bounded, to_frame=to_frame)
     async with aclosing(job.batches):
-        return json_response(await whole_generation(shape, job.batches))
+        whole = await whole_generation(shape, job.batches)
+        return json_response([whole] if listed else whole)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -50,9 +49,6 @@ _NAMES: Final = {
     "logprobs": "n_probs",
 }
 
-_LEAST_SLOTS: Final = 128
-"""That suit a device: on a GPU there are more, which the server is not told."""
-
 OPERATIONS: Final[Operations] = {
     **dict.fromkeys(
         _COMPLETION,
@@ -85,22 +81,13 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-@dataclass(frozen=True)
-class _Served:
-    chat: ChatModel
-    slots: int
-    """Sequences that a step computes at most."""
-
-
-def routes(chat: ChatModel, slots: int) -> list[Route]:
-    """``slots``: sequences that a step computes at most; 0: what suits the device."""
-    served = _Served(chat, slots or _LEAST_SLOTS)
+def routes(chat: ChatModel) -> list[Route]:
     return [
         *(generation_route(path, chat, completion) for path in _COMPLETION),
         generation_route("/infill", chat, infill),
         generation_route("/apply-template", chat, apply_template),
-        Route("/props", partial(props, served), methods=["GET"]),
-        Route("/slots", partial(show_slots, served), methods=["GET"]),
+        Route("/props", partial(props, chat), methods=["GET"]),
+        Route("/slots", partial(show_slots, chat), methods=["GET"]),
     ]
 
 
@@ -132,8 +119,7 @@ async def apply_template(chat: ChatModel, _request: Request, content: bytes, con
     return json_response(LlamaPrompt(await chat.pool.decode(tokens, skip_special_tokens=False)))
 
 
-async def props(served: _Served, _request: Request) -> Response:
-    chat = served.chat
+async def props(chat: ChatModel, _request: Request) -> Response:
     tokenizer, defaults, modalities = chat.pool.tokenizer, chat.defaults, chat.input_modalities
     params = {
         "temperature": defaults.temperature,
@@ -148,7 +134,7 @@ async def props(served: _Served, _request: Request) -> Response:
     return json_response(
         LlamaProps(
             settings,
-            served.slots,
+            _slots(chat),
             name,
             name,
             tokenizer.template_source,
@@ -160,15 +146,20 @@ async def props(served: _Served, _request: Request) -> Response:
     )
 
 
-async def show_slots(served: _Served, request: Request) -> Response:
+async def show_slots(chat: ChatModel, request: Request) -> Response:
     """One for each sequence that a step may compute; which of them are at work is their number alone."""
-    chat = served.chat
     chat.admission.check_available()
-    busy = min(chat.client.stats.running, served.slots)
-    if switch_of(request, "fail_on_no_slot") and busy == served.slots:
+    slots = _slots(chat)
+    busy = min(chat.client.stats.running, slots)
+    if switch_of(request, "fail_on_no_slot") and busy == slots:
         raise Unavailable("No sequence can begin now; requests wait.", "no_slot")
     context = chat.max_model_len or 0
-    return json_response([LlamaSlot(place, context, place < busy) for place in range(served.slots)])
+    return json_response([LlamaSlot(place, context, place < busy) for place in range(slots)])
+
+
+def _slots(chat: ChatModel) -> int:
+    """Sequences that a step computes at most, as the engine settled it; before it is ready, 0."""
+    return 0 if chat.client.ready is None else chat.client.ready.max_num_seqs
 
 
 def _request(body: LlamaFields, prompt: str | list[int]) -> CompletionRequest:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ...http.error_shapes import shape_of
 from ...web import INDEX, PATHS, TEXT_TYPES
 from ..common.described import Operation, Operations
 
@@ -18,6 +19,7 @@ OPERATIONS: Final[Operations] = {
         "The playground: chat and voice in a browser" if name == INDEX else f"File of the playground: {name}",
         str,
         media_type=TEXT_TYPES[name.rpartition(".")[2]].partition(";")[0],
+        errors=shape_of(path, ()),
     )
     for path, name in PATHS.items()
 }

@@ -82,6 +82,10 @@ class ServedModels:
     def chat_model(self, name: str | None, field: str) -> str:
         return self._served(name, "chat", field)
 
+    def same_chat_model(self, one: str, other: str) -> bool:
+        known = self._services.chat.registry
+        return one == other or known.find(one, kind="chat") == known.find(other, kind="chat")
+
     def transcription_model(self, name: str | None, field: str) -> str:
         return self._served(name, "transcription", field)
 

@@ -68,6 +68,9 @@ class Models(Protocol):
     def chat_model(self, name: str | None, field: str) -> str:
         """The served name. Raises BadRequest."""
 
+    def same_chat_model(self, one: str, other: str) -> bool:
+        """Whether two served names mean one model."""
+
     def transcription_model(self, name: str | None, field: str) -> str:
         """The served name. Raises BadRequest, also where nothing hears."""
 
@@ -135,7 +138,8 @@ class SessionRules:
                 )
 
     def _realtime(self, session: RealtimeSession, update: RealtimeUpdate, has_spoken: bool) -> RealtimeSession:
-        if update.model and self.models.chat_model(update.model, "session.model") != session.model:
+        name = self.models.chat_model(update.model, "session.model") if update.model else session.model
+        if not self.models.same_chat_model(name, session.model):
             raise wrong(
                 "session.model",
                 f"is `{session.model}` and stays it; open another connection for another model",

@@ -95,17 +95,46 @@ def test_an_empty_system_is_none() -> None:
         assert conversation(HELLO, system=nothing)[0]["role"] == "user"
 
 
-def test_system_texts_come_first_wherever_they_stood() -> None:
+def test_system_texts_before_the_conversation_are_one_message() -> None:
     said = conversation(
         {"role": "system", "content": "two"},
-        HELLO,
-        {"role": "assistant", "content": "yes"},
         {"role": "system", "content": [text("three", cache_control={"type": "ephemeral"})]},
         HELLO,
         system=[text("one", cache_control={"type": "ephemeral", "ttl": "1h"})],
     )
-    assert said[0] == {"role": "system", "content": "one\ntwo\nthree"}
-    assert [message["role"] for message in said] == ["system", "user", "assistant", "user"]
+    assert said == [{"role": "system", "content": "one\ntwo\nthree"}, {"role": "user", "content": "hello"}]
+
+
+REMINDED = "<system-reminder>\nPlan mode is active.\n</system-reminder>"
+
+
+def test_a_later_system_message_stays_in_its_place_so_that_the_prompt_before_it_stays_cached() -> None:
+    """Claude Code adds them as a conversation goes on: which agents there are, that plan mode began."""
+    before = [
+        user(text("Read the file note.txt")),
+        {"role": "system", "content": "Available agent types for the Agent tool:\n- claude"},
+        assistant(use()),
+        user(result("BANANA-42", is_error=False)),
+        assistant(text("The file says BANANA-42.")),
+    ]
+    plan = {"role": "system", "content": "Plan mode is active."}
+    cached = conversation(*before, user(text("And now?")), system="Be an agent.")
+    said = conversation(*before, user(text("And now?")), plan, system="Be an agent.")
+    assert said[:-1] == cached[:-1]
+    assert said[-1] == {"role": "user", "content": f"And now?\n{REMINDED}"}
+    assert said[1]["content"].endswith("Available agent types for the Agent tool:\n- claude\n</system-reminder>")
+
+
+def test_a_system_message_between_a_call_and_its_result_comes_behind_the_result() -> None:
+    plan = {"role": "system", "content": "Plan mode is active."}
+    said = conversation(HELLO, assistant(use()), plan, user(result("sunny")))
+    assert [message["role"] for message in said] == ["user", "assistant", "tool", "user"]
+    assert said[-1]["content"] == REMINDED
+
+
+def test_a_system_message_at_the_end_is_answered_and_no_prefill_continued() -> None:
+    said = translated(messages=[HELLO, assistant(text("yes")), {"role": "system", "content": "Plan mode is active."}])
+    assert (said.messages[-1]["content"], said.continue_final_message) == (REMINDED, False)
 
 
 def test_neighbours_of_one_role_are_one_message() -> None:

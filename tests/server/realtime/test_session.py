@@ -31,9 +31,12 @@ class Models:
             raise BadRequest(f"`{field}`: nobody is called so.", field)
 
     def chat_model(self, name: str | None, field: str) -> str:
-        if name not in (None, "chat", "alias"):
+        if name not in (None, "chat", "alias", "another"):
             raise BadRequest(f"`{field}`: there is no such model.", field, status=404)
         return name or "chat"
+
+    def same_chat_model(self, one: str, other: str) -> bool:
+        return one == other or {one, other} == {"chat", "alias"}
 
     def language(self, name: str, field: str) -> str:
         if name not in ("en", "de"):
@@ -164,10 +167,14 @@ def test_what_the_server_tells_can_be_sent_back() -> None:
     assert msgspec.to_builtins(realtime(reported)) == reported
 
 
+def test_another_name_of_the_same_model_changes_nothing() -> None:
+    assert realtime({"model": "alias"}).model == "chat"
+
+
 @pytest.mark.parametrize(
     ("update", "param", "code"),
     [
-        ({"model": "alias"}, "session.model", "invalid_value"),
+        ({"model": "another"}, "session.model", "invalid_value"),
         ({"model": "nobody"}, "session.model", None),
         ({"output_modalities": ["text", "audio"]}, "session.output_modalities", "invalid_value"),
         ({"output_modalities": ["video"]}, "session.output_modalities[0]", "invalid_value"),

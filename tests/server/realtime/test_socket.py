@@ -17,6 +17,7 @@ from websockets.typing import Subprotocol
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import RealtimeConfig
+from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.middleware import client_secrets
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.middleware.client_secrets import ClientSecrets
@@ -80,6 +81,17 @@ async def test_browsers_bring_their_key_among_the_subprotocols() -> None:
             with pytest.raises(websockets.exceptions.InvalidStatus, match="401"):
                 async with opened(address, subprotocols=[Subprotocol(name) for name in wrong]):
                     pass
+
+
+async def test_another_name_of_the_model_may_come_in_an_update() -> None:
+    """OpenAI's agents SDK sends the default name of its own, also where the address names the model."""
+    registry = ModelRegistry([ServedModel("chat", ("fake/model", "fake"), patterns=("*",))])
+    async with serving(answering(registry=registry)) as address, opened(address, "?model=fake") as socket:
+        await reported(socket, "session.created")
+        for name in ("gpt-realtime", "fake/model"):
+            await say(socket, type="session.update", session={"type": "realtime", "model": name})
+            (event,) = await reported(socket, "session.updated")
+            assert event["session"]["model"] == "fake"
 
 
 async def test_a_model_of_another_name_is_the_one_that_is_served(caplog: pytest.LogCaptureFixture) -> None:
