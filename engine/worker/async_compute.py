@@ -39,6 +39,8 @@ from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
 MAX_PENDING = 2
 """Steps that may be launched and not finished."""
 
+_FIRST_STALL = 0.25
+"""Seconds for the graphs that the first steps would have run in: until then each of them takes longer."""
 _SPARE_BYTES = 1 << 20
 """Of a staging buffer, for block tables and sampling parameters of rows that enter."""
 
@@ -162,7 +164,7 @@ class AsyncCompute:
         self._staging = Staging(device, staged_bytes(self._largest(rows, tokens)) + _SPARE_BYTES)
         self._pinned = PinnedPool(device)
         self._spare_outputs = deque(device.pinned(rows, torch.int64) for _ in range(MAX_PENDING))
-        budget = StallBudget(graph_stall, clock)
+        budget = StallBudget(graph_stall, clock, _FIRST_STALL)
         self._graphs = StepGraphs(device, graph_sizes, self.warm, self._graph_bodies, budget, clock)
         self._finished_at = 0.0
 

@@ -24,7 +24,7 @@ _BESIDE_PROMPTS: Final = (1, 4, 16, 32, 64, 128, 192, 256)
 """Decode rows of a graph that prompts stand in as well."""
 _TOKENS_A_PROMPT: Final = 16
 """So many tokens of a size hold one more prompt, up to :data:`_MOST_PROMPTS`."""
-_MOST_PROMPTS: Final = 16
+_MOST_PROMPTS: Final = 32
 _FREE_TOKENS: Final = 256
 """A step of so few tokens reads the weights for longer than it multiplies: padding up to here costs little."""
 _MOST_PADDING: Final = 128
@@ -130,20 +130,21 @@ class StallBudget:
     A piece of work cannot be cut: it may start once earlier ones are paid for, and what it took is owed after.
     """
 
-    def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, share: float, clock: Callable[[], float] = time.monotonic, credit: float = 0.0) -> None:
+        """``credit``: seconds that are paid for from the beginning."""
         self._share = share
         self._clock = clock
-        self._owed = 0.0
+        self._owed = -credit
         self._counted = clock()
 
     def wait(self) -> float:
         """Seconds until work may start."""
         now = self._clock()
-        self._owed = max(0.0, self._owed - (now - self._counted) * self._share)
+        self._owed = min(self._owed, max(0.0, self._owed - (now - self._counted) * self._share))
         self._counted = now
         if self._share <= 0.0:
             return math.inf
-        return self._owed / self._share
+        return max(0.0, self._owed) / self._share
 
     def spend(self, seconds: float) -> None:
         """Work took so long, while others waited."""

@@ -59,7 +59,7 @@ def test_graphs_are_few_and_hold_every_step_of_up_to_512_prompt_tokens_with_litt
             assert graph.size.prompt_tokens >= tokens
             assert graph.size.tokens <= max(256, decodes + tokens + 128)
     assert graphs.graph_for(1, 1, 513) is None
-    assert graphs.graph_for(1, 17, 512) is None, "more prompts than any has room for"
+    assert graphs.graph_for(1, 33, 512) is None, "more prompts than any has room for"
 
 
 def test_no_size_is_captured_that_no_step_would_take() -> None:
@@ -83,7 +83,7 @@ def test_fewer_rows_leave_fewer_sizes() -> None:
         (GraphSize(8), 0, 8, 8),
         (GraphSize(0, 5), 1, 2, 5),
         (GraphSize(3, 64), 4, 8, 67),
-        (GraphSize(256, 512), 16, 273, 768),
+        (GraphSize(256, 512), 32, 289, 768),
     ],
     ids=str,
 )
@@ -216,6 +216,21 @@ def test_nothing_is_done_before_it_is_paid_for() -> None:
     captures.clock.now += 0.11
     captures.graphs.advance(busy=True)
     assert captures.log == ["warm 8", "capture 8"]
+
+
+def test_what_is_paid_for_from_the_beginning_is_done_at_once_and_counts_once() -> None:
+    clock = ManualClock()
+    budget = StallBudget(0.1, clock, credit=0.5)
+    waits = []
+    for _ in range(4):
+        waits.append(budget.wait())
+        clock.now += 0.2
+        budget.spend(0.2)
+    assert waits == pytest.approx([0.0, 0.0, 0.0, 0.8])
+    clock.now += 1000.0
+    assert budget.wait() == 0.0
+    budget.spend(0.3)
+    assert budget.wait() == pytest.approx(3.0), "time without work earns nothing"
 
 
 def test_without_a_share_only_an_idle_worker_captures() -> None:
