@@ -132,10 +132,10 @@ class MediaRows:
         for new in plan.new:
             if new.spans or (len(self._words) and np.isin(new.tokens[: new.prompt_len], self._words).any()):
                 self._rows[new.slot] = self._read_row(new)
-        seconds = self._time.begin(plan.rows)
+        seconds = self._time.begin(plan.rows, self._rows)
         if plan.encode:
             began = time.perf_counter()
-            self._encode_all(plan.encode, began + seconds)
+            self._encode_all(plan.encode, None if seconds is None else began + seconds)
             self._time.encoded(time.perf_counter() - began)
 
     def release(self, slots: Sequence[int]) -> None:
@@ -184,12 +184,13 @@ class MediaRows:
         faults, self._faults = self._faults, {}
         return [RowFault(slot, f"the model cannot take the media of the prompt: {why}") for slot, why in faults.items()]
 
-    def _encode_all(self, jobs: Sequence[EncodeJob], until: float) -> None:
-        """``until``, by ``time.perf_counter()``, slices are encoded; the first has a part's time at least."""
+    def _encode_all(self, jobs: Sequence[EncodeJob], until: float | None) -> None:
+        """``until``, by ``time.perf_counter()``, slices are encoded, the first for a part's time at least; None: none
+        are."""
         begun = False
         for job in jobs:
-            left = until - time.perf_counter()
-            if job.sliced and begun and left <= 0:
+            left = 0.0 if until is None else until - time.perf_counter()
+            if job.sliced and (until is None or (begun and left <= 0)):
                 continue
             begun = True
             self._encode(job, max(0.0, left))

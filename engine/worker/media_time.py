@@ -1,6 +1,6 @@
 """How long media may hold up rows that decode: seconds for what is encoded, tokens of prompts that have been."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 from stentor.protocols.ipc.steps import RowStep
@@ -8,10 +8,13 @@ from stentor.protocols.ipc.steps import RowStep
 from ..layers.parts import Pace
 
 _SHARE: Final = 0.2
-"""Of a step that decodes, what media may add to it. Rows find less of what they read in the processor's caches besides,
-and the media process takes a core now and then: on two cores a step takes a third longer in all."""
+"""Of a step that decodes, what a slice may add to it. Rows find less of what they read in the processor's caches
+besides, and the media process takes a core now and then: on two cores a step takes a third longer in all."""
+_PROMPT_SHARE: Final = 0.25
+"""The same of prompts with media. A pass with media costs something of its own, however few their tokens: less time a
+step would be more such steps, and with slices in them longer ones."""
 _BESIDE_PROMPTS: Final = 0.1
-"""The same of a slice in a step that computes prompts too, which take longer than that by themselves."""
+"""The same of a slice in a step that computes prompts of text, which take longer than that by themselves."""
 _ALONE_SECONDS: Final = 0.05
 """Of an encoding beside nobody: who comes meanwhile waits for two such steps."""
 _FIRST_PACE: Final = 0.02
@@ -34,21 +37,25 @@ class MediaTime:
         self._decode = _FIRST_PACE
         """Seconds that a step takes which decodes and nothing else."""
         self._tokens = self._seconds = 0.0
-        """Of prompts beside rows that decode, and what they have added; both fade."""
+        """Of prompts with media beside rows that decode, and what they have added; both fade."""
         self._most = 0.0
         """Tokens of them in one step; fades."""
-        self._prompts = self._decodes = 0
-        """Tokens of prompts, and rows that decode, of this step."""
+        self._prompts = self._texts = self._decodes = 0
+        """Tokens of prompts with media and of others, and rows that decode, of this step."""
         self._encoding = 0.0
 
-    def begin(self, rows: Sequence[RowStep]) -> float:
-        """A step begins with these rows. Returns seconds for what it encodes."""
+    def begin(self, rows: Sequence[RowStep], seeing: Container[int]) -> float | None:
+        """A step begins with these rows, of which those in the slots ``seeing`` have media. Returns seconds for slices
+        of what it encodes; None: none is for this step."""
         self._decodes = sum(row.count == 1 for row in rows)
-        self._prompts = sum(row.count for row in rows if row.count > 1)
+        self._prompts = sum(row.count for row in rows if row.count > 1 and row.slot in seeing)
+        self._texts = sum(row.count for row in rows if row.count > 1) - self._prompts
         self._encoding = 0.0
         if not rows:
             return _ALONE_SECONDS
-        return self._decode * (_BESIDE_PROMPTS if self._prompts else _SHARE)
+        if self._decodes and self._prompts:
+            return None
+        return self._decode * (_BESIDE_PROMPTS if self._prompts or self._texts else _SHARE)
 
     def encoded(self, seconds: float) -> None:
         """So long has the step encoded."""
@@ -60,7 +67,10 @@ class MediaTime:
         if not self._decodes:
             return
         if not self._prompts:
-            self._decode = _FADE * self._decode + (1 - _FADE) * own
+            if not self._texts:
+                self._decode = _FADE * self._decode + (1 - _FADE) * own
+            return
+        if self._texts:  # which cost something, too
             return
         self._tokens = _FADE * self._tokens + self._prompts
         self._seconds = _FADE * self._seconds + max(0.0, own - self._decode)
@@ -68,10 +78,10 @@ class MediaTime:
 
     @property
     def room(self) -> int:
-        """Tokens of prompts with media for which rows that decode wait no longer than for a slice."""
+        """Tokens of prompts with media that add no more than their share to a step that decodes."""
         if not self._tokens:
             return _FIRST_ROOM
         most = _MOST_GROWTH * self._most
         if self._seconds > 0:
-            most = min(most, _SHARE * self._decode * self._tokens / self._seconds)
+            most = min(most, _PROMPT_SHARE * self._decode * self._tokens / self._seconds)
         return max(_LEAST_ROOM, int(most))

@@ -83,7 +83,7 @@ class ModelPass:
         adapters, last = batch.forward.adapter_rows, batch.last
         of_last = rows_among(adapters, last, len(hidden)) if len(last) else None
         return Passed(
-            logits=self.logits(hidden[last], of_last) if len(last) else None,
+            logits=self.logits(hidden.index_select(0, last), of_last) if len(last) else None,
             states=(batch.starts, hidden) if every else None,
             taps=torch.cat(tapped.found, dim=1) if taps else None,
             adapters=adapters,

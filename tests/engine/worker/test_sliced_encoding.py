@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from stentor.engine.worker.media_time import MediaTime
 from stentor.engine.worker.sliced_encoding import SlicedEncoding
 from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.protocols.ipc.steps import EncodeJob, RowStep, StepPlan, StepResult
+from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowSpan, RowStep, StepPlan, StepResult
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.worker.test_media_rows import Served
 
@@ -133,11 +133,18 @@ def _took(seconds: float) -> StepResult:
     return StepResult(0, 0, [], None, [], seconds)
 
 
-def _steps(slots: Sequence[int], encode: Sequence[int], prompt: int = 0) -> StepPlan:
+def _steps(slots: Sequence[int], encode: Sequence[int], prompt: int = 0, *, sees: bool = False) -> StepPlan:
+    """``prompt``: tokens of one of text; ``sees``: beside one with media."""
     rows = [RowStep(slot, 5, 1, [], True) for slot in slots]
     if prompt:
         rows.append(RowStep(len(rows), 0, prompt, [], False))
-    return StepPlan(0, 0, [], [], rows, encode=[EncodeJob(slot, ArenaRef(0, 0), sliced=True) for slot in encode])
+    new = [NewRow(9, [9, 9, 5], 3, _PARAMS, 0, [], spans=[RowSpan(7, 0, 2)])] if sees else []
+    if sees:
+        rows.append(RowStep(9, 0, 2, [], False))
+    return StepPlan(0, 0, [], new, rows, encode=[EncodeJob(slot, ArenaRef(0, 0), sliced=True) for slot in encode])
+
+
+_PARAMS: Final = SamplingParams(max_tokens=1, temperature=0.0)
 
 
 def test_a_slice_is_part_of_a_step_that_decodes_less_beside_prompts_and_more_where_nobody_decodes(
@@ -158,6 +165,9 @@ def test_a_slice_is_part_of_a_step_that_decodes_less_beside_prompts_and_more_whe
     rows.enter(_steps([0, 1], [0], prompt=5))
     assert tower.parts == 2 + 1, "0.01 seconds"
     rows.ended(_took(0.131))
+    rows.enter(_steps([0, 1], [0], sees=True))
+    assert tower.parts == 3, "its media have been encoded, and it takes the time of a slice"
+    rows.ended(_took(0.12))
     rows.enter(_steps([], [0, 1]))
     assert tower.parts == 3 + 4 + 1, "0.05 seconds, of which the second has what is left, a part at least"
     assert rows.ended(_took(0.055)).encoded == []
@@ -167,24 +177,31 @@ def test_a_slice_is_part_of_a_step_that_decodes_less_beside_prompts_and_more_whe
     rows.enter(StepPlan(0, 0, [], [], [], forgotten=[0, 1]))
 
 
-def test_prompts_have_as_many_tokens_as_take_no_longer_than_a_slice() -> None:
+_SEEING: Final = {5}
+"""Slots of rows with media."""
+
+
+def test_prompts_have_as_many_tokens_as_take_their_share_of_a_step() -> None:
     budget = MediaTime()
     assert budget.room == 16, "nothing is known yet"
     steps = _steps([0, 1, 2], []).rows
     for _ in range(100):
-        budget.begin(steps)
+        budget.begin(steps, _SEEING)
         budget.end(0.1)
+    budget.begin([*steps, RowStep(6, 0, 90, [], False)], _SEEING)
+    budget.end(1.0)
+    assert budget.room == 16, "what texts cost is not what media do"
     tokens = budget.room
     taken: list[int] = []
     for _ in range(40):  # 20 tokens beside rows that decode cost nothing, each further one takes 2 ms
-        budget.begin([*steps, RowStep(5, 0, tokens, [], False)])
+        budget.begin([*steps, RowStep(5, 0, tokens, [], False)], _SEEING)
         budget.end(0.1 + 0.002 * max(0, tokens - 20))
         taken.append(tokens)
         tokens = budget.room
     assert max(taken) <= 2 * 40
-    assert tokens == pytest.approx(30, abs=3)
+    assert tokens == pytest.approx(32, abs=3)
     for _ in range(40):
-        budget.begin([*steps, RowStep(5, 0, 6, [], False)])
+        budget.begin([*steps, RowStep(5, 0, 6, [], False)], _SEEING)
         budget.end(0.1 + 0.1 * 6)
     assert budget.room == 4, "no fewer, however slow"
 
@@ -193,12 +210,12 @@ def test_a_step_that_encodes_or_computes_prompts_alone_teaches_nothing_of_decodi
     budget = MediaTime()
     steps = _steps([0, 1], []).rows
     for _ in range(100):
-        budget.begin(steps)
+        budget.begin(steps, _SEEING)
         budget.encoded(0.5)
         budget.end(0.6)
-        budget.begin([RowStep(5, 0, 300, [], False)])
+        budget.begin([RowStep(5, 0, 300, [], False)], _SEEING)
         budget.end(7.0)
-    assert budget.begin(steps) == pytest.approx(0.02, rel=0.01)
+    assert budget.begin(steps, _SEEING) == pytest.approx(0.02, rel=0.01)
     assert budget.room == 16
 
 
