@@ -128,11 +128,12 @@ void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int6
 }
 
 // Weighs N keys for one row that sees [begin, end) of them.
-template <int N, class Weight>
+template <int N, bool FROM_ZERO, class Weight>
 void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const Running& state, int64_t row,
                 Weight* weights) {
     if (softcap > 0) cap<N>(scores, softcap, state.starts[row]);
     if (begin > 0 || end < N) hide<N>(scores, begin, end);
+    if (FROM_ZERO && softcap <= 0) return weigh<N, 1, true>(scores, weights, N, state, row);
     weigh<N, 1>(scores, weights, N, state, row);
 }
 
@@ -143,10 +144,10 @@ void weigh_runs(float* scores, const Tile<T>& tile, int64_t begin, int64_t end, 
     const int64_t first = tile.first_run() * RUN;
     scores += first, weights += first, begin -= first, end -= first;
     switch (tile.runs()) {
-        case 1: return weigh_some<RUN>(scores, begin, end, softcap, state, row, weights);
-        case 2: return weigh_some<2 * RUN>(scores, begin, end, softcap, state, row, weights);
-        case 3: return weigh_some<3 * RUN>(scores, begin, end, softcap, state, row, weights);
-        default: return weigh_some<4 * RUN>(scores, begin, end, softcap, state, row, weights);
+        case 1: return weigh_some<RUN, Kernel::ON_TILES>(scores, begin, end, softcap, state, row, weights);
+        case 2: return weigh_some<2 * RUN, Kernel::ON_TILES>(scores, begin, end, softcap, state, row, weights);
+        case 3: return weigh_some<3 * RUN, Kernel::ON_TILES>(scores, begin, end, softcap, state, row, weights);
+        default: return weigh_some<4 * RUN, Kernel::ON_TILES>(scores, begin, end, softcap, state, row, weights);
     }
 }
 
@@ -160,6 +161,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
     Weight* const weights = scratch.weights.of<Weight>(rows * KEYS);
     bf16* const room = scratch.tile.of<bf16>(Kernel::laid_out(rows, dim));
     state.clear(rows);
+    [[maybe_unused]] typename Kernel::Held held;
     const int32_t* table = c.tables + item.sequence * c.table_width;
     const int64_t start = std::max(first_visible(c, item.position), part * PART);
     const int64_t stop = std::min(end_visible(c, item, item.count - 1), (part + 1) * PART);
@@ -190,9 +192,18 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
             else
                 weigh_runs<Kernel>(from, tile, begin, end, c.softcap, state, row, to);
         };
-        if constexpr (Kernel::ON_TILES)
-            Kernel::score(rows, queries, tile, c.softcap > 0 ? nullptr : state.starts, scores, weigh_row);
-        else
+        if constexpr (Kernel::ON_TILES) {
+            Kernel::score(held, rows, queries, tile, scores, [&](int64_t first, int64_t count, float* from) {
+                if (all && c.softcap <= 0)
+                    by_rows<DEEP>(count, [&](int64_t row, auto deep) {
+                        weigh<KEYS, decltype(deep)::value, true>(from + row * KEYS, weights + (first + row) * KEYS, KEYS,
+                                                                 state, first + row);
+                    });
+                else
+                    for (int64_t row = 0; row < count; ++row) weigh_row(first + row, from + row * KEYS);
+            });
+            Kernel::accumulate(held, rows, weights, tile, state.sums, state.width);
+        } else {
             by_rows<DEEP>(rows, [&](int64_t first, auto deep) {
                 constexpr int R = decltype(deep)::value;
                 const float* const starts = c.softcap > 0 ? ZEROS : state.starts + first;
@@ -200,7 +211,8 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
                 if (all && c.softcap <= 0) return weigh<KEYS, R>(scores, weights + first * KEYS, KEYS, state, first);
                 for (int64_t row = first; row < first + R; ++row) weigh_row(row, scores + (row - first) * KEYS);
             });
-        Kernel::accumulate(rows, weights, tile, state.sums, state.width);
+            Kernel::accumulate(rows, weights, tile, state.sums, state.width);
+        }
     }
 }
 

@@ -54,6 +54,7 @@ static inline vp both(const void* pair) {
 // In products of codes: queries and weights are codes of 16 bits with a scale a row, sums are exact in 32.
 struct Codes {
     using Weight = float;
+    struct Held {};  // while rows meet the tiles of a part: nothing
     static constexpr bool ON_TILES = false;
     static constexpr int64_t SCORED = DEEP;
 

@@ -12,6 +12,7 @@ namespace attention {
 struct Pairs {
     using Weight = bf16;
     using T = bf16;
+    struct Held {};  // while rows meet the tiles of a part: nothing
     static constexpr bool ON_TILES = false;
     static constexpr int64_t SCORED = DEEP;
 

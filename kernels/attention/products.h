@@ -91,6 +91,7 @@ struct Tile {
 template <class T>
 struct Singles {
     using Weight = float;
+    struct Held {};  // while rows meet the tiles of a part: nothing
     static constexpr bool ON_TILES = false;
     static constexpr int64_t SCORED = DEEP;  // rows whose scores are made at once, at most
 

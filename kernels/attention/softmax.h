@@ -138,8 +138,8 @@ static inline bool any_above(vf x, float limit) {
 }
 
 // Turns the scores of R rows over KEYS_HERE keys, not all of them hidden, into weights, and brings their origins,
-// totals and sums up to date; scores and weights of a row are `apart`.
-template <int KEYS_HERE, int R, class Weight>
+// totals and sums up to date; scores and weights of a row are `apart`. FROM_ZERO: scores do not have their start yet.
+template <int KEYS_HERE, int R, bool FROM_ZERO = false, class Weight>
 void weigh(const float* scores, Weight* weights, int64_t apart, const Running& state, int64_t row) {
     constexpr int VECTORS = KEYS_HERE / LANES;
     float *const limits = state.limits + row, *const totals = state.totals + row * LANES;
@@ -147,6 +147,11 @@ void weigh(const float* scores, Weight* weights, int64_t apart, const Running& s
         vf s[VECTORS];
         #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) s[v] = load(scores + r * apart + v * LANES);
+        if constexpr (FROM_ZERO) {
+            const vf start = set1(state.starts[row + r]);
+            #pragma GCC unroll 16
+            for (int v = 0; v < VECTORS; ++v) s[v] += start;
+        }
         vf highest = s[0];
         #pragma GCC unroll 16
         for (int v = 1; v < VECTORS; ++v) highest = vmax(highest, s[v]);

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..activation import ActivationKind
-from ..linear_packed import BLOCK, ActivationFormat, PackedWeight, activation_format_of
+from ..linear_packed import BLOCK, ActivationFormat, PackedWeight, activation_format_of, prepared_stride
 from ..low_rank import AdapterSlots
 from ..moe import ExpertActivation, Router, check_gate, packed_experts
 from .instruction import MAX_PHASES, NONE, Instruction, InstructionStruct, Op, struct_of
@@ -434,7 +434,7 @@ class Program:
         """Bytes that one token's prepared input takes at most, in each area."""
         sizes = [
             [
-                _stride(i.activation_format, i.width) * (1 if i.router is None else i.router.top_k)
+                prepared_stride(i.activation_format, i.width) * (1 if i.router is None else i.router.top_k)
                 for i in self.instructions
                 if i.op in ops
             ]
@@ -474,16 +474,6 @@ class Program:
                 rotary=rotary,
             )
         )
-
-
-def _stride(activation_format: ActivationFormat, width: int) -> int:
-    match activation_format:
-        case "f32":
-            return -(-width * 4 // 64) * 64
-        case "bf16":
-            return -(-width // 32) * 64
-        case "int8":
-            return -(-width // 32) * 64
 
 
 def _check_norm(weight: Tensor, width: int) -> None:

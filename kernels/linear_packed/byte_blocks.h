@@ -90,29 +90,45 @@ __attribute__((always_inline)) static inline void read_scales(const Scaling<KIND
     }
 }
 
+// What the dot products of a block, or of a half of it, start from: it takes the codes' offset out.
+template <int64_t KIND>
+__attribute__((always_inline)) static inline int32_t start_of(const ByteBlock& b, int half) {
+    if constexpr (KIND == Q4) return b.minus8;
+    if constexpr (KIND == Q4M || KIND == Q4Z) return 0;
+    return !has_halves(KIND) ? b.minus128 : half ? b.minus128 - b.half128 : b.half128;
+}
+
+// The sum of a register's outputs with the product of a block, a whole number, and what mins or zeros add.
+template <int64_t KIND>
+__attribute__((always_inline)) static inline vf with_product(vf sum, vf product, const ByteBlock& b, const vf& first,
+                                                             const vf& second) {
+    sum = fma(product * set1(b.scale), first, sum);
+    if constexpr (has_mins(KIND) || has_zeros(KIND)) sum = fma(set1(b.sum), second, sum);
+    return sum;
+}
+
 // The sum of a register's outputs with what a block adds to it: the integer dot products of its codes, or of its halves
-// (`late` is the second's), and the codes that meet its peak.
+// (`late` is the second's), and the codes that meet its peak. What is summed before the scale is exact.
 template <int64_t KIND>
 __attribute__((always_inline)) static inline vf with_block(vf sum, vi dots, vi late, vf code, const ByteBlock& b,
                                                            const vf& first, const vf& second) {
-    const vf dot = to_float(dots);
+    const vf scale = set1(b.scale);
     if constexpr (has_halves(KIND)) {
         const bool early = b.peak_at < 16;
-        vf left = fma(dot, set1(b.scale), set1(b.half128[0]));
-        vf right = fma(to_float(late), set1(b.scale), set1(b.half128[1]));
-        left = fma(code, set1(early ? b.peak : 0.0f), left);
-        right = fma(code, set1(early ? 0.0f : b.peak), right);
-        return fma(right, second, fma(left, first, sum));
-    } else if constexpr (KIND == Q4M || KIND == Q4Z) {
-        sum = fma(fma(code, set1(b.peak), dot * b.scale), first, sum);
-        return fma(set1(b.sum), second, sum);
+        const vf left = fma(code, set1(early ? b.beyond : 0.0f), to_float(dots));
+        const vf right = fma(code, set1(early ? 0.0f : b.beyond), to_float(late));
+        return fma(right * scale, second, fma(left * scale, first, sum));
     } else {
-        const float offset = KIND == Q4 ? b.minus8 : b.minus128;
-        const vf others = fma(dot, set1(b.scale), set1(offset));
-        sum = fma(fma(code, set1(b.peak), others), first, sum);
-        if constexpr (KIND == Q8M || KIND == Q8Z) sum = fma(set1(b.sum), second, sum);
-        return sum;
+        return with_product<KIND>(sum, fma(code, set1(b.beyond), to_float(dots)), b, first, second);
     }
+}
+
+// The sum with what the rest of a peak adds that two digits do not reach: `code` is what meets it.
+template <int64_t KIND>
+__attribute__((always_inline)) static inline vf with_excess(vf sum, vf code, const ByteBlock& b, const vf& first,
+                                                            const vf& second) {
+    constexpr float OFFSET = KIND == Q4 ? 8.0f : KIND == Q4M || KIND == Q4Z || CENTRED ? 0.0f : 128.0f;
+    return fma((code - OFFSET) * b.excess, has_halves(KIND) && b.peak_at >= 16 ? second : first, sum);
 }
 
 // Codes of a kind as products take them: bytes, of which those of eight bits count from 128.
@@ -142,15 +158,27 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scali
             for (int i = 0; i < REGISTERS; ++i) at[t * REGISTERS + i] = tile + i * sizeof(vb);
             read_scales(scaling, t, group, first + t * REGISTERS, second + t * REGISTERS);
         }
+        constexpr bool FROM_START = std::is_same_v<DotSum<EIGHT>, vi>;  // sums of 16 bits have no room for it
         DotSum<EIGHT> low[R][WIDTH] = {}, high[R][WIDTH] = {};
+        if constexpr (FROM_START)
+            for (int r = 0; r < R; ++r)
+                for (int j = 0; j < WIDTH; ++j) {
+                    low[r][j] += start_of<KIND>(from[r][block], 0);
+                    if (HALVES) high[r][j] += start_of<KIND>(from[r][block], 1);
+                }
         add_half<KIND, 0, EIGHT, R, WIDTH>(at, from, block, low);
         add_half<KIND, 1, EIGHT, R, WIDTH>(at, from, block, HALVES ? high : low);
         for (int r = 0; r < R; ++r) {
             const ByteBlock& b = from[r][block];
             for (int j = 0; j < WIDTH; ++j) {
                 const vf code = codes_at_peak<KIND>(at[j], b);
-                acc[r][j] = with_block<KIND>(acc[r][j], total(low[r][j]), total(high[r][j]), code, b, first[j], second[j]);
+                vi dots = total(low[r][j]);
+                if constexpr (!FROM_START && KIND == Q4) dots += start_of<KIND>(b, 0);
+                acc[r][j] = with_block<KIND>(acc[r][j], dots, total(high[r][j]), code, b, first[j], second[j]);
             }
+            if (b.exceeds())
+                for (int j = 0; j < WIDTH; ++j)
+                    acc[r][j] = with_excess<KIND>(acc[r][j], codes_at_peak<KIND>(at[j], b), b, first[j], second[j]);
         }
     }
 }

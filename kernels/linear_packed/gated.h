@@ -69,17 +69,22 @@ static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared
     alignas(64) float both[FEW * APART];
     for (; first < end; first += FEW) {
         const int64_t last = std::min(first + FEW, end);
-        const auto half = [&](const Packed& weight, const float* bias, int64_t tile, int64_t from) {
-            tile += block * (BLOCK / TILE);
-            const Destination to{both + from, APART, of.factors ? nullptr : bias, first * APART + tile * TILE};
-            multiply_tiles(weight, tile, tile + tiles, x, first, last, to);
-            if (of.factors)
-                for (int64_t r = first; r < last; ++r)
-                    weigh_row(both + (r - first) * APART + from, of.factors[r], bias ? bias + tile * TILE : nullptr,
-                              columns);
+        const auto to_half = [&](const float* bias, int64_t tile, int64_t from) {
+            return Destination{both + from, APART, of.factors ? nullptr : bias, first * APART + tile * TILE};
         };
-        half(*of.gate, of.gate_bias, of.gate_tile, 0);
-        if (of.up) half(*of.up, of.up_bias, of.up_tile, BLOCK);
+        const auto weigh_half = [&](const float* bias, int64_t tile, int64_t from) {
+            for (int64_t r = first; r < last; ++r)
+                weigh_row(both + (r - first) * APART + from, of.factors[r], bias ? bias + tile * TILE : nullptr, columns);
+        };
+        const int64_t gate_tile = of.gate_tile + block * (BLOCK / TILE), up_tile = of.up_tile + block * (BLOCK / TILE);
+        const Destination to_gate = to_half(of.gate_bias, gate_tile, 0), to_up = to_half(of.up_bias, up_tile, BLOCK);
+        const Product products[2] = {{*of.gate, gate_tile, gate_tile + tiles, to_gate},
+                                     {of.up ? *of.up : *of.gate, up_tile, up_tile + tiles, to_up}};
+        if (!multiply_on_tiles(products, of.up ? 2 : 1, x, first, last))
+            for (int p = 0; p < (of.up ? 2 : 1); ++p)
+                multiply_tiles(products[p].w, products[p].tile, products[p].last, x, first, last, products[p].to);
+        if (of.factors) weigh_half(of.gate_bias, gate_tile, 0);
+        if (of.factors && of.up) weigh_half(of.up_bias, up_tile, BLOCK);
         add(first, both);
         for (int64_t r = first; r < last; ++r) {
             float* const row = both + (r - first) * APART;

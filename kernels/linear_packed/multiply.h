@@ -17,7 +17,7 @@ constexpr int DEEPEST = 2, WIDEST = 1;
 
 // Rows whose sums a caller keeps in the first-level cache.
 #if defined(STENTOR_AMX)
-constexpr int64_t FEW_ROWS = 64;
+constexpr int64_t FEW_ROWS = 128;
 #else
 constexpr int64_t FEW_ROWS = 4 * DEEPEST;
 #endif
@@ -25,10 +25,16 @@ constexpr int64_t FEW_ROWS = 4 * DEEPEST;
 // The rows that meet weights together: blocks of rows are made of so many.
 static inline int64_t rows_together() { return tiles::form() == tiles::Form::NONE ? DEEPEST : 2 * tiles::ROWS; }
 
-// As multiply_tiles, where the processor's tiles are taken for it, or for others of the kind, whose bits it must have;
-// otherwise false, and nothing is done. native_tiles.cpp
-bool multiply_on_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
-                       const Destination& to);
+// Tiles [tile, last) of a weight, and where their products go.
+struct Product {
+    const Packed& w;
+    int64_t tile, last;
+    const Destination& to;
+};
+
+// As multiply_tiles of each, where the processor's tiles are taken for it, or for others of the kind, whose bits it must
+// have; otherwise false, and nothing counts that is done. native_tiles.cpp
+bool multiply_on_tiles(const Product* products, int64_t count, const Prepared& x, int64_t row, int64_t end);
 
 // Rows [row, end) of x times tiles [tile, last) of w. native_products.cpp
 void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
@@ -49,12 +55,13 @@ struct Cut {
     int64_t row_blocks, rows, tile_blocks, tiles;
 
     Cut(const Packed& w, int64_t row_count, int64_t threads) {
-        constexpr int64_t ROW_BYTES = 512 * 1024, TILE_BYTES = 16 * 1024;
+        constexpr int64_t ROW_BYTES = 512 * 1024, TILE_BYTES = 16 * 1024, TILES_TOGETHER = 8;
         const int64_t all = ceil_div(w.outputs, TILE), bytes = tile_bytes(w.kind, w.inputs);
         const int64_t most = ROW_BYTES / prepared_stride(activation_format_of(w.kind), w.inputs) / DEEPEST * DEEPEST;
         rows = rows_of_block(row_count, std::max<int64_t>(DEEPEST, most), threads);
         row_blocks = ceil_div(row_count, rows);
         tiles = std::max<int64_t>(2, TILE_BYTES / bytes / 2 * 2);
+        if (tiles::form() != tiles::Form::NONE && row_count >= tiles::FROM_ROWS) tiles = std::max(tiles, TILES_TOGETHER);
         while (tiles > 2 && row_blocks * ceil_div(all, tiles) < 4 * threads) tiles -= 2;
         tile_blocks = ceil_div(all, tiles);
     }

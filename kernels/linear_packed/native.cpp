@@ -278,6 +278,11 @@ STENTOR_EXPORT int64_t stentor_packed_activation_format(int64_t kind) {
     return (int64_t)activation_format_of(kind);
 }
 
+// Bytes of one prepared row of `inputs` in an ActivationFormat.
+STENTOR_EXPORT int64_t stentor_prepared_stride(int64_t format, int64_t inputs) {
+    return prepared_stride((ActivationFormat)format, inputs);
+}
+
 // Rows [first, first + count) from plain ones of the weight's own element, `stride` elements apart.
 STENTOR_EXPORT void stentor_pack_plain(const Packed* w, const uint8_t* from, int64_t stride, int64_t first,
                                        int64_t count, int64_t threads) {

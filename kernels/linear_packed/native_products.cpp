@@ -121,7 +121,8 @@ static void of_groups(const Packed& w, int64_t tile, int64_t last, const Prepare
 
 void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
                     const Destination& to) {
-    if (multiply_on_tiles(w, tile, last, x, row, end, to)) return;
+    const Product product{w, tile, last, to};
+    if (multiply_on_tiles(&product, 1, x, row, end)) return;
     switch (w.kind) {
         case F32: return range<F32, float>(w, tile, last, x, row, end, to);
         case BF16: return range<BF16, float>(w, tile, last, x, row, end, to);

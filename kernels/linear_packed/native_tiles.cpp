@@ -21,7 +21,7 @@ using namespace tiles;
 constexpr int64_t MOST_ROWS = 2 * ROWS;
 constexpr int64_t PAIR_BYTES = PAIRS * BYTES;      // of weights of bfloat16 that an instruction takes
 constexpr int64_t STRETCH_BYTES = 48 * 1024;       // of such weights that many rows meet one after the other
-constexpr int64_t STRETCH_BLOCKS = 32;             // of codes, the same; they stand unpacked on the stack
+constexpr int64_t STRETCH_BLOCKS = 20;             // of codes, at most, the same; they stand unpacked on the stack
 constexpr int64_t BYTES_OF_CODES = BLOCK * TILE;   // of a block, one to a byte
 
 // What a kernel call has: up to 32 rows and two tiles.
@@ -43,16 +43,20 @@ struct Sums {
             for (int64_t j = 0; j < area.tiles * TILE; j += LANES)
                 store(of[r] + j, sums_so_far(to, area.row + r, area.tile * TILE + j, outputs));
     }
+    // UNSIGNED: a sum that is zero has no sign.
+    template <bool UNSIGNED>
     void write(const Destination& to, const Area& area, int64_t outputs, bool last) const {
         for (int64_t r = 0; r < area.count; ++r)
-            for (int64_t j = 0; j < area.tiles * TILE; j += LANES)
-                put(to, area.row + r, area.tile * TILE + j, outputs, load(of[r] + j), last);
+            for (int64_t j = 0; j < area.tiles * TILE; j += LANES) {
+                const vf sum = load(of[r] + j);
+                put(to, area.row + r, area.tile * TILE + j, outputs, UNSIGNED ? sum + 0.0f : sum, last);
+            }
     }
 };
 
 // Tile number A: up to 16 rows from `row` on, the bytes [at, at + n) of each, and zeros up to `width`.
 template <class Tiles, int A>
-void load_inputs(const Prepared& x, int64_t row, int64_t count, int64_t at, int64_t n, int64_t width) {
+__attribute__((always_inline)) inline void load_inputs(const Prepared& x, int64_t row, int64_t count, int64_t at, int64_t n, int64_t width) {
     if (!x.index && n == width) return Tiles::template load<A>(x.at(row) + at, x.stride);
     alignas(64) uint8_t some[ROWS][BYTES];
     for (int64_t r = 0; r < count; ++r) {
@@ -89,51 +93,63 @@ void load_pairs(const Brain& of, int64_t tile, int64_t chunk, bool streams) {
 }
 
 // The chunks [begin, end) of 16 pairs.
-template <class Tiles>
+template <class Tiles, bool DEEP, bool WIDE>
 void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, bool streams) {
     Sums sums;
-    const bool last = end * PAIRS >= of.pairs(), deep = area.deep(), wide = area.wide();
-    if (begin == 0)
-        std::memset(sums.of, 0, sizeof sums.of);
-    else
+    if (begin == 0) {
+        Tiles::template zero<0>();
+        if (WIDE) Tiles::template zero<1>();
+        if (DEEP) Tiles::template zero<2>();
+        if (DEEP && WIDE) Tiles::template zero<3>();
+    } else {
         sums.read(of.to, area, of.w.outputs);
-    Tiles::template load<0>(sums.of[0], Sums::STRIDE);
-    if (wide) Tiles::template load<1>(sums.of[0] + TILE, Sums::STRIDE);
-    if (deep) Tiles::template load<2>(sums.of[ROWS], Sums::STRIDE);
-    if (deep && wide) Tiles::template load<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
+        Tiles::template load<0>(sums.of[0], Sums::STRIDE);
+        if (WIDE) Tiles::template load<1>(sums.of[0] + TILE, Sums::STRIDE);
+        if (DEEP) Tiles::template load<2>(sums.of[ROWS], Sums::STRIDE);
+        if (DEEP && WIDE) Tiles::template load<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
+    }
     for (int64_t chunk = begin; chunk < end; ++chunk) {
         const int64_t at = chunk * BYTES, n = std::min(BYTES, of.w.inputs * 2 - at);
-        load_inputs<Tiles, 4>(of.x, area.row, std::min(area.count, ROWS), at, n, BYTES);
+        load_inputs<Tiles, 4>(of.x, area.row, DEEP ? ROWS : area.count, at, n, BYTES);
         load_pairs<Tiles, 6>(of, area.tile, chunk, streams);
         Tiles::template add_bf16<0, 4, 6>();
-        if (wide) {
+        if (WIDE) {
             load_pairs<Tiles, 7>(of, area.tile + 1, chunk, streams);
             Tiles::template add_bf16<1, 4, 7>();
         }
-        if (!deep) continue;
+        if (!DEEP) continue;
         load_inputs<Tiles, 5>(of.x, area.row + ROWS, area.count - ROWS, at, n, BYTES);
         Tiles::template add_bf16<2, 5, 6>();
-        if (wide) Tiles::template add_bf16<3, 5, 7>();
+        if (WIDE) Tiles::template add_bf16<3, 5, 7>();
     }
     Tiles::template store<0>(sums.of[0], Sums::STRIDE);
-    if (wide) Tiles::template store<1>(sums.of[0] + TILE, Sums::STRIDE);
-    if (deep) Tiles::template store<2>(sums.of[ROWS], Sums::STRIDE);
-    if (deep && wide) Tiles::template store<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
+    if (WIDE) Tiles::template store<1>(sums.of[0] + TILE, Sums::STRIDE);
+    if (DEEP) Tiles::template store<2>(sums.of[ROWS], Sums::STRIDE);
+    if (DEEP && WIDE) Tiles::template store<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
+    const bool last = end * PAIRS >= of.pairs();
     if (last)
-        for (auto& row : sums.of)
-            for (float& sum : row) sum += 0.0f;
-    sums.write(of.to, area, of.w.outputs, last);
+        sums.write<true>(of.to, area, of.w.outputs, true);
+    else
+        sums.write<false>(of.to, area, of.w.outputs, false);
 }
 
 template <class Tiles>
-void brain_tiles(const Brain& of, int64_t tile, int64_t tiles, int64_t first, int64_t end) {
+void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, bool streams) {
+    if (area.deep())
+        return area.wide() ? brain_area<Tiles, true, true>(of, area, begin, end, streams)
+                           : brain_area<Tiles, true, false>(of, area, begin, end, streams);
+    area.wide() ? brain_area<Tiles, false, true>(of, area, begin, end, streams)
+                : brain_area<Tiles, false, false>(of, area, begin, end, streams);
+}
+
+template <class Tiles>
+void brain_tiles(Shaped<Tiles>& shaped, const Brain& of, int64_t tile, int64_t tiles, int64_t first, int64_t end) {
     const int64_t chunks = ceil_div(of.pairs(), PAIRS);
     const int64_t most = end - first <= MOST_ROWS ? chunks : std::max<int64_t>(1, STRETCH_BYTES / PAIR_BYTES);
-    int64_t shaped = 0;
     for (int64_t begin = 0; begin < chunks; begin += most)
         for (int64_t row = first; row < end; row += MOST_ROWS) {
             const Area area{row, std::min(MOST_ROWS, end - row), tile, tiles};
-            if (area.count != shaped) configure_area<Tiles>(shaped = area.count, BYTES);
+            shaped.take(area.count);
             brain_area<Tiles>(of, area, begin, std::min(begin + most, chunks), row == first);
         }
 }
@@ -190,18 +206,26 @@ void brain(const Brain& of, int64_t tile, int64_t last, int64_t row, int64_t end
         for (; tile < last; ++tile) few_brain_rows<1>(of, tile, row, end);
         return;
     }
-    const Configured<Tiles> configured;
-    for (; tile < last; tile += 2) brain_tiles<Tiles>(of, tile, std::min<int64_t>(2, last - tile), row, end);
+    Shaped<Tiles> shaped;
+    for (; tile < last; tile += 2) brain_tiles<Tiles>(shaped, of, tile, std::min<int64_t>(2, last - tile), row, end);
 }
 
 // ---- codes
 
-// Of eight bits they count from 128: where the scales take that out again, they are unsigned.
+// Codes of four bits stand twice, as they are and times 16: a row of a tile has both digits of a block's inputs, so that
+// one product has the peak too.
 template <int64_t KIND>
-constexpr bool UNSIGNED = eight_bits(KIND) && !CENTRED;
+constexpr bool TWO_DIGITS = four_bits(KIND) && !has_table(KIND);
+// Codes of eight bits count from 128: where the scales take that out again, they are unsigned.
+template <int64_t KIND>
+constexpr bool UNSIGNED = TWO_DIGITS<KIND> ? KIND != Q4 : !CENTRED;
 // Or they lie as tiles take them already.
 template <int64_t KIND>
 constexpr bool AS_THEY_LIE = !four_bits(KIND) && !CENTRED;
+
+// Inputs, of a byte, of a product; of the whole block, or of a half.
+template <int64_t KIND>
+constexpr int64_t INPUTS = TWO_DIGITS<KIND> ? 2 * BLOCK : has_halves(KIND) ? BLOCK / 2 : BLOCK;
 
 template <int64_t KIND>
 void unpack_block(const uint8_t* from, uint8_t* to) {
@@ -210,8 +234,14 @@ void unpack_block(const uint8_t* from, uint8_t* to) {
         for (int v = 0; v < 4; ++v)
             for (int i = 0; i < REGISTERS; ++i) {
                 vb codes = codes_of<KIND, HALF>(from + i * sizeof(vb), v);
-                if (eight_bits(KIND) && CENTRED) codes ^= 0x80;
-                std::memcpy(to + VECTOR * (4 * HALF + v) + i * sizeof(vb), &codes, sizeof codes);
+                if (!TWO_DIGITS<KIND> && CENTRED) codes ^= 0x80;
+                if (KIND == Q4) codes -= 8;
+                uint8_t* const at = to + VECTOR * (4 * HALF + v) + i * sizeof(vb);
+                std::memcpy(at, &codes, sizeof codes);
+                if constexpr (TWO_DIGITS<KIND>) {
+                    const vb large = (vb)((vs)codes << 4) & (uint8_t)-DIGIT;
+                    std::memcpy(at + BYTES_OF_CODES, &large, sizeof large);
+                }
             }
     };
     half(std::integral_constant<int, 0>());
@@ -226,177 +256,299 @@ void add_codes() {
         Tiles::template add_signed<C, A, B>();
 }
 
-// Whole numbers, as tiles leave them: of the first and the second tile of rows, or half of a block.
+template <class Tiles, bool UNSIGNED_CODES, int C, int A, int B>
+void put_codes() {
+    Tiles::template zero<C>();
+    add_codes<Tiles, UNSIGNED_CODES, C, A, B>();
+}
+
+// Whole numbers, as tiles leave them, of some blocks: of the first and the second tile of rows, or half of a block.
+constexpr int64_t TOGETHER = 4;  // blocks
 struct Dots {
-    alignas(64) int32_t of[2][ROWS][2 * TILE];
+    alignas(64) int32_t of[TOGETHER][2][ROWS][2 * TILE];
+
+    static constexpr int64_t STRIDE = 2 * TILE * sizeof(int32_t);
 };
 
-// The dot products of a block: of the first and the second 16 rows, or of each half of a block for 16 rows.
+// The dot products of a block of up to 32 rows. What the block before has left in the second weight's tiles is stored
+// meanwhile, for a product takes longer than the instruction: `before` is where, or null.
 template <class Tiles, int64_t KIND>
-void dots_of_block(const Prepared& x, const Area& area, int64_t block, const uint8_t* const* codes, Dots& dots) {
-    constexpr bool HALVES = has_halves(KIND), PLAIN = UNSIGNED<KIND>;
-    constexpr int64_t WIDTH = HALVES ? BLOCK / 2 : BLOCK;  // inputs, of a byte, of a product
-    const int64_t at = block * (int64_t)sizeof(ByteBlock), stride = sizeof(dots.of[0][0]);
-    load_inputs<Tiles, 4>(x, area.row, std::min(area.count, ROWS), at, WIDTH, WIDTH);
+void dots_of_block(const Prepared& x, const Area& area, int64_t block, const uint8_t* const* codes,
+                   int32_t (*before)[ROWS][2 * TILE], int32_t (*to)[ROWS][2 * TILE]) {
+    constexpr bool PLAIN = UNSIGNED<KIND>;
+    constexpr int64_t N = INPUTS<KIND>;
+    const int64_t at = block * (int64_t)sizeof(ByteBlock);
+    const bool deep = area.deep(), wide = area.wide();
+    load_inputs<Tiles, 4>(x, area.row, std::min(area.count, ROWS), at, N, N);
+    if (deep) load_inputs<Tiles, 5>(x, area.row + ROWS, area.count - ROWS, at, N, N);
     Tiles::template load<6>(codes[0], VECTOR);
-    Tiles::template zero<0>();
-    add_codes<Tiles, PLAIN, 0, 4, 6>();
-    Tiles::template store<0>(dots.of[0][0], stride);
-    if (area.wide()) {
-        Tiles::template load<7>(codes[1], VECTOR);
-        Tiles::template zero<1>();
-        add_codes<Tiles, PLAIN, 1, 4, 7>();
-        Tiles::template store<1>(dots.of[0][0] + TILE, stride);
+    if (before && wide) Tiles::template store<1>(before[0][0] + TILE, Dots::STRIDE);
+    put_codes<Tiles, PLAIN, 0, 4, 6>();
+    if (deep) {
+        if (before && wide) Tiles::template store<3>(before[1][0] + TILE, Dots::STRIDE);
+        put_codes<Tiles, PLAIN, 2, 5, 6>();
     }
-    if (HALVES) {
-        load_inputs<Tiles, 5>(x, area.row, area.count, at + WIDTH, WIDTH, WIDTH);
-        Tiles::template load<6>(codes[0] + WIDTH * TILE, VECTOR);
-        if (area.wide()) Tiles::template load<7>(codes[1] + WIDTH * TILE, VECTOR);
-    } else {
-        if (!area.deep()) return;
-        load_inputs<Tiles, 5>(x, area.row + ROWS, area.count - ROWS, at, WIDTH, WIDTH);
-    }
-    Tiles::template zero<2>();
-    add_codes<Tiles, PLAIN, 2, 5, 6>();
-    Tiles::template store<2>(dots.of[1][0], stride);
-    if (area.wide()) {
-        Tiles::template zero<3>();
-        add_codes<Tiles, PLAIN, 3, 5, 7>();
-        Tiles::template store<3>(dots.of[1][0] + TILE, stride);
+    if (wide) Tiles::template load<7>(codes[1], VECTOR);
+    Tiles::template store<0>(to[0][0], Dots::STRIDE);
+    if (wide) put_codes<Tiles, PLAIN, 1, 4, 7>();
+    if (deep) Tiles::template store<2>(to[1][0], Dots::STRIDE);
+    if (wide && deep) put_codes<Tiles, PLAIN, 3, 5, 7>();
+}
+
+// Those of each half of a block, for up to 16 rows.
+template <class Tiles, int64_t KIND>
+void dots_of_halves(const Prepared& x, const Area& area, int64_t block, const uint8_t* const* codes,
+                    int32_t (*to)[ROWS][2 * TILE]) {
+    constexpr bool PLAIN = UNSIGNED<KIND>;
+    constexpr int64_t N = INPUTS<KIND>;
+    const int64_t at = block * (int64_t)sizeof(ByteBlock);
+    load_inputs<Tiles, 4>(x, area.row, area.count, at, N, N);
+    load_inputs<Tiles, 5>(x, area.row, area.count, at + N, N, N);
+    for (int64_t t = 0; t < area.tiles; ++t) {
+        Tiles::template load<6>(codes[t], VECTOR);
+        Tiles::template load<7>(codes[t] + N * TILE, VECTOR);
+        put_codes<Tiles, PLAIN, 0, 4, 6>();
+        put_codes<Tiles, PLAIN, 2, 5, 7>();
+        Tiles::template store<0>(to[0][0] + t * TILE, Dots::STRIDE);
+        Tiles::template store<2>(to[1][0] + t * TILE, Dots::STRIDE);
     }
 }
 
-// What a block adds to the sums of an area, tile number t of it.
-template <int64_t KIND, class Scale>
-void add_scaled(const Packed& w, const Prepared& x, const Area& area, int64_t t, int64_t block, const uint8_t* packed,
-                const Dots& dots, Sums& sums) {
-    vf first[REGISTERS], second[REGISTERS];
-    read_scales(Scaling<KIND, Scale>(w, area.tile), t, block / w.shared, first, second);
+// The dot products of `count` blocks, whose codes lie at codes[t] + j * apart.
+template <class Tiles, int64_t KIND>
+void dots_of_blocks(const Prepared& x, const Area& area, int64_t block, int64_t count, const uint8_t* const* codes,
+                    int64_t apart, Dots& dots) {
+    for (int64_t j = 0; j < count; ++j) {
+        const uint8_t* const at[2] = {codes[0] + j * apart, codes[1] + j * apart};
+        if constexpr (has_halves(KIND))
+            dots_of_halves<Tiles, KIND>(x, area, block + j, at, dots.of[j]);
+        else
+            dots_of_block<Tiles, KIND>(x, area, block + j, at, j ? dots.of[j - 1] : nullptr, dots.of[j]);
+    }
+    if (has_halves(KIND) || !area.wide()) return;
+    Tiles::template store<1>(dots.of[count - 1][0][0] + TILE, Dots::STRIDE);
+    if (area.deep()) Tiles::template store<3>(dots.of[count - 1][1][0] + TILE, Dots::STRIDE);
+}
+
+// What G blocks from number `block` on, the `j`th of those in `dots`, add to the sums of an area of T tiles; their codes
+// lie at packed[t].
+template <int64_t KIND, class Scale, int G, int T>
+void add_scaled(const Packed& w, const Prepared& x, const Area& area, int64_t block, int64_t j,
+                const uint8_t* const* packed, const Dots& dots, Sums& sums) {
+    constexpr int WIDTH = T * REGISTERS;
+    vf first[G][WIDTH], second[G][WIDTH];
+    const Scaling<KIND, Scale> scaling(w, area.tile);
+    for (int g = 0; g < G; ++g)
+        for (int t = 0; t < T; ++t)
+            read_scales(scaling, t, (block + g) / w.shared, first[g] + t * REGISTERS, second[g] + t * REGISTERS);
     for (int64_t r = 0; r < area.count; ++r) {
-        const ByteBlock& b = ((const ByteBlock*)x.at(area.row + r))[block];
-        const int32_t *const low = dots.of[r / ROWS][r % ROWS], *const late = dots.of[1][r % ROWS];
-        for (int i = 0; i < REGISTERS; ++i) {
-            const int64_t at = t * TILE + i * LANES;
-            const vf code = codes_at_peak<KIND>(packed + i * sizeof(vb), b);
-            vi high = {};
-            if constexpr (has_halves(KIND)) high = load_as<vi>(late + at);
-            float* const sum = sums.of[r] + at;
-            store(sum, with_block<KIND>(load(sum), load_as<vi>(low + at), high, code, b, first[i], second[i]));
+        const ByteBlock* const b = (const ByteBlock*)x.at(area.row + r) + block;
+        vf sum[WIDTH];
+        #pragma GCC unroll 8
+        for (int i = 0; i < WIDTH; ++i) sum[i] = load(sums.of[r] + i * LANES);
+        #pragma GCC unroll 8
+        for (int g = 0; g < G; ++g) {
+            const int32_t* const low = dots.of[j + g][has_halves(KIND) ? 0 : r / ROWS][r % ROWS];
+            #pragma GCC unroll 8
+            for (int i = 0; i < WIDTH; ++i) {
+                const vi dot = load_as<vi>(low + i * LANES);
+                if constexpr (TWO_DIGITS<KIND>) {
+                    sum[i] = with_product<KIND>(sum[i], to_float(dot), b[g], first[g][i], second[g][i]);
+                } else {
+                    const uint8_t* const codes = packed[i / REGISTERS] + g * bytes_of_block(KIND);
+                    const vf code = codes_at_peak<KIND>(codes + i % REGISTERS * sizeof(vb), b[g]);
+                    vi late = {};
+                    if constexpr (has_halves(KIND))
+                        late = load_as<vi>(dots.of[j + g][1][r] + i * LANES) + start_of<KIND>(b[g], 1);
+                    sum[i] = with_block<KIND>(sum[i], dot + start_of<KIND>(b[g], 0), late, code, b[g], first[g][i],
+                                              second[g][i]);
+                }
+            }
+            if (b[g].exceeds())
+                for (int i = 0; i < WIDTH; ++i) {
+                    const uint8_t* const codes = packed[i / REGISTERS] + g * bytes_of_block(KIND);
+                    const vf code = codes_at_peak<KIND>(codes + i % REGISTERS * sizeof(vb), b[g]);
+                    sum[i] = with_excess<KIND>(sum[i], code, b[g], first[g][i], second[g][i]);
+                }
         }
+        #pragma GCC unroll 8
+        for (int i = 0; i < WIDTH; ++i) store(sums.of[r] + i * LANES, sum[i]);
     }
 }
 
 // Codes of a stretch of blocks, as tiles take them.
-using Unpacked = uint8_t[2][STRETCH_BLOCKS][BYTES_OF_CODES];
+template <int64_t KIND>
+constexpr int64_t BYTES_UNPACKED = BYTES_OF_CODES * (TWO_DIGITS<KIND> ? 2 : 1);
+template <int64_t KIND>
+using Unpacked = uint8_t[2][STRETCH_BLOCKS][BYTES_UNPACKED<KIND>];
+
+// Up to two tiles of a weight, and where their products go.
+struct Pair {
+    const Packed* w;
+    int64_t tile, tiles;
+    const Destination* to;
+};
+
+// Pairs that meet rows together: these stay in the first-level cache from one to the next, some blocks at a time.
+constexpr int64_t MOST_PAIRS = 4;
 
 template <class Tiles, int64_t KIND, class Scale>
-void code_area(const Packed& w, const Prepared& x, const Area& area, int64_t begin, int64_t end, const Unpacked& unpacked,
-               const Destination& to) {
-    Sums sums;
-    const bool last = end == ceil_div(w.inputs, BLOCK);
-    if (begin == 0)
-        std::memset(sums.of, 0, sizeof sums.of);
-    else
-        sums.read(to, area, w.outputs);
-    for (int64_t block = begin; block < end; ++block) {
-        const uint8_t *packed[2], *codes[2];
-        for (int64_t t = 0; t < area.tiles; ++t) {
-            packed[t] = w.codes + (area.tile + t) * tile_bytes(KIND, w.inputs) + block * bytes_of_block(KIND);
-            codes[t] = AS_THEY_LIE<KIND> ? packed[t] : unpacked[t][block - begin];
-        }
-        Dots dots;
-        dots_of_block<Tiles, KIND>(x, area, block, codes, dots);
-        for (int64_t t = 0; t < area.tiles; ++t)
-            add_scaled<KIND, Scale>(w, x, area, t, block, packed[t], dots, sums);
+void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row, int64_t rows, int64_t begin,
+               int64_t end, const Unpacked<KIND>* unpacked) {
+    Sums sums[MOST_PAIRS];
+    Dots dots;
+    const auto area_of = [&](const Pair& pair) { return Area{row, rows, pair.tile, pair.tiles}; };
+    const bool last = end == ceil_div(pairs[0].w->inputs, BLOCK);
+    for (int64_t p = 0; p < count; ++p) {
+        if (begin == 0)
+            std::memset(sums[p].of, 0, sizeof sums[p].of);
+        else
+            sums[p].read(*pairs[p].to, area_of(pairs[p]), pairs[p].w->outputs);
     }
-    if (KIND == NVFP4 && last)
-        for (int64_t r = 0; r < area.count; ++r)
-            for (int64_t i = 0; i < area.tiles * TILE; ++i) sums.of[r][i] *= w.factors[area.tile * TILE + i];
-    sums.write(to, area, w.outputs, last);
+    for (int64_t block = begin; block < end; block += TOGETHER) {
+        const int64_t blocks = std::min(TOGETHER, end - block);
+        for (int64_t p = 0; p < count; ++p) {
+            const Packed& w = *pairs[p].w;
+            const Area area = area_of(pairs[p]);
+            const uint8_t *packed[2], *codes[2];
+            for (int64_t t = 0; t < 2; ++t) {
+                const int64_t mine = std::min(t, area.tiles - 1);
+                packed[t] = w.codes + (area.tile + mine) * tile_bytes(KIND, w.inputs) + block * bytes_of_block(KIND);
+                codes[t] = AS_THEY_LIE<KIND> ? packed[t] : unpacked[p][mine][block - begin];
+            }
+            constexpr int64_t APART = AS_THEY_LIE<KIND> ? bytes_of_block(KIND) : BYTES_UNPACKED<KIND>;
+            dots_of_blocks<Tiles, KIND>(x, area, block, blocks, codes, APART, dots);
+            const auto add = [&](auto of, int64_t j) {
+                constexpr int G = decltype(of)::value;
+                const uint8_t* const at[2] = {packed[0] + j * bytes_of_block(KIND), packed[1] + j * bytes_of_block(KIND)};
+                if (area.wide())
+                    add_scaled<KIND, Scale, G, 2>(w, x, area, block + j, j, at, dots, sums[p]);
+                else
+                    add_scaled<KIND, Scale, G, 1>(w, x, area, block + j, j, at, dots, sums[p]);
+            };
+            if (blocks == TOGETHER)
+                add(std::integral_constant<int, TOGETHER>(), 0);
+            else
+                for (int64_t j = 0; j < blocks; ++j) add(std::integral_constant<int, 1>(), j);
+        }
+    }
+    for (int64_t p = 0; p < count; ++p) {
+        const Packed& w = *pairs[p].w;
+        if (KIND == NVFP4 && last)
+            for (int64_t r = 0; r < rows; ++r)
+                for (int64_t i = 0; i < pairs[p].tiles * TILE; ++i) sums[p].of[r][i] *= w.factors[pairs[p].tile * TILE + i];
+        sums[p].template write<false>(*pairs[p].to, area_of(pairs[p]), w.outputs, last);
+    }
 }
 
+// Weights of one kind and as many inputs.
 template <class Tiles, int64_t KIND, class Scale>
-void code_tiles(const Packed& w, int64_t tile, int64_t tiles, const Prepared& x, int64_t first, int64_t end,
-                const Destination& to) {
+void code_tiles(Shaped<Tiles>& shaped, const Pair* pairs, int64_t count, const Prepared& x, int64_t first, int64_t end) {
     constexpr bool HALVES = has_halves(KIND);
-    constexpr int64_t TOGETHER = HALVES ? ROWS : MOST_ROWS;
-    alignas(64) Unpacked unpacked;
-    const int64_t blocks = ceil_div(w.inputs, BLOCK);
-    int64_t shaped = 0;
-    for (int64_t begin = 0; begin < blocks; begin += STRETCH_BLOCKS) {
-        const int64_t stop = std::min(begin + STRETCH_BLOCKS, blocks);
-        for (int64_t t = 0; t < tiles && !AS_THEY_LIE<KIND>; ++t) {
-            const uint8_t* const packed = w.codes + (tile + t) * tile_bytes(KIND, w.inputs);
-            for (int64_t block = begin; block < stop; ++block)
-                unpack_block<KIND>(packed + block * bytes_of_block(KIND), unpacked[t][block - begin]);
-        }
-        for (int64_t row = first; row < end; row += TOGETHER) {
-            const Area area{row, std::min(TOGETHER, end - row), tile, tiles};
-            if (area.count != shaped) configure_area<Tiles>(shaped = area.count, HALVES ? BLOCK / 2 : BLOCK, HALVES);
-            code_area<Tiles, KIND, Scale>(w, x, area, begin, stop, unpacked, to);
+    constexpr int64_t MOST = HALVES ? ROWS : MOST_ROWS;
+    alignas(64) Unpacked<KIND> unpacked[MOST_PAIRS];
+    const int64_t blocks = ceil_div(pairs[0].w->inputs, BLOCK), each = ceil_div(blocks, ceil_div(blocks, STRETCH_BLOCKS));
+    for (int64_t begin = 0; begin < blocks; begin += each) {
+        const int64_t stop = std::min(begin + each, blocks);
+        for (int64_t p = 0; p < count && !AS_THEY_LIE<KIND>; ++p)
+            for (int64_t t = 0; t < pairs[p].tiles; ++t) {
+                const uint8_t* const packed = pairs[p].w->codes + (pairs[p].tile + t) * tile_bytes(KIND, pairs[p].w->inputs);
+                for (int64_t block = begin; block < stop; ++block)
+                    unpack_block<KIND>(packed + block * bytes_of_block(KIND), unpacked[p][t][block - begin]);
+            }
+        for (int64_t row = first; row < end; row += MOST) {
+            const int64_t rows = std::min(MOST, end - row);
+            shaped.take(rows, INPUTS<KIND>, HALVES);
+            code_area<Tiles, KIND, Scale>(pairs, count, x, row, rows, begin, stop, unpacked);
         }
     }
 }
+
+// What a call multiplies: ranges of tiles of weights of one kind, of as many inputs.
+struct Products {
+    const Product* products;
+    int64_t count;
+    const Prepared& x;
+    int64_t row, end;
+};
 
 template <class Tiles, int64_t KIND, class Scale>
-void range(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
-           const Destination& to) {
-    const Configured<Tiles> configured;
-    for (; tile < last; tile += 2)
-        code_tiles<Tiles, KIND, Scale>(w, tile, std::min<int64_t>(2, last - tile), x, row, end, to);
+void range(const Products& of) {
+    Shaped<Tiles> shaped;
+    Pair pairs[MOST_PAIRS];
+    int64_t count = 0;
+    for (int64_t p = 0; p < of.count; ++p) {
+        const Product& product = of.products[p];
+        for (int64_t tile = product.tile; tile < product.last; tile += 2) {
+            pairs[count++] = {&product.w, tile, std::min<int64_t>(2, product.last - tile), &product.to};
+            if (count < MOST_PAIRS) continue;
+            code_tiles<Tiles, KIND, Scale>(shaped, pairs, count, of.x, of.row, of.end);
+            count = 0;
+        }
+    }
+    if (count) code_tiles<Tiles, KIND, Scale>(shaped, pairs, count, of.x, of.row, of.end);
 }
 
 template <class Tiles, int64_t KIND>
-void of_groups(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
-               const Destination& to) {
-    switch (w.precision) {
-        case SINGLE: return range<Tiles, KIND, float>(w, tile, last, x, row, end, to);
-        case BRAIN: return range<Tiles, KIND, bf16>(w, tile, last, x, row, end, to);
-        default: return range<Tiles, KIND, f16>(w, tile, last, x, row, end, to);
+void of_groups(const Products& of) {
+    switch (of.products[0].w.precision) {
+        case SINGLE: return range<Tiles, KIND, float>(of);
+        case BRAIN: return range<Tiles, KIND, bf16>(of);
+        default: return range<Tiles, KIND, f16>(of);
     }
 }
 
 template <class Tiles, int64_t KIND>
-void of_spans(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
-              const Destination& to) {
-    if (is_whole(w)) return range<Tiles, KIND, U8>(w, tile, last, x, row, end, to);
-    range<Tiles, KIND, f16>(w, tile, last, x, row, end, to);
+void of_spans(const Products& of) {
+    if (is_whole(of.products[0].w)) return range<Tiles, KIND, U8>(of);
+    range<Tiles, KIND, f16>(of);
 }
 
 template <class Tiles>
-bool by(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end, const Destination& to) {
-    if (w.kind == BF16) {
-        flushing([&] { brain<Tiles>({w, x, to}, tile, last, row, end); });
+bool by(const Products& of) {
+    const int64_t kind = of.products[0].w.kind;
+    if (kind == BF16) {
+        flushing([&] {
+            for (int64_t p = 0; p < of.count; ++p) {
+                const Product& product = of.products[p];
+                brain<Tiles>({product.w, of.x, product.to}, product.tile, product.last, of.row, of.end);
+            }
+        });
         return true;
     }
-    if (w.kind == F32 || end - row < FROM_ROWS) return false;
-    switch (w.kind) {
-        case Q4: range<Tiles, Q4, f16>(w, tile, last, x, row, end, to); break;
-        case Q4M: of_spans<Tiles, Q4M>(w, tile, last, x, row, end, to); break;
-        case Q4Z: of_groups<Tiles, Q4Z>(w, tile, last, x, row, end, to); break;
-        case Q8: of_groups<Tiles, Q8>(w, tile, last, x, row, end, to); break;
-        case Q8M: of_spans<Tiles, Q8M>(w, tile, last, x, row, end, to); break;
-        case Q8Z: of_groups<Tiles, Q8Z>(w, tile, last, x, row, end, to); break;
-        case IQ4NL: range<Tiles, IQ4NL, f16>(w, tile, last, x, row, end, to); break;
-        case MXFP4: range<Tiles, MXFP4, E8M0>(w, tile, last, x, row, end, to); break;
-        case NVFP4: range<Tiles, NVFP4, E4M3>(w, tile, last, x, row, end, to); break;
-        default: range<Tiles, Q8H, S8>(w, tile, last, x, row, end, to); break;
+    if (kind == F32 || of.end - of.row < FROM_ROWS) return false;
+    switch (kind) {
+        case Q4: range<Tiles, Q4, f16>(of); break;
+        case Q4M: of_spans<Tiles, Q4M>(of); break;
+        case Q4Z: of_groups<Tiles, Q4Z>(of); break;
+        case Q8: of_groups<Tiles, Q8>(of); break;
+        case Q8M: of_spans<Tiles, Q8M>(of); break;
+        case Q8Z: of_groups<Tiles, Q8Z>(of); break;
+        case IQ4NL: range<Tiles, IQ4NL, f16>(of); break;
+        case MXFP4: range<Tiles, MXFP4, E8M0>(of); break;
+        case NVFP4: range<Tiles, NVFP4, E4M3>(of); break;
+        default: range<Tiles, Q8H, S8>(of); break;
     }
     return true;
 }
 
 }  // namespace
 
-bool multiply_on_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
-                       const Destination& to) {
-    return with_tiles([&](auto of) { return by<decltype(of)>(w, tile, last, x, row, end, to); }, false);
+bool multiply_on_tiles(const Product* products, int64_t count, const Prepared& x, int64_t row, int64_t end) {
+    const Packed& first = products[0].w;
+    for (int64_t p = 1; p < count; ++p) {
+        const Packed& w = products[p].w;
+        if (w.kind == first.kind && w.precision == first.precision && w.inputs == first.inputs) continue;
+        for (p = 0; p < count; ++p)
+            if (!multiply_on_tiles(products + p, 1, x, row, end)) return false;
+        return true;
+    }
+    return with_tiles([&](auto of) { return by<decltype(of)>({products, count, x, row, end}); }, false);
 }
 
 #else
 
-bool multiply_on_tiles(const Packed&, int64_t, int64_t, const Prepared&, int64_t, int64_t, const Destination&) {
-    return false;
-}
+bool multiply_on_tiles(const Product*, int64_t, const Prepared&, int64_t, int64_t) { return false; }
 
 #endif
 

@@ -33,9 +33,11 @@
 // rows beside it, nor on the thread.
 #pragma once
 
+#include "amx.h"
 #include "lanes.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 namespace stentor {
@@ -121,28 +123,43 @@ static inline ActivationFormat activation_format_of(int64_t kind) {
                           : ActivationFormat::INT8;
 }
 
-// 32 activations, one cache line. The one of largest magnitude, the peak, is kept as it is; of the others
-// x = scale * q. A single large one would otherwise take the steps from all that share its block: what is lost with
-// eight bits falls to a fifth or less.
+// 32 activations: x = scale * (q + beyond), and `excess` at the peak, the one of largest magnitude. All others have eight
+// bits. A single large one would otherwise take the steps from all that share its block: what is lost with eight bits falls
+// to a fifth or less. The peak has a second digit, 16 times `high`; where it is further out, the rest is a float. So the
+// products of a block without the rest are whole numbers in any order of sums, and below 2^24.
 struct alignas(64) ByteBlock {
-    int8_t q[32];     // 0 where the peak is
+    int8_t q[32];
+#if defined(STENTOR_TILES)
+    int8_t high[32];  // 0 but at the peak: tiles sum these with codes of 16 times the size
+#endif
     float scale;
-    float sum;        // scale * Σq + peak; it takes the codes' offsets out again:
-    float minus8;     // -8 * sum
-    float minus128;   // -128 * sum, and of each half
-    float half128[2];
-    float peak;
+    float sum;         // of what x is; it takes zeros out, and adds mins
+    float beyond;      // 16 * high of the peak
+    float excess;      // 0 in most blocks
+    int32_t minus8;    // -8 * (Σq + beyond): it takes the codes' offsets out again;
+    int32_t minus128;  // -128 times that
+    int32_t half128;   // and of the first half
     int16_t peak_at;
     uint8_t shifts[2];  // to the code that meets it, in the four bytes of its output: of four bits, and of eight
+
+    bool exceeds() const {
+        int32_t bits;
+        std::memcpy(&bits, &excess, 4);
+        return __builtin_expect(bits != 0, 0);
+    }
 };
-static_assert(sizeof(ByteBlock) == 64, "a block is a line");
+static_assert(offsetof(ByteBlock, scale) % 32 == 0 && sizeof(ByteBlock) % 64 == 0, "a block is a line, or two");
+
+constexpr int32_t DIGIT = 16;            // what `high` counts
+constexpr float FURTHEST = 127 * DIGIT;  // that two digits reach, in steps of the scale
 
 // Bytes of one prepared row; rows begin on lines.
 static inline int64_t prepared_stride(ActivationFormat format, int64_t inputs) {
     switch (format) {
         case ActivationFormat::F32: return ceil_div(inputs * 4, 64) * 64;
         case ActivationFormat::BF16: return ceil_div(inputs, BLOCK) * BLOCK * 2;
-        default: return ceil_div(inputs, BLOCK) * (int64_t)sizeof(ByteBlock);
+        // of two lines a block, and one more: rows that meet tiles together would share few sets of the first-level cache
+        default: return ceil_div(inputs, BLOCK) * (int64_t)sizeof(ByteBlock) + (int64_t)sizeof(ByteBlock) - 64;
     }
 }
 
@@ -205,7 +222,8 @@ static inline vf without_lane(vf x, int32_t lane) {
     return select(lanes == lane, vf{}, x);
 }
 
-// All but the peak are rounded to the nearest of 255 steps that span the largest of them, even on a tie.
+// All are rounded to the nearest of the steps, even on a tie, of which 255 span the largest of all but the peak. A peak
+// that is no finite number is in `excess`.
 static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     float padded[BLOCK] = {};
     if (n < BLOCK) {
@@ -220,6 +238,10 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     // of a scale below the smallest normal number there may be no inverse: such inputs count as zeros
     const float scale = largest(part) / 127.0f;
     const float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
+    const float place = peak * inverse;
+    const bool reached = inverse > 0.0f && std::fabs(place) <= FURTHEST;
+    const int32_t steps = reached ? (int32_t)std::nearbyint(place) : inverse > 0.0f ? (int32_t)std::copysign(FURTHEST, peak) : 0;
+    const int32_t digit = ((steps + DIGIT / 2) & -DIGIT) / DIGIT, rest = steps - digit * DIGIT;
     // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
     const vf magic = set1(12582912.0f);
     vi q[BLOCK_REGISTERS];
@@ -257,13 +279,20 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     }
     for (int lane = 0; lane < LANES; ++lane) low += of_half[0][lane], high += of_half[1][lane];
 #endif
-    const float half[2] = {scale * (float)low + (at < 16 ? peak : 0.0f), scale * (float)high + (at < 16 ? 0.0f : peak)};
+    out->q[at] = (int8_t)rest;
+#if defined(STENTOR_TILES)
+    std::memset(out->high, 0, sizeof out->high);
+    out->high[at] = (int8_t)digit;
+#endif
+    (at < 16 ? low : high) += steps;
+    const int32_t all = (int32_t)(low + high);
     out->scale = scale;
-    out->sum = scale * (float)(low + high) + peak;
-    out->minus8 = -8.0f * out->sum;
-    out->minus128 = CENTRED ? 0.0f : -128.0f * out->sum;
-    for (int i = 0; i < 2; ++i) out->half128[i] = CENTRED ? 0.0f : -128.0f * half[i];
-    out->peak = peak;
+    out->excess = reached ? 0.0f : peak - scale * (float)steps;
+    out->sum = scale * (float)all + out->excess;
+    out->beyond = (float)(digit * DIGIT);
+    out->minus8 = -8 * all;
+    out->minus128 = CENTRED ? 0 : -128 * all;
+    out->half128 = CENTRED ? 0 : -128 * (int32_t)low;
     out->peak_at = (int16_t)at;
     out->shifts[0] = (uint8_t)(at % 4 * 8 + at / 16 * 4);
     out->shifts[1] = (uint8_t)(at % 4 * 8);

@@ -23,6 +23,9 @@ from .weight import (
 )
 
 
+FURTHEST = 127 * 16
+
+
 def dequantize(weight: PackedWeight) -> Tensor:
     """float32 [N, K]"""
     outputs, inputs = weight.shape
@@ -71,8 +74,8 @@ def _codes(weight: PackedWeight) -> Tensor:
 
 
 def round_input(x: Tensor, activation_format: ActivationFormat) -> Tensor:
-    """x [T, K] float32 as it is multiplied in this form: in bfloat16, or all but the largest of each 32 values in 255
-    steps."""
+    """x [T, K] float32 as it is multiplied in this form: in bfloat16, or in steps of which 127 reach the largest but
+    one of each 32 values; the largest stays as it is where it is further out than FURTHEST of them."""
     match activation_format:
         case "f32":
             return x
@@ -82,11 +85,13 @@ def round_input(x: Tensor, activation_format: ActivationFormat) -> Tensor:
             tokens, inputs = x.shape
             blocks = pad(x, (0, -inputs % BLOCK)).view(tokens, -1, BLOCK)
             at = blocks.abs().argmax(2, keepdim=True)
-            others = blocks.scatter(2, at, 0.0)
-            scale = others.abs().amax(2, keepdim=True) / 127
+            scale = blocks.scatter(2, at, 0.0).abs().amax(2, keepdim=True) / 127
             inverse = torch.where(scale >= torch.finfo(torch.float32).tiny, 1 / scale, 0.0)
-            rounded = torch.round(others * inverse) * scale
-            return rounded.scatter(2, at, blocks.gather(2, at)).view(tokens, -1)[:, :inputs]
+            places = blocks * inverse
+            reached = (inverse > 0) & (places.abs() <= FURTHEST)
+            rounded = torch.where(reached, torch.round(places) * scale, blocks)
+            others = torch.where(inverse > 0, rounded, 0.0)
+            return others.scatter(2, at, rounded.gather(2, at)).view(tokens, -1)[:, :inputs]
 
 
 def linear_packed(

@@ -93,6 +93,7 @@ _PACK_PLAIN = NativeFunction("stentor_pack_plain", _P, _P, _I, _I, _I, _I)
 _PACK_GGUF = NativeFunction("stentor_pack_gguf", _P, _I, _P, _I, _I, _I, _I)
 _PACK_CODES = NativeFunction("stentor_pack_codes", _P, _P, _P, _P, _P, _I, _I, _I)
 _ACTIVATION_FORMAT = NativeFunction("stentor_packed_activation_format", _I, restype=_I)
+_STRIDE = NativeFunction("stentor_prepared_stride", _I, _I, restype=_I)
 _UNPACK = NativeFunction("stentor_unpack_rows", _P, _P, _I, _P, _I)
 
 
@@ -220,6 +221,12 @@ def activation_format_of(kind: PackedKind) -> ActivationFormat:
         raise ValueError(f"weights cannot be packed: {unsupported_reason()}")
     number: int = function(KINDS.index(kind))
     return ACTIVATION_FORMATS[number]
+
+
+def prepared_stride(activation_format: ActivationFormat, width: int) -> int:
+    """Bytes of one row of ``width`` values as weights take it."""
+    stride: int = _STRIDE(ACTIVATION_FORMATS.index(activation_format), width)
+    return stride
 
 
 def kind_of(stored: Stored) -> PackedKind:

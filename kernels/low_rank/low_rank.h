@@ -177,7 +177,7 @@ static inline const float* plain_row(const void* row, ActivationFormat format, i
         const ByteBlock& block = ((const ByteBlock*)row)[k / BLOCK];
         for (int64_t i = 0; i < BLOCK; i += LANES)
             store(room + k + i, load((const i8*)block.q + i) * block.scale);
-        room[k + block.peak_at] = block.peak;
+        room[k + block.peak_at] = block.scale * ((float)block.q[block.peak_at] + block.beyond) + block.excess;
     }
     return room;
 }

@@ -6,7 +6,7 @@
 //                STENTOR_EMULATED_TILES is defined, as the tests' own library has it
 //
 // Which of them runs, if any, is decided as the library is loaded (form()). A thread configures its tiles for each call of
-// a kernel and releases them behind it (Configured): nothing is left for the system to save, or for other users of tiles.
+// a kernel and releases them behind it (Shaped): nothing is left for the system to save, or for other users of tiles.
 //
 //     C [rows, 16] += A [rows, 4 n bytes] B [n, 16 outputs of 4 bytes]
 //
@@ -230,16 +230,6 @@ static inline Result with_tiles(const Body& body, Result otherwise) {
     }
 }
 
-// Tiles that a thread has configured are given back where this ends.
-template <class Tiles>
-class Configured {
-   public:
-    Configured() = default;
-    ~Configured() { Tiles::release(); }
-    Configured(const Configured&) = delete;
-    Configured& operator=(const Configured&) = delete;
-};
-
 // The shapes of an area of up to 32 rows by two tiles: sums are tiles 0 to 3, row by row, inputs of `input_bytes` 4 and 5,
 // weights 6 and 7. With `halves` the second row of tiles is for the same rows again.
 template <class Tiles>
@@ -256,18 +246,48 @@ static inline void configure_area(int64_t count, int64_t input_bytes, bool halve
     Tiles::configure(shapes);
 }
 
-// sums [count, 32] += a [count, 32 n] b [16 n pairs, 32, 2], of bfloat16: n chunks, `a_chunk` and `b_chunk` bytes apart,
-// rows of a, b and sums `a_row`, `b_row` and `sum_row` bytes.
+// An area that is configured anew where the number of its rows changes, and released in the end.
 template <class Tiles>
+class Shaped {
+   public:
+    Shaped() = default;
+    ~Shaped() {
+        if (count_) Tiles::release();
+    }
+    Shaped(const Shaped&) = delete;
+    Shaped& operator=(const Shaped&) = delete;
+
+    void take(int64_t count, int64_t input_bytes = BYTES, bool halves = false) {
+        if (count == count_) return;
+        configure_area<Tiles>(count, input_bytes, halves);
+        count_ = count;
+    }
+
+   private:
+    int64_t count_ = 0;
+};
+
+// sums [count, 32] += a [count, 32 n] b [16 n pairs, 32, 2], of bfloat16: n chunks, `a_chunk` and `b_chunk` bytes apart,
+// rows of a, b and sums `a_row`, `b_row` and `sum_row` bytes. FROM_ZERO: sums = a b.
+template <class Tiles, bool FROM_ZERO>
 static inline void add_area(int64_t count, int64_t chunks, const char* a, int64_t a_row, int64_t a_chunk, const char* b,
                             int64_t b_row, int64_t b_chunk, float* sums, int64_t sum_row) {
     const bool deep = count > ROWS;
     float* const lower = (float*)((char*)sums + ROWS * sum_row);
-    Tiles::template load<0>(sums, sum_row);
-    Tiles::template load<1>(sums + ROWS, sum_row);
-    if (deep) {
-        Tiles::template load<2>(lower, sum_row);
-        Tiles::template load<3>(lower + ROWS, sum_row);
+    if constexpr (FROM_ZERO) {
+        Tiles::template zero<0>();
+        Tiles::template zero<1>();
+        if (deep) {
+            Tiles::template zero<2>();
+            Tiles::template zero<3>();
+        }
+    } else {
+        Tiles::template load<0>(sums, sum_row);
+        Tiles::template load<1>(sums + ROWS, sum_row);
+        if (deep) {
+            Tiles::template load<2>(lower, sum_row);
+            Tiles::template load<3>(lower + ROWS, sum_row);
+        }
     }
     for (int64_t n = 0; n < chunks; ++n, a += a_chunk, b += b_chunk) {
         Tiles::template load<4>(a, a_row);

@@ -182,14 +182,21 @@ void blocks() {
             if (i != peak) scale = std::max(scale, std::fabs(x[i]));
         scale /= 127.0f;
         const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
+        const float place = x[peak] * inverse;
+        const bool reached = inverse > 0 && std::fabs(place) <= FURTHEST;
+        const int steps = reached ? (int)std::nearbyint(place) : inverse > 0 ? (int)std::copysign(FURTHEST, place) : 0;
         int sum = 0;
         for (int i = 0; i < BLOCK; ++i) {
-            const int q = i == peak ? 0 : (int)std::nearbyint(x[i] * inverse);
+            const int q = i == peak ? steps - (int)b.beyond : (int)std::nearbyint(x[i] * inverse);
             expect(b.q[i] == q, "an activation in eight bits", b.q[i], q);
-            sum += q;
+            sum += i == peak ? steps : q;
         }
+        expect(std::fmod(b.beyond, DIGIT) == 0 && std::abs(b.q[peak]) <= DIGIT / 2, "two digits", b.beyond, b.q[peak]);
+        const float excess = reached ? 0.0f : x[peak] - scale * (float)steps;
         expect(same(b.scale, scale), "the scale of a block", b.scale, scale);
-        expect(same(b.sum, scale * (float)sum + x[peak]), "the sum of a block", b.sum, scale * (float)sum + x[peak]);
+        expect(same(b.excess, excess), "what is out of reach", b.excess, excess);
+        expect(same(b.sum, scale * (float)sum + excess), "the sum of a block", b.sum, scale * (float)sum + excess);
+        expect(b.minus8 == -8 * sum, "what offsets add", b.minus8, -8 * sum);
     }
 }
 
@@ -235,13 +242,13 @@ void packed(int64_t kind, int64_t outputs, int64_t inputs) {
                 const ByteBlock& b = ((const ByteBlock*)ready)[k / BLOCK];
                 const double input = format == ActivationFormat::F32    ? ((const float*)ready)[k]
                                      : format == ActivationFormat::BF16 ? widen(((const bf16*)ready)[k])
-                                     : k % BLOCK == b.peak_at           ? b.peak
-                                                                        : (double)b.scale * b.q[k % BLOCK];
+                                     : k % BLOCK == b.peak_at
+                                         ? (double)b.scale * (b.q[k % BLOCK] + (double)b.beyond) + b.excess
+                                         : (double)b.scale * b.q[k % BLOCK];
                 sum += input * values[o * inputs + k];
                 size += std::fabs(input * values[o * inputs + k]);
             }
             const double found = out[r * outputs + o];
-            // offsets of codes are taken out in single precision: 128 of them count more than the sum
             expect(std::fabs(found - sum) <= 1e-5 * size + 1e-6, "a packed product", found, sum);
         }
         stentor_linear_packed(&w, x.data() + r * inputs, 0, inputs, nullptr, -1, alone.data(), 0, 1, 1);
