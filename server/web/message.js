@@ -51,7 +51,10 @@ export class MessageView {
   finish({ place, branches, isLast, busy }) {
     this.draw();
     const { node, actions } = this;
-    const button = (label, name, onclick) => make("button", { type: "button", title: name, "aria-label": name, onclick }, label);
+    const button = (label, name, onclick) => {
+      const spoken = /\p{L}/u.test(label) ? null : name; // a sign says nothing to those who hear it
+      return make("button", { type: "button", title: name, "aria-label": spoken, onclick }, label);
+    };
     const parts = [];
     if (branches > 1) {
       const earlier = button("‹", t("Earlier version"), () => actions.turn(node, -1));

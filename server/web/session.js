@@ -26,7 +26,7 @@ export class Session {
       socket.onclose = ({ code, reason }) => {
         const why = reason || (code === 1000 ? "" : `the connection ended (${code})`);
         if (!open) reject(new Error(why || "The server does not open a session; is the key right?"));
-        onClose(why);
+        onClose(why, code);
       };
     });
   }

@@ -33,7 +33,7 @@ export async function microphone(onPiece, device) {
     close(context);
     throw error;
   }
-  return { close: () => close(context) };
+  return { close: () => close(context), muting: true };
 }
 
 // A file as if it were spoken, and silence after it.

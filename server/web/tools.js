@@ -78,7 +78,7 @@ async function embed() {
   const body = { model: value("embed-model"), input: lines };
   const { data, usage } = await (await call("v1/embeddings", { body })).json();
   const vectors = data.map(({ embedding }) => embedding);
-  const head = make("tr", {}, make("th", {}), ...lines.map((_, at) => make("th", {}, String(at + 1))));
+  const head = make("tr", {}, make("td", {}), ...lines.map((_, at) => make("th", {}, String(at + 1))));
   const rows = lines.map((line, at) => {
     const cells = vectors.map((other) => make("td", {}, cosine(vectors[at], other).toFixed(3)));
     return make("tr", {}, make("th", { title: line }, `${at + 1}  ${line.slice(0, 40)}`), ...cells);

@@ -18,6 +18,7 @@ const log = new EventLog({
 let session = null;
 let source = null;
 let opening = 0; // counts up with each session that is begun or ended: what was opened for an earlier one is closed
+let closed = 0; // what it was when the last session was ended
 let player = null;
 let bubbles = new Map(); // by item
 let dropped = new Set(); // items whose audio is not to be played any more
@@ -28,8 +29,12 @@ let interruptedAt = null;
 let latencies = [];
 let turns = 0;
 let silence = null; // milliseconds that end a turn, where they are fixed
+let muted = false;
+let held = null; // when the button to talk was pressed, in milliseconds of sound that have been sent
 let hushed = Promise.resolve(); // once the last interruption has been told to the server
 
+const WAITS = [500, 1000, 2000, 4000]; // milliseconds before each try to connect again
+const LEAST_MS = 100; // of sound that is taken for something said
 const SETTINGS = ["voice", "transcription", "modality", "turns", "silence", "instructions"].map((name) => `voice-${name}`);
 
 function bubble(list, role, name) {
@@ -67,14 +72,16 @@ function settings() {
       input: {
         format,
         transcription: transcription ? { model: transcription } : null,
-        turn_detection:
-          turns === "server_vad"
-            ? { type: turns, silence_duration_ms: silence }
-            : { type: turns },
+        turn_detection: detection(turns),
       },
       output: { format, ...(voice ? { voice } : {}) },
     },
   };
+}
+
+function detection(turns) {
+  if (turns === "push") return null;
+  return turns === "server_vad" ? { type: turns, silence_duration_ms: silence } : { type: turns };
 }
 
 // What has been changed in a session counts from here on. It cannot have another chat model, nor another voice once one
@@ -151,6 +158,7 @@ const HANDLERS = {
       silence === null ? session.voicedUntil(audio_end_ms) : session.timeOf(audio_end_ms - silence);
     state(t("Thinking …"));
   },
+  "input_audio_buffer.committed": ({ item_id }) => said(item_id, "user"),
   "conversation.item.input_audio_transcription.delta": ({ item_id, delta }) => write(item_id, "user", delta),
   "conversation.item.input_audio_transcription.completed": ({ item_id, transcript }) =>
     write(item_id, "user", transcript.trim() || t("(nothing)"), { whole: true, done: true }),
@@ -211,19 +219,118 @@ function words(item, delta) {
 }
 
 function heard(piece) {
-  const level = levelOf(piece);
+  const quiet = muted ? new Int16Array(piece.length) : piece; // what is sent keeps the time, also while it is muted
+  const level = levelOf(quiet);
   element("voice-level").value = level;
-  session?.hear(piece, level);
+  if (!pushes() || held !== null) session?.hear(quiet, level);
+}
+
+function pushes() {
+  return element("voice-turns").value === "push";
+}
+
+// Shows what the buttons do now.
+function showButtons() {
+  const on = element("voice").classList.contains("on");
+  const speaks = on && source?.muting;
+  const start = element("voice-start");
+  start.disabled = opening > closed && !speaks;
+  const turn = muted ? t("Unmute microphone") : t("Mute microphone");
+  start.textContent = speaks ? turn : t("Start microphone");
+  if (speaks) start.setAttribute("aria-pressed", String(!muted));
+  else start.removeAttribute("aria-pressed");
+  element("voice-hold").hidden = !(on && pushes());
+  element("voice-file-button").disabled = opening > closed;
+}
+
+function press() {
+  if (!session || held !== null || !pushes()) return;
+  if (responding) session.send({ type: "response.cancel" });
+  hush();
+  held = session.sentMs;
+  element("voice-hold").classList.add("held");
+  state(t("Listening …"));
+}
+
+function release() {
+  if (held === null) return;
+  const said = (session?.sentMs ?? 0) - held;
+  held = null;
+  element("voice-hold").classList.remove("held");
+  if (said < LEAST_MS) {
+    session?.send({ type: "input_audio_buffer.clear" });
+    return;
+  }
+  endOfSpeech = endOfWords = performance.now();
+  session.send({ type: "input_audio_buffer.commit" });
+  session.send({ type: "response.create" });
+  state(t("Thinking …"));
+}
+
+// Resolves with a session whose events are shown, until another takes its place.
+async function connect() {
+  let opened = null; // what comes of a session that has been ended here is no longer of interest
+  opened = await Session.open(element("voice-model").value, {
+    onEvent: (event) => {
+      if (session !== opened) return;
+      log.add(event, false);
+      HANDLERS[event.type]?.(event);
+    },
+    onSent: (event) => log.add(event, true),
+    onClose: (why, code) => {
+      if (opened === null || session !== opened) return;
+      if (code === 1000 || code === 1008) {
+        if (why) complain(t("The session has ended: {}", why));
+        end();
+      } else resume(why);
+    },
+  });
+  return opened;
+}
+
+// Connects again where the connection was lost, and tells the server what has been said so far.
+async function resume(why) {
+  const mine = opening;
+  session = held = null;
+  responding = false;
+  player?.stop();
+  element("voice-hold").classList.remove("held");
+  state(t("Connecting again …"));
+  for (const wait of WAITS) {
+    await new Promise((resolve) => setTimeout(resolve, wait));
+    if (mine !== opening) return;
+    const opened = await connect().catch(() => null);
+    if (mine !== opening) opened?.close();
+    if (mine !== opening) return;
+    if (!opened) continue;
+    session = opened;
+    change();
+    for (const [id, message] of bubbles) tellAgain(id, message);
+    state(t("Listening …"));
+    return;
+  }
+  complain(t("The session has ended: {}", why));
+  end();
+}
+
+function tellAgain(id, message) {
+  const text = message.querySelector(".said").textContent;
+  message.classList.remove("live");
+  if (!text.trim()) return;
+  const isUser = message.classList.contains("user");
+  const content = [{ type: isUser ? "input_text" : "output_text", text }];
+  const role = isUser ? "user" : "assistant";
+  session.send({ type: "conversation.item.create", item: { id, type: "message", role, content } });
 }
 
 async function begin(open) {
   end();
-  const mine = opening;
+  const mine = ++opening;
   const isMine = (opened) => {
     if (mine !== opening) opened.close();
     return mine === opening;
   };
-  for (const id of ["voice-start", "voice-file-button"]) element(id).disabled = true;
+  showButtons();
   state(t("Connecting …"));
   log.clear();
   messages.replaceChildren();
@@ -242,20 +349,7 @@ async function begin(open) {
     });
     if (!isMine(speaker)) return;
     player = speaker;
-    let opened = null; // what comes of a session that has been ended here is no longer of interest
-    opened = await Session.open(element("voice-model").value, {
-      onEvent: (event) => {
-        if (session !== opened) return;
-        log.add(event, false);
-        HANDLERS[event.type]?.(event);
-      },
-      onSent: (event) => log.add(event, true),
-      onClose: (why) => {
-        if (opened === null || session !== opened) return;
-        if (why) complain(t("The session has ended: {}", why));
-        end();
-      },
-    });
+    const opened = await connect();
     if (!isMine(opened)) return;
     session = opened;
     change();
@@ -266,6 +360,7 @@ async function begin(open) {
     for (const id of ["voice-end", "voice-input", "voice-send"]) element(id).disabled = false;
     element("voice").classList.add("on");
     fix(true);
+    showButtons();
     offerDevices();
   } catch (error) {
     if (mine !== opening) return;
@@ -275,7 +370,9 @@ async function begin(open) {
 }
 
 function end() {
-  opening++;
+  closed = ++opening;
+  muted = false;
+  held = null;
   const [oldSource, oldSession, oldPlayer] = [source, session, player];
   source = session = player = null;
   responding = false;
@@ -283,10 +380,11 @@ function end() {
   oldSession?.close();
   oldPlayer?.close();
   for (const id of ["voice-end", "voice-quiet", "voice-input", "voice-send"]) element(id).disabled = true;
-  for (const id of ["voice-start", "voice-file-button"]) element(id).disabled = false;
   for (const message of bubbles.values()) message.classList.remove("live");
   element("voice-level").value = 0;
   element("voice").classList.remove("on");
+  element("voice-hold").classList.remove("held");
+  showButtons();
   fix(false);
   state(t("Not connected"));
 }
@@ -303,14 +401,31 @@ async function offerDevices() {
 
 // Whoever goes to another tab is not listened to there.
 export function leaveVoice() {
-  if (element("voice-start").disabled) end();
+  if (opening > closed) end();
 }
 
 export function startVoice() {
   offerDevices();
   navigator.mediaDevices?.addEventListener("devicechange", offerDevices);
   messages.dataset.empty = t("Start the microphone and say something, or play a recording.");
-  element("voice-start").addEventListener("click", () => begin(() => microphone(heard, element("voice-device").value)));
+  element("voice-start").addEventListener("click", () => {
+    if (opening === closed) begin(() => microphone(heard, element("voice-device").value));
+    else muted = !muted;
+    showButtons();
+  });
+  const hold = element("voice-hold");
+  hold.addEventListener("pointerdown", (event) => {
+    hold.setPointerCapture(event.pointerId);
+    press();
+  });
+  for (const name of ["pointerup", "pointercancel", "blur"]) hold.addEventListener(name, release);
+  for (const [name, act] of [["keydown", press], ["keyup", release]]) {
+    hold.addEventListener(name, (event) => {
+      if (event.key !== " " && event.key !== "Enter") return;
+      event.preventDefault();
+      act();
+    });
+  }
   element("voice-end").addEventListener("click", end);
   element("voice-file-button").addEventListener("click", () => element("voice-file").click());
   element("voice-file").addEventListener("change", ({ target }) => {
@@ -324,6 +439,8 @@ export function startVoice() {
   });
   element("voice-turns").addEventListener("change", ({ target }) => {
     element("voice-silence").disabled = target.value !== "server_vad";
+    release();
+    showButtons();
   });
   for (const id of SETTINGS) element(id).addEventListener("change", change);
   element("voice-form").addEventListener("submit", (event) => {

@@ -155,7 +155,7 @@ async def test_edited_questions_and_second_answers_are_branches(visit: Visit) ->
     page = visit.page
     await visit.ask("One?", "First.", fresh=True)
     visit.engine.answer = says("Second.")
-    await page.click("#chat-messages .assistant [aria-label='Answer anew']")
+    await page.click("#chat-messages .assistant [title='Answer anew']")
     await expect(page.locator("#chat-messages .assistant .branches")).to_contain_text("2/2")
     assert await visit.said() == ["One?", "Second."]
     await page.click("#chat-messages .user [aria-label='Edit and send again']")
@@ -187,7 +187,7 @@ async def test_an_answer_that_is_stopped_keeps_its_text_and_can_go_on(visit: Vis
     await expect(page.locator("#chat-messages .assistant.cut")).to_be_visible()
     engine.delay, engine.burst, engine.answer = 0.0, 64, says("and the end.")
     kept = (await visit.said())[-1]
-    await page.click("[aria-label='Go on where the answer ended']")
+    await page.click("[title='Go on where the answer ended']")
     await expect(answer.locator(".said")).to_contain_text("and the end.")
     await expect(page.locator("#chat-messages .assistant:not(.cut)")).to_be_visible()
     assert (await visit.said())[-1].startswith(kept.strip())

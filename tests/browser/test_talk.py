@@ -1,13 +1,15 @@
 """What the page does with a conversation that is cleared, fails, is cut or changed; in Chromium, without a model."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
 from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.harness import until
 from stentor.tests.server.responses.test_socket import serving
 
 if TYPE_CHECKING:
@@ -141,3 +143,74 @@ async def test_settings_that_are_changed_in_a_session_count_from_the_next_answer
         assert prompt_of(engine).startswith("<system>Be long.\n<user>Is it?")
         await page.click("#voice-end")
         await expect(page.locator("#voice-model")).to_be_enabled()
+
+
+@pytest.mark.proof
+async def test_the_microphone_s_button_says_what_it_does_and_mutes(browser: "Browser") -> None:
+    from playwright.async_api import expect
+
+    async with visiting(browser, FakeEngine(), "voice") as page:
+        button = page.locator("#voice-start")
+        await expect(button).to_have_text("Start microphone")
+        await button.click()
+        await expect(button).to_have_text("Mute microphone")
+        await button.click()
+        await expect(button).to_have_text("Unmute microphone")
+        await expect(button).to_have_attribute("aria-pressed", "false")
+        await expect(page.locator("#voice-level")).to_have_js_property("value", 0)
+        await page.click("#voice-end")
+        await expect(button).to_have_text("Start microphone")
+        assert await button.get_attribute("aria-pressed") is None
+
+
+@pytest.mark.proof
+async def test_who_holds_a_button_to_talk_is_heard_until_it_is_let_go(browser: "Browser") -> None:
+    from playwright.async_api import expect
+
+    async with visiting(browser, FakeEngine(answer=says("Yes.")), "voice") as page:
+        sent: list[dict[str, Any]] = []
+        page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(json.loads(frame))))
+        await page.select_option("#voice-turns", "push")
+        hold = page.locator("#voice-hold")
+        await expect(hold).to_be_hidden()
+        await page.click("#voice-start")
+        await expect(hold).to_be_visible()
+        await expect(page.locator("#voice-level")).not_to_have_js_property("value", 0)
+        assert sent[0]["session"]["audio"]["input"]["turn_detection"] is None
+        assert [event["type"] for event in sent] == ["session.update"], "nothing is heard before"
+        await hold.focus()
+        await page.keyboard.down(" ")
+        await until(lambda: sum(event["type"] == "input_audio_buffer.append" for event in sent) > 5)
+        await page.keyboard.up(" ")
+        await until(lambda: sent[-1]["type"] == "response.create")
+        assert sent[-2]["type"] == "input_audio_buffer.commit"
+
+
+async def test_a_connection_that_is_lost_is_made_again_with_what_was_said(browser: "Browser") -> None:
+    from playwright.async_api import expect
+
+    engine = FakeEngine(answer=says("Yes."), max_model_len=2048)
+    routes: list[Any] = []
+
+    def keep(route: Any) -> None:
+        route.connect_to_server()
+        routes.append(route)
+
+    async with visiting(browser, engine, "voice") as page:
+        await page.route_web_socket("**/v1/realtime**", keep)
+        await page.select_option("#voice-modality", "text")
+        await page.select_option("#voice-turns", "push")  # this server has nothing to hear with
+        await page.click("#voice-start")
+        await expect(page.locator("#voice-send")).to_be_enabled()
+        await page.fill("#voice-input", "Is it?")
+        await page.click("#voice-send")
+        await expect(page.locator("#voice-messages .assistant .said")).to_have_text("Yes.")
+        await routes[0].close(code=3001, reason="gone")
+        await until(lambda: len(routes) == 2)
+        await expect(page.locator("#voice-state")).to_have_text("Listening …")
+        await page.fill("#voice-input", "Still?")
+        await page.click("#voice-send")
+        await expect(page.locator("#voice-messages .assistant .said")).to_have_count(2)
+        await expect(page.locator("#voice-count")).to_have_text("2")
+        assert "<user>Is it?\n<assistant>Yes.\n<user>Still?\n" in prompt_of(engine)
+        assert await page.locator("#voice-messages .wrong").count() == 0
