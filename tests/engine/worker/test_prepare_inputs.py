@@ -1,5 +1,8 @@
 """The numbers of a step, against what is counted by hand, and their padding."""
 
+import random
+
+import numpy as np
 import pytest
 
 from stentor.engine.worker.graphs import GraphSize
@@ -116,3 +119,47 @@ def test_only_the_last_drawn_token_is_at_hand(table: RowTable) -> None:
             number_step([wrong], table)
     with pytest.raises(ValueError, match="slot 3 holds no row"):
         number_step([RowStep(3, 0, 1, [], True)], table)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_step_is_found_again_in_its_padding(seed: int) -> None:
+    rng = random.Random(seed)
+    slots, groups, null_block = 8, rng.choice((1, 2)), 99
+    table = RowTable(slots, 64, BLOCK, groups)
+    chosen = rng.sample(range(slots), rng.randrange(1, slots + 1))
+    plan = []
+    for slot in chosen:
+        length = rng.randrange(1, 60)
+        blocks = [rng.randrange(null_block) for _ in range(4 * groups)]
+        table.add(NewRow(slot, [rng.randrange(500) for _ in range(length)], length, SamplingParams(max_tokens=9), 0, blocks))
+        start = rng.randrange(length)
+        plan.append(RowStep(slot, start, rng.randrange(1, length - start + 1), [], rng.random() < 0.7))
+    numbers = number_step(plan, table)
+    decodes = numbers.decode_rows
+    prompt_tokens = numbers.shape.tokens - decodes
+    most = 16 * (len(plan) - decodes) + rng.randrange(40)
+    size = GraphSize(decodes + rng.randrange(3), max(prompt_tokens, most) if prompt_tokens else 0)
+    padded = pad_step(numbers, size, null_slot=slots, null_block=null_block, block_size=BLOCK, groups=groups)
+    old, new = numbers.sections, padded.sections
+    per_group = [each.reshape(groups, -1) for each in (old["kv_slots"], new["kv_slots"])]
+    real = np.zeros(size.tokens, dtype=bool)
+    for row in range(len(plan)):
+        at = row if row < decodes else row + size.decodes - decodes
+        assert new["row_slots"][at] == old["row_slots"][row]
+        assert new["seq_lens"][at] == old["seq_lens"][row]
+        span, where = (
+            slice(*each[first : first + 2]) for each, first in ((old["query_start"], row), (new["query_start"], at))
+        )
+        real[where] = True
+        for name in ("tokens", "positions"):
+            assert new[name][where].tolist() == old[name][span].tolist()
+        assert per_group[1][:, where].tolist() == per_group[0][:, span].tolist()
+    assert real.sum() == numbers.shape.tokens
+    assert (per_group[1][:, ~real] // BLOCK == null_block).all()
+    assert (np.diff(new["query_start"]) >= 0).all()
+    assert (new["query_start"][0], new["query_start"][-1]) == (0, size.tokens)
+    drawn = [row for row in plan if row.sample]
+    assert [new["draw_slots"][place] for place in padded.places] == [row.slot for row in drawn]
+    assert sum(new["draw_slots"] >= 0) == len(drawn)
+    for place, step in zip(padded.places, drawn, strict=True):
+        assert new["positions"][new["logits_indices"][place]] == step.start + step.count - 1
