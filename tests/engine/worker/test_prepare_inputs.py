@@ -131,7 +131,9 @@ def test_any_step_is_found_again_in_its_padding(seed: int) -> None:
     for slot in chosen:
         length = rng.randrange(1, 60)
         blocks = [rng.randrange(null_block) for _ in range(4 * groups)]
-        table.add(NewRow(slot, [rng.randrange(500) for _ in range(length)], length, SamplingParams(max_tokens=9), 0, blocks))
+        table.add(
+            NewRow(slot, [rng.randrange(500) for _ in range(length)], length, SamplingParams(max_tokens=9), 0, blocks)
+        )
         start = rng.randrange(length)
         plan.append(RowStep(slot, start, rng.randrange(1, length - start + 1), [], rng.random() < 0.7))
     numbers = number_step(plan, table)
