@@ -22,7 +22,6 @@ from .weight import (
     activation_format_of,
 )
 
-
 FURTHEST = 127 * 16
 
 
