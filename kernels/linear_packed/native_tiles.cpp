@@ -330,11 +330,26 @@ void dots_of_blocks(const Prepared& x, const Area& area, int64_t block, int64_t 
     if (area.deep()) Tiles::template store<3>(dots.of[count - 1][1][0] + TILE, Dots::STRIDE);
 }
 
+// What tiles take next: `bytes` of codes of each of two tiles, and of each row of inputs, where there are any. Tiles wait
+// for the second-level cache longer than they multiply, so it is fetched while vectors work, a part with each row.
+struct Next {
+    const uint8_t* codes[2];
+    int64_t bytes;
+    int64_t inputs, input_bytes;  // from where in a row
+
+    void fetch(int64_t r, const uint8_t* row) const {
+        const int64_t each = ceil_div(2 * bytes / VECTOR, MOST_ROWS) * VECTOR;  // of both tiles
+        for (int64_t at = r * each; at < (r + 1) * each; at += VECTOR)
+            if (at < 2 * bytes) __builtin_prefetch(at < bytes ? codes[0] + at : codes[1] + (at - bytes));
+        for (int64_t at = 0; at < input_bytes; at += VECTOR) __builtin_prefetch(row + inputs + at);
+    }
+};
+
 // What G blocks from number `block` on, the `j`th of those in `dots`, add to the sums of an area of T tiles; their codes
 // lie at packed[t].
 template <int64_t KIND, class Scale, int G, int T>
 void add_scaled(const Packed& w, const Prepared& x, const Area& area, int64_t block, int64_t j,
-                const uint8_t* const* packed, const Dots& dots, Sums& sums) {
+                const uint8_t* const* packed, const Dots& dots, Sums& sums, const Next& next) {
     constexpr int WIDTH = T * REGISTERS;
     vf first[G][WIDTH], second[G][WIDTH];
     const Scaling<KIND, Scale> scaling(w, area.tile);
@@ -342,7 +357,9 @@ void add_scaled(const Packed& w, const Prepared& x, const Area& area, int64_t bl
         for (int t = 0; t < T; ++t)
             read_scales(scaling, t, (block + g) / w.shared, first[g] + t * REGISTERS, second[g] + t * REGISTERS);
     for (int64_t r = 0; r < area.count; ++r) {
-        const ByteBlock* const b = (const ByteBlock*)x.at(area.row + r) + block;
+        const uint8_t* const from = x.at(area.row + r);
+        const ByteBlock* const b = (const ByteBlock*)from + block;
+        next.fetch(r, from);
         vf sum[WIDTH];
         #pragma GCC unroll 8
         for (int i = 0; i < WIDTH; ++i) sum[i] = load(sums.of[r] + i * LANES);
@@ -418,18 +435,27 @@ void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row,
             }
             constexpr int64_t APART = AS_THEY_LIE<KIND> ? bytes_of_block(KIND) : BYTES_UNPACKED<KIND>;
             dots_of_blocks<Tiles, KIND>(x, area, block, blocks, codes, APART, dots);
+            const bool turns = p + 1 == count;
+            const int64_t then = turns ? block + TOGETHER : block, more = std::min(TOGETHER, end - then);
+            Next next{{nullptr, nullptr}, 0, then * (int64_t)sizeof(ByteBlock),
+                      turns && more > 0 ? more * (int64_t)sizeof(ByteBlock) : 0};
+            if (more > 0 && !AS_THEY_LIE<KIND>) {
+                const auto& of = unpacked[turns ? 0 : p + 1];
+                next.codes[0] = of[0][then - begin], next.codes[1] = of[1][then - begin], next.bytes = more * APART;
+            }
             const auto add = [&](auto of, int64_t j) {
                 constexpr int G = decltype(of)::value;
                 const uint8_t* const at[2] = {packed[0] + j * bytes_of_block(KIND), packed[1] + j * bytes_of_block(KIND)};
                 if (area.wide())
-                    add_scaled<KIND, Scale, G, 2>(w, x, area, block + j, j, at, dots, sums[p]);
+                    add_scaled<KIND, Scale, G, 2>(w, x, area, block + j, j, at, dots, sums[p], next);
                 else
-                    add_scaled<KIND, Scale, G, 1>(w, x, area, block + j, j, at, dots, sums[p]);
+                    add_scaled<KIND, Scale, G, 1>(w, x, area, block + j, j, at, dots, sums[p], next);
+                next.bytes = next.input_bytes = 0;  // once
             };
-            if (blocks == TOGETHER)
-                add(std::integral_constant<int, TOGETHER>(), 0);
-            else
-                for (int64_t j = 0; j < blocks; ++j) add(std::integral_constant<int, 1>(), j);
+            int64_t j = 0;
+            for (; j + TOGETHER <= blocks; j += TOGETHER) add(std::integral_constant<int, TOGETHER>(), j);
+            for (; j + 2 <= blocks; j += 2) add(std::integral_constant<int, 2>(), j);
+            if (j < blocks) add(std::integral_constant<int, 1>(), j);
         }
     }
     for (int64_t p = 0; p < count; ++p) {

@@ -1,10 +1,12 @@
-"""Products and attention on tiles, by an emulator of the instructions: the reference's results, each row by itself."""
+"""Products and attention on tiles, by an emulator of the instructions and, where the processor has them, by these: the
+reference's results, each row by itself, and the same bits from both."""
 
 import ctypes
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.linear_packed import PackedKind, Scaling, linear_packed
 from stentor.kernels.linear_packed.weight import PARTS
 from stentor.kernels.native.build import build, find_compiler, find_sources
-from stentor.kernels.native.processor import describe_tiles, force_tiles, tile_form
+from stentor.kernels.native.processor import TileForm, describe_tiles, force_tiles, tile_form
 from stentor.tests.examples import examples
 from stentor.tests.kernels.forward_shapes import SHAPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
@@ -40,9 +42,20 @@ CODED = [pair for pair in KINDS if PARTS[pair[0]]]
 BRAIN = torch.bfloat16
 
 
-@pytest.fixture
-def _on_tiles() -> Iterator[None]:
-    with calls_to(emulated()), force_tiles("emulated"):
+FORMS: list[TileForm] = ["emulated", "hardware"] if tile_form() == "hardware" else ["emulated"]
+
+
+@contextmanager
+def _tiles(form: TileForm) -> Iterator[None]:
+    """Both forms of the library that has both."""
+    with calls_to(emulated()), force_tiles(form):
+        assert tile_form() == form
+        yield
+
+
+@pytest.fixture(params=FORMS)
+def _on_tiles(request: pytest.FixtureRequest) -> Iterator[None]:
+    with _tiles(request.param):
         yield
 
 
@@ -61,7 +74,6 @@ def test_a_product_on_tiles_is_the_references_for_every_number_of_rows(
     weight, bias = packed_weight(kind, outputs, inputs, scaling=scaling), normal(outputs, seed=5)
     x = normal(70, inputs, seed=6)
     x[7] = 0
-    assert tile_form() == "emulated"
     expected = linear_packed(x, weight, variant="reference") + bias
     for count in (1, 4, 5, 16, 17, 31, 32, 33, 49, 64, 70):
         assert_close(linear_packed(x[:count], weight, bias, variant="native"), expected[:count], TOLERANCE[kind])
@@ -233,6 +245,55 @@ def test_tiles_are_configured_as_the_processor_demands_or_the_process_ends(tmp_p
     refused = subprocess.run([program, "wrong"], capture_output=True, text=True, check=False)
     assert refused.returncode != 0
     assert refused.stderr == "tiles: tiles that do not fit each other\n"
+
+
+@pytest.mark.parametrize("form", FORMS[1:] or ["none"])
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    kind=st.sampled_from(KINDS if FORMS[1:] else CODED),
+    outputs=st.integers(1, 150),
+    inputs=st.integers(1, 900),
+    rows=st.integers(5, 70),
+    exponent=st.sampled_from([0, -60, -120, -126, -130]),
+    large=st.sampled_from([1.0, 40.0, 1e4]),
+)
+def test_the_processors_form_has_the_bits_of_the_emulator(
+    form: TileForm,
+    kind: tuple[PackedKind, Scaling],
+    outputs: int,
+    inputs: int,
+    rows: int,
+    exponent: int,
+    large: float,
+) -> None:
+    """Where the processor has no tiles, codes have those of its vectors."""
+    weight = packed_weight(kind[0], outputs, inputs, scaling=kind[1], seed=inputs)
+    x = normal(rows, inputs, seed=outputs) * 2.0**exponent
+    x[:, 3::40] *= large
+    with _tiles("emulated"):
+        expected = linear_packed(x, weight)
+    with _tiles(form):
+        assert_same_bits(linear_packed(x, weight), expected)
+
+
+@pytest.mark.skipif(FORMS[1:] == [], reason="this processor has no tiles")
+@settings(max_examples=examples(20), deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 200), st.integers(1, 40)), min_size=1, max_size=4),
+    dim=st.sampled_from([32, 64, 96]),
+    size=st.sampled_from([16, 32, 64]),
+    group=st.integers(1, 6),
+    window=st.sampled_from([0, 40]),
+)
+def test_attention_has_the_emulators_bits_on_the_processor(
+    lengths: list[tuple[int, int]], dim: int, size: int, group: int, window: int
+) -> None:
+    steps = [(before + new, new) for before, new in lengths]
+    step = make_step(steps, heads=2 * group, kv_heads=2, dim=dim, size=size, dtype=BRAIN, transposed=True)
+    with _tiles("emulated"):
+        expected = step.run("native", window=window)
+    with _tiles("hardware"):
+        assert_same_bits(step.run("native", window=window), expected)
 
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="there is no objdump")
