@@ -21,6 +21,7 @@ _ENCODING: Final = (
     "ForMaskedLM",
     "EncoderModel",
     "ForRetrieval",
+    "ForRanking",
 )
 """What the names of architectures end in that draw no tokens."""
 _RERANKERS: Final = frozenset({"qwen3", "qwen3_vl", "gemma"})

@@ -17,6 +17,7 @@ from ..model_config.hf_config import UnknownArchitectureError, model_spec_from_h
 from ..model_config.hf_text_part import SEEING
 from ..model_config.model_spec import Backbone, ModelSpec, with_mixers
 from ..model_config.pooling_config import (
+    JINA_VL,
     PoolingConfig,
     ScoreHead,
     SparseHead,
@@ -51,6 +52,8 @@ _HEADS: Final = (
     "Model",
 )
 """What the names of decoders end in that draw no tokens."""
+_WRITTEN_AS: Final[Mapping[str, str]] = {JINA_VL: "Qwen2VLForConditionalGeneration"}
+"""Decoders whose names say of nothing else what they are."""
 _QWEN3_RERANKER: Final = (9693, 2152)
 """Qwen3's tokens ``yes`` and ``no``."""
 _BGE_RERANKER: Final = "Yes"
@@ -158,6 +161,8 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     as_causal = dict(config)
     if isinstance(named, list) and named:
         stem = str(named[0])
+        if stem in _WRITTEN_AS:
+            as_causal["architectures"] = [_WRITTEN_AS[stem]]
         for ending in _HEADS:
             if stem.endswith(ending):
                 bare = stem.removesuffix(ending)

@@ -5,7 +5,7 @@ modules of sentence-transformers, and perhaps a head that scores.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
@@ -18,6 +18,10 @@ from .transformers_encoder_config import TransformersEncoder
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 _MOST_LABELS: Final = 100_000
+JINA_VL: Final = "JinaVLForRanking"
+"""jina-reranker-m0: Qwen2-VL, which scores a query and a document, either a picture."""
+_JINA_VL_SHIFT: Final = -2.65
+"""In its makers' code, and in no file."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class ScoreHead:
     tied_rows: tuple[int, ...] = ()
     """Instead of a layer of its own, rows of the model's output embedding: (true, false) scores by the difference of
     the two tokens' logits, (true,) by its logit. ``out`` is then the embedding's name."""
+    shift: float = 0.0
+    """Added to what ``out`` makes."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,8 @@ def score_head(
         return _sequence_head(config, backbone)
     if backbone.architecture.endswith("ForTokenClassification"):
         return _token_head(config, backbone)
+    if backbone.architecture == JINA_VL:
+        return replace(_reward_head("lasttoken", ("LABEL_0",), "sigmoid"), shift=_JINA_VL_SHIFT)
     if isinstance(backbone, ModelSpec) and backbone.architecture.endswith("ForRewardModel"):
         return _reward_head("lasttoken", ("LABEL_0",), "identity")
     if isinstance(backbone, ModelSpec) and backbone.architecture.endswith("ForProcessRewardModel"):

@@ -99,7 +99,7 @@ class Scorer:
             x = ACTIVATE[self.head.activation](self._dense(x))
         if self._norm is not None:
             x = self._norm(x)
-        return x @ self._out.T if isinstance(self._out, torch.Tensor) else self._out(x)
+        return (x @ self._out.T if isinstance(self._out, torch.Tensor) else self._out(x)) + self.head.shift
 
 
 class SpladeWeights:

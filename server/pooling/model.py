@@ -23,7 +23,7 @@ from .plugin import PoolingPlugin
 Compares = Literal["together", "vectors", "tokens", "weights", ""]
 """How two texts are scored: read together by a cross-encoder, by the cosine of their vectors, by the vectors of their
 tokens (late interaction), by the product of their weights over the vocabulary, or not at all."""
-PairForm = Literal["pair", "qwen3", "qwen3_vl", "bge", "template"]
+PairForm = Literal["pair", "qwen3", "qwen3_vl", "jina_vl", "bge", "template"]
 """How a query and a document become one prompt: as the tokenizer joins two texts, by the words of Qwen3-Reranker, of
 Qwen3-VL-Reranker (which may see both) or of BGE's Gemma, or by the model's chat template, to which they are messages of
 the roles ``query`` and ``document``."""

@@ -10,7 +10,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.model_config.encoder_config import EncoderConfig
 from stentor.engine.model_config.model_spec import ModelSpec
-from stentor.engine.model_config.pooling_config import PoolingConfig
+from stentor.engine.model_config.pooling_config import JINA_VL, PoolingConfig
 from stentor.protocols.ipc.config import ModelImpl
 
 from ..config.models import EmbeddingConfig
@@ -79,6 +79,8 @@ def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
         return "pair"
     if config.score.tied_rows and config.architecture.startswith("Qwen3VL"):
         return "qwen3_vl"
+    if config.architecture == JINA_VL:
+        return "jina_vl"
     source = tokenizer.template_source
     if "query" in source and "document" in source:
         return "template"

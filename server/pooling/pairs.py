@@ -11,8 +11,8 @@ from stentor.protocols.openai.media_parts import MEDIA_PARTS
 from stentor.protocols.pooling.contents import Content
 
 from ..text.errors import TemplateError
-from .model import EmbeddingModel
-from .reading import LengthLimit, Prompt, Reading, cut, encode, read_messages
+from .model import EmbeddingModel, PairForm
+from .reading import LengthLimit, Prompt, Reading, cut, encode, read_messages, read_written
 
 DEFAULT_INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _QWEN3_VL_INSTRUCTION: Final = "Given a search query, retrieve relevant candidates that answer the query."
@@ -28,6 +28,13 @@ _BGE_QUESTION: Final = (
     "prediction of either 'Yes' or 'No'."
 )
 """Of BGE's reranker on Gemma; a request's instruction takes its place."""
+
+
+_JINA_VL_PICTURE: Final = "<|vision_start|><|image_pad|><|vision_end|>"
+_JINA_VL_END: Final = 100
+"""The token behind each pair whose hidden state jina-reranker-m0 scores; as its makers' code has it."""
+SEEN_PAIRS: Final[frozenset[PairForm]] = frozenset({"qwen3_vl", "jina_vl"})
+"""Forms of pairs that may hold pictures."""
 
 
 class PairRules(msgspec.Struct, frozen=True):
@@ -60,7 +67,7 @@ async def read_pairs(
 
     Raises BadRequest.
     """
-    if rules.instruction is not None and model.pair_form == "pair":
+    if rules.instruction is not None and model.pair_form in ("pair", "jina_vl"):
         raise refused("instruction", "the model takes none; leave it out", "unsupported")
     if model.pair_form == "bge":
         return await _questioned(model, queries, documents, rules, fields)
@@ -71,7 +78,7 @@ async def read_pairs(
             return _joined(model, first, second, rules.room, fields[1])
         case "qwen3":
             return await _instructed(model, first, second, rules, fields[1])
-        case "qwen3_vl":
+        case "qwen3_vl" | "jina_vl":
             asked, told = await _texts(model, first), await _texts(model, second)
             return [
                 await read_pair(model, asked[place if len(asked) > 1 else 0], text, _at(fields[1], place, told), rules)
@@ -82,8 +89,11 @@ async def read_pairs(
 
 
 async def read_pair(model: EmbeddingModel, query: Content, document: Content, where: str, rules: PairRules) -> Prompt:
-    """One pair as Qwen3-VL-Reranker was trained to read it, of texts, pictures and both. Raises as
-    :func:`.reading.read_messages`; what is too long is refused, since the answer hangs on the end."""
+    """One pair as Qwen3-VL-Reranker was trained to read it, of texts, pictures and both; or jina-reranker-m0, of a text
+    or a picture on each side. Raises as :func:`.reading.read_messages`; what is too long is refused, since the answer
+    hangs on the end."""
+    if model.pair_form == "jina_vl":
+        return await _read_jina_pair(model, query, document, where, rules)
     instruction = _QWEN3_VL_INSTRUCTION if rules.instruction is None else rules.instruction
     said = [
         _said(f"<Instruct>: {instruction}"),
@@ -94,6 +104,22 @@ async def read_pair(model: EmbeddingModel, query: Content, document: Content, wh
     fields = msgspec.structs.replace(rules.reading.fields, add_generation_prompt=True)
     reading = replace(rules.reading, fields=fields, room=replace(rules.room, cut=None))
     return await read_messages(model, reading, messages, where)
+
+
+async def _read_jina_pair(
+    model: EmbeddingModel, query: Content, document: Content, where: str, rules: PairRules
+) -> Prompt:
+    written, told = [], []
+    for name, content in (("Document", document), ("Query", query)):
+        parts = [_said(content)] if isinstance(content, str) else content
+        pictures = [part for part in parts if part["type"] in MEDIA_PARTS]
+        text = "".join(part[part["type"]] for part in parts if part["type"] not in MEDIA_PARTS)
+        if pictures and (text.strip() or len(pictures) > 1):
+            raise refused(where, "the model reads a text or one image on each side; send nothing else", "unsupported")
+        written.append(f"**{name}**:\n{_JINA_VL_PICTURE if pictures else text}")
+        told += pictures
+    whole = "\n".join(written)
+    return await read_written(model, rules.reading, told, whole, where, room=rules.room, end=[_JINA_VL_END])
 
 
 def _said(text: str) -> dict[str, Any]:

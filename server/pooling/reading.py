@@ -225,16 +225,7 @@ async def read_messages(
     if model.media is None:
         messages, media = collect_media(messages, model.accepted, where)[0], NO_MEDIA
     else:
-        messages, media = await model.media.take(
-            messages,
-            model.accepted,
-            model.client.ready,
-            fields,
-            reading.most_chars,
-            reading.memory,
-            model.pool.tokenizer,
-            where,
-        )
+        messages, media = await _taken(model, reading, messages, where)
     if model.lone_pictures and (media.made or model.media_alone):
         return await _read_alone(model, reading, messages, media, where)
     template, known = fields.chat_template, model.pool.chat_template
@@ -273,6 +264,51 @@ async def read_messages(
         placed = placed.within(first, first + room.most, room.named)
         ids = cut(ids, room.most, room.cut)
     return Prompt(ids, media=placed)
+
+
+async def read_written(
+    model: EmbeddingModel,
+    reading: Reading,
+    parts: list[dict[str, Any]],
+    text: str,
+    where: str,
+    *,
+    room: LengthLimit,
+    end: Sequence[int] = (),
+) -> Prompt:
+    """``text`` as it stands, with the places of these parts of media in it, and the tokens ``end`` behind it. Raises
+    BadRequest, also for what is longer than ``room``, and Overloaded."""
+    media = NO_MEDIA
+    if parts and model.media is not None:
+        _, media = await _taken(model, reading, [{"role": "user", "content": parts}], where)
+    stands = media.text
+    try:
+        (ids,) = await encode(model, [text if stands is None else stands.expand(text)], special=False)
+    except TemplateError as error:
+        raise BadRequest(str(error), where, "template_error") from None
+    ids = [*ids, *end]
+    if len(ids) > room.most:
+        raise room.too_long(str(len(ids)), where)
+    placed = PlacedMedia()
+    if model.media is not None and stands is not None:
+        placed = model.media.place(ids, media, stands.order, model.pool.tokenizer)
+    return Prompt(ids, media=placed)
+
+
+async def _taken(
+    model: EmbeddingModel, reading: Reading, messages: list[dict[str, Any]], where: str
+) -> tuple[list[dict[str, Any]], ConversationMedia]:
+    assert model.media is not None
+    return await model.media.take(
+        messages,
+        model.accepted,
+        model.client.ready,
+        reading.fields,
+        reading.most_chars,
+        reading.memory,
+        model.pool.tokenizer,
+        where,
+    )
 
 
 async def _read_alone(

@@ -11,7 +11,7 @@ from stentor.protocols.pooling.contents import Content, plain_text
 
 from ..media.collect import collect_media
 from .model import EmbeddingModel
-from .pairs import PairRules, bounded_content, read_pair
+from .pairs import SEEN_PAIRS, PairRules, bounded_content, read_pair
 from .purposes import adapter_of, prompt_of
 from .reading import WITH_MEDIA, Prompt, read_content, side_by_side
 from .running import PoolingJob
@@ -37,7 +37,7 @@ async def scores_of_seen(
     first = [(await bounded_content(model, each, rules.most_query), where) for each, where in first]
     second = [(await bounded_content(model, each, rules.most_document), where) for each, where in second]
     match model.compares:
-        case "together" if model.pair_form == "qwen3_vl":
+        case "together" if model.pair_form in SEEN_PAIRS:
 
             async def read_both(place: int) -> Prompt:
                 query, _ = first[place if len(first) > 1 else 0]

@@ -370,3 +370,12 @@ def _tokenizer(special: Sequence[str], bos: bool) -> Backend:
     if bos:
         backend.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, token(BOS))])
     return backend
+
+
+def qwen2_vl(folder: Path) -> Any:
+    vision = {"depth": 2, "embed_dim": 64, "hidden_size": 64, "num_heads": 4, "mlp_ratio": 2, "patch_size": PATCH}
+    text = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
+    config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **_qwen_tokens())
+    write_processor(folder, "Qwen2VLProcessor", _qwen_images(), QWEN)
+    _write_videos(folder)
+    return _write_model(folder, config)

@@ -30,6 +30,7 @@ def folder(tmp_path: Path, config: object, *files: str) -> Path:
         ({"model_type": "modernbert"}, [], "embedding"),
         ({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, ["modules.json"], "embedding"),
         ({"model_type": "qwen2", "architectures": ["Qwen2ForSequenceClassification"]}, [], "embedding"),
+        ({"model_type": "qwen2_vl", "architectures": ["JinaVLForRanking"]}, [], "embedding"),
         ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, [], "chat"),
         ({"suppress_ids": []}, [], "chat"),
         ({"model_type": ["whisper"]}, [], "chat"),
