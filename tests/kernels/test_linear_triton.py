@@ -37,7 +37,7 @@ def test_the_product_of_a_row_is_the_product(columns: int, inner: int, with_bias
 
 def test_it_runs_unasked_where_the_table_has_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {OPERATION: {gemv_key(96, 200, torch.float16): SMALL.to_json()}}
-    monkeypatch.setattr(table, "_table", lambda: entries)
+    monkeypatch.setattr(table, "_table", lambda *_: entries)
     monkeypatch.setattr(sys.modules["stentor.kernels.linear"], "triton_unsupported_reason", lambda *_: None)
     table._picked.cache_clear()
     (x, known, _), (_, unknown, _) = (operands(columns, 200, torch.float16) for columns in (96, 95))

@@ -164,9 +164,11 @@ def assert_expands(name: str, dtype: torch.dtype, gate_up: CodedMatrices, down: 
     whole = replace(of, gate_up=plain[0].to(DEVICE), down=plain[1].to(DEVICE))
     with overridden("moe_tiles", small_tiles()):
         found, expected = form(name)(of), form(name)(whole)
-        if DEVICE == "cpu":
+        if DEVICE == "cpu" and name == "rows":
             assert_same_bits(found, expected)
-        else:  # its compiler fuses the product that expands a code with the sum that it goes into
+        else:
+            # a GPU's compiler fuses the product that expands a code with the sum it goes into, and the interpreter's
+            # library sums products of tiles in an order of its own where these lie otherwise in memory
             assert_close(found, expected, 1e-6 if dtype == torch.float32 else TOLERANCE[dtype])
         assert_close(found, reference(of), TOLERANCE[dtype])
 

@@ -76,7 +76,7 @@ def test_a_second_search_finds_what_the_first_did(tmp_path: Path, monkeypatch: p
     seconds = {DEFAULT: 3.0, FAST: 1.0, SLOW: 5.0}
     (first,) = run(seconds, SLOW, FAST)
     entries = {"op": {"k": FAST.to_json()}}
-    monkeypatch.setattr(table, "_table", lambda: entries)  # what a launcher reads from then on
+    monkeypatch.setattr(table, "_table", lambda *_: entries)  # what a launcher reads from then on
     table._picked.cache_clear()
     try:
         assert pick("op", "k", DEFAULT) == FAST

@@ -248,9 +248,9 @@ def dripping(connection: Connection, data: bytes) -> Iterator[threading.Thread]:
 @pytest.mark.parametrize(
     ("beginning", "rest"),
     [
-        (b"\r\n", b"POST / HTTP/1.1\r\nhost: here\r\n"),
-        (b"P", b"OST / HTTP/1.1\r\nhost: here\r\n"),
-        (b"POST / HTTP/1.1\r\nhost: here\r\n", b""),
+        (b"\r\n", b"POST /v1/responses HTTP/1.1\r\nhost: here\r\n"),
+        (b"P", b"OST /v1/responses HTTP/1.1\r\nhost: here\r\n"),
+        (b"POST /v1/responses HTTP/1.1\r\nhost: here\r\n", b""),
         (GOOD[:60], b"th: 5\r\n"),
     ],
 )
