@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from stentor.kernels import native
+from stentor.kernels.linear_packed.crossover import describe_crossover, measure_crossover
 from stentor.kernels.native.memory import keep_freed_memory
 from stentor.kernels.native.processor import describe_tiles, multiplies_bfloat16
 from stentor.protocols.ipc.actors import WorkerReady
@@ -207,6 +208,8 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: 
     else:
         torch.set_num_threads(plan.threads)
     products = describe_tiles() if reason is None else f"CPU kernels run in plain torch, several times slower: {reason}"
+    if (limits := measure_crossover() if ours else None) is not None:
+        products = f"{products}: {describe_crossover(limits)}"
     return [*([] if products is None else [products]), f"computes with {plan}"], plan.is_own
 
 

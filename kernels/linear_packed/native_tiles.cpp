@@ -201,7 +201,7 @@ void few_brain_rows(const Brain& of, int64_t tile, int64_t row, int64_t end) {
 
 template <class Tiles>
 void brain(const Brain& of, int64_t tile, int64_t last, int64_t row, int64_t end) {
-    if (end - row < FROM_ROWS) {
+    if (end - row < from_rows(Weights::BRAIN)) {
         for (; tile + WIDEST <= last; tile += WIDEST) few_brain_rows<WIDEST>(of, tile, row, end);
         for (; tile < last; ++tile) few_brain_rows<1>(of, tile, row, end);
         return;
@@ -542,7 +542,7 @@ bool by(const Products& of) {
         });
         return true;
     }
-    if (kind == F32 || of.end - of.row < FROM_ROWS) return false;
+    if (kind == F32 || of.end - of.row < from_rows(four_bits(kind) ? Weights::NIBBLES : Weights::BYTES)) return false;
     switch (kind) {
         case Q4: range<Tiles, Q4, f16>(of); break;
         case Q4M: of_spans<Tiles, Q4M>(of); break;

@@ -28,10 +28,12 @@ int64_t ask_for_tiles() {
 
 const int64_t refusal = ask_for_tiles();
 std::atomic<Form> current{refusal == 0 ? Form::HARDWARE : Form::NONE};
+std::atomic<int64_t> rows_of[3] = {USUAL_ROWS[0], USUAL_ROWS[1], USUAL_ROWS[2]};
 
 }  // namespace
 
 Form form() { return current.load(std::memory_order_relaxed); }
+int64_t from_rows(Weights weights) { return rows_of[(int64_t)weights].load(std::memory_order_relaxed); }
 
 #if defined(STENTOR_EMULATED_TILES)
 void refuse(const char* what) {
@@ -59,4 +61,9 @@ STENTOR_EXPORT int64_t stentor_use_tiles(int64_t wanted) {
 #endif
     if (can) tiles::current.store(form, std::memory_order_relaxed);
     return can ? 0 : 1;
+}
+
+// Products with such weights go by tiles from so many rows on, from now on. Returns what it was.
+STENTOR_EXPORT int64_t stentor_use_tiles_from(int64_t weights, int64_t rows) {
+    return tiles::rows_of[weights].exchange(rows, std::memory_order_relaxed);
 }

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from stentor.kernels import native
 from stentor.kernels.attention import AttentionBatch
 from stentor.kernels.linear_packed import PackedKind, Scaling, linear_packed
+from stentor.kernels.linear_packed.crossover import KINDS as CROSSOVER_KINDS
+from stentor.kernels.linear_packed.crossover import ROWS, describe_crossover, measure_crossover, use_tiles_from
 from stentor.kernels.linear_packed.weight import PARTS
 from stentor.kernels.native.build import build, find_compiler, find_sources
 from stentor.kernels.native.processor import TileForm, describe_tiles, force_tiles, tile_form
@@ -47,10 +49,13 @@ FORMS: list[TileForm] = ["emulated", "hardware"] if tile_form() == "hardware" el
 
 @contextmanager
 def _tiles(form: TileForm) -> Iterator[None]:
-    """Both forms of the library that has both."""
+    """Both forms of the library that has both, for all products of five rows or more."""
     with calls_to(emulated()), force_tiles(form):
         assert tile_form() == form
+        before = [use_tiles_from(kind, 5) for kind in CROSSOVER_KINDS]
         yield
+        for kind, rows in zip(CROSSOVER_KINDS, before, strict=True):
+            use_tiles_from(kind, rows)
 
 
 @pytest.fixture(params=FORMS)
@@ -317,3 +322,21 @@ def test_a_library_without_tiles_says_so_and_refuses_them() -> None:
     with calls_to(emulated()), force_tiles("emulated"):
         assert describe_tiles() == "products and attention run on AMX tiles, emulated"
     assert tile_form() == "none"
+
+
+def test_rows_from_which_tiles_are_taken_are_measured_and_do_not_show() -> None:
+    before = [use_tiles_from(kind, 5) for kind in CROSSOVER_KINDS]
+    limits = measure_crossover()
+    if tile_form() == "hardware":
+        assert limits is not None
+        assert all(limit in (*ROWS, ROWS[-1] + 1) for limit in limits)
+        assert [use_tiles_from(kind, 5) for kind in CROSSOVER_KINDS] == list(limits)
+        weight, x = packed_weight("q4", 40, 96), normal(9, 96, seed=1)
+        by_tiles = linear_packed(x, weight)
+        use_tiles_from("q4", 10)
+        assert_same_bits(linear_packed(x, weight), by_tiles)
+        assert describe_crossover((4, 16, 10)).startswith("bfloat16 from 4 rows on, codes of 4 bits from 16 rows on")
+    else:
+        assert limits is None
+    for kind, rows in zip(CROSSOVER_KINDS, before, strict=True):
+        use_tiles_from(kind, rows)

@@ -22,6 +22,7 @@ PROGRAM = r"""
 using namespace stentor;
 extern "C" {
 int64_t stentor_use_tiles(int64_t form);
+int64_t stentor_use_tiles_from(int64_t weights, int64_t rows);
 void stentor_pack_plain(const Packed*, const uint8_t*, int64_t, int64_t, int64_t, int64_t);
 void stentor_pack_codes(const Packed*, const uint8_t*, const float*, const int16_t*, const float*, int64_t, int64_t,
                         int64_t);
@@ -87,6 +88,7 @@ void attend(int64_t dim, int64_t heads, int64_t length, int64_t count, int64_t w
 }
 int main() {
     if (stentor_use_tiles(2)) return 3;
+    for (const int64_t weights : {0, 1, 2}) stentor_use_tiles_from(weights, 5);
     for (const int64_t kind : {(int64_t)BF16, (int64_t)Q4, (int64_t)Q4M, (int64_t)Q8, (int64_t)Q8M, (int64_t)IQ4NL})
         for (const int64_t rows : {1, 4, 5, 16, 17, 33})
             for (const auto& shape : {std::pair<int64_t, int64_t>{1, 1}, {17, 33}, {35, 70}, {200, 64}})
