@@ -86,7 +86,7 @@ def test_help_names_every_option_and_its_default() -> None:
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        ([], ["expected a command: serve, chat, run-batch, pull, doctor, env, bench or tune"]),
+        ([], ["expected a command: serve, chat, run-batch, pull, precompile, doctor, env, bench or tune"]),
         (["srve"], ["invalid choice: 'srve'"]),
         (["serve", "--prot", "1"], ["unknown option --prot; did you mean --port?"]),
         (["serve", "--max-model=5"], ["unknown option --max-model; did you mean --max-model-len?"]),
