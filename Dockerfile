@@ -5,7 +5,7 @@
 #
 # It builds for amd64 and arm64 (docker buildx build --platform linux/amd64,linux/arm64 .): nothing in it is of one of them.
 # For a node without GPUs: --build-arg BASE=ubuntu:24.04
-#                          --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu
+#                          --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu --build-arg PRECOMPILED=
 
 # torch's wheels bring CUDA's libraries; the image brings what ties them to the node's driver.
 ARG BASE=nvidia/cuda:13.0.2-base-ubuntu24.04
@@ -35,6 +35,15 @@ COPY engine engine
 COPY server server
 COPY loadtest loadtest
 RUN pip install -c constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --no-build-isolation ".[all]"
+# Kernels of models with these shapes, for GPUs of this compute capability (90 is Hopper): a first start finds them, and
+# compiles what others need.
+ARG CAPABILITY=90
+ARG PRECOMPILED="llama-3.1-8b qwen3-1.7b qwen3-32b qwen3-30b-a3b"
+RUN mkdir -p /opt/stentor/kernels \
+    && for model in $PRECOMPILED; do \
+         stentor precompile "loadtest/configs/$model" --load-format dummy --capability "$CAPABILITY" --output /opt/stentor/kernels \
+         || exit 1; \
+       done
 
 FROM base AS runtime
 LABEL org.opencontainers.image.title="stentor" \
@@ -47,6 +56,7 @@ RUN useradd --create-home --uid 10001 stentor \
 ENV XDG_CACHE_HOME=/cache \
     HF_HOME=/cache/huggingface \
     TRITON_CACHE_DIR=/cache/triton \
+    TRITON_PRECOMPILED_DIR=/opt/stentor/kernels \
     STENTOR_HOST=0.0.0.0 \
     PYTHONUNBUFFERED=1
 USER stentor

@@ -90,6 +90,31 @@ compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need 
 	@echo "==> kernels compile"
 	$(COMPILE)
 
+# The versions of the GPU machine, in an environment of their own. Torch needs no CUDA: TORCH_INDEX may name its CPU builds.
+GPU_VENV ?= .gpu-venv
+GPU_MODELS ?= llama-3.1-8b
+COMPILED_KERNELS := $(CURDIR)/.gpu-kernels
+.PHONY: compile-gpu-machine gpu-kernels
+gpu gpu-smoke gpu-tests gpu-bench: export TRITON_PRECOMPILED_DIR := $(wildcard $(COMPILED_KERNELS))
+
+$(GPU_VENV)/.stamp: tests/compile/gpu-machine.txt pyproject.toml | .link/stentor
+	python$(GPU_PYTHON_VERSION) -m venv $(GPU_VENV)
+	$(GPU_VENV)/bin/python -m pip --disable-pip-version-check install -q -c tests/compile/gpu-machine.txt $(INDEX) \
+	  torch triton transformers . hypothesis pytest pytest-timeout
+	$(GPU_VENV)/bin/python -m pip --disable-pip-version-check uninstall -q -y stentor
+	@touch $@
+
+compile-gpu-machine: $(GPU_VENV)/.stamp ## every compile test under the versions of the GPU machine; ARGS="tests/compile/test_moe.py" picks some
+	PYTHONPATH=$(CURDIR)/.link TRITON_INTERPRET=0 $(GPU_VENV)/bin/python -P -m pytest -p no:cacheprovider \
+	  $(if $(ARGS),$(ARGS),--all-kernels tests/compile)
+
+gpu-kernels: $(GPU_VENV)/.stamp ## compile here what GPU_MODELS launch on the GPU machine (GPU_ARGS: options of `stentor serve`), for `make gpu` there
+	rm -rf $(COMPILED_KERNELS)
+	@set -e; for model in $(GPU_MODELS); do \
+	  config=loadtest/configs/$$model; \
+	  PYTHONPATH=$(CURDIR)/.link TRITON_INTERPRET=0 $(GPU_VENV)/bin/python -P -m stentor.server.main.cli precompile \
+	    $$(test -d $$config && echo $$config --load-format dummy || echo $$model) --output $(COMPILED_KERNELS) $(GPU_ARGS); done
+
 kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is no GPU, and compiled for one
 	$(PYTEST) -m triton --all-kernels tests
 	TRITON_INTERPRET=0 $(PYTEST) --all-kernels tests/compile

@@ -53,7 +53,7 @@ class CompiledKernel:
 
     @property
     def warnings(self) -> list[str]:
-        """What the assembler says of its way from PTX: warpgroup products that it had to run one after the other."""
+        """What the assembler warns of: warpgroup products that it makes wait for each other."""
         return _warnings(self.ptx, self.capability)
 
 
@@ -180,4 +180,4 @@ def _instructions(cubin: bytes) -> list[str]:
 def _warnings(ptx: str, capability: int) -> list[str]:
     target = f"sm_{capability}{'a' if capability >= 90 else ''}"
     text = _run("ptxas", "-v", f"--gpu-name={target}", "-o", "/dev/null", of=ptx.encode(), suffix=".ptx")
-    return [line.strip() for line in text.splitlines() if not line.startswith("ptxas info") or "otential" in line]
+    return [line.strip() for line in text.splitlines() if re.search("warning|Performance Loss", line)]

@@ -88,6 +88,11 @@ def test_a_long_prompt_uses_warpgroup_products_and_fetches_ahead(heads: int, siz
     assert "wgmma.mma_async" in kernel.ptx
     assert set(re.findall(r"cp\.async\.c\w\.shared\.global \[[^]]*\], \[[^]]*\], (\w+)", kernel.ptx)) == {"0x10"}
     assert waits(kernel) - {0}, "it waits for the tile it has just asked for"
+    assert kernel.warnings == []
+    # scores of 64 keys by 128 dims and values of as many, a warpgroup or two; no older products beside them
+    assert kernel.count("HGMMA") >= 16
+    assert kernel.count("HMMA") == 0
+    assert kernel.count(r"LDGSTS.*\.128") == kernel.count("LDGSTS") > 0
 
 
 @pytest.mark.parametrize(

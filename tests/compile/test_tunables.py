@@ -1,0 +1,55 @@
+"""Block sizes that are offered to the tuner, at the shapes of models: what takes most fits into a multiprocessor."""
+
+import math
+from collections import defaultdict
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.launch import interpreted
+from stentor.kernels.tuning import Config, Tunable, overridden, untuned
+
+pytestmark = [pytest.mark.compiles, pytest.mark.proof(each="operation")]
+
+SHARED_BYTES = 227 * 1024
+"""Of a program on Hopper."""
+
+
+def by_operation() -> dict[str, list[Tunable]]:
+    found: dict[str, list[Tunable]] = defaultdict(list)
+    if not interpreted():
+        from stentor.kernels.tuning.search import all_tunables  # late: they import Triton
+
+        for tunable in all_tunables():
+            found[tunable.operation].append(tunable)
+    return found
+
+
+TUNABLES = by_operation()
+
+
+def size(config: Config) -> int:
+    """Grows with what a program holds."""
+    return math.prod(config.sizes.values()) * config.num_stages
+
+
+def compiled(tunable: Tunable, config: Config | None) -> list[CompiledKernel]:
+    """What one call launches under ``config``, or under the launcher's own."""
+    with FakeTensorMode(), dry_run() as kernels, untuned() if config is None else overridden(tunable.operation, config):
+        tunable.workload(torch.device("cuda"))()
+    return kernels
+
+
+@pytest.mark.parametrize("operation", sorted(TUNABLES) or ["none"])
+def test_the_largest_candidate_and_the_default_of_an_operation_fit(operation: str) -> None:
+    offered = TUNABLES[operation]
+    tunable = max(offered, key=lambda each: max(map(size, each.candidates)))
+    for config in (max(tunable.candidates, key=size), None):
+        kernels = compiled(tunable, config)
+        assert kernels
+        for kernel in kernels:
+            assert kernel.shared_bytes <= SHARED_BYTES, (kernel.name, kernel.config)
+            if config is None:
+                assert kernel.stack_bytes == 0, (kernel.name, kernel.config)
