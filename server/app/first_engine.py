@@ -18,7 +18,6 @@ from stentor.engine.sharing.lease import LeaseError, create_lease
 from stentor.engine.sharing.weight_cache import create_weight_file
 from stentor.protocols.ipc.config import EngineConfig
 
-from ..asr.asking import ASKING
 from ..config.config import Config
 from ..config.model_registry import ARTICLES, OPTIONS_OF, ModelRole
 from ..http.listening import StartError
@@ -56,6 +55,8 @@ def fetch(config: Config) -> Config:
 
 def check_transcribes(option: str, name: str, path: Path) -> None:
     """As :func:`check_kind` for a model that transcribes, which some chat models do, too."""
+    from ..asr.asking import ASKING  # a server without such a model need not wait for it
+
     if not ASKING.keys() & set(architectures_of(path)):
         check_kind(option, name, path, "transcription")
 
