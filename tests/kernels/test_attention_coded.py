@@ -17,6 +17,8 @@ coded = pytest.mark.parametrize("codes", [INT8, FP8])
 PARTS = [(0, 0, 1), (1, 65, 70), (2, 100, 200), (3, 63, 64), (4, 0, 700)]
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: None}
 """Queries and weights have 16 bits where codes are multiplied."""
+ROUNDED = 2**-8
+"""Queries and weights become bfloat16 where a processor multiplies that, and float8 is expanded to it."""
 ERROR = {INT8: 0.01, FP8: 0.06}
 
 
@@ -54,8 +56,9 @@ def test_prefill_and_decode_over_codes_are_the_references(
     shape = {"heads": heads, "kv_heads": kv_heads, "dim": dim, "size": size}
     made = replace(world(codes, **shape, dtype=dtype, window=window, softcap=softcap, sinks=sinks), chunk=chunk)
     assert choose(made.queries[0], made.k_cache) == "native"
+    tolerance = ROUNDED if codes == FP8 and dtype == torch.float32 else TOLERANCE[dtype]
     for mine, theirs in zip(made.run(PARTS), made.run(PARTS, "reference"), strict=True):
-        assert_close(mine, theirs, TOLERANCE[dtype])
+        assert_close(mine, theirs, tolerance)
 
 
 @coded
