@@ -17,6 +17,7 @@
     log.js          the list of events                          live.js         the tab "Live"
     figures.js      rates and percentiles between two answers   presets.js      settings under a name
     code.js         a request as a program                      tools.js        the tab "More"
+    schema.js       a form for a JSON schema
     language.js     the page's language                         german.js       its texts in German
 """
 
@@ -54,6 +55,7 @@ FILES: Final = (
     "models.js",
     "panels.js",
     "presets.js",
+    "schema.js",
     "session.js",
     "settings.js",
     "sound.js",

@@ -3,6 +3,7 @@
 import { element } from "./dom.js";
 import { offer } from "./models.js";
 import { startPresets } from "./presets.js";
+import { startSchema } from "./schema.js";
 
 // Settings that are numbers, by name, and the fields of a request that they become.
 const NUMBERS = {
@@ -24,6 +25,7 @@ export class Settings {
   // `onChanged()` is told when the reader changes one.
   constructor(onChanged) {
     for (const name of ["model", ...NAMES]) field(name).addEventListener("change", onChanged);
+    startSchema(field("schema"));
     startPresets({ values: () => this.values(), show: (values) => this.show(values), onChanged });
   }
 

@@ -446,3 +446,45 @@ async def test_like_events_of_a_session_are_one_line_that_opens_and_all_are_save
         "count": "7",
         "saved": ["session.update", "a", "b", "c", "(3 bytes)", "response.done", "d"],
     }
+
+
+async def test_a_form_writes_the_schema_and_reads_it_again(visit: Visit) -> None:
+    from playwright.async_api import expect
+
+    page = visit.page
+    await page.click("#chat-clear")
+    await page.click("#schema-show")
+    first = page.locator("#schema-fields li").first
+    await first.locator("[name=name]").fill("colour")
+    await first.locator("[name=kind]").select_option("enum")
+    await page.click("#schema-use")
+    await expect(page.locator("#schema-note")).to_have_text("colour needs choices.")
+    await first.locator("[name=values]").fill("red, green")
+    await first.locator("[name=description]").fill("of the sky")
+    await page.click("#schema-add")
+    second = page.locator("#schema-fields li").last
+    await second.locator("[name=name]").fill("ages")
+    await second.locator("[name=kind]").select_option("array")
+    await second.locator("[name=required]").uncheck()
+    await page.click("#schema-use")
+    written = json.loads(await page.input_value("#chat-schema"))
+    assert written == {
+        "type": "object",
+        "properties": {
+            "colour": {"type": "string", "enum": ["red", "green"], "description": "of the sky"},
+            "ages": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["colour"],
+        "additionalProperties": False,
+    }
+    await page.click("#schema-show")
+    await expect(page.locator("#schema-fields li")).to_have_count(2)
+    await expect(first.locator("[name=values]")).to_have_value("red, green")
+    await page.keyboard.press("Escape")
+    assert json.loads(await page.input_value("#chat-schema")) == written
+    await page.fill("#chat-schema", json.dumps({**written, "anyOf": []}))
+    await page.click("#schema-show")
+    await expect(page.locator("#schema-note")).to_contain_text("as text")
+    await expect(page.locator("#schema-use")).to_be_disabled()
+    await page.keyboard.press("Escape")
+    await page.fill("#chat-schema", "")
