@@ -407,7 +407,7 @@ struct Pair {
 };
 
 // Pairs that meet rows together: these stay in the first-level cache from one to the next, some blocks at a time.
-constexpr int64_t MOST_PAIRS = 4;
+constexpr int64_t MOST_PAIRS = 2;
 
 template <class Tiles, int64_t KIND, class Scale>
 void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row, int64_t rows, int64_t begin,

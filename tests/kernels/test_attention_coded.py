@@ -7,6 +7,8 @@ import torch
 
 from stentor.kernels import native
 from stentor.kernels.attention import choose
+from stentor.kernels.native.processor import multiplies_bfloat16
+from stentor.tests.kernels.helpers import TOLERANCE as OF_DTYPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, thread_count
 from stentor.tests.kernels.test_attention import DTYPES, World, make_world
 
@@ -17,8 +19,8 @@ coded = pytest.mark.parametrize("codes", [INT8, FP8])
 PARTS = [(0, 0, 1), (1, 65, 70), (2, 100, 200), (3, 63, 64), (4, 0, 700)]
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: None}
 """Queries and weights have 16 bits where codes are multiplied."""
-ROUNDED = 2**-8
-"""Queries and weights become bfloat16 where a processor multiplies that, and float8 is expanded to it."""
+AS_BFLOAT16 = OF_DTYPES[torch.bfloat16]
+"""Many rows meet codes of float8 as bfloat16, and are rounded to it where the processor multiplies pairs of that."""
 ERROR = {INT8: 0.01, FP8: 0.06}
 
 
@@ -56,9 +58,8 @@ def test_prefill_and_decode_over_codes_are_the_references(
     shape = {"heads": heads, "kv_heads": kv_heads, "dim": dim, "size": size}
     made = replace(world(codes, **shape, dtype=dtype, window=window, softcap=softcap, sinks=sinks), chunk=chunk)
     assert choose(made.queries[0], made.k_cache) == "native"
-    tolerance = ROUNDED if codes == FP8 and dtype == torch.float32 else TOLERANCE[dtype]
     for mine, theirs in zip(made.run(PARTS), made.run(PARTS, "reference"), strict=True):
-        assert_close(mine, theirs, tolerance)
+        assert_close(mine, theirs, AS_BFLOAT16 if codes == FP8 and multiplies_bfloat16() else TOLERANCE[dtype])
 
 
 @coded
