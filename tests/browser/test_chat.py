@@ -158,7 +158,7 @@ async def test_edited_questions_and_second_answers_are_branches(visit: Visit) ->
     await page.click("#chat-messages .assistant [title='Answer anew']")
     await expect(page.locator("#chat-messages .assistant .branches")).to_contain_text("2/2")
     assert await visit.said() == ["One?", "Second."]
-    await page.click("#chat-messages .user [aria-label='Edit and send again']")
+    await page.click("#chat-messages .user [title='Edit and send again']")
     visit.engine.answer = says("Third.")
     await page.fill("[aria-label='Edited message']", "Two?")
     await page.press("[aria-label='Edited message']", "Enter")
@@ -294,7 +294,7 @@ async def test_the_context_is_gauged_and_tokens_tell_how_probable_they_were(visi
     await visit.ask("Hi", "Yes.")
     asked = len(visit.engine.streams[-1].prompt)
     await expect(page.locator("#chat-context")).to_have_text(f"{asked + 5} / 4,096 tokens")
-    await page.click("#chat-messages [aria-label='Probabilities of tokens']")
+    await page.click("#chat-messages [title='Probabilities of tokens']")
     tokens = page.locator("#chat-messages .tokens span")
     assert (await tokens.all_inner_texts())[:4] == ["Y", "e", "s", "."]
     assert (await tokens.first.get_attribute("title") or "").splitlines()[0] == '"Y" 77.88 %'
