@@ -86,18 +86,30 @@ class _FakeOnDevice(FakeTensorMode):
         return tensor if isinstance(tensor, FakeTensor) else self.from_tensor(tensor)
 
 
+_MADE_UP: Final = (torch.rand, torch.randint, torch.randn, torch.randperm)
+_WRITES: Final = (
+    *(torch.Tensor.__setitem__, torch.Tensor.copy_),
+    *(torch.Tensor.normal_, torch.Tensor.random_, torch.Tensor.uniform_),
+)
+
+
 class _InOtherWords(TorchFunctionMode):
-    """What a torch that was built without CUDA refuses of tensors that are said to lie there: brackets and copies."""
+    """What a torch that was built without CUDA refuses of tensors that are said to lie there: brackets, copies and
+    random numbers."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _MADE_UP and (device := torch.device(kwargs.get("device") or "cpu")).type == "cuda":
+            made = func(*args, **kwargs | {"device": "meta", "generator": None})
+            return torch.empty(made.shape, dtype=made.dtype, device=device)
         if args and isinstance(args[0], FakeTensor):
             if func is torch.Tensor.__getitem__:
                 return indexed(args[0], args[1])
-            if func in (torch.Tensor.__setitem__, torch.Tensor.copy_):
+            if func in _WRITES:
                 return args[0]  # it holds nothing
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def indexed(tensor: torch.Tensor, index: Any) -> torch.Tensor:

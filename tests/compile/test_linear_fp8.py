@@ -67,7 +67,9 @@ def test_many_tokens_are_multiplied_in_tensor_cores(tokens: int, quantised: bool
         (kernel,) = compiled(90, tokens, rows, width, quantised, blocks)
         assert kernel.name == "tiles_kernel"
         assert 16 in copies(kernel)
-        assert "wgmma.mma_async" in kernel.ptx
+        assert kernel.count("QGMMA" if quantised else "HGMMA") > 0
+        assert kernel.count(r"LDGSTS.*\.128") > 0
+        assert kernel.warnings == []
 
 
 @pytest.mark.parametrize(

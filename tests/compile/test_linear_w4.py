@@ -49,6 +49,11 @@ def test_many_rows_meet_floats_made_in_registers(shape: tuple[int, int], tokens:
     assert "st.shared.v4" not in kernel.ptx.split("wgmma")[0]
 
 
+@pytest.mark.xfail(strict=True, reason="the accumulator is scaled between products of groups, which then wait")
+def test_products_of_many_rows_do_not_wait_for_each_other() -> None:
+    assert compiled(LLAMA, 64, 128)[0].warnings == []
+
+
 def test_an_older_gpu_is_served() -> None:
     assert compiled(LLAMA, 64, 128, capability=80)[0].uses_tensor_cores
 

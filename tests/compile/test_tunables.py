@@ -5,8 +5,8 @@ from collections import defaultdict
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stentor.engine.worker.dry_device import dry_device
 from stentor.kernels.dry_run import CompiledKernel, dry_run
 from stentor.kernels.launch import interpreted
 from stentor.kernels.tuning import Config, Tunable, overridden, untuned
@@ -37,9 +37,16 @@ def size(config: Config) -> int:
 
 def compiled(tunable: Tunable, config: Config | None) -> list[CompiledKernel]:
     """What one call launches under ``config``, or under the launcher's own."""
-    with FakeTensorMode(), dry_run() as kernels, untuned() if config is None else overridden(tunable.operation, config):
+    with dry_device(), dry_run() as kernels, untuned() if config is None else overridden(tunable.operation, config):
         tunable.workload(torch.device("cuda"))()
     return kernels
+
+
+@pytest.fixture(autouse=True)
+def _generators_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that was built without CUDA has no others."""
+    generator = torch.Generator()
+    monkeypatch.setattr(torch, "Generator", lambda device: generator)
 
 
 @pytest.mark.parametrize("operation", sorted(TUNABLES) or ["none"])
