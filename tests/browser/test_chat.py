@@ -157,6 +157,7 @@ async def test_edited_questions_and_second_answers_are_branches(visit: Visit) ->
     visit.engine.answer = says("Second.")
     await page.click("#chat-messages .assistant [title='Answer anew']")
     await expect(page.locator("#chat-messages .assistant .branches")).to_contain_text("2/2")
+    await expect(page.locator("#chat-messages .assistant .said")).to_have_text("Second.")
     assert await visit.said() == ["One?", "Second."]
     await page.click("#chat-messages .user [title='Edit and send again']")
     visit.engine.answer = says("Third.")

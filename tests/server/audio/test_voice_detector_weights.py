@@ -79,6 +79,7 @@ async def test_a_server_that_hears_loads_them_before_it_serves(monkeypatch: pyte
     monkeypatch.setattr(auxiliary_models, "load_voice_detector", refuse)
     monkeypatch.setattr(auxiliary_models, "open_transcription", lambda *_: object())
     monkeypatch.setattr(stream_vocabulary, "is_streaming_model", lambda _: False)
+    monkeypatch.setattr(auxiliary_models, "kind_of", lambda _: "transcription")
     config = config_of(AccessConfig())
     async with AsyncExitStack() as at_end:
         engines: Any = SimpleNamespace(clients={"transcription": object()})
