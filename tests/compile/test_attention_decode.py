@@ -82,7 +82,7 @@ def check(kernels: list[CompiledKernel], shared_kib: int = 227) -> None:
     copies = re.findall(r"cp\.async\.c[ag]\.shared\.global.*?(0x[0-9a-f]+)", decode.ptx)
     assert copies
     assert set(copies) == {"0x10"}
-    assert decode.count("HMMA") > 0
+    assert decode.count("HG?MMA") > 0  # the latter where a tile of queries is as high as its 64 rows
     assert decode.count(r"LDGSTS.*\.128") == decode.count("LDGSTS") > 0
     assert copies_under_way(decode) >= 2
 

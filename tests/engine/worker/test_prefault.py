@@ -1,5 +1,5 @@
+import ctypes
 import mmap
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from stentor.kernels.native.memory import HUGE, empty_huge, take_pages
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
 
+PAGE = mmap.PAGESIZE
 BLOCK = 4096
 BLOCKS = 4 * HUGE // BLOCK
 
@@ -20,18 +21,12 @@ def _tensors(count: int = 2) -> list[torch.Tensor]:
 
 
 def _resident(tensor: torch.Tensor) -> int:
-    """Bytes of a mapping that the process has."""
-    begin, own = tensor.data_ptr(), 0
-    lines = Path("/proc/self/smaps").read_text().splitlines()
-    inside = False
-    for line in lines:
-        head = line.split()[0]
-        if "-" in head and not head.endswith(":"):
-            first, last = (int(part, 16) for part in head.split("-"))
-            inside = first <= begin < last
-        elif inside and head == "Rss:":
-            own = int(line.split()[1]) * 1024
-    return own
+    """Bytes of its pages that the process has; not of its mapping, which may be one with a neighbour's."""
+    first = tensor.data_ptr() // PAGE * PAGE
+    pages = (tensor.data_ptr() + tensor.nbytes - first + PAGE - 1) // PAGE
+    found = (ctypes.c_ubyte * pages)()
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(first), ctypes.c_size_t(pages * PAGE), found) == 0
+    return PAGE * sum(each & 1 for each in found)
 
 
 def _entering(blocks: list[int]) -> StepPlan:
