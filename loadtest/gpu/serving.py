@@ -136,7 +136,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--model", type=Path, default=CONFIGS / "llama-3.1-8b", help="a folder with config.json")
     parser.add_argument("--rows", type=Path, default=Path("rows.jsonl"), help="figures are added here")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("serve", nargs="*", metavar="OPTION", help="for `stentor serve`, after --")
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         if given.weights is not None:
@@ -145,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
             write_model(Path(folder), given.model)
             model, options = folder, ["--load-format", "dummy"]
         name = (given.weights or given.model).name
-        options += ["--device", given.device, "--served-model-name", _NAME, "--max-model-len", "2048", *given.serve]
+        options += ["--device", given.device, "--served-model-name", _NAME, "--max-model-len", "2048"]
         with ServerProcess([model, *options]) as server:
             rows.append(given.rows, {"server": name, "seconds to ready": round(server.seconds_to_ready, 2)})
             for what in given.what:

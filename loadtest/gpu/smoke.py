@@ -2,10 +2,10 @@
 
     stentor bench gpu-smoke --output OUT --seconds 240 --weights SmolLM2.gguf
 
-What shows whether it works runs first and side by side: every kernel's tests, tiny models beside the CPU, a server that
-is asked and whose worker is killed. What is timed runs after that, one after the other. Every test and figure is a line
-of ``rows.jsonl`` as soon as it is known, and what each check printed is ``NAME.log``; a run that was cut short goes on
-with ``--done`` and the rows that it left.
+What shows whether it works runs first and side by side: every kernel's tests, tiny models beside the CPU. What is
+timed or takes the GPU's memory runs after that, one after the other: steps, operations, a server that is asked and
+whose worker is killed. Every test and figure is a line of ``rows.jsonl`` as soon as it is known, and what each check
+printed is ``NAME.log``; a run that was cut short goes on with ``--done`` and the rows that it left.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Check:
     command: tuple[str, ...]
     seconds: float
     alone: bool = False
-    """It is timed: nothing runs beside it."""
+    """It is timed, or takes the GPU's memory: nothing runs beside it."""
 
 
 class Running:
@@ -51,8 +51,15 @@ class Running:
         self._ends = self.began + seconds
         self._log = (output / f"{check.name}.log").open("wb")
         command = [sys.executable, "-P", "-m", *check.command]
+        # many tests side by side, each with a thread for every core, would wait for each other
+        threads = {} if check.alone else {"OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            command, cwd=_ROOT, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=_ROOT,
+            env={**os.environ, **threads},
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
 
     def wait(self) -> str:
@@ -112,8 +119,8 @@ def checks(weights: Path | None, output: Path, workers: int) -> list[Check]:
         Check("machine", ("stentor.server.main.cli", "env"), 60),
         Check("kernels", (*tests, "gpu or triton", "tests/kernels"), 150),
         Check("models", (*tests, "gpu and not alone", "tests/gpu"), 150),
-        Check("server", (serving, "check", *served, *to), 120),
         Check("memory", (*_PYTEST, "-m", "gpu and alone", "tests/gpu"), 60, alone=True),
+        Check("server", (serving, "check", *served, *to), 120, alone=True),
         Check("steps", (bench, "model", str(llama), *steps.split(), *to), 90, alone=True),
         Check("operations", (bench, "kernels", *batches.split(), "--model", str(llama), *to), 120, alone=True),
         Check("load", (serving, "load", "--model", str(llama), *to), 120, alone=True),

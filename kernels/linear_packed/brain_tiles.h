@@ -1,0 +1,211 @@
+// What products on tiles share, an area of 32 rows and 32 outputs with its sums; and the products of bfloat16.
+//
+// bfloat16: an instruction sums 16 pairs from zero before it adds them to what there is, and takes small numbers for zero.
+// Where there are tiles, vectors sum the few rows that are theirs in the same order, so that no row depends on how many
+// there are. A sum that is zero has no sign.
+#pragma once
+
+#include "byte_blocks.h"
+#include "multiply.h"
+
+#if defined(STENTOR_TILES)
+
+namespace stentor {
+namespace {
+
+using namespace tiles;
+
+constexpr int64_t MOST_ROWS = 2 * ROWS;
+constexpr int64_t PAIR_BYTES = PAIRS * BYTES;      // of weights of bfloat16 that an instruction takes
+constexpr int64_t STRETCH_BYTES = 48 * 1024;       // of such weights that many rows meet one after the other
+
+// What a kernel call has: up to 32 rows and two tiles.
+struct Area {
+    int64_t row, count, tile, tiles;
+
+    bool deep() const { return count > ROWS; }
+    bool wide() const { return tiles == 2; }
+};
+
+// The sums of an area, while they are not in registers.
+struct Sums {
+    alignas(64) float of[MOST_ROWS][2 * TILE];
+
+    static constexpr int64_t STRIDE = 2 * TILE * sizeof(float);
+
+    void read(const Destination& to, const Area& area, int64_t outputs) {
+        for (int64_t r = 0; r < area.count; ++r)
+            for (int64_t j = 0; j < area.tiles * TILE; j += LANES)
+                store(of[r] + j, sums_so_far(to, area.row + r, area.tile * TILE + j, outputs));
+    }
+    // UNSIGNED: a sum that is zero has no sign.
+    template <bool UNSIGNED>
+    void write(const Destination& to, const Area& area, int64_t outputs, bool last) const {
+        for (int64_t r = 0; r < area.count; ++r)
+            for (int64_t j = 0; j < area.tiles * TILE; j += LANES) {
+                const vf sum = load(of[r] + j);
+                put(to, area.row + r, area.tile * TILE + j, outputs, UNSIGNED ? sum + 0.0f : sum, last);
+            }
+    }
+};
+
+// Tile number A: up to 16 rows from `row` on, the bytes [at, at + n) of each, and zeros up to `width`.
+template <class Tiles, int A>
+__attribute__((always_inline)) inline void load_inputs(const Prepared& x, int64_t row, int64_t count, int64_t at, int64_t n, int64_t width) {
+    if (!x.index && n == width) return Tiles::template load<A>(x.at(row) + at, x.stride);
+    alignas(64) uint8_t some[ROWS][BYTES];
+    for (int64_t r = 0; r < count; ++r) {
+        std::memcpy(some[r], x.at(row + r) + at, (size_t)n);
+        std::memset(some[r] + n, 0, (size_t)(width - n));
+    }
+    Tiles::template load<A>(some, BYTES);
+}
+
+// ---- bfloat16
+
+struct Brain {
+    const Packed& w;
+    const Prepared& x;
+    const Destination& to;
+
+    int64_t pairs() const { return ceil_div(w.inputs, 2); }
+    const uint8_t* weights(int64_t tile) const { return w.codes + tile * tile_bytes(BF16, w.inputs); }
+};
+
+// Of the last pairs, the rest of the tile is zero.
+template <class Tiles, int B>
+void load_pairs(const Brain& of, int64_t tile, int64_t chunk, bool streams) {
+    const uint8_t* const from = of.weights(tile) + chunk * PAIR_BYTES;
+    const int64_t left = (of.pairs() - chunk * PAIRS) * BYTES;
+    if (left >= PAIR_BYTES) {
+        if (streams)
+            for (int64_t line = 0; line < PAIR_BYTES; line += 64) fetch(from + line);
+        return Tiles::template load<B>(from, BYTES);
+    }
+    alignas(64) uint8_t some[PAIR_BYTES] = {};
+    std::memcpy(some, from, (size_t)left);
+    Tiles::template load<B>(some, BYTES);
+}
+
+// The chunks [begin, end) of 16 pairs.
+template <class Tiles, bool DEEP, bool WIDE>
+void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, bool streams) {
+    Sums sums;
+    if (begin == 0) {
+        Tiles::template zero<0>();
+        if (WIDE) Tiles::template zero<1>();
+        if (DEEP) Tiles::template zero<2>();
+        if (DEEP && WIDE) Tiles::template zero<3>();
+    } else {
+        sums.read(of.to, area, of.w.outputs);
+        Tiles::template load<0>(sums.of[0], Sums::STRIDE);
+        if (WIDE) Tiles::template load<1>(sums.of[0] + TILE, Sums::STRIDE);
+        if (DEEP) Tiles::template load<2>(sums.of[ROWS], Sums::STRIDE);
+        if (DEEP && WIDE) Tiles::template load<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
+    }
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+        const int64_t at = chunk * BYTES, n = std::min(BYTES, of.w.inputs * 2 - at);
+        load_inputs<Tiles, 4>(of.x, area.row, DEEP ? ROWS : area.count, at, n, BYTES);
+        load_pairs<Tiles, 6>(of, area.tile, chunk, streams);
+        Tiles::template add_bf16<0, 4, 6>();
+        if (WIDE) {
+            load_pairs<Tiles, 7>(of, area.tile + 1, chunk, streams);
+            Tiles::template add_bf16<1, 4, 7>();
+        }
+        if (!DEEP) continue;
+        load_inputs<Tiles, 5>(of.x, area.row + ROWS, area.count - ROWS, at, n, BYTES);
+        Tiles::template add_bf16<2, 5, 6>();
+        if (WIDE) Tiles::template add_bf16<3, 5, 7>();
+    }
+    Tiles::template store<0>(sums.of[0], Sums::STRIDE);
+    if (WIDE) Tiles::template store<1>(sums.of[0] + TILE, Sums::STRIDE);
+    if (DEEP) Tiles::template store<2>(sums.of[ROWS], Sums::STRIDE);
+    if (DEEP && WIDE) Tiles::template store<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
+    const bool last = end * PAIRS >= of.pairs();
+    if (last)
+        sums.write<true>(of.to, area, of.w.outputs, true);
+    else
+        sums.write<false>(of.to, area, of.w.outputs, false);
+}
+
+template <class Tiles>
+void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, bool streams) {
+    if (area.deep())
+        return area.wide() ? brain_area<Tiles, true, true>(of, area, begin, end, streams)
+                           : brain_area<Tiles, true, false>(of, area, begin, end, streams);
+    area.wide() ? brain_area<Tiles, false, true>(of, area, begin, end, streams)
+                : brain_area<Tiles, false, false>(of, area, begin, end, streams);
+}
+
+template <class Tiles>
+void brain_tiles(Shaped<Tiles>& shaped, const Brain& of, int64_t tile, int64_t tiles, int64_t first, int64_t end) {
+    const int64_t chunks = ceil_div(of.pairs(), PAIRS);
+    const int64_t most = end - first <= MOST_ROWS ? chunks : std::max<int64_t>(1, STRETCH_BYTES / PAIR_BYTES);
+    for (int64_t begin = 0; begin < chunks; begin += most)
+        for (int64_t row = first; row < end; row += MOST_ROWS) {
+            const Area area{row, std::min(MOST_ROWS, end - row), tile, tiles};
+            shaped.take(area.count);
+            brain_area<Tiles>(of, area, begin, std::min(begin + most, chunks), row == first);
+        }
+}
+
+// R rows by vectors, in the order in which tiles sum.
+template <int R, int T>
+void brain_rows(const Brain& of, int64_t tile, int64_t row) {
+    constexpr int WIDTH = T * REGISTERS;
+    const int64_t pairs = of.pairs();
+    const bf16* from[R];
+    for (int r = 0; r < R; ++r) from[r] = (const bf16*)of.x.at(row + r);
+    expect<R, T>(of.to, row, tile * TILE);
+    vf acc[R][WIDTH] = {};
+    for (int64_t begin = 0; begin < pairs; begin += PAIRS) {
+        PairSum sums[R][WIDTH];
+        for (int64_t p = begin; p < std::min(begin + PAIRS, pairs); ++p) {
+            vf first[WIDTH], second[WIDTH];
+            for (int t = 0; t < T; ++t) {
+                const uint8_t* const at = of.weights(tile + t) + p * VECTOR;
+                fetch(at);
+                for (int i = 0; i < REGISTERS; ++i) {
+                    const vu both = load_as<vu>(at + i * sizeof(vu));
+                    first[t * REGISTERS + i] = PairSum::first(both), second[t * REGISTERS + i] = PairSum::second(both);
+                }
+            }
+            for (int r = 0; r < R; ++r) {
+                uint32_t two = 0;
+                std::memcpy(&two, from[r] + 2 * p, 2 * p + 1 < of.w.inputs ? 4 : 2);
+                const vu both = vu{} + two;
+                for (int j = 0; j < WIDTH; ++j)
+                    sums[r][j].add(first[j], second[j], PairSum::first(both), PairSum::second(both));
+            }
+        }
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < WIDTH; ++j) acc[r][j] = sums[r][j].added_to(acc[r][j]);
+    }
+    for (int r = 0; r < R; ++r)
+        for (int j = 0; j < WIDTH; ++j)
+            put(of.to, row + r, tile * TILE + j * LANES, of.w.outputs, acc[r][j] + 0.0f, true);
+}
+
+template <int T>
+void few_brain_rows(const Brain& of, int64_t tile, int64_t row, int64_t end) {
+    constexpr int DEEP = LANES == 16 ? 4 : 2;
+    for (; row + DEEP <= end; row += DEEP) brain_rows<DEEP, T>(of, tile, row);
+    if (DEEP > 2 && row + 2 <= end) brain_rows<2, T>(of, tile, row), row += 2;
+    if (row < end) brain_rows<1, T>(of, tile, row);
+}
+
+template <class Tiles>
+void brain(const Brain& of, int64_t tile, int64_t last, int64_t row, int64_t end) {
+    if (end - row < from_rows(Weights::BRAIN)) {
+        for (; tile + WIDEST <= last; tile += WIDEST) few_brain_rows<WIDEST>(of, tile, row, end);
+        for (; tile < last; ++tile) few_brain_rows<1>(of, tile, row, end);
+        return;
+    }
+    Shaped<Tiles> shaped;
+    for (; tile < last; tile += 2) brain_tiles<Tiles>(shaped, of, tile, std::min<int64_t>(2, last - tile), row, end);
+}
+
+}  // namespace
+}  // namespace stentor
+
+#endif
