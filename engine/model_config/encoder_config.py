@@ -33,6 +33,8 @@ class EncoderConfig(Backbone):
     projection: int = 0
     """Numbers that a last layer makes of each hidden state, in the space of pictures (CLIP); 0: there is none."""
     projection_bias: bool = False
+    embeds_media: bool = False
+    """Media stand in place of embeddings of tokens, not of what the last layer makes of these (CLIP)."""
     filled: bool = False
     """Texts are filled up to ``max_position`` with the padding token, which is seen (SigLIP)."""
 

@@ -67,6 +67,8 @@ _PREFIXES: Final = (
 """As published, and as transformers calls them since."""
 RETRIEVER: Final = "vlm."
 """Before all names of the model that a retriever is made of."""
+_ENCODER: Final = f"{RETRIEVER}text_model."
+"""Before the names of an encoder that reads its texts."""
 _TOKEN_VECTORS: Final = "embedding_proj_layer."
 _OF_TEXTS: Final = ("text_model.", "text_projection.", "score.")
 """Of a tower for texts beside one for pictures, and of what scores both."""
@@ -239,6 +241,8 @@ def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
 
 def text_name(stored: str) -> str | None:
     """The name that a tensor has in a model of text alone; None for one of another part."""
+    if stored.startswith(_ENCODER):
+        return stored.removeprefix(_ENCODER)
     stored = stored.removeprefix(RETRIEVER)
     if stored.startswith(_TOKEN_VECTORS):
         return f"linear.{stored.removeprefix(_TOKEN_VECTORS)}"

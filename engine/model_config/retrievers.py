@@ -1,49 +1,69 @@
 """Models of late interaction over pictures of pages: one that sees, and a layer on each of its tokens (ColPali,
 arXiv:2407.01449). Torch-free."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from .config_fields import ConfigError, Fields
+from .encoder_config import EncoderConfig
+from .encoder_hf import encoder_config_from_hf
 from .hf_config import BY_TYPE
 from .hf_text_part import Seeing, described_part, text_reader
 from .model_spec import ModelSpec, checked, with_mixers
 from .pooling_config import TokenVectors
 
+Read = Callable[[Mapping[str, object]], EncoderConfig | ModelSpec]
+
 
 class Retriever(NamedTuple):
-    seeing: Seeing
-    """The model that it is made of."""
-    bidirectional: bool
-    """Whether tokens see those behind them too."""
+    model_type: str
+    """Of the model that it is made of."""
+    read: Read
+    """What reads the text of that model."""
+
+
+def _decoder(seeing: Seeing, *, bidirectional: bool) -> Read:
+    """``bidirectional``: tokens see those behind them too."""
+
+    def read(inner: Mapping[str, object]) -> ModelSpec:
+        spec = checked(text_reader(seeing, BY_TYPE)(Fields(_causal(inner)), seeing.model_type))
+        rope = spec.layers[0].attention.rope
+        if rope is not None and rope.axes:  # transformers counts positions of pictures as those of text here
+            spec = with_mixers(spec, rope=replace(rope, axes=()))
+        return replace(spec, tie_embeddings=True, bidirectional=bidirectional)
+
+    return read
+
+
+def _modernbert(inner: Mapping[str, object]) -> EncoderConfig:
+    text = Fields({"model_type": "modernbert", **(Fields(inner).table("text_config") or {})})
+    if (kind := text.text("model_type")) != "modernbert":
+        raise ConfigError(f"text_config.model_type is {kind[:40]!r}, expected 'modernbert'")
+    return replace(encoder_config_from_hf(text.values), text_part=True, embeds_media=True)
 
 
 RETRIEVERS: Final[Mapping[str, Retriever]] = {
-    "colpali": Retriever(Seeing("paligemma", "gemma"), bidirectional=True),
-    "colqwen2": Retriever(Seeing("qwen2_vl", "qwen2_vl_text"), bidirectional=False),
+    "colpali": Retriever("paligemma", _decoder(Seeing("paligemma", "gemma"), bidirectional=True)),
+    "colqwen2": Retriever("qwen2_vl", _decoder(Seeing("qwen2_vl", "qwen2_vl_text"), bidirectional=False)),
+    "colmodernvbert": Retriever("modernvbert", _modernbert),
 }
 """By model type."""
 
 
-def retriever_from_hf(config: Mapping[str, object]) -> tuple[ModelSpec, TokenVectors] | None:
+def retriever_from_hf(config: Mapping[str, object]) -> tuple[EncoderConfig | ModelSpec, TokenVectors] | None:
     """What reads the text of such a model, and the layer on its tokens; None for another model. Raises
     :class:`.config_fields.ConfigError`."""
     fields = Fields(config)
     kind = fields.text("model_type", "")
     if kind not in RETRIEVERS:
         return None
-    inner = Fields(_causal(described_part(config)))
-    seeing, bidirectional = RETRIEVERS[kind]
-    if (found := inner.text("model_type", "")) != seeing.model_type:
-        raise ConfigError(f"vlm_config.model_type is {found[:40]!r}, expected {seeing.model_type!r}")
+    inner = described_part(config)
+    expected, read = RETRIEVERS[kind]
+    if (found := Fields(inner).text("model_type", "")) != expected:
+        raise ConfigError(f"vlm_config.model_type is {found[:40]!r}, expected {expected!r}")
     name = (fields.texts("architectures") or (kind,))[0][:80]
-    spec = checked(text_reader(seeing, BY_TYPE)(inner, name))
-    rope = spec.layers[0].attention.rope
-    if rope is not None and rope.axes:  # transformers counts positions of pictures as those of text here
-        spec = with_mixers(spec, rope=replace(rope, axes=()))
-    spec = replace(spec, architecture=name, tie_embeddings=True, bidirectional=bidirectional)
-    return spec, TokenVectors(fields.integer("embedding_dim", 128), bias=True)
+    return replace(read(inner), architecture=name), TokenVectors(fields.integer("embedding_dim", 128), bias=True)
 
 
 def _causal(described: Mapping[str, object]) -> Mapping[str, object]:

@@ -23,6 +23,7 @@ from .vision_siglip import (
     llava_next,
     llava_onevision,
     mistral3,
+    modernvbert,
     paligemma,
     siglip,
 )
@@ -155,6 +156,7 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "lighton_ocr": mistral3,
     "llama4": llama4,
     "mistral3": mistral3,
+    "modernvbert": modernvbert,
     "internvl": _internvl,
     "ovis2": ovis2,
     "ovis2_5": ovis2_5,

@@ -124,6 +124,11 @@ def idefics3(model: SeeingModel) -> VisionSpec:
     return replace(spec, positions="buckets", merge=model.whole.integer("scale_factor", 2), unused=())
 
 
+def modernvbert(model: SeeingModel) -> VisionSpec:
+    projector = ProjectorSpec((ProjectorProduct("projector.modality_projection", model.hidden, False),))
+    return replace(siglip_tower(model, projector), merge=model.whole.integer("pixel_shuffle_factor", 4))
+
+
 def gemma3(model: SeeingModel) -> VisionSpec:
     name = "projector.mm_input_projection_weight"
     eps = model.vision.positive("layer_norm_eps", 1e-6)

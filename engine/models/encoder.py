@@ -80,12 +80,15 @@ class Encoder:
         return LayerNorm(self.weights, name, config.hidden_size, config.norm_eps, self._context, bias=config.norm_bias)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Whole texts → hidden states [tokens, hidden]. Media stand in place of those of their tokens."""
+        """Whole texts → hidden states [tokens, hidden]. Media stand in place of embeddings of their tokens, or of these
+        states."""
         tokens, positions, texts, token_types = batch.tokens, batch.positions, batch.texts, batch.token_types
         assert isinstance(tokens, torch.Tensor)
         assert texts is not None
         varlen, words = texts.varlen, self._words
         x = words.rows(tokens) if isinstance(words, PackedTable) else kernels.embedding(tokens, words)
+        if batch.media is not None and self.config.embeds_media:
+            x = batch.media.put(x)
         if self._positions is not None:
             x = x + self._positions[positions + self.config.position_offset]
         if self._types is not None:
@@ -110,7 +113,7 @@ class Encoder:
         if self._projection is not None:
             hidden = self._projection(hidden)
         assert isinstance(hidden, torch.Tensor)
-        return hidden if batch.media is None else batch.media.put(hidden)
+        return hidden if batch.media is None or self.config.embeds_media else batch.media.put(hidden)
 
     def place_media(self, positions: torch.Tensor) -> int:
         """As a decoder's. Raises ValueError: no encoder tells media apart by frame, row and column."""

@@ -40,6 +40,7 @@ from .images.llama4 import Llama4Images
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
 from .picture_processors import (
+    ColModernVBertProcessor,
     EagleProcessor,
     FrameProcessor,
     KimiVLProcessor,
@@ -60,7 +61,8 @@ _OWN: Final[Mapping[str, Any]] = {
     **{
         each.__name__: each
         for each in (
-            *(AudioFlamingo3Processor, FunAudioChatProcessor, GlmAsrProcessor, GraniteSpeechProcessor, KimiVLProcessor),
+            *(AudioFlamingo3Processor, ColModernVBertProcessor, FunAudioChatProcessor, GlmAsrProcessor),
+            *(GraniteSpeechProcessor, KimiVLProcessor),
             *(Lfm2VlProcessor, NemotronVLProcessor, PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor),
             *(UltravoxProcessor, VoxtralProcessor),
         )

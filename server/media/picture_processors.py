@@ -98,6 +98,15 @@ def spelled(number: int) -> str:
     return f"{_UNITS[hundreds]} hundred" + (f" and {spelled(left)}" if left else "")
 
 
+class ColModernVBertProcessor(Idefics3Processor):
+    """transformers' own needs torch for what is not done here."""
+
+    def __init__(
+        self, image_processor: Any, tokenizer: Any = None, image_seq_len: int = 64, chat_template: str | None = None
+    ) -> None:
+        super().__init__(image_processor, tokenizer, image_seq_len, chat_template)
+
+
 class KimiVLProcessor(ProcessorMixin):
     image_token = "<|media_pad|>"
 

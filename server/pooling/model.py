@@ -68,6 +68,8 @@ class LateInteraction:
     """Tokens of documents that count for nothing: punctuation."""
     words: tuple[str, str] = ("", "")
     """Before the text of a query and behind it (ColPali)."""
+    affixed: bool = False
+    """Whether these stand between the special tokens that the tokenizer puts around a text (ColModernVBERT)."""
     picture: str = ""
     """What stands around a picture that is a document, and the placeholder for it; "": no picture is one."""
 

@@ -29,6 +29,8 @@ _MAX_FILE_BYTES: Final = 1 << 20
 _COLQWEN_PAGE: Final = (
     "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>"
 )
+_TURN_END: Final = "<end_of_utterance>"
+_COLMODERNVBERT_PAGE: Final = f"<|begin_of_text|>User:<image>Describe the image.{_TURN_END}\nAssistant:"
 _PUNCTUATION: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
@@ -93,7 +95,7 @@ def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Lat
     """Of a model of late interaction: as PyLate's files say, or Stanford's, or the processor of one that sees."""
     if config.vectors is None or config.vectors.skip_first:
         return LateInteraction()
-    if isinstance(config.backbone, ModelSpec) and config.backbone.text_part:
+    if config.backbone.text_part:
         return page_words(_read(folder / "config.json"), _read(folder / "processor_config.json"), tokenizer)
     given = _read(folder / "config_sentence_transformers.json")
     stanford = _read(folder / "artifact.metadata")
@@ -123,9 +125,12 @@ def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Lat
 
 
 def page_words(config: Mapping[str, Any], processor: Mapping[str, Any], tokenizer: Tokenizer) -> LateInteraction:
-    """What transformers' processors of ColPali and ColQwen2 write around a query and around a page."""
+    """What transformers' processors of ColPali, ColQwen2 and ColModernVBERT write around a query and around a page."""
     fill = 10 * (tokenizer.special_tokens.get("pad_token") or "")
     said = {name: value for name, value in processor.items() if isinstance(value, str)}
+    if config.get("model_type") == "colmodernvbert":
+        page = said.get("visual_prompt_prefix", _COLMODERNVBERT_PAGE)
+        return LateInteraction(words=(said.get("query_prefix", ""), 10 * _TURN_END), picture=page, affixed=True)
     if config.get("model_type") == "colpali":
         begin = tokenizer.bos_token or ""
         query = f"{begin}{said.get('query_prefix', 'Question: ')}"

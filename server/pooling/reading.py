@@ -329,7 +329,7 @@ async def _read_alone(
     text = media.text
     assert text is not None
     try:
-        (ids,) = await encode(model, [text.expand(words)], special=False)
+        (ids,) = await encode(model, [text.expand(words)], special=model.markers.affixed)
     except TemplateError as error:
         raise BadRequest(str(error), where, "template_error") from None
     if len(ids) > reading.room.most:

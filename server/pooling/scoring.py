@@ -97,7 +97,7 @@ async def marked(
     """Texts with the markers of late interaction; they are cut to the lengths that the model was trained with."""
     markers, ends = model.markers, model.ends
     if markers.picture:  # what stands around a text is in its words
-        ends = AffixTokens((), ())
+        ends = ends if markers.affixed else AffixTokens((), ())
         before, behind = markers.words if is_query else ("", "")
         texts = [f"{before}{text}{behind}" for text in texts]
     marker = markers.query if is_query else markers.document

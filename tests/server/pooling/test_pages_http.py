@@ -36,13 +36,19 @@ def written(name: str, folder: Path) -> tuple[Any, Any]:
         images = transformers.Qwen2VLImageProcessorPil(
             patch_size=PATCH, temporal_patch_size=2, merge_size=2, size={"shortest_edge": 256, "longest_edge": 4096}
         )
+    elif name == "colmodernvbert":
+        images = transformers.Idefics3ImageProcessorPil(
+            size={"longest_edge": 3 * SIDE}, max_image_size={"longest_edge": SIDE}
+        )
     else:
         images = transformers.SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE})
         images.image_seq_length = 16
-    kind = {"colqwen2": "ColQwen2Processor", "colpali": "ColPaliProcessor"}[name]
-    vision_models.write_processor(folder, kind, images, "{{ messages }}")
+    kind = f"Col{name[3].upper()}{name[4:]}Processor".replace("Modernvb", "ModernVB")
+    settings = {"image_seq_len": 4} if name == "colmodernvbert" else {}
+    # one of the processors adds what a tokenizer puts around a text
+    vision_models.write_processor(folder, kind, images, "{{ messages }}", bos=name == "colmodernvbert", **settings)
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
-    return theirs, getattr(transformers, kind)(images, tokenizer)
+    return theirs, getattr(transformers, kind)(images, tokenizer, **settings)
 
 
 @pytest.mark.proof(each="name")
