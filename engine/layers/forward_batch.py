@@ -79,6 +79,20 @@ class Encoded:
     """By layer: filled with its queries [tokens, heads, head_dim], where this is given."""
 
 
+Mix = Callable[[torch.Tensor, "ForwardBatch"], torch.Tensor]
+"""What a mixer with a recurrent state does between its projections; nothing else changes the state."""
+
+
+@dataclass(frozen=True)
+class MixerInputs:
+    """What such mixers were given of some tokens of a pass: from the same state they bring another to the same."""
+
+    tokens: torch.Tensor
+    """int64 [n]: which of the pass's."""
+    found: list[tuple[Mix, torch.Tensor]] = field(default_factory=list)
+    """Of each mixer, once the pass has run; the inputs are [n, all parts]."""
+
+
 @dataclass(frozen=True)
 class StateBatch:
     """Where the rows of a pass keep their recurrent states."""
@@ -86,6 +100,13 @@ class StateBatch:
     rows: kernels.StateRows
     of_layer: Mapping[int, Sequence[torch.Tensor]]
     """By layer: [slots, ...] of each part of a state, see :class:`..model_config.recurrent_spec.StateTensor`."""
+    inputs: MixerInputs | None = None
+    """Where what mixers are given is to be kept."""
+
+    def note(self, mix: Mix, parts: torch.Tensor) -> None:
+        """A mixer is given these, [tokens, all parts]."""
+        if self.inputs is not None:
+            self.inputs.found.append((mix, parts.index_select(0, self.inputs.tokens)))
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class ShortConv:
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, 3 * hidden] → [tokens, hidden]"""
         states = _states_of(batch)
+        states.note(self._mix, parts)
         b, c, x = parts.chunk(3, dim=1)
         (state,) = states.of_layer[self._layer]
         return c * self._conv(b * x, state, states, "none")
@@ -82,6 +83,7 @@ class GatedDelta:
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """What is projected in, [tokens, all parts] → [tokens, values]"""
         spec, states = self._spec, _states_of(batch)
+        states.note(self._mix, parts)
         conv_state, recurrent = states.of_layer[self._layer]
         mixed, z, b, a = self._split(parts)
         mixed = self._conv(mixed, conv_state, states, "silu")
@@ -153,6 +155,7 @@ class Mamba2:
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """What is projected in, [tokens, all parts] → [tokens, inner]"""
         spec, states = self._spec, _states_of(batch)
+        states.note(self._mix, parts)
         conv_state, recurrent = states.of_layer[self._layer]
         if self._scales is not None:
             parts = (parts * self._scales).to(parts.dtype)

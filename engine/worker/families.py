@@ -142,14 +142,24 @@ def size_cache(
 
 def fit_states(config: WorkerConfig, each: int, budget: int) -> int:
     """Slots of recurrent states of ``each`` bytes: two for each row, and as many for prefixes as half the budget has
-    room for, within reason. Raises :class:`.errors.SetupError` where not one row has room."""
-    found = min(3 * config.max_num_seqs + 64, budget // 2 // each)
+    room for, within reason. A row that may have drafts takes a third place, which is no slot. Raises
+    :class:`.errors.SetupError` where not one row has room."""
+    drafts = config.speculative is not None
+    found = min((3 + drafts) * config.max_num_seqs + 64, budget // 2 // each)
+    if drafts:
+        found -= min(config.max_num_seqs, -(-found // 3))
     if found < 2:
         raise SetupError(
             f"{max(budget, 0) / GIB:.2f} GiB have no room for the recurrent state of a sequence, of {each / 2**20:.1f} "
             "MiB, and for its KV cache: raise --kv-cache-memory"
         )
     return found
+
+
+def state_places(config: WorkerConfig, num_states: int) -> int:
+    """Recurrent states that there is room for, with so many slots."""
+    drafts = config.speculative is not None
+    return num_states + drafts * with_rows(config, num_states).max_num_seqs
 
 
 def with_rows(config: WorkerConfig, num_states: int) -> WorkerConfig:
@@ -232,11 +242,12 @@ class Text:
         budget: int,
         settled: Settled | None = None,
     ) -> Sizes:
-        num_states = each = 0
+        num_states = places = each = 0
         if self.spec.states:
             each = StateDTypes.of(config, model().context.dtype).nbytes(self.spec)
             num_states = fit_states(config, each, budget) if settled is None else settled.num_states
-        sizes = size_cache(config, self.groups, longest, cache_dtype, budget - num_states * each, settled)
+            places = state_places(config, num_states)
+        sizes = size_cache(config, self.groups, longest, cache_dtype, budget - places * each, settled)
         return replace(sizes, num_states=num_states)
 
     def largest_step(self, config: WorkerConfig, longest: int) -> None:
@@ -273,7 +284,10 @@ class Text:
             return None
         try:
             dtypes = StateDTypes.of(config, context.dtype)
-            return RowStates(self.spec.states, sizes.num_states, config.max_num_seqs, dtypes, context.device)
+            drafts = config.speculative is not None
+            return RowStates(
+                self.spec.states, sizes.num_states, config.max_num_seqs, dtypes, context.device, drafts=drafts
+            )
         except (OSError, MemoryError, torch.OutOfMemoryError) as error:
             raise SetupError(
                 f"there is no room for {sizes.num_states} recurrent states: lower --max-num-seqs"
@@ -296,8 +310,9 @@ class Text:
         if not self.spec.states:
             return []
         each = StateDTypes.of(config, model.context.dtype).nbytes(self.spec)
-        what = f"{sizes.num_states} of {each / 2**10:,.0f} KiB, for {config.max_num_seqs} rows and for prefixes"
-        return [MemoryLine("recurrent states", sizes.num_states * each, what)]
+        places = state_places(config, sizes.num_states)
+        what = f"{places} of {each / 2**10:,.0f} KiB, for {config.max_num_seqs} rows and for prefixes"
+        return [MemoryLine("recurrent states", places * each, what)]
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: TextModel, sizes: Sizes) -> WorkerReady:
         experts = expert_shape(self.spec) if config.return_routed_experts else None

@@ -12,10 +12,11 @@ from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.config import StateDType, WorkerConfig
 from stentor.protocols.ipc.steps import RowStep, StepPlan, StepResult
 
-from ..layers.forward_batch import ForwardBatch, StateBatch
+from ..layers.forward_batch import ForwardBatch, MixerInputs, StateBatch
 from ..model_config.model_spec import Backbone
 from ..model_config.recurrent_spec import StateTensor
 from .batch import Batch
+from .drafted_states import DraftedStates
 from .rows import Int64
 from .runner import Findings, MediaReader, no_media
 
@@ -60,11 +61,16 @@ class RowStates:
         rows: int,
         dtypes: StateDTypes,
         device: torch.device,
+        *,
+        drafts: bool = False,
     ) -> None:
-        """Of each layer with a state its parts, ``num_states`` times."""
+        """Of each layer with a state its parts, ``num_states`` times; once more for each row that may have
+        ``drafts``."""
         self._device = device
+        self._drafted = DraftedStates(num_states, rows, device) if drafts else None
+        places = num_states + drafts * rows
         self._of_layer = {
-            layer: [_zeros((num_states, *part.shape), dtypes.of_part(part), device) for part in parts]
+            layer: [_zeros((places, *part.shape), dtypes.of_part(part), device) for part in parts]
             for layer, parts in states.items()
         }
         self._writes = np.full(rows + 1, -1, dtype=np.int64)
@@ -96,9 +102,16 @@ class RowStates:
         """What these rows read in the step that :meth:`move` was told of, and what they write; -1 for nobody's row."""
         return self._reads[rows], self._writes[rows]
 
-    def batch(self, cu_seqlens: torch.Tensor, reads: torch.Tensor, writes: torch.Tensor, longest: int) -> StateBatch:
+    def batch(
+        self,
+        cu_seqlens: torch.Tensor,
+        reads: torch.Tensor,
+        writes: torch.Tensor,
+        longest: int,
+        inputs: MixerInputs | None = None,
+    ) -> StateBatch:
         """See :class:`stentor.kernels.StateRows`."""
-        return StateBatch(kernels.StateRows(cu_seqlens, reads, writes, longest), self._of_layer)
+        return StateBatch(kernels.StateRows(cu_seqlens, reads, writes, longest), self._of_layer, inputs)
 
     def concerns(self, rows: Sequence[RowStep]) -> bool:
         return True
@@ -108,15 +121,22 @@ class RowStates:
         self.move(rows)
         starts = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum([row.count for row in rows], out=starts[1:])
-        numbers = (starts, *self.slots([row.slot for row in rows]))
-        cu_seqlens, reads, writes = (torch.from_numpy(each).to(self._device) for each in numbers)
-        return replace(batch, states=self.batch(cu_seqlens, reads, writes, max(row.count for row in rows)))
+        before, after = self.slots([row.slot for row in rows])
+        inputs = None
+        if self._drafted is not None:
+            before, after, inputs = self._drafted.begin(rows, starts, before, after)
+        cu_seqlens, reads, writes = (torch.from_numpy(each).to(self._device) for each in (starts, before, after))
+        states = self.batch(cu_seqlens, reads, writes, max(row.count for row in rows), inputs)
+        batch = replace(batch, states=states)
+        if self._drafted is not None:
+            self._drafted.note(batch)
+        return batch
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings()
 
     def ended(self, result: StepResult) -> StepResult:
-        return result
+        return result if self._drafted is None else self._drafted.settle(result, self._of_layer)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

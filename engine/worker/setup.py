@@ -55,7 +55,7 @@ from .pooling_family import PoolingFamily
 from .prefault import Prefault
 from .runner import ModelRunner
 from .setup_device import run_ahead
-from .setup_drafts import Drafter, DraftSource, draft_lines, draft_of, make_proposer, open_draft, settle_drafts
+from .setup_drafts import Drafter, DraftSource, check_drafts, draft_lines, draft_of, make_proposer, open_draft
 from .setup_parts import (
     ProgressCallback,
     Setup,
@@ -183,7 +183,9 @@ def set_up_family(
     checkpoint = family.checkpoint
     if config.enable_lora:
         _check_adaptable(config, family)
-    config, notes = settle_drafts(with_limits(config, family.limits), family, at)
+    config = with_limits(config, family.limits)
+    check_drafts(config, family, at)
+    notes: list[str] = []
     wanted = family.longest(config)
     source = open_draft(config, family, wanted)
     if isinstance(family, PoolingFamily) and not family.groups:

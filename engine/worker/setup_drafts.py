@@ -36,23 +36,16 @@ _PICKLED: Final = "pytorch_model.bin"
 Drafter = Decoder | DraftHead
 
 
-def settle_drafts(config: WorkerConfig, family: Family, device: torch.device) -> tuple[WorkerConfig, list[str]]:
-    """The same where drafts can be verified; without drafts, and with a note, for a model that cannot take one back.
-
-    Raises :class:`.errors.SetupError` where they are asked for in vain.
-    """
+def check_drafts(config: WorkerConfig, family: Family, device: torch.device) -> None:
+    """Raises :class:`.errors.SetupError` where drafts are asked for in vain."""
     if config.speculative is None:
-        return config, []
+        return
     if not isinstance(family, Text):
         raise SetupError(f"{_OPTION}: the model draws no text of its own, which alone is drafted; leave it out")
     if device.type != "cpu":
         raise SetupError(f"{_OPTION}: drafts are verified on a CPU, not on {device.type} yet; leave it out")
     if config.return_routed_experts:
         raise SetupError(f"{_OPTION}: experts of drafts are not told apart; leave --enable-return-routed-experts out")
-    if family.spec.states:
-        note = f"{_OPTION} has no effect: layers with a recurrent state cannot take drafts back"
-        return msgspec.structs.replace(config, speculative=None), [note]
-    return config, []
 
 
 def make_proposer(config: WorkerConfig) -> Proposer | None:

@@ -345,6 +345,8 @@ class FakeWorker:
                 self.kv[self._place(row, group, row.computed)] = entry
             row.computed += 1
         row.accepted = len(drawn) - 1
+        if self.num_states:
+            self.states[row.state] = row.tokens[: row.computed]
         self.accepted_tokens += row.accepted
         limit = row.prompt_len + row.params.max_tokens
         assert len(row.tokens) <= limit, f"slot {step.slot} draws more tokens than it may have"

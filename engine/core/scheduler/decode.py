@@ -67,6 +67,8 @@ def plan_drafts(draft: StepBuilder, memory: KVCacheManager, control: DraftContro
             wanted = min(wanted, asked)
         if wanted <= 0 or (wanted := min(wanted, control.wanted(sequence, decoding, limit))) <= 0:
             continue
+        if memory.states is not None:
+            wanted = memory.states.draftable(row.start, furthest, wanted)
         if memory.windowed:
             memory.leave_behind(sequence, row.start)
         count = memory.affordable_from(sequence, furthest, wanted)

@@ -65,8 +65,6 @@ class Limits:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
         if self.max_drafts < 0:
             raise ValueError(f"max_drafts is {self.max_drafts}; it must be at least 0")
-        if self.max_drafts and group_of(groups, "state") is not None:
-            raise ValueError("drafts are planned for a model with recurrent states, which cannot be taken back")
         cross = group_of(groups, "cross")
         if cross is not None and not max(1, cross.window) <= cross.capacity:
             raise ValueError(f"an encoder cache of {cross.capacity} embeddings has no room for any media")

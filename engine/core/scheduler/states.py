@@ -96,6 +96,15 @@ class StateCache:
         multiple = (at + self.interval // 2 + self.interval - 1) // self.interval * self.interval
         return multiple - at if self.enabled and at < multiple < at + count else count
 
+    def draftable(self, start: int, furthest: int, count: int) -> int:
+        """So many of ``count`` drafts behind position ``furthest`` of a row whose step begins at ``start``, or further
+        on by drafts in flight: as many as leave it before the next multiple of the interval. It comes there without
+        any, so that its next step begins at a known position and can leave its state behind."""
+        if not self.enabled:
+            return count
+        stop = (start // self.interval + 1) * self.interval
+        return min(count, stop - 1 - furthest)
+
     def settle(self, sequence: Sequence) -> None:
         """Steps have completed: what they have left behind is found by later prompts; mutates the row."""
         waiting = []

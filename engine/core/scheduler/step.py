@@ -312,7 +312,7 @@ class StepBuilder:
         sequence."""
         row = self.rows[place]
         sequence, row_generation, end, _ = self.owners[place]
-        self.rows[place] = RowStep(row.slot, row.start, row.count, new_blocks, row.sample, num_drafts)
+        self.rows[place] = RowStep(row.slot, row.start, row.count, new_blocks, row.sample, num_drafts, row.state)
         self.owners[place] = sequence, row_generation, end, 1 + num_drafts
         self._room -= num_drafts
         sequence.num_drafts_in_flight += num_drafts

@@ -13,12 +13,10 @@ from stentor.tests.engine.fake_engine import Engine
 from stentor.tests.engine.scheduler.any_order import SEEDS, AnyOrder, many, sizes
 from stentor.tests.engine.scheduler.test_properties import submit_random
 
-NO_DRAFTS = {"max_drafts": st.just(0)}
-
 
 class StatesMachine(AnyOrder):
     @initialize(
-        sizes=sizes(st.integers(60, 150), **NO_DRAFTS),
+        sizes=sizes(st.integers(60, 150)),
         seed=SEEDS,
         more=st.integers(0, 6),
         windows=st.sampled_from([(0,), (0, 5)]),
@@ -47,8 +45,9 @@ def left_behind(plans: list[StepPlan]) -> list[int]:
     return [row.start for plan in plans for row in plan.rows if row.state >= 0 and (plan.step, row.slot) not in entered]
 
 
-def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone() -> None:
-    preemptions = hits = 0
+@pytest.mark.parametrize("max_drafts", [0, 3])
+def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone(max_drafts: int) -> None:
+    preemptions = hits = accepted = 0
     for seed in range(8):
         rng = random.Random(seed)
         rows = rng.randint(4, 12)
@@ -60,6 +59,7 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone()
             max_prefill_chunk=rng.choice([4, 8, None]),
             max_model_len=48,
             num_states=SLOTS_A_ROW * rows + rng.randint(0, 8),
+            max_drafts=max_drafts,
         )
         for _ in range(40):
             rid = submit_random(engine, rng)
@@ -75,8 +75,10 @@ def test_many_requests_in_a_pool_too_small_for_them_give_what_each_gives_alone()
         engine.check_clients()
         preemptions += engine.scheduler.stats().preemptions
         hits += engine.scheduler.stats().prefix_hits
+        accepted += engine.worker.accepted_tokens
     assert preemptions > 0, "the pools were not too small"
     assert hits > 0
+    assert (accepted > 0) == (max_drafts > 0)
 
 
 def test_a_prompt_shared_up_to_its_middle_is_found_by_all_requests_after_the_first() -> None:
@@ -114,8 +116,10 @@ def test_a_conversation_that_goes_on_starts_where_its_last_turn_was_asked() -> N
     assert engine.clients[rid].prompts[0].cached_tokens == 88
 
 
-def test_a_long_answer_leaves_states_behind_too() -> None:
-    engine = engine_of(max_prefill_chunk=32)
+@pytest.mark.parametrize("max_drafts", [0, 3])
+def test_a_long_answer_leaves_states_behind_too(max_drafts: int) -> None:
+    """With drafts, a row comes to a multiple of the interval without any."""
+    engine = engine_of(max_prefill_chunk=32, max_drafts=max_drafts)
     turn = [number % 7 for number in range(10)]
     rid = engine.submit(turn, max_tokens=100)
     engine.drain()
@@ -179,8 +183,3 @@ def test_no_prompt_finds_a_state_from_before_the_cache_was_reset() -> None:
 def test_too_few_slots_for_the_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="7 slots of recurrent states for 4 rows"):
         StateCache(7, 4, 16, 512, enabled=True)
-
-
-def test_drafts_are_refused_where_states_cannot_be_taken_back() -> None:
-    with pytest.raises(ValueError, match="cannot be taken back"):
-        engine_of(max_drafts=2)

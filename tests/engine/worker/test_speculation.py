@@ -18,7 +18,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 from stentor.tests.engine.local import LocalEngine, Outcome, model_config
 from stentor.tests.engine.scripted_grammar import wide_constraint
-from stentor.tests.parity import hybrids, tiny
+from stentor.tests.parity import tiny
 
 CONTEXT = 96
 DRAFTS = 4
@@ -285,13 +285,6 @@ def test_drafts_are_refused_by_a_worker_that_was_told_of_none(plain: LocalEngine
     with pytest.raises(ValueError, match="nobody here proposes any"):
         plain.runner.step(StepPlan(0, 0, [], [new], [RowStep(0, 1, 1, [], True, 2)]))
     plain.runner.release([0])
-
-
-def test_a_model_with_recurrent_states_says_that_it_does_not_draft(tmp_path: Path) -> None:
-    tiny.make_of(hybrids.configs(tiny.SHAPE)["qwen3.5"](), "qwen3.5", tmp_path)
-    setup = set_up(model_config(tmp_path, max_model_len=CONTEXT, speculative=NGRAM), lambda *_: None)
-    assert setup.ready.limits.max_drafts == 0
-    assert any("--speculative-config has no effect" in note for note in setup.ready.notes)
 
 
 def test_a_model_that_makes_vectors_refuses_drafts(folder: Path) -> None:

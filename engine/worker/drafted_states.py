@@ -1,0 +1,107 @@
+"""Recurrent states of rows with drafts: brought to the last token that each row has gained."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stentor import kernels
+from stentor.protocols.ipc.steps import RowStep, StepResult
+
+from ..layers.forward_batch import ForwardBatch, MixerInputs, StateBatch
+from .rows import Int64
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One that has drafts in the step that runs."""
+
+    draws: int
+    """Which of the rows that draw."""
+    count: int
+    """Its tokens: the one that it had, and drafts."""
+    before: int
+    """Where the state of those before lies."""
+    slot: int
+    """Of the state behind them, as the engine counts."""
+
+
+class DraftedStates:
+    """A row with drafts writes its state to a spare place, and the one before stays as it is. Once it is known how many
+    tokens the row has gained, the spare place holds their state if all drafts were right. If not, the mixers are given
+    what they were given of the gained tokens once more, from the state before. Then the slot of the row and the spare
+    place are exchanged; nothing is copied.
+
+    What a mixer is given follows from the tokens, and only the mixer changes a state: a refused draft costs no product.
+    """
+
+    def __init__(self, num_states: int, spares: int, device: torch.device) -> None:
+        """``spares``: the most rows of a step; their places lie behind those of the ``num_states`` slots."""
+        self._places = np.append(np.arange(num_states), -1)
+        """By slot: where it lies. The last is for -1, which is nowhere."""
+        self._spares = np.arange(num_states, num_states + spares)
+        self._device = device
+        self._rows: list[_Row] = []
+        self._batch: ForwardBatch | None = None
+        """Of the step that runs, where rows have drafts in it."""
+
+    def begin(
+        self, rows: Sequence[RowStep], starts: npt.NDArray[np.int32], reads: Int64, writes: Int64
+    ) -> tuple[Int64, Int64, MixerInputs | None]:
+        """The places of these slots in the step that comes, and what is to keep the inputs of mixers in it. ``starts``:
+        where each row begins among the tokens."""
+        before, after = self._places[reads], self._places[writes]
+        tokens: list[int] = []
+        draws = 0
+        for number, row in enumerate(rows):
+            if row.num_drafts:
+                after[number] = self._spares[len(self._rows)]
+                self._rows.append(_Row(draws, row.count, int(before[number]), int(writes[number])))
+                tokens += range(starts[number], starts[number] + row.count)
+            draws += row.sample
+        return before, after, MixerInputs(torch.tensor(tokens, device=self._device)) if tokens else None
+
+    def note(self, batch: ForwardBatch) -> None:
+        """The step is run over these."""
+        self._batch = batch
+
+    @torch.inference_mode()
+    def settle(self, result: StepResult, of_layer: Mapping[int, Sequence[torch.Tensor]]) -> StepResult:
+        """The step has ended. Returns its result, with the time that this has taken."""
+        rows, self._rows = self._rows, []
+        if not rows:
+            return result
+        began = time.perf_counter()
+        assert result.counts is not None, "rows had drafts, and nobody says how many were right"
+        lengths, reads, writes, again = [], list[int](), list[int](), list[int]()
+        first = 0
+        for place, row in enumerate(rows):
+            gained = result.counts[row.draws]
+            if gained < row.count:
+                lengths.append(gained)
+                reads.append(row.before)
+                writes.append(int(self._spares[place]))
+                again += range(first, first + gained)
+            first += row.count
+        if again:
+            self._run_again(kernels.StateRows.of(lengths, reads, writes, self._device), again, of_layer)
+        for place, row in enumerate(rows):
+            self._places[row.slot], self._spares[place] = self._spares[place], self._places[row.slot]
+        self._batch = None
+        return msgspec.structs.replace(result, seconds=result.seconds + time.perf_counter() - began)
+
+    def _run_again(
+        self, rows: kernels.StateRows, tokens: list[int], of_layer: Mapping[int, Sequence[torch.Tensor]]
+    ) -> None:
+        batch = self._batch
+        assert batch is not None
+        assert batch.states is not None
+        assert batch.states.inputs is not None
+        chosen = torch.tensor(tokens, device=self._device)
+        again = replace(batch, states=StateBatch(rows, of_layer))
+        for mix, parts in batch.states.inputs.found:
+            mix(parts.index_select(0, chosen), again)
