@@ -188,7 +188,7 @@ class Call:
         try:
             addresses = _addresses(self._services.host, request.scope.get("server"), own_addresses)
             ice = AnsweringIce(addresses, config.webrtc_address, config.webrtc_ports)
-            self._peer = Peer(offer, ice, CHANNEL, Handlers(self._hear, self._take, self._wake, self._next_frame))
+            self._peer = Peer(offer, ice, CHANNEL, Handlers(self._take_audio, self._take, self._wake, self._next_frame))
             return await self._peer.answer()
         except BaseException as error:
             await self._close()
@@ -259,7 +259,7 @@ class Call:
 
     # ---- for the peer
 
-    def _hear(self, pcm: bytes) -> None:
+    def _take_audio(self, pcm: bytes) -> None:
         if self._player is not None and len(self._audio) + len(pcm) <= MAX_AUDIO:  # else the session has not begun
             self._audio += pcm
             self._wake()

@@ -160,7 +160,7 @@ class Connection:
     async def take(self, message: bytes | Sound) -> bool:
         """Handles one message; what is wrong with it is told. Returns whether it brought audio."""
         if isinstance(message, Sound):
-            await self._hear(message)
+            await self._append_sound(message)
             return True
         event_id = None
         try:
@@ -285,7 +285,7 @@ class Connection:
 
     # ---- input audio
 
-    async def _hear(self, sound: Sound) -> None:
+    async def _append_sound(self, sound: Sound) -> None:
         """What is wrong is told once, until something is heard: sound comes all the time."""
         try:
             await self._append(sound.pcm)

@@ -136,7 +136,7 @@ class Pacer(Protocol):
         """Of audio that was admitted and has not been played yet."""
 
 
-class Heard(NamedTuple):
+class PlayedItems(NamedTuple):
     """What a client had heard when it fell silent."""
 
     response_id: str | None
@@ -157,7 +157,7 @@ class Player(Protocol):
     def finish(self, response_id: str) -> None:
         """Nothing more of that response comes."""
 
-    def stop(self) -> Heard:
+    def stop(self) -> PlayedItems:
         """Falls silent."""
 
 

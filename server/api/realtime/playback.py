@@ -7,7 +7,7 @@ from typing import Final
 import anyio
 
 from .audio_budget import AudioShare, unbounded
-from .interfaces import Heard
+from .interfaces import PlayedItems
 
 BYTES_A_MS: Final = 48
 """Of pcm at 24 kHz."""
@@ -22,7 +22,7 @@ class _ResponseAudio:
         """Items, and audio of them."""
         self.size = 0
         """Bytes of those."""
-        self.heard: dict[str, int] = {}
+        self.played: dict[str, int] = {}
         """Bytes of each of its items."""
         self.begun = False
         self.finished = False
@@ -40,7 +40,7 @@ class _ResponseAudio:
     def push(self, item_id: str, audio: bytes) -> None:
         self.pieces.append((item_id, audio))
         self.size += len(audio)
-        self.heard.setdefault(item_id, 0)
+        self.played.setdefault(item_id, 0)
 
     def take(self, size: int) -> bytes:
         """So much, or what there is."""
@@ -51,7 +51,7 @@ class _ResponseAudio:
             if rest:
                 self.pieces.appendleft((item_id, rest))
             taken += part
-            self.heard[item_id] += len(part)
+            self.played[item_id] += len(part)
         self.size -= len(taken)
         self._less.set()
         return bytes(taken)
@@ -100,17 +100,17 @@ class CallPlayer:
         if response is not None:
             response.finished = True
 
-    def stop(self) -> Heard:
+    def stop(self) -> PlayedItems:
         begun = next((id for id, response in self._playing.items() if response.begun), None)
         items: dict[str, int] = {}
         for id, response in list(self._playing.items()):
-            items |= {item: size // BYTES_A_MS for item, size in response.heard.items()}
+            items |= {item: size // BYTES_A_MS for item, size in response.played.items()}
             response.clear()
             if response.finished:
                 del self._playing[id]
             response.begun = False
         self._hold.set(0)
-        return Heard(begun, items)
+        return PlayedItems(begun, items)
 
     def next_frame(self, size: int) -> bytes:
         """So many bytes to be heard next, silence where there is nothing to say."""

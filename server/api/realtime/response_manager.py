@@ -24,7 +24,7 @@ from ..responses.ids import short_id
 from .answer import Emit, ResponseWriter
 from .conversation import Entry, RealtimeConversation
 from .images import check_images
-from .interfaces import Heard, InputAudio
+from .interfaces import InputAudio, PlayedItems
 from .machine import Event, SessionMachine
 from .responding import Responding, ResponseHost
 from .session import SessionRules
@@ -224,11 +224,11 @@ class ResponseManager:
         returns whether there was one, or something to be heard."""
         cancelled = self._response
         self._cancel(cancelled, "turn_detected")
-        heard = self._hush()
-        if heard.response_id is not None:
-            self._emit(server_events.OutputCleared(response_id=heard.response_id))
-        self._cut_off(cancelled, heard)
-        return cancelled is not None or heard.response_id is not None
+        played = self._hush()
+        if played.response_id is not None:
+            self._emit(server_events.OutputCleared(response_id=played.response_id))
+        self._cut_off(cancelled, played)
+        return cancelled is not None or played.response_id is not None
 
     def _cancel(self, responding: Responding | None, reason: Reason) -> None:
         if responding is not None:
@@ -240,19 +240,19 @@ class ResponseManager:
             raise BadRequest("There is no audio to clear.", None, "output_audio_buffer_empty")
         cancelled = self._response
         self._cancel(cancelled, "client_cancelled")
-        heard = self._hush()
-        self._emit(server_events.OutputCleared(response_id=heard.response_id or self._last_response))
-        self._cut_off(cancelled, heard)
+        played = self._hush()
+        self._emit(server_events.OutputCleared(response_id=played.response_id or self._last_response))
+        self._cut_off(cancelled, played)
 
-    def _hush(self) -> Heard:
-        return Heard(None, {}) if self._host.player is None else self._host.player.stop()
+    def _hush(self) -> PlayedItems:
+        return PlayedItems(None, {}) if self._host.player is None else self._host.player.stop()
 
-    def _cut_off(self, cancelled: Responding | None, heard: Heard) -> None:
+    def _cut_off(self, cancelled: Responding | None, played: PlayedItems) -> None:
         """Of items that were not heard to their end keeps what was; clients that play see to that themselves."""
         if self._host.player is None:
             return
         unsaid = () if cancelled is None else (item.id for item in cancelled.answer.response.output)
-        for id, ms in {**dict.fromkeys(unsaid, 0), **heard.items}.items():
+        for id, ms in {**dict.fromkeys(unsaid, 0), **played.items}.items():
             entry = self._conversation.spoken_answer(id)
             if entry is None or (entry.item.status == "completed" and ms >= math.floor(entry.spoken.duration_ms)):
                 continue

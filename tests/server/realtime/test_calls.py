@@ -135,7 +135,7 @@ async def test_who_begins_to_speak_silences_the_answer_which_is_cut_off_where_it
 ) -> None:
     caller_is_heard = asyncio.Event()
     behind = 0
-    hear, play = Call._hear, CallPlayer.next_frame
+    hear, play = Call._take_audio, CallPlayer.next_frame
 
     def hearing(call: Call, pcm: bytes) -> None:
         if loudest(pcm) > LOUD:
@@ -148,7 +148,7 @@ async def test_who_begins_to_speak_silences_the_answer_which_is_cut_off_where_it
         behind += caller_is_heard.is_set() and any(frame)
         return frame
 
-    monkeypatch.setattr(Call, "_hear", hearing)
+    monkeypatch.setattr(Call, "_take_audio", hearing)
     monkeypatch.setattr(CallPlayer, "next_frame", playing)
     async with answering(monkeypatch, STORY) as (_, address), dialled(address) as client:
         client.say(type="response.create")
