@@ -26,6 +26,7 @@ from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
 from ..api.ollama import route as ollama
 from ..api.ops import adapters, control, models, operations, page, stats, tokens
+from ..api.realtime import calls
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
@@ -63,7 +64,7 @@ def _cors(origins: Origins) -> dict[str, Any]:
         # cookies and client certificates are for origins that are named
         "allow_credentials": not origins.any,
         "allow_private_network": True,
-        "expose_headers": ("x-request-id", "request-id", "retry-after"),
+        "expose_headers": ("x-request-id", "request-id", "retry-after", "location"),
     }
 
 
@@ -114,7 +115,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *ollama.routes(state.chat),
             *ollama_embed.routes(state.for_embeddings),
             *ollama_models.routes(state.chat, state.auxiliary.embedding),
-            *page.routes(state.access.root_path),
+            *page.routes(state.access.root_path, webrtc=calls.available()),
             *openapi.routes(state.access),
         ],
         middleware=middleware,

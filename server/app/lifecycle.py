@@ -160,6 +160,7 @@ async def _run(
             at_end.callback(state.observer.close)
             at_end.push_async_callback(state.store.close)
             at_end.push_async_callback(state.responses.close)
+            at_end.push_async_callback(state.for_realtime.calls.close)
             listener = make_listener(state, config.limits.connection)
             supervisor.start("the listener", lambda: listener.run_until_closed(sock))
             supervisor.start("the batches", lambda: state.batches.run(create_answering_app(state)))

@@ -192,7 +192,10 @@ class _Writer:
                 "content": {JSON: {"schema": self._schemas.of(operation.body)}},
             }
         if operation.takes_file and method == "POST":
-            written["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": self._form()}}}
+            content: dict[str, Any] = {"multipart/form-data": {"schema": self._form()}}
+            if operation.raw:
+                content[operation.raw] = {"schema": {"type": "string"}}
+            written["requestBody"] = {"required": True, "content": content}
         if self._guarded:
             written["security"] = [{scheme: []} for scheme in _SCHEMES]
         return written
@@ -232,7 +235,7 @@ class _Writer:
             if operation.streams:
                 kind, told = _STREAMS[operation.errors]
                 content[kind] = {"schema": {"type": "string", "description": told}}
-            responses["200"] = {"description": HTTPStatus.OK.phrase, "content": content}
+            responses[str(operation.status)] = {"description": operation.status.phrase, "content": content}
         for status in self._refusals():
             responses[str(status)] = {"$ref": f"#/components/responses/{_error_name(status, operation.errors)}"}
         return responses

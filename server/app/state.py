@@ -127,6 +127,7 @@ class ServerState:
             self.transcription or self.transcriber,
             self.auxiliary.speech,
             self.access.secrets,
+            self.config.http.host,
         )
 
     @cached_property

@@ -171,6 +171,20 @@ class RealtimeConfig(msgspec.Struct, frozen=True):
             aliases=("realtime-audio-ahead",),
         ),
     ] = 5.0
+    webrtc_address: Annotated[
+        str,
+        Flag(
+            "address by which clients reach this machine for WebRTC, where it is not its own: behind NAT, a proxy "
+            "or in a container; calls then use one UDP port each on all addresses",
+            kind="ip_address",
+            name="webrtc-address",
+        ),
+    ] = ""
+    webrtc_ports: Annotated[
+        tuple[int, int],
+        Flag("UDP ports for WebRTC calls, such as 40000-40099: one for each call and address", kind="port_range"),
+    ] = (0, 0)
+    """Any, where they are 0."""
 
 
 class StoreConfig(msgspec.Struct, frozen=True):

@@ -25,8 +25,8 @@ PROBES: Final = frozenset({"/health", "/ping"})
 OPEN_PATHS: Final = frozenset({*PROBES, *PATHS})
 _READING: Final = frozenset({"GET", "HEAD"})
 
-SECRET_PATHS: Final = frozenset({"/v1/realtime"})
-"""WebSockets that a client secret opens."""
+SECRET_PATHS: Final = frozenset({("websocket", "/v1/realtime"), ("http", "/v1/realtime/calls")})
+"""What a client secret opens."""
 
 _CALLER: Final = "stentor.caller"
 _SECRET: Final = "stentor.client_secret"
@@ -65,7 +65,7 @@ def caller_of(scope: Scope) -> Caller:
 
 
 def secret_of(scope: Scope) -> ClientSecret | None:
-    """The client secret that a WebSocket was opened with."""
+    """The client secret that a WebSocket or a call was opened with."""
     secret = scope.get(_SECRET)
     return secret if isinstance(secret, ClientSecret) else None
 
@@ -107,7 +107,7 @@ class RequireKey:
         caller = self._keys.caller(scope["headers"])
         path = route_path(scope)
         secret_is_bad = False
-        if caller is None and scope["type"] == "websocket" and path in SECRET_PATHS:
+        if caller is None and (scope["type"], path) in SECRET_PATHS:
             secret, secret_is_bad = self._secret(scope)
             if secret is not None:
                 caller = secret.caller

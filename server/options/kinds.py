@@ -4,6 +4,7 @@ A kind parses a string (flag, environment) or what TOML made of it, raises Value
 else, and says in words what it expected; the reader puts source and value around those words.
 """
 
+import ipaddress
 import json
 import math
 import re
@@ -372,6 +373,19 @@ def _mode(raw: object) -> SocketMode:
     return value
 
 
+def _ip_address(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise ValueError(raw)
+    return str(ipaddress.ip_address(raw.strip()))
+
+
+def _port_range(raw: object) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", raw.strip()) if isinstance(raw, str) else None
+    if match is None or not 1 <= int(match[1]) <= int(match[2]) <= 65535:
+        raise ValueError(raw)
+    return int(match[1]), int(match[2])
+
+
 KINDS: Final = {
     "seconds": _number("a number of seconds, 0 or more", "SECONDS", lambda n: math.isfinite(n) and n >= 0),
     "some_seconds": _number("a number of seconds above 0", "SECONDS", lambda n: math.isfinite(n) and n > 0),
@@ -404,6 +418,8 @@ KINDS: Final = {
     "origins": Kind("origins such as https://app.example.com, or *", _origins, "ORIGIN", many=True),
     "hosts": Kind("names such as llm.example.com, without scheme and port", _hosts, "NAME", many=True),
     "root_path": Kind("a path such as /llm", _root_path, "PATH"),
+    "ip_address": Kind("an IP address such as 203.0.113.7", _ip_address, "ADDRESS"),
+    "port_range": Kind("two ports, such as 40000-40099", _port_range, "LOW-HIGH"),
     "mode": Kind("an octal mode such as 0660, as text", _mode, "MODE"),
 }
 """Those that a field asks for by name; the others follow from its type."""

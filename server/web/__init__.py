@@ -14,6 +14,7 @@
     attachments.js  files that go with a message                media.js        those of messages that were kept
     voice.js        the tab "Voice"                             session.js      a realtime session over a WebSocket
     sound.js        microphone, files, loudspeaker              worklets.js     what runs in the audio thread
+    call.js         a realtime session over WebRTC
     log.js          the list of events                          live.js         the tab "Live"
     figures.js      rates and percentiles between two answers   presets.js      settings under a name
     code.js         a request as a program                      tools.js        the tab "More"
@@ -38,6 +39,7 @@ FILES: Final = (
     "api.js",
     "app.js",
     "attachments.js",
+    "call.js",
     "chat.js",
     "code.js",
     "conversation.js",

@@ -24,15 +24,16 @@ export class ApiError extends Error {
   }
 }
 
-// The response; throws ApiError with the server's own words where it is none of 2xx. `body` is JSON, or a FormData.
-export async function call(path, { body, signal } = {}) {
+// The response; throws ApiError with the server's own words where it is none of 2xx. `body` is JSON, a FormData, or a text
+// of that `type`.
+export async function call(path, { body, signal, type } = {}) {
   const headers = key ? { authorization: `Bearer ${key}` } : {};
   const isForm = body instanceof FormData;
-  if (body !== undefined && !isForm) headers["content-type"] = "application/json";
+  if (body !== undefined && !isForm) headers["content-type"] = type ?? "application/json";
   const response = await fetch(new URL(path, base), {
     method: body === undefined ? "GET" : "POST",
     headers,
-    body: body === undefined || isForm ? body : JSON.stringify(body),
+    body: body === undefined || isForm || type ? body : JSON.stringify(body),
     signal,
   });
   if (response.ok) return response;

@@ -6,13 +6,16 @@ import { RATE, toBase64 } from "./sound.js";
 const KEPT = 3000; // pieces whose time is remembered: two minutes
 
 export class Session {
+  constructor(onSent) {
+    this.onSent = onSent;
+    this.sentMs = 0;
+    this.times = [];
+  }
+
   // Resolves once the server has said hello. `onEvent(event)` gets what it says, `onSent(event)` what is sent.
   static open(model, { onEvent, onSent, onClose }) {
     return new Promise((resolve, reject) => {
-      const session = new Session();
-      session.onSent = onSent;
-      session.sentMs = 0;
-      session.times = [];
+      const session = new Session(onSent);
       const socket = (session.socket = new WebSocket(...realtimeAddress(model)));
       let open = false;
       socket.onmessage = ({ data }) => {
@@ -39,10 +42,14 @@ export class Session {
 
   hear(piece, level) {
     if (this.socket.bufferedAmount > 4 << 20) return; // the network is far behind: what is lost cannot be made up for
+    this.note(piece, level);
+    this.send({ type: "input_audio_buffer.append", audio: toBase64(piece) });
+  }
+
+  note(piece, level) {
     this.sentMs += (piece.length * 1000) / RATE;
     this.times.push([this.sentMs, performance.now(), level]);
     if (this.times.length > KEPT) this.times.shift();
-    this.send({ type: "input_audio_buffer.append", audio: toBase64(piece) });
   }
 
   // When the sound at so many milliseconds of this session was made, by performance.now().

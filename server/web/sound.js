@@ -33,7 +33,10 @@ export async function microphone(onPiece, device) {
     close(context);
     throw error;
   }
-  return { close: () => close(context), muting: true };
+  const mute = (muted) => {
+    for (const track of stream.getTracks()) track.enabled = !muted;
+  };
+  return { close: () => close(context), muting: true, stream, mute };
 }
 
 // A file as if it were spoken, and silence after it.

@@ -1,5 +1,6 @@
 // The tab "Voice": a realtime session, by microphone or from a file.
 
+import { Call, canCall } from "./call.js";
 import { bubble as made, element, follow } from "./dom.js";
 import { t } from "./language.js";
 import { EventLog } from "./log.js";
@@ -30,6 +31,8 @@ let latencies = [];
 let turns = 0;
 let silence = null; // milliseconds that end a turn, where they are fixed
 let muted = false;
+let calling = false; // by WebRTC: the server knows what has been played, and keeps that of an answer by itself
+let sounding = false; // something is played in a call
 let held = null; // when the button to talk was pressed, in milliseconds of sound that have been sent
 let hushed = Promise.resolve(); // once the last interruption has been told to the server
 
@@ -124,6 +127,7 @@ function hush() {
 }
 
 async function silenceNow() {
+  if (sounding) session?.send({ type: "output_audio_buffer.clear" });
   if (!player?.playing) return;
   const { item, unfinished, ms } = await player.stop();
   if (item && unfinished) truncate(item, ms);
@@ -132,10 +136,19 @@ async function silenceNow() {
 // Keeps what was heard of an answer: the server knows which words those are.
 function truncate(item, ms) {
   if (dropped.has(item)) return;
+  session?.send({ type: "conversation.item.truncate", item_id: item, content_index: 0, audio_end_ms: ms });
+  drop(item);
+}
+
+// Shows of an answer what was heard, and nothing that comes of it any more.
+function drop(item) {
   dropped.add(item);
   said(item, "assistant").classList.add("cut");
-  session?.send({ type: "conversation.item.truncate", item_id: item, content_index: 0, audio_end_ms: ms });
   session?.send({ type: "conversation.item.retrieve", item_id: item });
+  silent();
+}
+
+function silent() {
   if (interruptedAt !== null) {
     element("voice-interruption").textContent = milliseconds(performance.now() - interruptedAt);
     interruptedAt = null;
@@ -147,10 +160,8 @@ const HANDLERS = {
     state(t("Listening …"));
     said(item_id, "user");
     endOfSpeech = endOfWords = null;
-    if (player?.playing) {
-      interruptedAt = performance.now();
-      hush();
-    }
+    if (player?.playing || sounding) interruptedAt = performance.now();
+    if (player?.playing) hush();
   },
   "input_audio_buffer.speech_stopped": ({ audio_end_ms }) => {
     // what is told is the end of the silence that ended the turn
@@ -174,15 +185,23 @@ const HANDLERS = {
   "response.output_audio_transcript.delta": ({ item_id, delta }) => words(item_id, delta),
   "response.output_text.delta": ({ item_id, delta }) => words(item_id, delta),
   "response.output_audio.delta": ({ item_id, delta }) => {
-    if (endOfSpeech !== null) {
-      latencies.push(performance.now() - endOfSpeech);
-      endOfSpeech = null;
-      element("voice-latency").textContent = milliseconds(latencies.at(-1));
-      element("voice-median").textContent = milliseconds(median(latencies));
-    }
+    answered();
     if (dropped.has(item_id)) return;
     player.push(item_id, fromBase64(delta));
     element("voice-voice").disabled = true;
+  },
+  "output_audio_buffer.started": () => {
+    answered();
+    sounding = element("voice-voice").disabled = true;
+    state(t("Speaking …"));
+  },
+  "output_audio_buffer.stopped": quieted,
+  "output_audio_buffer.cleared": () => {
+    silent();
+    quieted();
+  },
+  "conversation.item.truncated": ({ item_id }) => {
+    if (calling && !dropped.has(item_id)) drop(item_id);
   },
   "conversation.item.retrieved": ({ item }) => {
     if (!dropped.has(item.id)) return;
@@ -190,7 +209,7 @@ const HANDLERS = {
   },
   "response.done": async ({ response }) => {
     responding = false;
-    element("voice-quiet").disabled = !player?.playing;
+    element("voice-quiet").disabled = !(player?.playing || sounding);
     element("voice-count").textContent = ++turns;
     for (const { id } of response.output) bubbles.get(id)?.classList.remove("live");
     const last = bubbles.get(response.output.findLast(({ type }) => type === "message")?.id);
@@ -201,13 +220,29 @@ const HANDLERS = {
       await hushed;
       // what had been heard to its end before the rest of it came
       const spoken = response.output.filter(({ content }) => content?.[0]?.type === "output_audio");
-      if (session === opened) for (const { id } of spoken) truncate(id, player.heard(id));
+      if (session === opened && !calling) for (const { id } of spoken) truncate(id, player.heard(id));
     }
     if (response.status === "failed") complain(response.status_details?.error?.message ?? t("The answer failed."));
-    if (!player?.playing) state(t("Listening …"));
+    if (!(player?.playing || sounding)) state(t("Listening …"));
   },
   error: ({ error }) => complain(error.message),
 };
+
+// The first sound of an answer has come.
+function answered() {
+  if (endOfSpeech === null) return;
+  latencies.push(performance.now() - endOfSpeech);
+  endOfSpeech = null;
+  element("voice-latency").textContent = milliseconds(latencies.at(-1));
+  element("voice-median").textContent = milliseconds(median(latencies));
+}
+
+function quieted() {
+  sounding = false;
+  if (responding) return;
+  element("voice-quiet").disabled = true;
+  state(t("Listening …"));
+}
 
 function words(item, delta) {
   if (dropped.has(item)) return;
@@ -246,6 +281,7 @@ function showButtons() {
 function press() {
   if (!session || held !== null || !pushes()) return;
   if (responding) session.send({ type: "response.cancel" });
+  if (calling) session.send({ type: "input_audio_buffer.clear" }); // a call brings what is said before, too
   hush();
   held = session.sentMs;
   element("voice-hold").classList.add("held");
@@ -270,7 +306,8 @@ function release() {
 // Resolves with a session whose events are shown, until another takes its place.
 async function connect() {
   let opened = null; // what comes of a session that has been ended here is no longer of interest
-  opened = await Session.open(element("voice-model").value, {
+  const model = element("voice-model").value;
+  const handlers = {
     onEvent: (event) => {
       if (session !== opened) return;
       log.add(event, false);
@@ -284,7 +321,8 @@ async function connect() {
         end();
       } else resume(why);
     },
-  });
+  };
+  opened = await (calling ? Call.open(model, handlers, source.stream) : Session.open(model, handlers));
   return opened;
 }
 
@@ -292,7 +330,7 @@ async function connect() {
 async function resume(why) {
   const mine = opening;
   session = held = null;
-  responding = false;
+  responding = sounding = false;
   player?.stop();
   element("voice-hold").classList.remove("held");
   state(t("Connecting again …"));
@@ -323,8 +361,10 @@ function tellAgain(id, message) {
   session.send({ type: "conversation.item.create", item: { id, type: "message", role, content } });
 }
 
-async function begin(open) {
+// `live`: it opens a microphone, which a call takes along.
+async function begin(open, live = false) {
   end();
+  calling = live && canCall && !pushes();
   const mine = ++opening;
   const isMine = (opened) => {
     if (mine !== opening) opened.close();
@@ -349,13 +389,17 @@ async function begin(open) {
     });
     if (!isMine(speaker)) return;
     player = speaker;
+    const openSource = async () => {
+      const opened = await open();
+      if (isMine(opened)) source = opened;
+      return mine === opening;
+    };
+    if (calling && !(await openSource())) return;
     const opened = await connect();
     if (!isMine(opened)) return;
     session = opened;
     change();
-    const microphone = await open();
-    if (!isMine(microphone)) return;
-    source = microphone;
+    if (!calling && !(await openSource())) return;
     state(t("Listening …"));
     for (const id of ["voice-end", "voice-input", "voice-send"]) element(id).disabled = false;
     element("voice").classList.add("on");
@@ -375,7 +419,7 @@ function end() {
   held = null;
   const [oldSource, oldSession, oldPlayer] = [source, session, player];
   source = session = player = null;
-  responding = false;
+  responding = sounding = false;
   oldSource?.close();
   oldSession?.close();
   oldPlayer?.close();
@@ -409,8 +453,8 @@ export function startVoice() {
   navigator.mediaDevices?.addEventListener("devicechange", offerDevices);
   messages.dataset.empty = t("Start the microphone and say something, or play a recording.");
   element("voice-start").addEventListener("click", () => {
-    if (opening === closed) begin(() => microphone(heard, element("voice-device").value));
-    else muted = !muted;
+    if (opening === closed) begin(() => microphone(heard, element("voice-device").value), true);
+    else source?.mute(muted = !muted);
     showButtons();
   });
   const hold = element("voice-hold");

@@ -86,7 +86,7 @@ def test_an_answer_is_streamed_and_measured(browser: "Browser", address: str) ->
 def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(browser: "Browser", address: str) -> None:
     from playwright.sync_api import expect
 
-    with visiting(browser, f"{address}/#voice", KEY) as page:
+    with visiting(browser, f"{address}/#voice", KEY, "delete window.RTCPeerConnection") as page:
         expect(page.locator("#status")).to_contain_text("3 models")
         page.fill("#voice-instructions", "Tell long stories, in many sentences.")
         events: list[dict[str, Any]] = []
@@ -129,6 +129,38 @@ def test_a_spoken_turn_is_answered_with_a_voice_that_can_be_interrupted(browser:
         expect(page.locator("#voice-state")).to_have_text("Not connected")
         page.click("#voice-start")  # at once: the end of the session before must not end this one
         expect(page.locator("#voice-messages .user .said").first).to_contain_text("dog", timeout=SECONDS)
+
+
+@pytest.mark.alone  # it hears in real time
+@pytest.mark.proof  # the microphone speaks in real time
+def test_a_spoken_turn_in_a_call_is_answered_with_a_voice_that_can_be_interrupted(
+    browser: "Browser", address: str
+) -> None:
+    from playwright.sync_api import expect
+
+    pytest.importorskip("aiortc", reason="the extra `webrtc` is not installed")
+    with visiting(browser, f"{address}/#voice", KEY) as page:
+        expect(page.locator("#status")).to_contain_text("3 models")
+        sockets: list[object] = []
+        page.on("websocket", lambda socket: sockets.append(socket))
+        page.fill("#voice-instructions", "Tell long stories, in many sentences.")
+        page.click("#voice-log summary")
+        page.click("#voice-start")
+        said = page.locator("#voice-messages .user .said").first
+        expect(said).to_contain_text("story", timeout=SECONDS)
+        expect(said).to_contain_text("dog")
+        expect(page.locator("#voice-state")).to_have_text("Speaking …", timeout=SECONDS)
+        expect(page.locator("#voice-latency")).to_contain_text("ms", timeout=SECONDS)
+        # the recording begins again while the story is being told
+        expect(page.locator("#voice-messages .assistant.cut").first).to_be_visible(timeout=SECONDS)
+        expect(page.locator("#voice-interruption")).to_contain_text("ms")
+        for event in ("output_audio_buffer.cleared", "conversation.item.truncated", "conversation.item.retrieved"):
+            shown = page.locator(f"#voice-log-list li[data-type='{event}']").first
+            expect(shown).to_be_visible(timeout=SECONDS)
+        assert page.locator("#voice-messages .wrong").count() == 0
+        assert not sockets, "all of it went by the call"
+        page.click("#voice-end")
+        expect(page.locator("#voice-state")).to_have_text("Not connected")
 
 
 def test_a_recording_serves_where_there_is_no_microphone(browser: "Browser", address: str, question: Path) -> None:

@@ -59,11 +59,12 @@ def browsing(microphone: Path | None = None) -> Iterator["Browser"]:
 
 
 @contextmanager
-def visiting(browser: "Browser", url: str, key: str = "") -> Iterator["Page"]:
-    """The page, in a profile of its own; ``key`` is typed in. Errors on the page are raised."""
+def visiting(browser: "Browser", url: str, key: str = "", script: str = "") -> Iterator["Page"]:
+    """The page, in a profile of its own; ``script`` runs first, ``key`` is typed in. Errors on the page are raised."""
     with browser.new_context(viewport=SIZE, permissions=["microphone"]) as profile:  # type: ignore[arg-type]
         page = profile.new_page()
         page.set_default_timeout(MILLISECONDS)
+        page.add_init_script(script)
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on(

@@ -309,6 +309,14 @@ class ArgumentsDone(ServerEvent, tag="response.function_call_arguments.done", kw
     arguments: str
 
 
+class OutputStarted(ServerEvent, tag="output_audio_buffer.started", kw_only=True):
+    response_id: str
+
+
+class OutputStopped(ServerEvent, tag="output_audio_buffer.stopped", kw_only=True):
+    response_id: str
+
+
 class OutputCleared(ServerEvent, tag="output_audio_buffer.cleared", kw_only=True):
     response_id: str
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 from ...http.error_shapes import OPENAI, ErrorShape
@@ -28,6 +29,10 @@ class Operation:
     form: Any = None
     """Type of what such a form says besides."""
     media_type: str = JSON
+    """Of the answer."""
+    raw: str = ""
+    """Media type of a body that may come instead of the form: what stands in its file."""
+    status: HTTPStatus = HTTPStatus.OK
     """Of the answer."""
     streams: bool = False
     """Sends events or lines instead, where the body's ``stream`` is true."""

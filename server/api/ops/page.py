@@ -48,12 +48,16 @@ _BASE: Final = b'<base href="/">'
 """What all addresses of the page are relative to."""
 
 
-def routes(root_path: str) -> list[Route]:
-    return [Route(path, partial(page, root_path, name), methods=["GET"]) for path, name in PATHS.items()]
+_WEBRTC: Final = b'<meta name="webrtc" content="no">'
+"""Whether this server answers calls."""
 
 
-async def page(root_path: str, name: str, request: Request) -> Response:
-    body, tag = _file(root_path, name)
+def routes(root_path: str, *, webrtc: bool) -> list[Route]:
+    return [Route(path, partial(page, root_path, webrtc, name), methods=["GET"]) for path, name in PATHS.items()]
+
+
+async def page(root_path: str, webrtc: bool, name: str, request: Request) -> Response:
+    body, tag = _file(root_path, webrtc, name)
     headers = {**_HEADERS, "etag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
@@ -61,9 +65,11 @@ async def page(root_path: str, name: str, request: Request) -> Response:
 
 
 @cache
-def _file(root_path: str, name: str) -> tuple[bytes, str]:
+def _file(root_path: str, webrtc: bool, name: str) -> tuple[bytes, str]:
     """What it holds, and a tag that names that."""
     body = files("stentor.server.web").joinpath(name).read_bytes()
     if name == INDEX:
         body = body.replace(_BASE, f'<base href="{html.escape(root_path)}/">'.encode())
+        if webrtc:
+            body = body.replace(_WEBRTC, _WEBRTC.replace(b"no", b"yes"))
     return body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'

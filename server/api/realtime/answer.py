@@ -38,6 +38,7 @@ from stentor.protocols.openai.realtime.server import (
 
 from ..responses.ids import SHORT_ID, short_id
 from .conversation import Entry, RealtimeConversation
+from .interfaces import Player
 
 Emit = Callable[[ServerEvent], None]
 
@@ -45,10 +46,18 @@ Emit = Callable[[ServerEvent], None]
 class ResponseWriter:
     """``conversation`` None: its items belong to none. Owned by the connection."""
 
-    def __init__(self, response: Response, emit: Emit, conversation: RealtimeConversation | None) -> None:
+    def __init__(
+        self,
+        response: Response,
+        emit: Emit,
+        conversation: RealtimeConversation | None,
+        player: Player | None = None,
+    ) -> None:
+        """``player`` plays its audio, which is told otherwise."""
         self.response: Final = response
         self._emit = emit
         self._conversation = conversation
+        self._player = player
         self._is_audio = response.output_modalities == ["audio"]
         self._open: list[Entry] = []
         self._message: Entry | None = None
@@ -88,7 +97,10 @@ class ResponseWriter:
         if entry not in self._open:
             return
         self.has_spoken = True
-        self._tell(AudioDelta, entry.item, delta=encode_audio(audio))
+        if self._player is None:
+            self._tell(AudioDelta, entry.item, delta=encode_audio(audio))
+        else:
+            self._player.play(self.id, entry.item.id, audio)
 
     def leave_message(self) -> None:
         """What is said next is another message; this one is open until :meth:`close`."""

@@ -14,7 +14,7 @@ clients are told is in the order in which it happened.
 
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import anyio
@@ -49,7 +49,7 @@ from stentor.protocols.openai.realtime.session import AudioInput, RealtimeSessio
 from ...common.keys import Caller
 from ...http.error_responses import describe
 from ...observability.realtime_figures import SessionFigures
-from ..common.sockets import ReadPace, Receive
+from ..common.sockets import ReadPace
 from ..responses.ids import short_id
 from .audio_budget import AudioShare
 from .conversation import Entry, RealtimeConversation
@@ -59,7 +59,9 @@ from .interfaces import (
     CommittedAudio,
     InputAudio,
     MakePacer,
+    MakePlayer,
     OpenInputAudio,
+    Sound,
     SpeechEvent,
     SpeechStarted,
     SpeechStopped,
@@ -72,6 +74,9 @@ from .responding import ResponseHost
 from .response_manager import ResponseManager
 from .services import RealtimeServices
 from .session import SessionRules
+
+Receive = Callable[[], Awaitable[bytes | Sound | None]]
+"""The next message, or what the client has said since; None once it has gone."""
 
 APPENDS: Final = 4
 """So many appends count as one message: what they bring is bounded by itself."""
@@ -90,11 +95,14 @@ class Connection:
         event_queue: EventQueue,
         *,
         open_input_audio: OpenInputAudio,
-        make_pacer: MakePacer,
+        make_pacer: MakePacer | None = None,
+        make_player: MakePlayer | None = None,
         keeps_type: bool = False,
         audio: AudioShare | None = None,
     ) -> None:
-        """``keeps_type``: it cannot become a session of the other type, as others can before anything has happened.
+        """Either the audio of responses is paced, and the client plays it; or it is played here.
+
+        ``keeps_type``: it cannot become a session of the other type, as others can before anything has happened.
 
         ``audio`` is the session's share of what all may hold; whoever has opened it closes it.
         """
@@ -110,8 +118,13 @@ class Connection:
         self._input_audio: InputAudio | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
+        self._deaf = False
+        """It has been told why it hears nothing."""
+        player = None if make_player is None else make_player(self._started_playing, self._stopped_playing)
+        make_pacer = make_pacer if player is None else player.pacer
+        assert make_pacer is not None
         self._answering = ResponseManager(
-            ResponseHost(services, caller, self._wait_for_transcript, event_queue.room, make_pacer),
+            ResponseHost(services, caller, self._wait_for_transcript, event_queue.room, make_pacer, player),
             rules,
             self._machine,
             self._conversation,
@@ -144,8 +157,11 @@ class Connection:
             self._machine.take(Event.END)
             tasks.cancel_scope.cancel()
 
-    async def take(self, message: bytes) -> bool:
+    async def take(self, message: bytes | Sound) -> bool:
         """Handles one message; what is wrong with it is told. Returns whether it brought audio."""
+        if isinstance(message, Sound):
+            await self._append_sound(message)
+            return True
         event_id = None
         try:
             with self._services.admission.memory.share() as share:
@@ -161,7 +177,7 @@ class Connection:
     async def _handle(self, event: AnyClientEvent) -> None:
         match event:
             case BufferAppend():
-                await self._append(event)
+                await self._append(decode_audio(event.audio, "audio"))
             case SessionUpdate():
                 self._update(event)
             case ItemCreate():
@@ -269,9 +285,18 @@ class Connection:
 
     # ---- input audio
 
-    async def _append(self, event: BufferAppend) -> None:
+    async def _append_sound(self, sound: Sound) -> None:
+        """What is wrong is told once, until something is heard: sound comes all the time."""
+        try:
+            await self._append(sound.pcm)
+            self._deaf = False
+        except Exception as error:
+            if not self._deaf:
+                self._deaf = True
+                self._tell_error(error, None)
+
+    async def _append(self, audio: bytes) -> None:
         self._machine.take(Event.APPEND)
-        audio = decode_audio(event.audio, "audio")
         input_audio = self._opened_input_audio()
         self._pristine = False
         for found in await input_audio.append(audio):
@@ -402,6 +427,13 @@ class Connection:
         """Tells that the session has lasted as long as it may."""
         message = "The session has lasted as long as it may; open another one."
         self._event_queue.tell(ErrorBody(message, "invalid_request_error", None, "session_expired"))
+
+    def _started_playing(self, response_id: str) -> None:
+        self.figures.audio_sent()
+        self._emit(server_events.OutputStarted(response_id=response_id))
+
+    def _stopped_playing(self, response_id: str) -> None:
+        self._emit(server_events.OutputStopped(response_id=response_id))
 
     def _tell_error(self, error: Exception, event_id: str | None) -> None:
         self._event_queue.tell(describe(error)[1], event_id)

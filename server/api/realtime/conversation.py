@@ -215,6 +215,14 @@ class RealtimeConversation:
         self._pictures.set(self._pictures.bytes - entry.image_chars)
         self._forget_audio_of(entry)
 
+    def spoken_answer(self, id: str) -> Entry | None:
+        """The item of that id, where it is an answer that is said aloud, and has been made."""
+        entry = self._by_id.get(id)
+        if entry is None or entry.open or not isinstance(entry.item, MessageItem):
+            return None
+        content = entry.item.content
+        return entry if content and content[0].type == "output_audio" else None
+
     def check_truncate(self, id: str, content_index: int) -> Entry:
         """The item whose audio :meth:`truncate` would shorten. Raises BadRequest where there is none."""
         entry = self.find(id, Event.TRUNCATE_ITEM)

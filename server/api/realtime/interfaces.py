@@ -1,11 +1,11 @@
-"""What a connection wants of the parts that hear and that pace; :mod:`.connection` alone calls them.
+"""What a connection wants of the parts that hear, that pace and that play; :mod:`.connection` alone calls them.
 
 A connection has one :class:`InputAudio` for as long as it lasts, and a :class:`Pacer` for each response that speaks.
 All methods are called in the connection's own task, in the order in which the client's events came, but for
 :meth:`InputAudio.run`, :meth:`CommittedAudio.transcript` and :meth:`Pacer.admit`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from stentor.protocols.openai.realtime.session import AudioInput
@@ -136,6 +136,41 @@ class Pacer(Protocol):
         """Of audio that was admitted and has not been played yet."""
 
 
+class PlayedItems(NamedTuple):
+    """What a client had heard when it fell silent."""
+
+    response_id: str | None
+    """That was being played."""
+    items: Mapping[str, int]
+    """Milliseconds of each item that may not have been played to its end."""
+
+
+class Player(Protocol):
+    """Plays the audio of responses at this end, where the transport carries sound; others are sent it in events."""
+
+    def pacer(self, response_id: str) -> Pacer:
+        """For that response."""
+
+    def play(self, response_id: str, item_id: str, audio: bytes) -> None:
+        """More of an item, as pcm at 24 kHz, behind all of its response and of those that were played before."""
+
+    def finish(self, response_id: str) -> None:
+        """Nothing more of that response comes."""
+
+    def stop(self) -> PlayedItems:
+        """Falls silent."""
+
+
 OpenInputAudio = Callable[[OnPartial, OnSpeechEvent], InputAudio]
 """Raises BadRequest where nothing is there to hear with."""
-MakePacer = Callable[[], Pacer]
+MakePacer = Callable[[str], Pacer]
+"""For the response of that id."""
+MakePlayer = Callable[[Callable[[str], None], Callable[[str], None]], Player]
+"""Of who is told the id of a response when it begins to be heard, and when it has been heard to its end."""
+
+
+class Sound(NamedTuple):
+    """What a transport that carries sound has heard of the client."""
+
+    pcm: bytes
+    """At 24 kHz."""

@@ -34,7 +34,7 @@ from .answer import ResponseWriter
 from .answer_generator import AnswerGenerator
 from .conversation import Entry, RealtimeConversation, text_of
 from .formats import Wire
-from .interfaces import MakePacer
+from .interfaces import MakePacer, Player
 from .services import RealtimeServices
 
 PIECE_MS: Final = 200
@@ -87,6 +87,8 @@ class ResponseHost:
     room: Callable[[], Awaitable[None]]
     """Waits until the client has read enough."""
     make_pacer: MakePacer
+    player: Player | None = None
+    """None where the client plays."""
 
 
 class Responding:
@@ -112,7 +114,7 @@ class Responding:
         self._entries = entries
         self._untranscribed = [entry for entry in entries if entry.waits]
         self._conversation = conversation
-        self._pacer = host.make_pacer()
+        self._pacer = host.make_pacer(answer.id)
         self._answers_speech = answers_speech
         self._scope = anyio.CancelScope()
         self._given = self._cached = self._output = 0

@@ -1,5 +1,6 @@
 """The responses of one session: the one of its conversation, and those beside it."""
 
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from ..responses.ids import short_id
 from .answer import Emit, ResponseWriter
 from .conversation import Entry, RealtimeConversation
 from .images import check_images
-from .interfaces import InputAudio
+from .interfaces import InputAudio, PlayedItems
 from .machine import Event, SessionMachine
 from .responding import Responding, ResponseHost
 from .session import SessionRules
@@ -153,7 +154,7 @@ class ResponseManager:
         if session.output_modalities == ["audio"]:
             output = session.audio.output
             response.audio = ResponseAudio(ResponseAudioOutput(output.format, output.voice))
-        answer = ResponseWriter(response, self._emit, None if aside else self._conversation)
+        answer = ResponseWriter(response, self._emit, None if aside else self._conversation, self._host.player)
         responding = Responding(
             self._host,
             session,
@@ -176,6 +177,8 @@ class ResponseManager:
     def _ended(self, responding: Responding) -> None:
         """Just before its ``response.done`` is told."""
         self.has_spoken = self.has_spoken or responding.answer.has_spoken
+        if self._host.player is not None:
+            self._host.player.finish(responding.answer.id)
         if self._response is responding:
             self._response = None
             self._machine.take(Event.RESPONSE_ENDED)
@@ -217,10 +220,15 @@ class ResponseManager:
             self._cancel(self._response, "client_cancelled")
 
     def interrupt(self) -> bool:
-        """Ends the response of the conversation because somebody speaks; returns whether there was one."""
-        interrupted = self._response is not None
-        self._cancel(self._response, "turn_detected")
-        return interrupted
+        """Ends the response of the conversation because somebody speaks, and silences it where it is played here;
+        returns whether there was one, or something to be heard."""
+        cancelled = self._response
+        self._cancel(cancelled, "turn_detected")
+        played = self._hush()
+        if played.response_id is not None:
+            self._emit(server_events.OutputCleared(response_id=played.response_id))
+        self._cut_off(cancelled, played)
+        return cancelled is not None or played.response_id is not None
 
     def _cancel(self, responding: Responding | None, reason: Reason) -> None:
         if responding is not None:
@@ -230,5 +238,24 @@ class ResponseManager:
         self._machine.take(Event.CLEAR_OUTPUT)
         if self._last_response is None:
             raise BadRequest("There is no audio to clear.", None, "output_audio_buffer_empty")
-        self._cancel(self._response, "client_cancelled")
-        self._emit(server_events.OutputCleared(response_id=self._last_response))
+        cancelled = self._response
+        self._cancel(cancelled, "client_cancelled")
+        played = self._hush()
+        self._emit(server_events.OutputCleared(response_id=played.response_id or self._last_response))
+        self._cut_off(cancelled, played)
+
+    def _hush(self) -> PlayedItems:
+        return PlayedItems(None, {}) if self._host.player is None else self._host.player.stop()
+
+    def _cut_off(self, cancelled: Responding | None, played: PlayedItems) -> None:
+        """Of items that were not heard to their end keeps what was; clients that play see to that themselves."""
+        if self._host.player is None:
+            return
+        unsaid = () if cancelled is None else (item.id for item in cancelled.answer.response.output)
+        for id, ms in {**dict.fromkeys(unsaid, 0), **played.items}.items():
+            entry = self._conversation.spoken_answer(id)
+            if entry is None or (entry.item.status == "completed" and ms >= math.floor(entry.spoken.duration_ms)):
+                continue
+            ms = min(ms, math.ceil(entry.spoken.duration_ms))
+            self._conversation.truncate(id, 0, ms)
+            self._emit(server_events.ItemTruncated(item_id=id, content_index=0, audio_end_ms=ms))

@@ -1,6 +1,5 @@
-"""``/v1/realtime``: the WebSocket, and keys for the clients that open it."""
+"""``/v1/realtime``: the WebSocket, calls, and keys for the clients that open them."""
 
-import time
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from ...middleware.auth import caller_of
 from ...middleware.client_secrets import ClientSecrets, SecretsFull
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response, read_counted_body
-from ..responses.ids import short_id
+from . import calls
 from .beta import session_now, session_then
 from .services import RealtimeServices
 from .serving import RealtimeServing
@@ -55,6 +54,7 @@ OPERATIONS: Final[Operations] = {
         BetaSessionRequest,
         not_found=True,
     ),
+    **calls.OPERATIONS,
 }
 
 
@@ -69,12 +69,13 @@ def routes(services: RealtimeServices) -> list[BaseRoute]:
             partial(beta_session, services, serving, "transcription"),
             methods=["POST"],
         ),
+        *calls.routes(services, serving),
     ]
 
 
 async def client_secret(services: RealtimeServices, serving: RealtimeServing, request: Request) -> Response:
     body = decode(secret_decoder, await read_counted_body(request, services.admission) or b"{}", services.limits)
-    session = _session(serving, body.session or {"type": "realtime"})
+    session = serving.asked(body.session or {"type": "realtime"})
     value, expires_at = _made(services.secrets, request, session, (body.expires_after or ExpiresAfter()).seconds)
     return json_response(ClientSecret(value, expires_at, _shown(session)))
 
@@ -82,23 +83,10 @@ async def client_secret(services: RealtimeServices, serving: RealtimeServing, re
 async def beta_session(services: RealtimeServices, serving: RealtimeServing, kind: str, request: Request) -> Response:
     body = decode(beta_decoder, await read_counted_body(request, services.admission) or b"{}", services.limits)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
-    session = _session(serving, session_now(given, kind))
+    session = serving.asked(session_now(given, kind))
     value, expires_at = _made(services.secrets, request, session, ExpiresAfter().seconds)
     shown = session_then(msgspec.to_builtins(session))
     return json_response({**shown, "client_secret": {"value": value, "expires_at": expires_at}})
-
-
-def _session(serving: RealtimeServing, given: dict[str, Any]) -> Session:
-    """A session as a client wants it. Raises BadRequest."""
-    rules = serving.rules
-    id, expires_at = short_id("sess"), int(time.time() + serving.max_seconds)
-    begun: Session
-    if given.get("type") == "transcription":
-        begun = rules.transcription(id, expires_at)
-    else:
-        model = given.get("model")
-        begun = rules.realtime(id, model if isinstance(model, str) and model else None, expires_at, "session.model")
-    return rules.updated(begun, given, pristine=True, has_spoken=False)
 
 
 def _made(secrets: ClientSecrets, request: Request, session: Session, seconds: int) -> tuple[str, int]:

@@ -1,6 +1,6 @@
 """What realtime sessions use of the server."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stentor.protocols.common.limits import Limits
 
@@ -14,6 +14,7 @@ from ...middleware.client_secrets import ClientSecrets
 from ...observability.metrics import Metrics
 from ...state.admission_control import AdmissionControl
 from ...tts.model import SpeechModel
+from .live_calls import LiveCalls
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class RealtimeServices:
     """None where none is served."""
     secrets: ClientSecrets
     """Keys that open sessions."""
+    host: str
+    """That the server listens on, as it was told."""
+    calls: LiveCalls = field(default_factory=LiveCalls)
 
     @property
     def admission(self) -> AdmissionControl:

@@ -1,11 +1,13 @@
-"""From a WebSocket to a session, and to its end: which dialect is spoken, what it begins as, how long it lasts."""
+"""From a WebSocket or a call to a session, and to its end: which dialect is spoken, what it begins as, how long it
+lasts."""
 
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -22,19 +24,22 @@ from ...config.model_registry import ModelRole
 from ...generation.transcription import ChatTranscriber
 from ...http.error_responses import describe
 from ...middleware.auth import caller_of, secret_of
+from ...middleware.client_secrets import ClientSecret
 from ...observability.realtime_figures import SessionKind
 from ...observability.request import current_request_id
-from ..common.sockets import Receive, receive_text
+from ..common.sockets import Receive as ReceiveText
+from ..common.sockets import receive_text
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
 from .beta import BetaDialect
-from .connection import APPENDS, Connection
+from .connection import APPENDS, Connection, Receive
 from .event_queue import CurrentDialect, Dialect, EventQueue
 from .input_audio_pipeline import InputAudioPipeline
 from .interfaces import InputAudio, OnPartial, OnSpeechEvent
 from .machine import State
 from .pacing import PlaybackPacer
 from .partial_pace import PartialPace
+from .playback import CallPlayer
 from .services import RealtimeServices
 from .session import SessionRules
 from .streamed import AnyTranscriber, StreamTranscriber
@@ -124,6 +129,7 @@ class RealtimeServing:
         self.audio: Final = HeldAudio(services.config.max_audio_bytes, figures.audio_refused.inc)
         figures.audio_held.set_function(lambda: self.audio.bytes)
         self.rules: Final = SessionRules(ServedModels(services), services.limits)
+        self.call_rules: Final = replace(self.rules, carries_sound=True)
 
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its handshake to its end."""
@@ -151,29 +157,29 @@ class RealtimeServing:
                 await socket.close(_POLICY if refused else 1000)
 
     async def _session(
-        self, socket: WebSocket, dialect: Dialect, event_queue: EventQueue, receive: Receive, audio: AudioShare
+        self, socket: WebSocket, dialect: Dialect, event_queue: EventQueue, receive: ReceiveText, audio: AudioShare
     ) -> bool:
         """Returns whether there was to be none."""
         services, query = self._services, socket.query_params
-        caller = caller_of(socket.scope)
+        caller, secret = caller_of(socket.scope), secret_of(socket.scope)
         connection = None
         try:
             connection = Connection(
                 services,
                 caller,
                 self.rules,
-                self._begun(socket),
+                self.begun(query, secret),
                 dialect,
                 event_queue,
                 open_input_audio=partial(self._open_input_audio, caller, audio),
-                make_pacer=partial(PlaybackPacer, services.config.audio_ahead),
-                keeps_type=secret_of(socket.scope) is not None,
+                make_pacer=lambda _response: PlaybackPacer(services.config.audio_ahead),
+                keeps_type=secret is not None,
                 audio=audio,
             )
         except BadRequest as error:
             event_queue.tell(describe(error)[1])
             return True
-        undecided = "model" not in query and "intent" not in query and secret_of(socket.scope) is None
+        undecided = "model" not in query and "intent" not in query and secret is None
         connection.begin(foreign=undecided)
         with anyio.move_on_after(self.max_seconds) as lifetime:
             first = await receive() if undecided else None
@@ -186,6 +192,46 @@ class RealtimeServing:
         if lifetime.cancelled_caught:
             connection.expire()
         return False
+
+    async def serve_call(
+        self,
+        session: Session,
+        caller: Caller,
+        receive: Receive,
+        send: Callable[[bytes], Awaitable[None]],
+        on_player: Callable[[CallPlayer], None],
+    ) -> None:
+        """A session whose transport carries sound, to its end. ``on_player`` is given what that is to play."""
+        event_queue = EventQueue(CurrentDialect())
+        services = self._services
+
+        def make_player(on_started: Callable[[str], None], on_stopped: Callable[[str], None]) -> CallPlayer:
+            player = CallPlayer(on_started, on_stopped, services.config.audio_ahead, audio)
+            on_player(player)
+            return player
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(event_queue.write, send)
+            with self.audio.share() as audio:
+                connection = Connection(
+                    services,
+                    caller,
+                    self.call_rules,
+                    session,
+                    CurrentDialect(),
+                    event_queue,
+                    open_input_audio=partial(self._open_input_audio, caller, audio),
+                    make_player=make_player,
+                    keeps_type=True,
+                    audio=audio,
+                )
+                connection.begin()
+                with anyio.move_on_after(self.max_seconds) as lifetime:
+                    await self._serve_session(connection, receive, None)
+                if lifetime.cancelled_caught:
+                    connection.expire()
+            event_queue.close()
+            tasks.cancel_scope.deadline = anyio.current_time() + _LINGER_SECONDS
 
     def transcriber(self, caller: Caller) -> AnyTranscriber:
         """Raises BadRequest where nothing hears."""
@@ -223,7 +269,7 @@ class RealtimeServing:
             logger.info("%s session ended: %s", kind, connection.figures)
 
     async def _serve_vllm(
-        self, caller: Caller, event_queue: EventQueue, receive: Receive, first: bytes, audio: AudioShare
+        self, caller: Caller, event_queue: EventQueue, receive: ReceiveText, first: bytes, audio: AudioShare
     ) -> None:
         try:
             transcribe = self.transcriber(caller)
@@ -242,12 +288,23 @@ class RealtimeServing:
         with self._services.metrics.realtime.session("vllm"):
             await session.serve(receive, first)
 
-    def _begun(self, socket: WebSocket) -> Session:
-        """Raises BadRequest."""
-        query, rules = socket.query_params, self.rules
+    def asked(self, given: dict[str, Any]) -> Session:
+        """As a client describes it. Raises BadRequest."""
+        rules = self.rules
+        id, expires_at = short_id("sess"), int(time.time() + self.max_seconds)
+        begun: Session
+        if given.get("type") == "transcription":
+            begun = rules.transcription(id, expires_at)
+        else:
+            model = given.get("model")
+            begun = rules.realtime(id, model if isinstance(model, str) and model else None, expires_at, "session.model")
+        return rules.updated(begun, given, pristine=True, has_spoken=False)
+
+    def begun(self, query: Mapping[str, str], secret: ClientSecret | None) -> Session:
+        """As it is asked for where it is opened. Raises BadRequest."""
+        rules = self.rules
         model = query.get("model") or None
         id, expires_at = short_id("sess"), int(time.time() + self.max_seconds)
-        secret = secret_of(socket.scope)
         if secret is not None:
             session = _sessions.decode(secret.session)
             if (

@@ -89,6 +89,8 @@ class SessionRules:
 
     models: Models
     limits: Limits
+    carries_sound: bool = False
+    """The transport does, in a format of its own: those of sessions stay as they are."""
 
     @property
     def modalities(self) -> list[Modality]:
@@ -180,6 +182,14 @@ class SessionRules:
         include = _include(update.include, session.include)
         return replace(session, audio=TranscriptionAudio(audio_input), include=include)
 
+    def carried(self, session: Session) -> Session:
+        """With the formats of pcm, whatever it was to be."""
+        audio_input = replace(session.audio.input, format=AudioInput().format)
+        if isinstance(session, TranscriptionSession):
+            return replace(session, audio=replace(session.audio, input=audio_input))
+        output = replace(session.audio.output, format=AudioOutput().format)
+        return replace(session, audio=replace(session.audio, input=audio_input, output=output))
+
     # ---- parts
 
     def answering(self, session: RealtimeSession, update: AnswerUpdate, where: str) -> RealtimeSession:
@@ -232,7 +242,7 @@ class SessionRules:
         elif name is not UNSET:
             voice = first
         return AudioOutput(
-            format=_kept(update.format, output.format, AudioOutput().format),
+            format=_kept(UNSET if self.carries_sound else update.format, output.format, AudioOutput().format),
             voice=voice,
             speed=_kept(update.speed, output.speed, 1.0) if isinstance(update, OutputUpdate) else output.speed,
         )
@@ -255,8 +265,9 @@ class SessionRules:
             noise = None
         elif update.noise_reduction is not UNSET:
             noise = _merged(noise or NoiseReduction(), update.noise_reduction)
+        given = UNSET if self.carries_sound else update.format
         return AudioInput(
-            format=_kept(update.format, audio_input.format, AudioInput().format),
+            format=_kept(given, audio_input.format, AudioInput().format),
             transcription=transcription,
             noise_reduction=noise,
             turn_detection=_turn_detection(audio_input.turn_detection, update.turn_detection),

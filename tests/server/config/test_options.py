@@ -128,6 +128,8 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "realtime-max-input-seconds": ("60", 60.0),
     "realtime-max-audio-bytes": ("64MiB", 64 << 20),
     "realtime-playback-lead": ("1.5", 1.5),
+    "webrtc-address": ("203.0.113.7", "203.0.113.7"),
+    "webrtc-ports": ("40000-40099", (40000, 40099)),
     "max-audio-bytes": ("2M", 2 << 20),
     "max-audio-seconds": ("12.5", 12.5),
     "max-held-audio-seconds": ("25.5", 25.5),

@@ -216,7 +216,7 @@ class Running:
             recording,
             self.event_queue,
             open_input_audio=self._open_input_audio,
-            make_pacer=lambda: PlaybackPacer(1e9),
+            make_pacer=lambda _response: PlaybackPacer(1e9),
         )
         self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
