@@ -1,5 +1,6 @@
 // Runs a program: all threads walk through the phases of its instructions together.
 #include "../attention/attend.h"
+#include "../linear_packed/expand.h"
 #include "../moe/experts.h"
 #include "rowwise.h"
 #include "team.h"
@@ -40,6 +41,29 @@ struct Run {
     Routed routed;                            // of the MOE that runs
     std::vector<int64_t> gate_up_items;       // of each instruction, once it is known
     Adapted adapted;
+    bool expands;                  // codes are multiplied as weights of bfloat16
+    uint8_t* expanded;             // where weights are, some at a time
+
+    ActivationFormat taken(ActivationFormat format) const { return taken_as(format, expands); }
+};
+
+// Tiles that are expanded at a time, of each of `weights` weights of one shape: an even number.
+int64_t tiles_expanded(const Packed& w, int64_t weights) {
+    const int64_t most = EXPANDED_BYTES / (weights * tile_bytes(BF16, w.inputs)) / 2 * 2;
+    return std::min(std::max<int64_t>(2, most), ceil_div(w.outputs, 2 * TILE) * 2);
+}
+
+// Products that an instruction runs on weights which are expanded first, and of those the bytes; 0: it takes codes.
+struct Expansion {
+    int64_t parts = 0, bytes = 0;
+
+    explicit Expansion(const Instruction& op) {
+        const int64_t weights = op.kind == LINEAR ? 1 : op.kind == GATE_UP_ACTIVATE ? 2 : 0;
+        if (weights == 0 || !has_codes(op.weight)) return;
+        const int64_t tiles = tiles_expanded(op.weight, weights);
+        parts = ceil_div(ceil_div(op.weight.outputs, TILE), tiles);
+        bytes = weights * tiles * tile_bytes(BF16, op.weight.inputs);
+    }
 };
 
 template <class T>
@@ -131,6 +155,7 @@ int64_t gated_rows(const Run& run) { return rows_of_block(run.batch.tokens, GATE
 bool shrink_adapted(Run& run, const Instruction& op, ActivationFormat format, int64_t width, Team::Walk& walk) {
     Adapted& adapted = run.adapted;
     if (!op.adapters || adapted.low_stride == 0) return false;
+    format = run.taken(format);
     const Prepared x{run.prepared[op.scratch_slot], prepared_stride(format, width)};
     walk.phase((int64_t)adapted.spans.size(), [&](int64_t item) {
         const low_rank::Span& span = adapted.spans[item];
@@ -170,23 +195,62 @@ void add_to_gate_up(const Run& run, const Instruction& op, int64_t rows, int64_t
     }
 }
 
-// The weights of a block of columns meet as many rows as the second-level cache holds, a few at a time.
-void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
-    const ActivationFormat taken = activation_format_of(op.weight.kind);
-    const bool adapts = shrink_adapted(run, op, taken, op.weight.inputs, walk);
-    const GateUp pair{&op.weight, &op.second_weight, op.bias, op.second_bias, 0, 0, op.width, op.activation,
-                      (ActivationFormat)op.activation_format, nullptr};
-    const int64_t tokens = run.batch.tokens, blocks = pair.blocks();
+// Writes tiles [tile, tile + count) of a weight, those that there are, as weights of bfloat16.
+Packed expand(const Packed& w, int64_t tile, int64_t count, uint8_t* to, Team::Walk& walk) {
+    const Packed out = expanded(w, tile, count, to);
+    walk.phase(ceil_div(out.outputs, TILE),
+               [&](int64_t i) { expand_tile(w, tile + i, to + i * tile_bytes(BF16, w.inputs)); });
+    return out;
+}
+
+// The weights of a block of columns meet as many rows as the second-level cache holds, a few at a time: the columns from
+// `column` on, with which those of `pair` begin.
+void gate_up_columns(Run& run, const Instruction& op, const GateUp& pair, int64_t column, bool adapts, Team::Walk& walk) {
+    const int64_t tokens = run.batch.tokens, blocks = pair.blocks(), before = column / BLOCK;
     const int64_t rows = gated_rows(run), bytes = prepared_stride(pair.format, op.width);
-    const Prepared x{run.prepared[0], prepared_stride(taken, op.weight.inputs)};
+    const Prepared x{run.prepared[0], prepared_stride(activation_format_of(pair.gate->kind), op.weight.inputs)};
     walk.phase(ceil_div(tokens, rows) * blocks, [&](int64_t item) {
         const int64_t first = item / blocks * rows, end = std::min(first + rows, tokens), block = item % blocks;
+        uint8_t* const out = run.prepared[1] + before * prepared_stride(pair.format, BLOCK);
         if (adapts)
-            gate_up_block(pair, block, x, first, end, run.prepared[1], bytes,
-                          [&](int64_t begin, float* both) { add_to_gate_up(run, op, rows, begin, block, both); });
+            gate_up_block(pair, block, x, first, end, out, bytes,
+                          [&](int64_t begin, float* both) { add_to_gate_up(run, op, rows, begin, before + block, both); });
         else
-            gate_up_block(pair, block, x, first, end, run.prepared[1], bytes);
+            gate_up_block(pair, block, x, first, end, out, bytes);
     });
+}
+
+void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
+    const bool adapts = shrink_adapted(run, op, activation_format_of(op.weight.kind), op.weight.inputs, walk);
+    const Expansion expansion(op);
+    GateUp pair{&op.weight, &op.second_weight, op.bias, op.second_bias, 0, 0, op.width, op.activation,
+                run.taken((ActivationFormat)op.activation_format), nullptr};
+    if (!run.expands || expansion.parts == 0) return gate_up_columns(run, op, pair, 0, adapts, walk);
+    const int64_t tiles = tiles_expanded(op.weight, 2);
+    for (int64_t tile = 0; tile * TILE < op.width; tile += tiles) {
+        const int64_t column = tile * TILE;
+        const Packed gate = expand(op.weight, tile, tiles, run.expanded, walk);
+        const Packed up = expand(op.second_weight, tile, tiles, run.expanded + expansion.bytes / 2, walk);
+        pair.gate = &gate, pair.up = &up, pair.width = gate.outputs;
+        pair.gate_bias = op.bias ? op.bias + column : nullptr;
+        pair.up_bias = op.second_bias ? op.second_bias + column : nullptr;
+        gate_up_columns(run, op, pair, column, adapts, walk);
+    }
+}
+
+void multiply(Run& run, const Instruction& op, const Packed& w, int64_t column, Team::Walk& walk) {
+    const Cut cut(w, run.batch.tokens, run.threads);
+    const Prepared x{run.prepared[op.scratch_slot], prepared_stride(activation_format_of(w.kind), w.inputs)};
+    const Buffer& buffer = run.buffers[op.dst];
+    const Destination to{buffer.rows + op.column + column, buffer.stride, op.bias ? op.bias + column : nullptr};
+    walk.phase(cut.items(), [&](int64_t item) { multiply_item(w, cut, item, x, run.batch.tokens, to); });
+}
+
+void multiply(Run& run, const Instruction& op, Team::Walk& walk) {
+    if (!run.expands || !has_codes(op.weight)) return multiply(run, op, op.weight, 0, walk);
+    const int64_t tiles = tiles_expanded(op.weight, 1);
+    for (int64_t tile = 0; tile * TILE < op.weight.outputs; tile += tiles)
+        multiply(run, op, expand(op.weight, tile, tiles, run.expanded, walk), tile * TILE, walk);
 }
 
 // A thread that comes late reads how many items a phase had when the tokens of a later instruction have been sorted:
@@ -216,7 +280,7 @@ void mix_experts(Run& run, int64_t index, Team::Walk& walk) {
 void execute(Run& run, int64_t index, Team::Walk& walk) {
     const Instruction& op = run.instructions[index];
     const auto row = [&](int64_t buffer, int64_t t) { return run.buffers[buffer].rows + t * run.buffers[buffer].stride; };
-    const ActivationFormat format = (ActivationFormat)op.activation_format;
+    const ActivationFormat format = run.taken((ActivationFormat)op.activation_format);
     const auto prepare = [&](int64_t t, const float* x) {
         prepare_row(x, op.width, format, run.prepared[0] + t * prepared_stride(format, op.width));
     };
@@ -254,14 +318,9 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
                 }
             });
             break;
-        case LINEAR: {
-            const Cut cut(op.weight, run.batch.tokens, run.threads);
-            const int64_t stride = prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs);
-            const Prepared x{run.prepared[op.scratch_slot], stride};
-            const Destination to{run.buffers[op.dst].rows + op.column, run.buffers[op.dst].stride, op.bias};
-            walk.phase(cut.items(), [&](int64_t item) { multiply_item(op.weight, cut, item, x, run.batch.tokens, to); });
+        case LINEAR:
+            multiply(run, op, walk);
             break;
-        }
         case ROTATE:
             by_rows(run, walk, [&](int64_t t) {
                 const int64_t slot = run.batch.slots_of(op.group)[t];
@@ -361,11 +420,26 @@ int64_t lay_out_adapted(Run& run) {
 
 }  // namespace
 
-int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
-    const int64_t count = program.count, phases = declared_phases(program);
+bool expands(const Bound& program, int64_t step_tokens) {
+    if (tiles::form() == tiles::Form::NONE || step_tokens < EXPANDED_FROM) return false;
+    const auto mixes = [](const Instruction& op) { return op.kind == MOE; };  // experts take few rows each
+    return std::none_of(program.instructions, program.instructions + program.count, mixes);
+}
+
+int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, int64_t step_tokens) {
+    const int64_t count = program.count;
+    int64_t phases = declared_phases(program);
     if (phases < 0) return WRONG_PHASES;
     Run run{program.instructions, count, program.buffers, program.prepared, batch, threads, {},
-            std::vector<int64_t>(count, -1), {}, {}, std::vector<int64_t>(count), {}};
+            std::vector<int64_t>(count, -1), {}, {}, std::vector<int64_t>(count), {}, expands(program, step_tokens), {}};
+    int64_t room = 0;
+    for (int64_t i = 0; i < count && run.expands; ++i) {
+        const Expansion expansion(run.instructions[i]);
+        phases += 3 * expansion.parts;  // at most two expand, one multiplies
+        room = std::max(room, expansion.bytes);
+    }
+    static thread_local attention::Room expanded;  // kept for the next step
+    if (room) run.expanded = expanded.of<uint8_t>(room);
     if (const int64_t fault = lay_out_adapted(run)) return fault;
     // Layers of one shape share the checks and the cut of their rows.
     const auto alike = [](const Instruction* a, const Instruction& b) {
@@ -414,7 +488,7 @@ using namespace stentor;
 
 // See run_program for what it returns; NO_MEMORY where there is no memory to plan the batch, and nothing is written then.
 STENTOR_EXPORT int64_t stentor_run_program(const Bound* program, const Batch* batch, int64_t threads) try {
-    return run_program(*program, *batch, threads);
+    return run_program(*program, *batch, threads, batch->tokens);
 } catch (const std::bad_alloc&) {
     return NO_MEMORY;
 }

@@ -130,7 +130,7 @@ int64_t end_of_writes(const Bound& program) {
 }
 
 // Moves the rows `from` to the front of all that the instructions from number `at` on may read. `from` rises.
-void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from) {
+void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from, bool expands) {
     const auto move = [&](uint8_t* rows, int64_t bytes) {
         for (size_t i = 0; i < from.size(); ++i)
             if (from[i] != (int64_t)i) std::memcpy(rows + (int64_t)i * bytes, rows + from[i] * bytes, (size_t)bytes);
@@ -144,7 +144,8 @@ void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from) 
         if (!multiplies) buffers.push_back(op.src);  // a MOE has both
         if (op.kind == NORM_AND_QUANTIZE || op.kind == ADD) buffers.push_back(op.add);
         if ((multiplies || op.kind == MOE) && !made[op.scratch_slot]) {
-            const int64_t stride = prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs);
+            const ActivationFormat format = taken_as(activation_format_of(op.weight.kind), expands);
+            const int64_t stride = prepared_stride(format, op.weight.inputs);
             move(program.prepared[op.scratch_slot], stride);
             made[op.scratch_slot] = true;
         }
@@ -178,11 +179,11 @@ STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, in
     Bound first = *body, rest = *body;
     if (fewer) first.count = writes;
     rest.instructions += first.count, rest.count -= first.count;
-    if (const int64_t fault = run_program(first, all, threads)) return fault;
+    if (const int64_t fault = run_program(first, all, threads, all.tokens)) return fault;
     if (last.empty()) return 0;
     if (fewer) {
-        gather(*body, first.count, last);
-        if (const int64_t fault = run_program(rest, layout.ends(work), threads)) return fault;
+        gather(*body, first.count, last, expands(*body, all.tokens));
+        if (const int64_t fault = run_program(rest, layout.ends(work), threads, all.tokens)) return fault;
     }
     const Buffer &from = body->buffers[residual], &to = head->buffers[hidden];
     for (size_t i = 0; i < last.size(); ++i)
@@ -190,7 +191,7 @@ STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, in
     Batch batch = {};
     batch.tokens = (int64_t)last.size();
     batch.adapted = layout.adapted_ends(work);
-    if (const int64_t fault = run_program(*head, batch, threads)) return fault;
+    if (const int64_t fault = run_program(*head, batch, threads, batch.tokens)) return fault;
     const Buffer& scores = head->buffers[logits];
     stentor_sampling_argmax(scores.rows, batch.tokens, scores.stride, best, threads);
     return 0;

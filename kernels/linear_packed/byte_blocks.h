@@ -183,4 +183,26 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scali
     }
 }
 
+// Calls body(kind, scale) with the kind of a weight with codes, an integral constant, and a value of its scales' type.
+template <class Body>
+static inline void with_codes(const Packed& w, const Body& body) {
+    const auto as = [&](auto kind, auto scale) { body(kind, scale); };
+    const auto of_groups = [&](auto kind) {
+        w.precision == SINGLE ? as(kind, float()) : w.precision == BRAIN ? as(kind, bf16()) : as(kind, f16());
+    };
+    const auto of_spans = [&](auto kind) { is_whole(w) ? as(kind, U8()) : as(kind, f16()); };
+    switch (w.kind) {
+        case Q4: return as(std::integral_constant<int64_t, Q4>(), f16());
+        case Q4M: return of_spans(std::integral_constant<int64_t, Q4M>());
+        case Q4Z: return of_groups(std::integral_constant<int64_t, Q4Z>());
+        case Q8: return of_groups(std::integral_constant<int64_t, Q8>());
+        case Q8M: return of_spans(std::integral_constant<int64_t, Q8M>());
+        case Q8Z: return of_groups(std::integral_constant<int64_t, Q8Z>());
+        case IQ4NL: return as(std::integral_constant<int64_t, IQ4NL>(), f16());
+        case MXFP4: return as(std::integral_constant<int64_t, MXFP4>(), E8M0());
+        case NVFP4: return as(std::integral_constant<int64_t, NVFP4>(), E4M3());
+        default: return as(std::integral_constant<int64_t, Q8H>(), S8());
+    }
+}
+
 }  // namespace stentor

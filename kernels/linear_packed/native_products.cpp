@@ -106,41 +106,17 @@ static void range(const Packed& w, int64_t tile, int64_t last, const Prepared& x
     for (; tile < last; ++tile) rows_of_tiles<KIND, Scale, 1>(w, tile, x, row, end, to);
 }
 
-// Scales in any precision.
-template <int64_t KIND>
-static void of_groups(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
-                      const Destination& to) {
-    switch (w.precision) {
-        case SINGLE: return range<KIND, float>(w, tile, last, x, row, end, to);
-        case BRAIN: return range<KIND, bf16>(w, tile, last, x, row, end, to);
-        default: return range<KIND, f16>(w, tile, last, x, row, end, to);
-    }
-}
-
 }  // namespace
 
 void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
                     const Destination& to) {
     const Product product{w, tile, last, to};
     if (multiply_on_tiles(&product, 1, x, row, end)) return;
-    switch (w.kind) {
-        case F32: return range<F32, float>(w, tile, last, x, row, end, to);
-        case BF16: return range<BF16, float>(w, tile, last, x, row, end, to);
-        case Q4: return range<Q4, f16>(w, tile, last, x, row, end, to);
-        case Q4M:
-            return is_whole(w) ? range<Q4M, U8>(w, tile, last, x, row, end, to)
-                               : range<Q4M, f16>(w, tile, last, x, row, end, to);
-        case Q4Z: return of_groups<Q4Z>(w, tile, last, x, row, end, to);
-        case Q8: return of_groups<Q8>(w, tile, last, x, row, end, to);
-        case Q8M:
-            return is_whole(w) ? range<Q8M, U8>(w, tile, last, x, row, end, to)
-                               : range<Q8M, f16>(w, tile, last, x, row, end, to);
-        case Q8Z: return of_groups<Q8Z>(w, tile, last, x, row, end, to);
-        case IQ4NL: return range<IQ4NL, f16>(w, tile, last, x, row, end, to);
-        case MXFP4: return range<MXFP4, E8M0>(w, tile, last, x, row, end, to);
-        case NVFP4: return range<NVFP4, E4M3>(w, tile, last, x, row, end, to);
-        default: return range<Q8H, S8>(w, tile, last, x, row, end, to);
-    }
+    if (w.kind == F32) return range<F32, float>(w, tile, last, x, row, end, to);
+    if (w.kind == BF16) return range<BF16, float>(w, tile, last, x, row, end, to);
+    with_codes(w, [&](auto kind, auto scale) {
+        range<decltype(kind)::value, decltype(scale)>(w, tile, last, x, row, end, to);
+    });
 }
 
 }  // namespace stentor

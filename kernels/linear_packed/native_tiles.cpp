@@ -321,21 +321,6 @@ void range(const Products& of) {
     if (count) code_tiles<Tiles, KIND, Scale>(shaped, pairs, count, of.x, of.row, of.end);
 }
 
-template <class Tiles, int64_t KIND>
-void of_groups(const Products& of) {
-    switch (of.products[0].w.precision) {
-        case SINGLE: return range<Tiles, KIND, float>(of);
-        case BRAIN: return range<Tiles, KIND, bf16>(of);
-        default: return range<Tiles, KIND, f16>(of);
-    }
-}
-
-template <class Tiles, int64_t KIND>
-void of_spans(const Products& of) {
-    if (is_whole(of.products[0].w)) return range<Tiles, KIND, U8>(of);
-    range<Tiles, KIND, f16>(of);
-}
-
 template <class Tiles>
 bool by(const Products& of) {
     const int64_t kind = of.products[0].w.kind;
@@ -349,18 +334,8 @@ bool by(const Products& of) {
         return true;
     }
     if (kind == F32 || of.end - of.row < from_rows(four_bits(kind) ? Weights::NIBBLES : Weights::BYTES)) return false;
-    switch (kind) {
-        case Q4: range<Tiles, Q4, f16>(of); break;
-        case Q4M: of_spans<Tiles, Q4M>(of); break;
-        case Q4Z: of_groups<Tiles, Q4Z>(of); break;
-        case Q8: of_groups<Tiles, Q8>(of); break;
-        case Q8M: of_spans<Tiles, Q8M>(of); break;
-        case Q8Z: of_groups<Tiles, Q8Z>(of); break;
-        case IQ4NL: range<Tiles, IQ4NL, f16>(of); break;
-        case MXFP4: range<Tiles, MXFP4, E8M0>(of); break;
-        case NVFP4: range<Tiles, NVFP4, E4M3>(of); break;
-        default: range<Tiles, Q8H, S8>(of); break;
-    }
+    with_codes(of.products[0].w,
+               [&](auto of_kind, auto scale) { range<Tiles, decltype(of_kind)::value, decltype(scale)>(of); });
     return true;
 }
 
