@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.skipif(not IS_X86, reason="tiles ar
 SOURCES = ("linear_packed/", "native/", "attention/native_bf16.cpp")
 """What multiplies on tiles, and what it takes: attention over bfloat16 alone, for each unit takes long to compile."""
 PROGRAM = r"""
-#include "../linear_packed/packed.h"
+#include "../linear_packed/expand.h"
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -59,6 +59,9 @@ void multiply(int64_t kind, int64_t outputs, int64_t inputs, int64_t rows) {
         stentor_pack_codes(&w, filled<uint8_t>(outputs * inputs, 1).get(),
                            filled<float>(outputs * blocks * scale_parts(kind), 2).get(), nullptr, nullptr, 0, outputs,
                            1);
+        const int64_t each = tile_bytes(BF16, inputs);
+        std::unique_ptr<uint8_t, void (*)(void*)> room((uint8_t*)std::aligned_alloc(64, each), std::free);
+        for (int64_t tile = 0; tile < tiles; ++tile) expand_tile(w, tile, room.get());
     }
     const auto x = filled<float>(rows * inputs, 3), bias = filled<float>(outputs, 4);
     const auto brain = filled<bf16>(rows * inputs, 3);
