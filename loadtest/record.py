@@ -214,6 +214,10 @@ class Steps(Record, frozen=True, kw_only=True, tag="step cost"):
     """Step times of a worker against batch and context, beside the machine's ceilings."""
 
     worker: dict[str, Any] = {}
+    march: str = "native"
+    """That the kernels were compiled for."""
+    notes: list[str] = []
+    """What start-up says of the form that runs."""
     ceilings: dict[str, Any] = {}
     figures: list[Figure] = []
     surprises: list[str] = []

@@ -7,6 +7,10 @@ One process, no scheduler: plans are made by hand and handed to the runner. Deco
 sequences at once and tokens that each has in the cache; prefill steps over their tokens, and a chunk over what is
 in the cache before it. Shapes are taken in random order, so that a machine that slows down bends no curve. The
 limit of a decode step is reading all weights once and every key and value; that of a prefill, its products.
+
+``--march`` compiles the kernels for another processor, whose form they then take: ``cooperlake`` (AVX-512 with bfloat16
+and VNNI, no tiles), ``cascadelake`` (VNNI alone), ``skylake-avx512``, ``alderlake`` (AVX2 with VNNI), ``x86-64-v3``
+(AVX2). ``--beside-threads`` compares numbers of threads instead; exit code 1 where the worker's own is 5 % slower.
 """
 
 import argparse
@@ -24,13 +28,16 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
+from stentor.kernels import native
+from stentor.kernels.native.build import THIS_CPU
 from stentor.kernels.tuning.timing import Timing, time_call, time_product
 from stentor.protocols.ipc.actors import WorkerReady
 
 from .record import Steps
 from .step_curves import CHUNK, Figure, surprises
 from .step_runs import StepRunner, decode_bytes, decode_length
-from .tool import at_least, make_parser, run_tool, table
+from .thread_counts import ROWS, ThreadCounts, print_counts, time_counts
+from .tool import ToolError, at_least, make_parser, run_tool, table
 from .worker_options import add_worker_options, describe, worker_config
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -70,33 +77,45 @@ def main(argv: list[str]) -> int:
         metavar="TOKENS",
         help="of KV cache, filled first; shapes that need more are left out (40960)",
     )
+    parser.add_argument("--march", default=THIS_CPU, metavar="NAME", help="that the kernels are compiled for (native)")
+    parser.add_argument(
+        "--beside-threads", type=number, nargs="+", metavar="N", help="compare the worker's own threads with these"
+    )
     parser.add_argument("--seconds", type=float, default=0.5, help="of decode steps of one shape (0.5)")
     parser.add_argument("--repeats", type=number, default=5, help="of a prefill step (5)")
     parser.add_argument("--read-bytes", type=at_least(1 << 20), default=512 << 20, help="to measure bandwidth (2**29)")
     add_worker_options(parser, without=("device", "max-model-len", "max-num-seqs", "max-num-batched-tokens"))
-    return run_tool(parser, argv, _measure, print_steps, CheckpointError, SetupError, WeightError)
+    return run_tool(parser, argv, _measure, _show, CheckpointError, SetupError, WeightError)
 
 
-def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Steps:
+def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Steps | ThreadCounts:
     """Loads the model, fills the cache, and times every shape that fits into it."""
+    if native.prepare(march=arguments.march) is None and arguments.march != THIS_CPU:
+        raise ToolError(f"no kernels for {arguments.march}: {native.unavailable_reason()}")
     named = worker_config(arguments)
     model = open_checkpoint(Path(named.model), named.load_format).decoder
     length = min(model.max_position, max(decode_length(max(arguments.context)), CHUNK + max(arguments.context) + 1))
     config = worker_config(
         arguments,
         max_model_len=max(length, min(model.max_position, max(arguments.prefill, default=0))),
-        max_num_seqs=max(arguments.batch),
+        max_num_seqs=max(*arguments.batch, *ROWS),
         max_num_batched_tokens=max([CHUNK, *arguments.prefill]),
         kv_cache_memory=arguments.kv_cache_memory or _cache_bytes(model, arguments.cache_tokens),
         device="cpu",
     )
     with Console(stderr=True).status("loading") as status:
         setup = set_up(config, lambda phase, done, total: status.update(f"{phase} {done / max(total, 1):.0%}"))
-        status.update("measuring what the machine can do")
-        ceilings = measure_cpu_ceilings(arguments.read_bytes)
         runner = StepRunner(setup, model, arguments.cache_tokens, config.seed)
         status.update("filling the KV cache")
         runner.fill()
+        ran = {"worker": describe(config), "march": arguments.march, "notes": setup.ready.notes}
+        if arguments.beside_threads:
+            status.update("comparing threads")
+            own = native.threads()
+            compared = time_counts(runner, arguments.beside_threads, arguments.repeats, arguments.seconds)
+            return ThreadCounts(own=own, steps=compared, **ran, **about)
+        status.update("measuring what the machine can do")
+        ceilings = measure_cpu_ceilings(arguments.read_bytes)
         shapes = [shape for shape in make_shapes(arguments, length) if runner.fits(shape.rows, shape.length)]
         random.Random(config.seed).shuffle(shapes)
         figures = []
@@ -109,7 +128,14 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Steps:
             figures.append(make_figure(shape, taken, model, setup.ready, ceilings))
     figures.sort(key=lambda each: (each.kind, each.rows, each.tokens, each.context))
     found = surprises(figures)
-    return Steps(worker=describe(config), ceilings=ceilings, figures=figures, surprises=found, **about)
+    return Steps(ceilings=ceilings, figures=figures, surprises=found, **ran, **about)
+
+
+def _show(console: Console, record: Steps | ThreadCounts) -> int:
+    if isinstance(record, ThreadCounts):
+        return print_counts(console, record)
+    print_steps(console, record)
+    return 0
 
 
 def make_shapes(arguments: argparse.Namespace, longest: int) -> list[Shape]:
@@ -165,6 +191,8 @@ def print_steps(console: Console, record: Steps) -> None:
         rows.append([name, *times, *rates])
     columns = ("step", "ms", "fastest", "tokens/s", "GB/s", "GFLOP/s", "share")
     console.print(table(columns, rows, caption=caption))
+    for note in record.notes:
+        console.print(note, highlight=False)
     for line in record.surprises:
         console.print(f"surprise: {line}", highlight=False)
 

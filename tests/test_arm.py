@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from stentor.tests import arm
+from stentor.tests.arm import __main__ as arm
+from stentor.tests.arm import files
 from stentor.tests.kernels.test_aarch64 import CROSS, EMULATOR
 
 
@@ -17,14 +18,25 @@ def test_without_an_emulator_or_a_compiler_one_line_says_how_to_get_them(
     assert told.count("\n") == 1
 
 
-def test_without_a_python_for_it_the_commands_that_get_one_are_told(
+def test_where_no_python_can_be_fetched_one_line_says_why(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for name in (CROSS, EMULATOR):
-        arm._script(tmp_path / name, "exit 0")
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(arm, "HOME", tmp_path)
+        files.script(tmp_path / name, "exit 0")
+    files.script(tmp_path / "apt-get", "echo E: no such release >&2; exit 100")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin:/bin")
+    monkeypatch.setattr(arm, "HOME", tmp_path / "home")
     assert arm.main(["tests/engine/channel"]) == 2
-    told = capsys.readouterr().out
-    assert told.startswith("left out: there is no Python for AArch64")
-    assert "python3.11-minimal:arm64" in told
+    assert capsys.readouterr().out.splitlines()[-1] == "apt-get failed: E: no such release"
+
+
+def test_packages_for_another_processor_go_into_one_folder_alone(tmp_path: Path) -> None:
+    for command in files.debian_commands(tmp_path):
+        written = [part.partition("=")[2] for part in command if part.startswith("-oDir::") and "status" not in part]
+        assert written
+        assert all(Path(path).is_relative_to(tmp_path) for path in written)
+        assert "-oAPT::Architectures=arm64" in command
+    wheels = files.wheels_command(tmp_path / "site")
+    assert wheels[wheels.index("--target") + 1] == str(tmp_path / "site")
+    assert any(part.startswith("torch>=") for part in wheels)
+    assert not any("x86_64" in part for part in wheels)

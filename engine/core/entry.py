@@ -39,12 +39,14 @@ class WorkerKeeper:
         self,
         source: WorkerSource,
         config: WorkerConfig,
+        patience: float = 1.0,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = anyio.sleep,
     ) -> None:
         self._source = source
         self._config = config
+        self._patience = patience
         self._clock = clock
         self._sleep = sleep
         self._first: WorkerReady | None = None
@@ -72,7 +74,7 @@ class WorkerKeeper:
             logger.warning("%s; the engine goes on without CUDA graphs", why)
 
     async def _start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
-        group = await WorkerGroup.spawn(self._source, self._config.tensor_parallel_size)
+        group = await WorkerGroup.spawn(self._source, self._config.tensor_parallel_size, self._patience)
         try:
             # but for graphs the very same configuration: what a worker leaves for the next one is found by it
             ready = await group.start(self._config, on_progress, clock=self._clock, sleep=self._sleep)
@@ -162,7 +164,7 @@ async def _run_worker(
     client: Endpoint, config: EngineConfig, source: WorkerSource, co_tenants: CoTenants | None
 ) -> int:
     """Starts the first worker, serves, ends the last one. Raises :class:`PeerDied` when the client is gone."""
-    keeper = WorkerKeeper(source, config.worker)
+    keeper = WorkerKeeper(source, config.worker, config.recovery.start_patience)
     worker, ready = await _start_worker(client, keeper)
     loop: EngineLoop | None = None
     drafts = config.worker.speculative

@@ -50,13 +50,14 @@ class WorkerGroup:
         self._caused, self._all_lost = anyio.Event(), anyio.Event()
 
     @classmethod
-    async def spawn(cls, source: WorkerSource, size: int = 1) -> "WorkerGroup":
-        """Start so many processes. Raises :class:`.worker_life.WorkerLost`."""
+    async def spawn(cls, source: WorkerSource, size: int = 1, patience: float = 1.0) -> "WorkerGroup":
+        """Start so many processes; see :meth:`.worker_life.WorkerLife.spawn`. Raises
+        :class:`.worker_life.WorkerLost`."""
         meeting = os.memfd_create("stentor-group") if size > 1 else None
         members: list[WorkerLife] = []
         try:
             for rank in range(size):
-                members.append(await WorkerLife.spawn(source, rank, meeting))
+                members.append(await WorkerLife.spawn(source, rank, meeting, patience))
         except BaseException:
             for member in members:
                 await member.end(0.0)

@@ -22,11 +22,13 @@ from .worker_source import WorkerSource
 
 STARTING: Final = "starting the worker"
 _PHASE_SECONDS: Final = (("starting", 120.0), ("loading", 300.0))
-"""Longest silence in a phase of start-up, by how its name begins."""
+"""Longest silence in a phase of start-up, by how its name begins, at a patience of 1."""
 _OTHER_PHASE_SECONDS: Final = 600.0
 """In compiling, measuring and warming up."""
 _SPAWN_SECONDS: Final = 120.0
 _CLOSING_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 600.0
+"""The longest between two looks at a worker that is silent: a patience may have no end."""
 
 OnProgress = Callable[[Progress], Awaitable[None]]
 Sleep = Callable[[float], Awaitable[None]]
@@ -66,9 +68,10 @@ class WorkerLife:
     all that it had sent before. One that was killed and does not die is lost too, once it is given up.
     """
 
-    def __init__(self, endpoint: Endpoint, child: Child) -> None:
+    def __init__(self, endpoint: Endpoint, child: Child, patience: float = 1.0) -> None:
         self._endpoint = endpoint
         self._child = child
+        self._patience = patience
         self._verdict: str | None = None
         """Why it was killed."""
         self._hung = False
@@ -84,14 +87,17 @@ class WorkerLife:
         return None if self._of_peer else self._verdict
 
     @classmethod
-    async def spawn(cls, source: WorkerSource, rank: int = 0, meeting_fd: int | None = None) -> "WorkerLife":
-        """Start a process; see :meth:`.worker_source.WorkerSource.start`. Raises :class:`WorkerLost`."""
+    async def spawn(
+        cls, source: WorkerSource, rank: int = 0, meeting_fd: int | None = None, patience: float = 1.0
+    ) -> "WorkerLife":
+        """Start a process; see :meth:`.worker_source.WorkerSource.start`. ``patience`` is a factor of all limits of
+        its start. Raises :class:`WorkerLost`."""
         try:
             pair = ChannelPair.create()
         except (ChannelError, OSError) as error:
             raise WorkerLost(f"cannot start the worker process: {one_line(error)}") from error
         try:
-            with anyio.fail_after(_SPAWN_SECONDS):
+            with anyio.fail_after(_SPAWN_SECONDS * patience):
                 child = await source.start(pair.child_fds, rank, meeting_fd)
         except OSError as error:  # TimeoutError is one
             pair.parent.close()
@@ -99,7 +105,7 @@ class WorkerLife:
         except BaseException:
             pair.parent.close()
             raise
-        life = cls(pair.parent, child)
+        life = cls(pair.parent, child, patience)
         try:
             pair.parent.watch(child.pid, child.pidfd)
         except BaseException:
@@ -119,7 +125,7 @@ class WorkerLife:
 
         A worker that is silent for too long in one phase is killed.
         """
-        silence = _Silence(clock)
+        silence = _Silence(clock, self._patience)
         ready: list[WorkerReady] = []
         lost: list[WorkerLost] = []
         async with anyio.create_task_group() as tasks:
@@ -222,7 +228,7 @@ class WorkerLife:
 
     async def _end_silence(self, silence: "_Silence", sleep: Sleep) -> None:
         while (left := silence.left()) > 0:
-            await sleep(left)
+            await sleep(min(left, _LOOK_SECONDS))
         why = f"the worker process hung while starting: nothing moved for {silence.limit:.0f} s in {silence.phase!r}"
         self.kill(why, hung=True)
 
@@ -241,15 +247,16 @@ class WorkerLife:
 class _Silence:
     """For how long a starting worker has told nothing."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], patience: float) -> None:
         self._clock = clock
+        self._patience = patience
         self.enter(STARTING)
 
     def enter(self, phase: str) -> None:
         """Something moved in ``phase``."""
         self.phase = phase
         limits = (seconds for start, seconds in _PHASE_SECONDS if phase.startswith(start))
-        self.limit = next(limits, _OTHER_PHASE_SECONDS)
+        self.limit = self._patience * next(limits, _OTHER_PHASE_SECONDS)
         self._since = self._clock()
 
     def left(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .build import BuildError, ProgressCallback, build
+from .build import THIS_CPU, BuildError, ProgressCallback, build
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,10 @@ _lock = threading.Lock()
 
 
 def prepare(
-    cache_dir: Path | None = None, progress: ProgressCallback | None = None, compiler: str | None = None
+    cache_dir: Path | None = None,
+    progress: ProgressCallback | None = None,
+    compiler: str | None = None,
+    march: str = THIS_CPU,
 ) -> NativeLibrary | None:
     """Builds (or finds) and loads the library. The first call of a process decides; later ones return its result.
 
@@ -41,7 +44,7 @@ def prepare(
     with _lock:
         if not _state.attempted:
             try:
-                _state.library = load(build(cache_dir=cache_dir, progress=progress, compiler=compiler))
+                _state.library = load(build(cache_dir=cache_dir, progress=progress, compiler=compiler, march=march))
             except BuildError as error:
                 _state.reason = str(error)
             _state.attempted = True

@@ -1,5 +1,6 @@
 """Configuration that crosses a process boundary. Each default lives here once; the CLI reads it."""
 
+import math
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -308,6 +309,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 10.0
 
 
+DEFAULT_STEP_SECONDS: Final = 10.0
+
+
 class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often what died is started again, and when a worker is taken to hang."""
 
@@ -324,12 +328,12 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watchdog_seconds: Annotated[
         float,
         Flag(
-            "how long a step may take, besides 20 times its predicted time, before its worker is replaced; 0 is "
-            "no limit",
+            "how long a step may take, besides 20 times its predicted time, before its worker is replaced; above "
+            "the default a worker that starts has as many times longer for each phase, too; 0 is no limit",
             kind="seconds",
             name="step-timeout",
         ),
-    ] = 10.0
+    ] = DEFAULT_STEP_SECONDS
     watchdog_factor: float = 20.0
 
     max_engine_deaths: Annotated[
@@ -342,6 +346,11 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 5
     """And as many requests in a row that were to blame. Those that the search for one costs do not count."""
+
+    @property
+    def start_patience(self) -> float:
+        """Factor of the limits within which a worker must start: a machine that is slow at steps is at starting."""
+        return max(1.0, self.watchdog_seconds / DEFAULT_STEP_SECONDS) if self.watchdog_seconds else math.inf
 
 
 def process_name(process: str, model: str) -> str:

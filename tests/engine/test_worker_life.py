@@ -27,7 +27,7 @@ from stentor.protocols.ipc.actors import (
     WorkerReady,
 )
 from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
-from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.config import RecoveryConfig, WorkerConfig
 from stentor.protocols.ipc.steps import RowStep, StepPlan
 from stentor.tests.engine.odd_worker import answer
 from stentor.tests.engine.test_lease import HOLDER, WAITS, write_word
@@ -82,6 +82,27 @@ async def test_a_start_in_which_nothing_moves_is_ended_and_each_phase_has_its_ti
     assert f"nothing moved for {patience:.0f} s in '{phase or 'starting the worker'}'" in str(starting.lost)
 
 
+@pytest.mark.parametrize(("step_seconds", "patience"), [(1.5, 120.0), (60.0, 720.0), (0.0, None)])
+async def test_a_start_has_as_many_times_longer_as_a_step_is_given_and_no_end_where_a_step_has_none(
+    step_seconds: float, patience: float | None
+) -> None:
+    starting = Starting()
+    config = RecoveryConfig(watchdog_seconds=step_seconds)
+    async with played(patience=config.start_patience) as on, anyio.create_task_group() as tasks:
+        tasks.start_soon(starting.start, on.life)
+        await on.worker.receive()
+        await starting.clock.move(1e7 if patience is None else patience - 1.0)
+        assert on.process.returncode is None
+        if patience is None:
+            on.send(READY)
+        else:
+            await starting.clock.move(2.0)
+        with anyio.fail_after(60):
+            while starting.lost is None and starting.ready is None:
+                await anyio.sleep(0.01)
+    assert (starting.lost is None) == (patience is None)
+
+
 async def test_a_start_that_takes_long_and_says_so_is_left_alone() -> None:
     starting = Starting()
     async with played() as on, anyio.create_task_group() as tasks:
@@ -123,7 +144,7 @@ async def test_a_worker_that_settles_for_less_than_the_first_is_not_taken(monkey
     async with played() as first, played() as second, played() as third:
         lives = [first, second, third]
 
-        async def spawn(source: WorkerSource, rank: int, meeting_fd: int | None) -> WorkerLife:
+        async def spawn(source: WorkerSource, rank: int, meeting_fd: int | None, patience: float) -> WorkerLife:
             return lives.pop(0).life
 
         monkeypatch.setattr(WorkerLife, "spawn", spawn)
@@ -148,7 +169,7 @@ async def test_workers_after_one_that_could_not_capture_a_graph_are_told_to_capt
     async with played() as first, played() as second, played() as third:
         lives = [first, second, third]
 
-        async def spawn(source: WorkerSource, rank: int, meeting_fd: int | None) -> WorkerLife:
+        async def spawn(source: WorkerSource, rank: int, meeting_fd: int | None, patience: float) -> WorkerLife:
             return lives.pop(0).life
 
         async def results(group: WorkerGroup) -> None:

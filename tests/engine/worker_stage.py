@@ -77,13 +77,13 @@ class Played:
 
 
 @asynccontextmanager
-async def played(child: Child | None = None) -> AsyncIterator[Played]:
+async def played(child: Child | None = None, patience: float = 1.0) -> AsyncIterator[Played]:
     pair = ChannelPair.create()
     process = child or Child(subprocess.Popen(["sleep", "60"]), "worker")
     try:
         pair.parent.watch(process.pid, process.pidfd)
         with Endpoint.attach([os.dup(fd) for fd in pair.child_fds], os.getpid()) as worker:
-            life = WorkerLife(pair.parent, process)
+            life = WorkerLife(pair.parent, process, patience)
             yield Played(life, worker, process, WorkerGroup([life]))
             await life.end(0.0)
     finally:

@@ -7,12 +7,17 @@ from xml.etree import ElementTree
 
 import pytest
 
+from stentor.kernels import native
+from stentor.kernels.native.load import _State
 from stentor.loadtest import step_cost
+from stentor.loadtest.record import about
 from stentor.loadtest.report import page
 from stentor.loadtest.report.plots import STEP_PLOTS
 from stentor.loadtest.step_cost import make_shapes
 from stentor.loadtest.step_curves import CHUNK, Figure, surprises
 from stentor.loadtest.step_runs import decode_length
+from stentor.loadtest.thread_counts import ThreadCounts, ThreadSteps, print_counts
+from stentor.loadtest.tool import wide_console
 from stentor.tests.loadtest.made_up import made_up
 
 
@@ -96,6 +101,41 @@ def test_a_small_model_is_measured_and_drawn(
     texts = {text.text for text in ElementTree.parse(tmp_path / "steps.svg").getroot().iter() if text.text}
     assert {plot.title for plot in STEP_PLOTS.values()} <= texts
     assert "GB/s read" in capsys.readouterr().out
+
+
+def test_numbers_of_threads_are_compared_in_turn_and_the_workers_own_is_put_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [option for option in made_up(tmp_path) if option not in ("--device", "cpu")]
+    small = ["--context", "16", "--cache-tokens", "2048", "--seconds", "0", "--repeats", "2"]
+    before, file = native.set_threads(None), tmp_path / "threads.json"
+    try:
+        code = step_cost.main([*small, *options, "--beside-threads", "1", "3", "--save", str(file)])
+        saved = json.loads(file.read_text())
+        assert native.threads() == saved["own"]
+    finally:
+        native.set_threads(before)
+    assert [each["work"] for each in saved["steps"]] == ["decode of 1", "decode of 8", "prefill of 512"]
+    for each in saved["steps"]:
+        assert [int(count) for count in each["milliseconds"]] == sorted({1, 3, saved["own"]})
+        assert min(each["milliseconds"].values()) > 0
+    assert code in (0, 1)
+    assert "3 threads" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("milliseconds", "code"), [({1: 10.0, 2: 10.4}, 0), ({1: 10.0, 2: 10.6}, 1)])
+def test_a_choice_of_threads_that_is_slower_by_a_twentieth_fails(milliseconds: dict[int, float], code: int) -> None:
+    steps = [ThreadSteps("decode of 1", {1: 9.0, 2: 5.0}), ThreadSteps("decode of 8", milliseconds)]
+    record = ThreadCounts(own=2, steps=steps, worker={}, march="native", notes=[], **about("steps", []))
+    assert print_counts(wide_console(), record) == code
+
+
+def test_a_processor_that_the_compiler_does_not_know_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stentor.kernels.native.load._state", _State())
+    assert step_cost.main(["--march", "abacus"]) == 1
+    assert capsys.readouterr().err.startswith("stentor bench steps: no kernels for abacus: ")
 
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -251,7 +251,7 @@ async def test_no_request_is_lost_with_a_worker_that_cannot_capture_a_graph(
         codes = [stack.enter_context(_in_thread(player.worker)) for player in players]
         left = iter(players)
 
-        async def spawn(source: WorkerSource, rank: int, meeting_fd: int | None) -> WorkerLife:
+        async def spawn(source: WorkerSource, rank: int, meeting_fd: int | None, patience: float) -> WorkerLife:
             return next(left).life
 
         monkeypatch.setattr(WorkerLife, "spawn", spawn)

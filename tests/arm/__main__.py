@@ -1,0 +1,64 @@
+"""AArch64 on a machine of another kind, from an empty folder to an answer: ``make arm``.
+
+Compiles the native code for it and runs its vector code under an emulator; fetches a Python for it, with torch, into
+``.arm``; runs tests of channels and kernels in that; and asks the whole server there what it asks one of this machine.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from .chat import Differs, compare_answers
+from .files import HOME, ROOT, FetchFailed, emulated_python, fetch, missing_tools
+
+VECTORS: Final = ("tests/kernels/test_aarch64.py",)
+EMULATED: Final = (
+    *("tests/engine/channel/test_atomics.py", "tests/engine/channel/test_ring.py"),
+    *("tests/kernels/test_linear.py", "tests/kernels/test_linear_packed.py", "tests/kernels/test_attention.py"),
+)
+UNMARKED: Final = "not triton and not proof and not alone and not hypothesis"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns an exit code: 1 where tests failed or answers differ, 2 where tools are missing."""
+    parser = argparse.ArgumentParser(prog="make arm", description=__doc__)
+    parser.add_argument("tests", nargs="*", help="tests that the emulated Python runs, and nothing else (ARGS)")
+    named = parser.parse_args(arguments).tests
+    if missing := missing_tools():
+        print(f"no {' and no '.join(missing)}: apt-get install --no-install-recommends qemu-user g++-aarch64-linux-gnu")
+        return 2
+    try:
+        if not named:
+            _step("native code", lambda: _pytest([sys.executable], VECTORS))
+        _step("Python for AArch64", lambda: fetch(HOME))
+        python = emulated_python(HOME)
+        _step("emulated tests", lambda: _pytest([str(python)], named or ("-m", UNMARKED, *EMULATED)))
+        if not named:
+            _step("a chat answer", lambda: print(compare_answers(python)))
+    except FetchFailed as failed:
+        print(failed)
+        return 2
+    except (Differs, subprocess.CalledProcessError) as failed:
+        print(failed)
+        return 1
+    return 0
+
+
+def _step(name: str, go: Callable[[], object]) -> None:
+    began = time.monotonic()
+    print(f"==> {name}", flush=True)
+    go()
+    print(f"==> {name}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def _pytest(python: Sequence[str], tests: Sequence[str]) -> None:
+    command = [*python, "-P", "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "3600", *tests]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
