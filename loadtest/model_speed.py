@@ -118,18 +118,21 @@ def measure_ours(arguments: argparse.Namespace, device: torch.device, ceilings: 
     runner.capture_all()
     print(f"graphs captured in {time.perf_counter() - began:.1f} s")
     runner.fill()
+    side = "stentor, batch-invariant" if config.batch_invariant else "stentor"
     for batch in arguments.decode:
         limit = decode_bytes(setup.ready, model, batch, PROMPT + arguments.steps / 2) / ceilings.bytes_per_second
-        yield _timed(f"decode of {batch}", batch, limit, device, partial(runner.decode, batch, PROMPT), arguments.steps)
+        go = partial(runner.decode, batch, PROMPT)
+        yield _timed(f"decode of {batch}", batch, limit, device, go, arguments.steps, side)
     for batch, tokens in arguments.mixed:
         steps = mixed_steps(tokens)
         reading = decode_bytes(setup.ready, model, batch, PROMPT + steps / 2) / ceilings.bytes_per_second
         products = model.flops(batch + tokens, tokens * steps // 2, sampled=batch) / ceilings.flops_per_second
         work, go = f"decode of {batch} with {tokens} of a prompt", partial(runner.mixed, batch, PROMPT, tokens)
-        yield _timed(work, batch + tokens, max(reading, products), device, go, steps)
+        yield _timed(work, batch + tokens, max(reading, products), device, go, steps, side)
     for tokens in arguments.prefill:
         limit = model.flops(tokens, 0, sampled=1) / ceilings.flops_per_second
-        yield _timed(f"prefill of {tokens}", tokens, limit, device, partial(runner.prefill, tokens, 0), _PREFILLS)
+        go = partial(runner.prefill, tokens, 0)
+        yield _timed(f"prefill of {tokens}", tokens, limit, device, go, _PREFILLS, side)
 
 
 def _tell(began: float, phase: str, done: int, total: int) -> None:
@@ -139,12 +142,12 @@ def _tell(began: float, phase: str, done: int, total: int) -> None:
 
 
 def _timed(
-    work: str, tokens: int, limit: float, device: torch.device, go: Callable[[int], Timing], steps: int
+    work: str, tokens: int, limit: float, device: torch.device, go: Callable[[int], Timing], steps: int, side: str
 ) -> Figure:
     taken = go(steps)
     figure = Figure(
         work=work,
-        side="stentor",
+        side=side,
         tokens_per_second=tokens / taken.median,
         milliseconds=1e3 * taken.median,
         limit_milliseconds=1e3 * limit,

@@ -101,7 +101,7 @@ class Attention:
             )
         self._sizes = (2 if spec.gated else 1) * spec.q_size, spec.kv_size, spec.kv_size
         self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
-        self._before = context.before_part
+        self._before, self._invariant = context.before_part, context.invariant
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
         self._scales = cache_scales(weights, prefix, spec.kv_heads, context)
         # scales of quantised queries and probabilities, neither of which is quantised here
@@ -220,7 +220,8 @@ class Attention:
         paged = batch.paged[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
         k_scale, v_scale = scales = cache.scales(self._scales)
-        if spec.turned_first:
+        if spec.turned_first or (self._invariant and self._head_norms is not None):
+            # one launch for all sums a head's squares in an order that goes by the number of tokens
             q, k = self._turned(q, k, batch)
             kernels.write_kv_(k, v, cache.k, cache.v, paged.slots, k_scale=k_scale, v_scale=v_scale)
         else:
@@ -243,7 +244,8 @@ class Attention:
                 v_scale=v_scale,
             )
         q = self._scaled(q, batch.positions)
-        return attend_cached(q, batch, cache, spec, scales, window=self._window, chunk=self._chunk, sinks=self._sinks)
+        options: dict[str, Any] = {"window": self._window, "chunk": self._chunk, "sinks": self._sinks}
+        return attend_cached(q, batch, cache, spec, scales, invariant=self._invariant, **options)
 
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch) -> Traced:
         """As :meth:`attend`."""
@@ -295,13 +297,14 @@ def attend_cached(
     window: int,
     chunk: int = 0,
     sinks: torch.Tensor | None = None,
+    invariant: bool = False,
 ) -> torch.Tensor:
     """q [tokens, heads, head_dim] → the same, over the keys and values of each token's row; where ``spec`` says so,
     tokens of a picture see all of it. ``scales`` are those of keys and of values, where the cache has any."""
     paged, (k_scale, v_scale) = batch.paged[cache.group], scales
     shared: dict[str, Any] = {"scale": spec.scale, "window": window, "softcap": spec.softcap, "sinks": sinks}
     shared |= {"k_scale": k_scale, "v_scale": v_scale}
-    out = kernels.paged_attention(q, cache.k, cache.v, paged, chunk=chunk, **shared)
+    out = kernels.paged_attention(q, cache.k, cache.v, paged, chunk=chunk, invariant=invariant, **shared)
     if spec.whole_spans and batch.media is not None:
         kernels.attend_whole_spans_(out, q, cache.k, cache.v, paged, batch.media.spans, **shared)
     return out

@@ -28,6 +28,7 @@ class SharedAttention:
         assert spec.qk_norm_names is not None
         prefix = f"{model.prefix}.{layer}"
         self._cache, self._dtype = model.cache_index(spec.shares), context.dtype
+        self._invariant = context.invariant
         into, out = spec.projections(model.hidden_size)
         self.into = Linear.of(weights, prefix, into, context, adaptable=True, dtype=context.dtype)
         self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream)
@@ -54,7 +55,8 @@ class SharedAttention:
         if spec.rope is not None:
             unused = q.new_zeros(len(q), 1, spec.head_dim)
             kernels.rotary_(q, unused, self._cos, self._sin, batch.positions, interleaved=spec.rope.interleaved)
-        out = attend_cached(q, batch, cache, spec, cache.scales(self._scales), window=spec.window)
+        scales = cache.scales(self._scales)
+        out = attend_cached(q, batch, cache, spec, scales, window=spec.window, invariant=self._invariant)
         return out.view(-1, spec.q_size)
 
     def _attend_rows(self, q: torch.Tensor, batch: Any) -> torch.Tensor:

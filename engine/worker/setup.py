@@ -21,7 +21,8 @@ from ..layers.forward_batch import LayerCache
 from ..layers.rank_group import RankGroup
 from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.pooling_checkpoint import open_pooling
-from ..model_config.model_spec import ModelSpec
+from ..model_config.attention_spec import AttentionSpec
+from ..model_config.model_spec import LayerSpec, ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.transformers_config import TransformersSpec
 from ..model_config.transformers_encoder_config import TransformersEncoder
@@ -183,6 +184,8 @@ def set_up_family(
     checkpoint = family.checkpoint
     if config.enable_lora:
         _check_adaptable(config, family)
+    if config.batch_invariant and device is not None:
+        _check_invariant(config, family)
     config = with_limits(config, family.limits)
     check_drafts(config, family, at)
     notes: list[str] = []
@@ -291,6 +294,23 @@ def _check_adaptable(config: WorkerConfig, family: Family) -> None:
         why = f"{_NOT_OURS}; leave it out"
     if why:
         raise SetupError(f"--enable-lora: {why}")
+
+
+def _check_invariant(config: WorkerConfig, family: Family) -> None:
+    """Raises :class:`SetupError` where a device has no numbers that are the same in every batch."""
+    why = ""
+    if config.tensor_parallel_size > 1:
+        why = "sums over GPUs have no order of their own; leave --tensor-parallel-size out"
+    elif config.enable_lora:
+        why = "what adapters add on a GPU depends on the batch; leave --enable-lora out"
+    elif type(family) is not Text or family.spec.states or not all(map(_attends, family.spec.layers)):
+        why = "on a GPU it holds for models of text that attend to keys and values in every layer; use --device cpu"
+    if why:
+        raise SetupError(f"--batch-invariant: {why}")
+
+
+def _attends(layer: LayerSpec) -> bool:
+    return isinstance(layer.mixer, AttentionSpec)
 
 
 def _threads_of_torch(family: Family) -> bool:

@@ -69,9 +69,9 @@ def choose_dtype(
 ) -> torch.dtype:
     """The compute dtype: as asked; else bfloat16 where the machine multiplies it, or weights ``from_codes``; else
     float32. From codes, no bfloat16 instructions are needed."""
-    if batch_invariant:
-        if wanted not in ("auto", "float32") or device.type != "cpu":
-            raise SetupError("--batch-invariant holds on the CPU in float32: use --device cpu --dtype float32")
+    if batch_invariant and device.type == "cpu":
+        if wanted not in ("auto", "float32"):
+            raise SetupError("--batch-invariant holds on a CPU in float32: use --dtype float32")
         return torch.float32
     if wanted != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[wanted]

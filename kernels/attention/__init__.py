@@ -55,6 +55,7 @@ def paged_attention(
     causal: bool = True,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    invariant: bool = False,
     variant: Choice = "auto",
 ) -> Tensor:
     """Attends each new token to the keys of its sequence up to itself; they are in the cache already.
@@ -75,6 +76,8 @@ def paged_attention(
             its queries (cross-attention over a cache of the encoder's keys); it takes no window and no chunk.
         k_scale, v_scale: what the contents of caches are multiplied by, float32: of float8 ones [Hkv], of int8 ones
             [blocks, Hkv, size] (:func:`stentor.kernels.write_kv_` writes them); none for others.
+        invariant: the same row whatever shares its batch and however its sequence is cut into chunks, bitwise. The
+            native variant always is; the Triton one sums in parts of 512 keys then; the reference is not.
         variant: forces an implementation.
 
     Returns:
@@ -118,7 +121,8 @@ def paged_attention(
     if chosen == "triton":
         from .triton import paged_attention as run  # late: Triton takes long to import
 
-        return run(q, k_cache, v_cache, batch, scale, window, softcap, sinks, causal, k_scale, v_scale)
+        options = scale, window, softcap, sinks, causal, k_scale, v_scale
+        return run(q, k_cache, v_cache, batch, *options, invariant=invariant)
     given = q, k_cache, v_cache, batch, scale, window, softcap, sinks, k_scale, v_scale
     return attend_native(*given, after=0 if causal else -1, fewer=not causal)
 

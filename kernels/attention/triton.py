@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .batch import AttentionBatch
 from .triton_decode import paged_decode
+from .triton_invariant import paged_invariant
 from .triton_prefill import paged_prefill
 
 
@@ -20,8 +21,29 @@ def paged_attention(
     causal: bool,
     k_scale: Tensor | None,
     v_scale: Tensor | None,
+    *,
+    invariant: bool = False,
 ) -> Tensor:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if invariant:
+        paged_invariant(
+            q,
+            k_cache,
+            v_cache,
+            batch.query_start,
+            batch.seq_lens,
+            batch.block_tables,
+            out,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sinks=sinks,
+            causal=causal,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            max_seq_len=batch.max_seq_len,
+        )
+        return out
     rows = batch.decode_rows
     if rows:
         paged_decode(

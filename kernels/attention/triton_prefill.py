@@ -18,7 +18,7 @@ OPERATION = "prefill_attention"
 
 
 @triton.jit
-def _find_blocks(table, start, begin, end, SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+def find_blocks(table, start, begin, end, SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
     """Block of each key from ``start`` on, one for all where a tile lies in one; 0 for keys outside [begin, end).
 
     Asked for one tile ahead and carried round the loop: Triton fetches a tile several turns before its use, but
@@ -32,7 +32,7 @@ def _find_blocks(table, start, begin, end, SIZE: tl.constexpr, BLOCK_N: tl.const
 
 
 @triton.jit
-def _load_tile(
+def load_tile(
     k_cache,
     v_cache,
     block,
@@ -178,15 +178,15 @@ def _prefill_kernel(
             start_at = rest
             stop_at = end
         if WINDOWED or part > 0:
-            block = _find_blocks(table, start_at, begin, stop_at, SIZE, BLOCK_N)
+            block = find_blocks(table, start_at, begin, stop_at, SIZE, BLOCK_N)
             for start in tl.range(start_at, stop_at, BLOCK_N):
                 start = tl.multiple_of(start, BLOCK_N)
                 # fmt: off
-                k, v = _load_tile(k_cache, v_cache, block, start, begin, end, block_stride,
+                k, v = load_tile(k_cache, v_cache, block, start, begin, end, block_stride,
                                   DIM, WIDTH, SIZE, TRANSPOSED, BLOCK_N, part != 1)
                 # fmt: on
                 k, v = widen(k, q_tile.dtype), widen(v, q_tile.dtype)
-                block = _find_blocks(table, start + BLOCK_N, begin, stop_at, SIZE, BLOCK_N)
+                block = find_blocks(table, start + BLOCK_N, begin, stop_at, SIZE, BLOCK_N)
                 visible = visible_keys(position, start + tl.arange(0, BLOCK_N), end, window - 1, 0, WINDOWED, CAUSAL)
                 # fmt: off
                 sums, top, total = attend(q_tile, k, v, sums, top, total, visible,

@@ -22,8 +22,9 @@ def choose(x: Tensor, weight: Tensor, *, invariant: bool = False, variant: Choic
     """The variant that :func:`linear` runs on these arguments.
 
     Without ``invariant`` the native one runs where it is the faster: in float32 for any number of rows
-    on AVX-512, in bfloat16 for a few. With it, wherever it can run. The Triton one takes one row, and runs where
-    this GPU's table has block sizes for the weight, which says that it was the faster there.
+    on AVX-512, in bfloat16 for a few. With it, wherever it can run. On CUDA the Triton one runs with ``invariant``;
+    without, it takes one row, and runs where this GPU's table has block sizes for the weight, which says that it was
+    the faster there.
 
     Raises:
         ValueError: a variant is asked for that cannot run.
@@ -49,8 +50,8 @@ def linear(
         weight: [N, K], the dtype of ``x``.
         bias: [N] or None, the dtype of ``x``, contiguous.
         invariant: the same row whatever T and the row's place in the batch, bitwise, and with the native
-            variant (float32 and bfloat16) whatever the thread count. The reference takes one row at a
-            time, which is slow.
+            variant (float32 and bfloat16) whatever the thread count. The Triton one has tiles of one size, the
+            reference takes one row at a time, which is slow.
         variant: forces an implementation.
 
     Returns:
@@ -67,6 +68,10 @@ def linear(
         if invariant:
             return reference.linear_invariant(x, weight, bias)
         return reference.linear(x, weight, bias)
+    if invariant and (x.is_cuda or wanted(variant) == "triton"):
+        from .triton_fixed import linear_fixed  # late: heavy
+
+        return linear_fixed(x, weight, bias)
     if x.is_cuda or wanted(variant) == "triton":
         from .triton_gemv import DEFAULT, LIBRARY, gemv  # late: heavy
 
@@ -84,8 +89,12 @@ def linear(
 
 
 def _triton_unsupported_reason(x: Tensor, weight: Tensor, invariant: bool, variant: Choice) -> str | None:
-    if x.shape[0] != 1 or invariant:
-        return "it takes one row, whose bits are not those that it has among others"
+    if invariant:
+        if x.stride(1) != 1 or weight.stride(1) != 1:
+            return "it takes contiguous rows"
+        return triton_unsupported_reason(x, variant)
+    if x.shape[0] != 1:
+        return "it takes one row"
     if x.dtype not in (torch.bfloat16, torch.float16) or not (x.is_contiguous() and weight.is_contiguous()):
         return "it takes contiguous bfloat16 or float16"
     if (reason := triton_unsupported_reason(x, variant)) is not None or wanted(variant) == "triton":

@@ -15,6 +15,7 @@ from ..launch import cdiv, launch, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, capability, widen
 from ..quantize.operands import Operands
 from ..tuning import Config, Tunable, pick
+from ..warpgroup import waited
 from .workloads import tunables_of
 
 OPERATION = "linear_8bit_skinny"
@@ -45,6 +46,7 @@ def skinny_kernel(
     OPERAND: tl.constexpr,
     SUM: tl.constexpr,
     PRECISION: tl.constexpr,
+    HOPPER: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -81,6 +83,8 @@ def skinny_kernel(
         else:
             # fp8 sums keep few bits in the tensor cores: every 128 products they go to float32
             total = tl.dot(left, right, total, input_precision=PRECISION, max_num_imprecise_acc=EVERY, out_dtype=SUM)
+            if OPERAND is not None:
+                total = waited(total, HOPPER)
     inside = (row[:, None] < rows) & (token[None, :] < tokens)
     target = out + token[None, :].to(tl.int64) * rows + row[:, None]
     if SPLITS > 1:
@@ -162,6 +166,7 @@ def skinny(operands: Operands) -> Tensor:
         OPERAND=operand_dtype(operands),
         SUM=tl.int32 if integers else tl.float32,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        HOPPER=capability() == 90,
     )
     if splits > 1:
         block = min(next_power_of_2(rows), 512)
@@ -201,7 +206,9 @@ def block_of_tokens(tokens: int) -> int:
 def default(operands: Operands) -> Config:
     tokens, rows, width = operands.shape
     widened = operands.input_scales == "none"
-    block_k = 128 if operands.scaled_by_step or widened else 256
+    # sums of fp8 that go to float32 within a step have its products wait for each other: a step has 128
+    fp8 = operands.x.dtype == torch.float8_e4m3fn and operand_dtype(operands) is None and not operands.scaled_by_step
+    block_k = 128 if operands.scaled_by_step or widened or fp8 else 256
     if widened and tokens > 32 and capability() < 90:  # a deeper tile does not fit the registers of mma.sync
         block_k = 64
     if operands.x.dtype == torch.float32 or width % 16:  # the latter is loaded byte by byte
@@ -210,8 +217,9 @@ def default(operands: Operands) -> Config:
     splits = 1
     while tiles * splits < _PROGRAMS and width // (splits * 2) >= 4 * block_k:
         splits *= 2
+    stages = 6 if fp8 and block_k == 128 else 4  # as many bytes under way as with 256 inputs of a step
     return Config.of(
-        num_warps=4, num_stages=4, BLOCK_T=block_of_tokens(tokens), BLOCK_N=64, BLOCK_K=block_k, SPLITS=splits
+        num_warps=4, num_stages=stages, BLOCK_T=block_of_tokens(tokens), BLOCK_N=64, BLOCK_K=block_k, SPLITS=splits
     )
 
 

@@ -138,6 +138,8 @@ def general(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
         WHOLE=columns % BLOCK == 0,
         BIAS=bias is not None,
         PRECISION=_precision(x.dtype),
+        HOPPER=capability() == 90,
+        TOGETHER=capability() in (0, 90) and x.dtype != torch.float32 and planes.mins is None,  # 0: interpreted
         PARTS=parts,
     )
     if parts > 1:

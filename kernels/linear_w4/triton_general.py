@@ -5,6 +5,7 @@ weight made into floats altogether, for so many rows that a plain multiplication
 import triton
 import triton.language as tl
 
+from ..warpgroup import waited
 from .triton_codes import eight_bits, factors, four_bits, six_bits
 
 
@@ -75,6 +76,13 @@ def _tile(
 
 
 @triton.jit
+def _side_by_side(v0, v1, v2, v3):
+    """Four column groups [ROWS, 32] as [ROWS, 128]; each thread has the same values before and after."""
+    pairs = tl.join(tl.join(v0, v2), tl.join(v1, v3))  # [ROWS, 32, 2, 2]: the last two count 0, 1, 2, 3
+    return tl.reshape(tl.permute(pairs, (0, 2, 3, 1)), [v0.shape[0], 128])
+
+
+@triton.jit
 def linear_general(
     x,
     codes,
@@ -102,11 +110,16 @@ def linear_general(
     WHOLE: tl.constexpr,
     FAST: tl.constexpr,
     PRECISION: tl.constexpr,
+    HOPPER: tl.constexpr,
+    TOGETHER: tl.constexpr,
     ROWS: tl.constexpr,
     TOKENS: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """``out`` is [T, N], or with several PARTS of K float32 [PARTS, T, N], whose sum it becomes elsewhere."""
+    """``out`` is [T, N], or with several PARTS of K float32 [PARTS, T, N], whose sum it becomes elsewhere.
+
+    TOGETHER: the four column groups of a block are one product, for Hopper's warpgroups.
+    """
     DTYPE: tl.constexpr = x.dtype.element_ty
 
     # Programs that share rows of the weight run side by side.
@@ -137,16 +150,23 @@ def linear_general(
             BITS, GROUP, OFFSET, SUB, MINS, ZEROS, FAST, DTYPE,
         )  # fmt: skip
         start = block * 128
-        if WHOLE:
-            in0, in1, in2, in3 = known, known, known, known
+        if TOGETHER:  # one product a turn, of which no part waits for another; others have not the registers for it
+            column = tl.arange(0, 128)
+            inside = known if WHOLE else known & (start + column < K)[:, None]
+            right = tl.load(x + t[None, :] * stride_x + (start + column)[:, None], mask=inside, other=0.0)
+            acc = tl.dot(_side_by_side(v0, v1, v2, v3), right, acc, input_precision=PRECISION)
         else:
-            left = (K - start - w)[:, None]
-            in0, in1 = known & (left > 0), known & (left > 32)
-            in2, in3 = known & (left > 64), known & (left > 96)
-        acc = tl.dot(v0, tl.load(x_at + start, mask=in0, other=0.0), acc, input_precision=PRECISION)
-        acc = tl.dot(v1, tl.load(x_at + start + 32, mask=in1, other=0.0), acc, input_precision=PRECISION)
-        acc = tl.dot(v2, tl.load(x_at + start + 64, mask=in2, other=0.0), acc, input_precision=PRECISION)
-        acc = tl.dot(v3, tl.load(x_at + start + 96, mask=in3, other=0.0), acc, input_precision=PRECISION)
+            if WHOLE:
+                in0, in1, in2, in3 = known, known, known, known
+            else:
+                left = (K - start - w)[:, None]
+                in0, in1 = known & (left > 0), known & (left > 32)
+                in2, in3 = known & (left > 64), known & (left > 96)
+            acc = tl.dot(v0, tl.load(x_at + start, mask=in0, other=0.0), acc, input_precision=PRECISION)
+            acc = tl.dot(v1, tl.load(x_at + start + 32, mask=in1, other=0.0), acc, input_precision=PRECISION)
+            acc = tl.dot(v2, tl.load(x_at + start + 64, mask=in2, other=0.0), acc, input_precision=PRECISION)
+            acc = tl.dot(v3, tl.load(x_at + start + 96, mask=in3, other=0.0), acc, input_precision=PRECISION)
+        acc = waited(acc, HOPPER)
         s0, s1, s2, s3 = next_s
         m0, m1, m2, m3 = next_m
 

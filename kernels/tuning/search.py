@@ -42,6 +42,7 @@ _MODULES = (
     "kv_cache.tunables",
     "rotate_and_write.tunables",
     "linear.triton_gemv",
+    "linear.triton_fixed",
     "linear_fp8.triton_gemv",
     "linear_fp8.triton_skinny",
     "linear_fp8.triton_tiles",

@@ -1,6 +1,7 @@
 """A pytest plugin (``-p stentor.loadtest.gpu.pytest_rows``): a row for each test when it has ended, and none run twice.
 
-``TEST_ROWS`` names the file that rows go to; tests that have passed by ``TEST_ROWS_DONE`` are left out.
+``TEST_ROWS`` names the file that rows go to; tests that have passed by ``TEST_ROWS_DONE`` are left out. With
+``TEST_ROWS_FAILED`` only those run that failed by that file.
 """
 
 import os
@@ -15,13 +16,17 @@ _MOST = 6000
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what has passed before."""
-    done = os.environ.get("TEST_ROWS_DONE")
+    """Leaves out what has passed before, or what has not failed."""
+    done, failed = os.environ.get("TEST_ROWS_DONE"), os.environ.get("TEST_ROWS_FAILED")
     passed = {row["test"] for row in rows.read(Path(done)) if row.get("outcome") == "passed"} if done else set()
-    again = [item for item in items if item.nodeid in passed]
-    if again:
-        config.hook.pytest_deselected(items=again)
-        items[:] = [item for item in items if item.nodeid not in passed]
+    wanted = rows.failed(Path(failed)) if failed else None
+
+    def runs(item: pytest.Item) -> bool:
+        return item.nodeid not in passed and (wanted is None or item.nodeid in wanted)
+
+    if left_out := [item for item in items if not runs(item)]:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if runs(item)]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

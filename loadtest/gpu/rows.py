@@ -15,6 +15,16 @@ def append(file: Path, row: Row) -> None:
         out.write(json.dumps(row, default=str) + "\n")
 
 
+def failed(file: Path) -> set[str]:
+    """Tests that failed by these rows, one by one or listed by ``failed``, and did not pass after it."""
+    tests: set[str] = set()
+    for row in read(file):
+        tests.update(row.get("failed", ()))
+        if "test" in row:
+            (tests.add if row.get("outcome") == "failed" else tests.discard)(row["test"])
+    return tests
+
+
 def read(file: Path) -> Iterator[dict[str, Any]]:
     """All lines that are whole; none where there is no such file."""
     if not file.is_file():

@@ -30,6 +30,8 @@ from . import rows
 
 _NAME: Final = "gpu"
 _QUESTION: Final = "The capital of France is"
+_RIGHT: Final = "Paris"
+"""What is in the answer of weights that are not made up."""
 _WORDS: Final = 128
 """Tokens in and out of each request of a load."""
 _STREAMS: Final = (1, 64, 256)
@@ -56,7 +58,8 @@ def body(prompt: str | Sequence[int], tokens: int, **more: object) -> dict[str, 
 def check(server: ServerProcess) -> Iterator[Mapping[str, Any]]:
     """Asks for text, then for a long one again with the worker killed in its middle."""
     began = time.perf_counter()
-    yield {"question": _QUESTION, "answer": _ask(server, _QUESTION, 32), "seconds": time.perf_counter() - began}
+    answer = _ask(server, _QUESTION, 32)
+    yield {"question": _QUESTION, "answer": answer, "right": _RIGHT in answer, "seconds": time.perf_counter() - began}
     whole = _ask(server, _QUESTION, 300, ignore_eos=True)
     killed, pause = asyncio.run(_killed(server))
     yield {"same text after a kill": killed == whole, "pause, s": pause, "whole": whole, "killed": killed}
@@ -129,14 +132,19 @@ def load(server: ServerProcess) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def main(argv: Sequence[str]) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="stentor.loadtest.gpu.serving", description=__doc__)
     parser.add_argument("what", nargs="+", choices=("check", "load"))
     parser.add_argument("--weights", type=Path, help="a GGUF file; otherwise weights are made up")
     parser.add_argument("--model", type=Path, default=CONFIGS / "llama-3.1-8b", help="a folder with config.json")
     parser.add_argument("--rows", type=Path, default=Path("rows.jsonl"), help="figures are added here")
     parser.add_argument("--device", default="cuda")
-    given = parser.parse_args(argv)
+    parser.add_argument("--batch-invariant", action="store_true", help="serve so that the text after a kill is exact")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    given = _parser().parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         if given.weights is not None:
             model, options = str(given.weights), list[str]()
@@ -144,6 +152,9 @@ def main(argv: Sequence[str]) -> int:
             write_model(Path(folder), given.model)
             model, options = folder, ["--load-format", "dummy"]
         name = (given.weights or given.model).name
+        if given.batch_invariant:
+            options.append("--batch-invariant")
+            name += ", batch-invariant"
         options += ["--device", given.device, "--served-model-name", _NAME, "--max-model-len", "2048"]
         with ServerProcess([model, *options]) as server:
             rows.append(given.rows, {"server": name, "seconds to ready": round(server.seconds_to_ready, 2)})

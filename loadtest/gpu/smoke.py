@@ -2,9 +2,10 @@
 
     stentor bench gpu-smoke --output OUT --seconds 240 --weights SmolLM2.gguf
 
-What shows whether it works runs first and side by side: every kernel's tests, tiny models beside the CPU. What is
-timed or takes the GPU's memory runs after that, one after the other: steps, operations, a server that is asked and
-whose worker is killed. Every test and figure is a line of ``rows.jsonl`` as soon as it is known, and what each check
+What failed the last time runs before all. What shows whether it works runs then, side by side: every kernel's tests,
+tiny models beside the CPU. What is timed or takes the GPU's memory runs after that, one after the other: a server that
+is asked and whose worker is killed, steps, operations, a load, then steps and the killed worker with
+``--batch-invariant``. Every test and figure is a line of ``rows.jsonl`` as soon as it is known, and what each check
 printed is ``NAME.log``; a run that was cut short goes on with ``--done`` and the rows that it left.
 """
 
@@ -27,6 +28,8 @@ from . import rows
 _ROWS: Final = "stentor.loadtest.gpu.pytest_rows"
 _PYTEST: Final = ("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark", "-p", _ROWS)
 _ROOT: Final = Path(__file__).resolve().parents[2]
+_EARLIER: Final = max((_ROOT / "loadtest" / "results").glob("*-gpu-smoke-*.jsonl"), default=None)
+"""The latest that is kept."""
 _ENDING: Final = 5.0
 """Seconds before the deadline in which nothing is started."""
 
@@ -40,6 +43,7 @@ class Check:
     seconds: float
     alone: bool = False
     """It is timed, or takes the GPU's memory: nothing runs beside it."""
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 class Running:
@@ -56,7 +60,7 @@ class Running:
         self._process = subprocess.Popen(
             command,
             cwd=_ROOT,
-            env={**os.environ, **threads},
+            env={**os.environ, **threads, **dict(check.environment)},
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -106,13 +110,31 @@ def run(checks: Iterable[Check], output: Path, deadline: float, done: set[str]) 
     return ended
 
 
+def failed_before(earlier: Path | None, workers: int) -> list[Check]:
+    """The tests that failed in an earlier run, if any did: of those files that there still are."""
+    if earlier is None:
+        return []
+    files = {test.partition("::")[0] for test in rows.failed(earlier)}
+    found = sorted(file for file in files if (_ROOT / file).is_file())
+    if not found:
+        return []
+    command = (*_tests(workers), "(gpu or triton) and not alone", "--all-kernels", *found)
+    return [Check("failed before", command, 90, environment=(("TEST_ROWS_FAILED", str(earlier.absolute())),))]
+
+
+def _tests(workers: int) -> tuple[str, ...]:
+    """Before the marks of those that run."""
+    return (*_PYTEST, *(("-n", str(workers)) if workers > 1 else ()), "-m")
+
+
 def checks(weights: Path | None, output: Path, workers: int) -> list[Check]:
     """In the order in which they are started."""
     llama = CONFIGS / "llama-3.1-8b"
     to = ("--rows", str(output / "rows.jsonl"))
-    tests = (*_PYTEST, *(("-n", str(workers)) if workers > 1 else ()), "-m")
+    tests = _tests(workers)
     bench, serving = "stentor.loadtest.bench", "stentor.loadtest.gpu.serving"
     steps = "--decode 1 --decode 64 --decode 256 --mixed 64:64 --mixed 64:512 --prefill 512 --prefill 8192"
+    exact = "--decode 1 --decode 64 --prefill 512 --prefill 8192"
     batches = "64q1kv4k q8k q1kv4k 64q1kv4k_q512kv8k --seconds 0.05"
     served = ("--weights", str(weights.resolve())) if weights else ()
     return [
@@ -124,6 +146,8 @@ def checks(weights: Path | None, output: Path, workers: int) -> list[Check]:
         Check("steps", (bench, "model", str(llama), *steps.split(), *to), 90, alone=True),
         Check("operations", (bench, "kernels", *batches.split(), "--model", str(llama), *to), 120, alone=True),
         Check("load", (serving, "load", "--model", str(llama), *to), 120, alone=True),
+        Check("exact steps", (bench, "model", str(llama), "--batch-invariant", *exact.split(), *to), 60, alone=True),
+        Check("exact server", (serving, "check", "--batch-invariant", *served, *to), 120, alone=True),
     ]
 
 
@@ -133,6 +157,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=at_least(10), default=600, metavar="S", help="in all (600)")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="a GGUF file to serve, beside models made up")
     parser.add_argument("--done", type=Path, metavar="FILE", help="rows of earlier runs: what is ok there is left out")
+    parser.add_argument(
+        "--failed", type=Path, default=_EARLIER, metavar="FILE", help="rows of a run whose failed tests come first"
+    )
     parser.add_argument("--only", action="append", metavar="NAME", help="may be repeated")
     parser.add_argument("--workers", type=at_least(1), default=7, metavar="N", help="processes of each suite (7)")
     given = parser.parse_args(argv)
@@ -144,10 +171,11 @@ def main(argv: Sequence[str]) -> int:
     if given.done is not None:
         os.environ["TEST_ROWS_DONE"] = str(given.done.resolve())
         done = {row["check"] for row in rows.read(given.done) if row.get("ended") == "ok"}
-    chosen = [
-        check for check in checks(given.weights, output, given.workers) if check.name in (given.only or [check.name])
-    ]
-    ended = run(chosen, output, deadline, done)
+    first, others = failed_before(given.failed, given.workers), checks(given.weights, output, given.workers)
+    ended: dict[str, str] = {}
+    for some in (first, others):
+        chosen = [check for check in some if check.name in (given.only or [check.name])]
+        ended |= run(chosen, output, deadline, done)
     for name, how in ended.items():
         if how != "ok":
             print(f"{name}: {how}; see {output / name}.log")

@@ -8,6 +8,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from stentor import kernels
 from stentor.engine.model_config.attention_spec import AttentionSpec
@@ -141,6 +144,20 @@ def _attention(spec: BatchSpec, on: Setting) -> Iterator[Case]:
         4 * spec.pairs * mixer.heads * mixer.head_dim,
         kernels.attention.choose(q, k, on.variant),
     )
+    whole_prompt = len(spec.sequences) == 1 and spec.tokens == spec.keys and on.kv_dtype == on.dtype
+    if on.device.type == "cuda" and whole_prompt:
+        keys, values = (on.random(spec.keys, mixer.kv_heads, mixer.head_dim) for _ in "kv")
+        run = partial(library_attention, q, keys, values, mixer.scale, SDPBackend.CUDNN_ATTENTION)
+        moved, pairs = 2 * q.nbytes + spec.keys * per_key, spec.pairs
+        yield Case(_heads(mixer), "keys in a row", run, moved, 4 * pairs * mixer.heads * mixer.head_dim, "cuDNN")
+
+
+def library_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, backend: SDPBackend) -> Tensor:
+    """Causal attention of a whole prompt by torch's ``backend``: q [T, Hq, D], k and v [T, Hkv, D] → [1, Hq, T, D].
+    Raises RuntimeError where the backend cannot take it."""
+    with sdpa_kernel(backend):
+        q, k, v = (each.transpose(0, 1)[None] for each in (q, k, v))
+        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
 
 
 def _rotate_and_write(spec: BatchSpec, on: Setting) -> Iterator[Case]:

@@ -225,7 +225,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, Flag("share of a busy worker's time that capturing may take, after the first 0.25 s", kind="fraction")
     ] = 0.05
     batch_invariant: Annotated[
-        bool, Flag("compute the same numbers whatever else is in the batch (float32 on the CPU); slower")
+        bool, Flag("compute the same numbers whatever else is in the batch (on a CPU in float32); slower")
     ] = False
     threads: Annotated[
         int | None,

@@ -63,7 +63,7 @@ def compiled_kernels(
         paged_attention(
             q, k.transpose(2, 3), v, batch, scale=0.1, sinks=sinks, k_scale=k_scale, v_scale=v_scale, **options
         )
-    assert compiled[0].name == "_prefill_kernel"
+    assert compiled[0].name == ("invariant_kernel" if options.get("invariant") else "_prefill_kernel")
     for kernel in compiled:
         assert kernel.stack_bytes == 0
         assert kernel.shared_bytes <= SHARED[capability]
@@ -176,3 +176,28 @@ def test_the_tuner_times_what_launches_look_up(monkeypatch: pytest.MonkeyPatch) 
 def waits(kernel: CompiledKernel) -> set[int]:
     """How many fetches may still be under way where the kernel waits for one."""
     return {int(number) for number in re.findall(r"cp\.async\.wait_group\s+(\d+)", kernel.ptx)}
+
+
+@pytest.mark.parametrize(
+    ("heads", "size", "cache", "options"),
+    [
+        (32, 16, torch.bfloat16, {}),
+        (32, 64, torch.bfloat16, {}),
+        (64, 64, FP8, {}),
+        (64, 64, torch.bfloat16, {"window": 4096, "softcap": 30.0}),
+        (64, 64, torch.bfloat16, {"dim": 64, "sunk": True}),
+    ],
+)
+def test_batch_invariant_attention_of_one_token_and_of_many_is_one_kernel(
+    heads: int, size: int, cache: torch.dtype, options: dict[str, Any]
+) -> None:
+    options |= {"invariant": True}
+    few, join = compiled_kernels(heads, size, cache, tokens=1, keys=8192, sequences=1, **options)
+    (many,) = compiled_kernels(heads, size, cache, tokens=8192, keys=8192, **options)
+    assert few.ptx == many.ptx
+    assert join.name == "join_kernel"
+    assert many.count("HGMMA") > 0
+    assert many.count("HMMA") == 0
+    assert many.warnings == []
+    # joined in registers and by the second kernel: no product is fused with a sum, and rounded once, in one of them
+    assert not re.search(r"\bfma\.rn(\.ftz)?\.f32", join.ptx)

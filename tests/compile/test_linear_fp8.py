@@ -57,6 +57,7 @@ def test_few_tokens_are_multiplied_in_tensor_cores(tokens: int, quantised: bool,
         assert ("f32.e4m3.e4m3" if quantised else "f32.bf16.bf16") in kernels[0].ptx
         assert "wgmma.mma_async" in kernels[0].ptx
         assert "cvt.bf16.f16" not in kernels[0].ptx
+        assert kernels[0].warnings == []
         assert [kernel.name for kernel in kernels[1:]] == ["add_parts_kernel"] * (kernels[0].config["SPLITS"] > 1)
 
 

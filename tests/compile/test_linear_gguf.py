@@ -43,3 +43,4 @@ def test_many_rows_meet_floats_made_in_registers(kind: Kind, shape: tuple[int, i
     kernel = compiled(kind, shape, tokens)
     assert kernel.name == "linear_general"
     assert "wgmma" in kernel.ptx
+    assert kernel.warnings == [], "products wait for each other"

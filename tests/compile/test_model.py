@@ -89,11 +89,13 @@ def _no_copies_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeviceStep, "logits", lambda step, hidden: step._model.logits(hidden))
 
 
-def _run(config: ModelSpec, size: GraphSize, cache_dtype: torch.dtype) -> list[CompiledKernel]:
+def _run(
+    config: ModelSpec, size: GraphSize, cache_dtype: torch.dtype, *, invariant: bool = False
+) -> list[CompiledKernel]:
     """What one step launches up to its logits. Fake tensors have no contents: whatever it would read from the device,
     for which it could not be captured, is an error."""
     with FakeTensorMode(), dry_run() as compiled:
-        model = decoder.Decoder(config, LayerContext(CUDA, torch.bfloat16, False), LENGTH)
+        model = decoder.Decoder(config, LayerContext(CUDA, torch.bfloat16, invariant), LENGTH)
         buffers = RowBuffers.make(SLOTS, max(SLOTS, size.rows), LENGTH // BLOCK, config.vocab_size, 999, CUDA)
         caches = allocate_caches(config.cache_groups, 1000, BLOCK, CUDA, cache_dtype)
         sampler = DeviceSampler.__new__(DeviceSampler)
@@ -148,3 +150,12 @@ def test_every_kernel_of_a_step_compiles(config: ModelSpec, cache_dtype: torch.d
     assert ("_conv_kernel" in names) == bool(config.states)
     for kernel in compiled:
         assert kernel.shared_bytes <= SHARED_BYTES, (kernel.name, kernel.config)
+
+
+@pytest.mark.parametrize("step", [DECODE, MIXED], ids=["decode", "mixed"])
+def test_a_batch_invariant_step_has_the_same_products_and_attention_for_every_row(step: GraphSize) -> None:
+    names = [kernel.name for kernel in _run(QWEN3_32B, step, torch.bfloat16, invariant=True)]
+    assert names.count("linear_fixed_kernel") == 5  # queries with keys and values, output, up with gate, down, head
+    assert names.count("invariant_kernel") == 1
+    assert names.count("rms_norm_kernel") == 5  # of the stream three, of heads two
+    assert not {"decode_kernel", "_prefill_kernel", "_rotate_and_write_kernel"} & {*names}

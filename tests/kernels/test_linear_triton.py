@@ -44,7 +44,7 @@ def test_it_runs_unasked_where_the_table_has_its_shape(monkeypatch: pytest.Monke
     on_cuda: Any = _Elsewhere(x)
     try:
         assert choose(on_cuda, known) == "triton"
-        assert choose(on_cuda, known, invariant=True) == "reference"
+        assert choose(on_cuda, unknown, invariant=True) == "triton"
         assert choose(on_cuda, unknown) == "reference"
     finally:
         table._picked.cache_clear()

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend
 
+from stentor import kernels as kernel_operations
 from stentor.kernels.tuning import timing
 from stentor.loadtest import model_speed, series
 from stentor.loadtest.kernels import command as kernels
-from stentor.loadtest.kernels.cases import OPERATIONS
+from stentor.loadtest.kernels.cases import OPERATIONS, library_attention
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -52,6 +54,14 @@ def test_every_operation_is_timed_and_its_figures_fit_each_other(model: Path) ->
     attention = next(result for result in results if result["operation"] == "attention")
     pairs, heads, dim = 2 * 20 + 5 * 4 + 15, 4, 64
     assert attention["gigaflops"] == pytest.approx(4 * pairs * heads * dim / 1e9)
+
+
+def test_a_librarys_attention_of_a_whole_prompt_is_what_ours_is_compared_with() -> None:
+    q, k, v = (torch.randn(9, heads, 16, generator=torch.Generator().manual_seed(heads)) for heads in (4, 2, 2))
+    starts = torch.tensor([0, 9], dtype=torch.int32)
+    ours = kernel_operations.varlen_attention(q, k, v, starts, starts, 9, 9, scale=0.3, causal=True)
+    found = library_attention(q, k, v, 0.3, SDPBackend.MATH)
+    torch.testing.assert_close(found[0].transpose(0, 1), ours)
 
 
 @pytest.mark.parametrize("arguments", [["8x"], ["q1", "--model", "/nowhere"]])

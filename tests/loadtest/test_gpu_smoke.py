@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stentor.loadtest.gpu import pytest_rows, rows, smoke
+from stentor.loadtest import model_speed
+from stentor.loadtest.gpu import pytest_rows, rows, serving, smoke
 from stentor.loadtest.gpu.serving import write_model
+from stentor.loadtest.kernels import command
 from stentor.loadtest.series import CONFIGS
 
 GOOD = ("json.tool", "--help")
@@ -46,8 +48,24 @@ def test_every_check_of_the_smoke_is_a_module_that_there_is(tmp_path: Path) -> N
 
     for check in smoke.checks(Path("model.gguf"), tmp_path, workers=4):
         assert importlib.util.find_spec(check.command[0]) is not None
+    names = [check.name for check in smoke.checks(None, tmp_path, workers=1)]
+    assert len({*names}) == len(names)
     alone = [check.alone for check in smoke.checks(None, tmp_path, workers=1)]
     assert alone == sorted(alone)  # what is timed comes last
+
+
+def test_every_check_of_the_smoke_gives_arguments_that_its_command_takes(tmp_path: Path) -> None:
+    parsers = {"kernels": command._parser(), "model": model_speed._parser()}
+    seen = set()
+    for check in smoke.checks(Path("model.gguf"), tmp_path, workers=4):
+        module, *arguments = check.command
+        if module == "stentor.loadtest.bench":
+            seen.add(arguments[0])
+            assert parsers[arguments[0]].parse_args(arguments[1:]).rows == tmp_path / "rows.jsonl"
+        elif module == serving.__name__:
+            seen.add(module)
+            assert serving._parser().parse_args(arguments).rows == tmp_path / "rows.jsonl"
+    assert seen == {*parsers, serving.__name__}
 
 
 def test_rows_are_read_back_but_for_a_line_that_was_cut_off(tmp_path: Path) -> None:
@@ -75,6 +93,36 @@ def test_tests_leave_rows_and_those_that_passed_are_left_out(
     pytest_rows.pytest_collection_modifyitems(pytestconfig, items)
     assert items == []
     assert told == [request.node]
+
+
+def test_what_failed_and_did_not_pass_since_runs_first_of_the_files_that_there_are(tmp_path: Path) -> None:
+    earlier = tmp_path / "earlier.jsonl"
+    rows.append(
+        earlier, {"failed": ["tests/gpu/test_parity.py::a", "tests/gone.py::b", "tests/kernels/test_moe.py::c"]}
+    )
+    rows.append(earlier, {"test": "tests/kernels/test_moe.py::c", "outcome": "passed"})
+    assert rows.failed(earlier) == {"tests/gpu/test_parity.py::a", "tests/gone.py::b"}
+    (check,) = smoke.failed_before(earlier, workers=2)
+    assert check.command[-1] == "tests/gpu/test_parity.py"
+    assert "tests/gone.py" not in check.command
+    assert dict(check.environment) == {"TEST_ROWS_FAILED": str(earlier)}
+    assert smoke.failed_before(None, workers=2) == []
+    assert smoke.failed_before(tmp_path / "none", workers=2) == []
+
+
+def test_only_what_failed_is_kept_of_the_tests_that_are_found(
+    pytestconfig: pytest.Config, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = tmp_path / "earlier.jsonl"
+    rows.append(earlier, {"failed": [request.node.nodeid]})
+    monkeypatch.setenv("TEST_ROWS_FAILED", str(earlier))
+    monkeypatch.setattr(pytestconfig.hook, "pytest_deselected", lambda items: None)
+    items = [request.node]
+    pytest_rows.pytest_collection_modifyitems(pytestconfig, items)
+    assert items == [request.node]
+    rows.append(earlier, {"test": request.node.nodeid, "outcome": "passed"})
+    pytest_rows.pytest_collection_modifyitems(pytestconfig, items)
+    assert items == []
 
 
 def test_a_made_up_model_has_a_word_for_every_token(tmp_path: Path) -> None:

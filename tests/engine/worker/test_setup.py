@@ -151,8 +151,7 @@ def test_batch_invariance_is_float32_on_the_cpu() -> None:
     assert choose_dtype("float32", CPU, "bfloat16", batch_invariant=True) == F32
     with pytest.raises(SetupError, match="--batch-invariant"):
         choose_dtype("bfloat16", CPU, "bfloat16", batch_invariant=True)
-    with pytest.raises(SetupError, match="--batch-invariant"):
-        choose_dtype("auto", torch.device("cuda"), "bfloat16", batch_invariant=True)
+    assert choose_dtype("auto", torch.device("cuda"), "bfloat16", batch_invariant=True) == torch.bfloat16
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])

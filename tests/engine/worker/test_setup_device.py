@@ -446,3 +446,27 @@ def test_each_rank_has_a_device_of_its_own() -> None:
     assert device_of_rank(WorkerConfig("", tensor_parallel_size=2, rank=1), 2) == torch.device("cuda", 1)
     with pytest.raises(SetupError, match="--tensor-parallel-size 2: torch sees 1 CUDA devices here"):
         device_of_rank(WorkerConfig("", tensor_parallel_size=2, rank=0), 1)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "why"),
+    [
+        ("deepseek-v3", {}, "attend to keys and values"),
+        ("qwen3-next", {}, "attend to keys and values"),
+        ("llama", {"enable_lora": True}, "adapters"),
+    ],
+)
+def test_batch_invariance_is_refused_where_a_device_does_not_have_it(
+    architecture: str, changes: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    if architecture == "qwen3-next":
+        tiny.make_of(hybrids.configs(tiny.SHAPE)[architecture](), architecture, tmp_path)
+    else:
+        tiny.make(architecture, tmp_path)
+    with pytest.raises(SetupError, match=f"--batch-invariant: .*{why}"):
+        _set_up(tmp_path, _device(), batch_invariant=True, **changes)
+
+
+def test_a_batch_invariant_worker_gets_ready_on_a_device(folder: Path) -> None:
+    setup = _set_up(folder, _device(), batch_invariant=True, kv_cache_memory=4 * MIB)
+    assert setup.ahead is not None
