@@ -1,7 +1,7 @@
 """Low-rank additions to products (LoRA, arXiv:2106.09685): one set for each task that a model was trained for, or
 those that an operator loads beside it; rows of a batch may have different ones."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +16,11 @@ from stentor.kernels.low_rank import (
     add_low_rank_,
     packed_bytes,
 )
+from stentor.kernels.low_rank.rows import RowGroups
+from stentor.kernels.low_rank.slots import PlacedSum, SlotTable, add_in_slots_
 
 from ..model_config.model_spec import ModelSpec
+from ..model_config.tensor_parallel import Cut
 
 NOBODY: Final = AdapterRows.none()
 """In place of those of a batch, while a pass is recorded in which some rows may have adapters."""
@@ -34,11 +37,14 @@ class AdaptedLinear:
         dtype: torch.dtype = torch.float32,
         packed: bool = False,
         invariant: bool = False,
+        table: SlotTable | None = None,
     ) -> None:
         """``dtype``: what adapters are kept in. ``packed``: as a CPU's own code takes them. ``invariant``: a row's
-        result does not depend on the others."""
+        result does not depend on the others. ``table``: where those that rows have lie on a device, others on the
+        host; without one all are where they are put."""
         self.slots = AdapterSlots(inputs, outputs)
         self.dtype = dtype
+        self.table = table
         self._packed = packed
         self._invariant = invariant
 
@@ -46,14 +52,21 @@ class AdaptedLinear:
         """What an adapter of this rank takes, with parts of so many outputs."""
         if self._packed:
             return packed_bytes([rank] * len(outputs), outputs, self.slots.inputs, self.dtype)
+        if self.table is not None:
+            return self.table.nbytes
         return self.dtype.itemsize * rank * sum(self.slots.inputs + each for each in outputs)
 
-    def kept(self, parts: Sequence[LowRank], take: Callable[[int], torch.Tensor]) -> LowRankSum:
+    def kept(self, parts: Sequence[LowRank], take: Callable[[int], torch.Tensor], device: torch.device) -> LowRankSum:
         """A copy of an adapter, as it is to be put. ``take`` gives memory, so many bytes of the CPU."""
         if self._packed:
             return PackedSum(parts, self.dtype, take)
+        if self.table is not None:
+            return self.table.image(parts)
         return LowRankSum(
-            [LowRank(part.down.to(self.dtype), part.up.to(self.dtype), part.scale, part.column) for part in parts]
+            [
+                LowRank(part.down.to(device, self.dtype), part.up.to(device, self.dtype), part.scale, part.column)
+                for part in parts
+            ]
         )
 
     def get(self, slot: int) -> LowRankSum | None:
@@ -63,9 +76,15 @@ class AdaptedLinear:
     def put(self, slot: int, what: LowRankSum | None) -> None:
         """From now on the slot adds this; None: nothing."""
         self.slots.put(slot, what)
+        if self.table is not None:
+            assert what is None or isinstance(what, PlacedSum)
+            self.table.put(slot, what)
 
     def add_(self, product: torch.Tensor, x: torch.Tensor, rows: AdapterRows) -> torch.Tensor:
         """Adds to ``product`` [tokens, outputs], which comes of ``x`` [tokens, inputs], what the rows' adapters say."""
+        if self.table is not None:
+            assert rows.groups is not None
+            return add_in_slots_(product, x, rows.groups, self.table, invariant=self._invariant)
         return add_low_rank_(product, x, rows, self.slots, invariant=self._invariant)
 
 
@@ -76,7 +95,8 @@ def rows_among(rows: AdapterRows | None, wanted: torch.Tensor, count: int) -> Ad
     slots = torch.full((count,), -1, dtype=torch.int64, device=wanted.device)
     for slot, own in rows:
         slots[own] = slot
-    return AdapterRows.of(slots[wanted].tolist(), [1] * len(wanted), wanted.device)
+    tables = 0 if rows.groups is None else rows.groups.count
+    return AdapterRows.of(slots[wanted].tolist(), [1] * len(wanted), wanted.device, tables)
 
 
 @dataclass(frozen=True)
@@ -93,30 +113,59 @@ class AdapterPlace:
     """Gates and ups, which take turns."""
     tiles: tuple[int, int] = (0, 0)
     """Where the model has the inputs of so many groups of so many heads in turn, which others have side by side."""
+    cut: Cut | None = None
+    """What this worker has of the projection, where several split the model."""
 
-    def ordered(self, down: torch.Tensor) -> torch.Tensor:
-        """A [rank, inputs] as the model has inputs."""
+    def own(self, down: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A [rank, inputs] and B [outputs, rank] as files have them → as the model has inputs, and what it has of
+        inputs and outputs."""
         groups, heads = self.tiles
-        return down.view(len(down), groups, heads, -1).transpose(1, 2).flatten(1) if groups else down
+        if groups:
+            down = down.view(len(down), groups, heads, -1).transpose(1, 2).flatten(1)
+        if self.cut is not None and self.cut.dim == 0:
+            up = torch.cat([up.narrow(0, first, count) for first, count in self.cut.ranges])
+        elif self.cut is not None:
+            down = torch.cat([down.narrow(1, first, count) for first, count in self.cut.ranges], dim=1)
+        return down, up
 
     @property
-    def inputs(self) -> int:
-        return self.linears[0].slots.inputs
+    def stored_inputs(self) -> int:
+        """Of the whole projection."""
+        cut = self.cut
+        return cut.size if cut is not None and cut.dim == 1 else self.linears[0].slots.inputs
+
+    @property
+    def stored_outputs(self) -> int:
+        """The same."""
+        return self.cut.size if self.cut is not None and self.cut.dim == 0 else self.outputs
 
 
 Adapter = Mapping[AdaptedLinear, LowRankSum]
 """One adapter: what it adds to each product."""
 
 
+@dataclass(frozen=True)
+class TableSizes:
+    """Of the tables on a device."""
+
+    slots: int
+    rank: int
+    """The largest."""
+
+
 class AdapterPlaces:
     """The products of a model that adapters may add to, by the names under which these are stored."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: TableSizes | None = None) -> None:
+        """``tables``: of products whose adapters lie in slots on a device; None keeps all on the host."""
+        self.tables = tables
         self.by_name: dict[str, AdapterPlace] = {}
         self.parts_of: Callable[[str], tuple[str, ...]] = lambda module: (module,)
         """The stored names of what adapters call a module: several where the model takes a fused one apart."""
         self.spec: ModelSpec | None = None
-        """Of a decoder."""
+        """Of a decoder, whole."""
+        self.cuts: Mapping[str, Cut] = {}
+        """What this worker has of stored tensors, where several split the model; known before the model is made."""
         self._in_slots: dict[int, Adapter] = {}
 
     def add(
@@ -127,32 +176,69 @@ class AdapterPlaces:
         dtype: torch.dtype = torch.float32,
         packed: bool = False,
         invariant: bool = False,
+        device: torch.device | None = None,
     ) -> AdaptedLinear:
-        """A product of ``inputs`` by these projections, side by side; see :class:`AdaptedLinear`."""
-        outputs = sum(parts.values())
-        linear = AdaptedLinear(inputs, outputs, dtype=dtype, packed=packed, invariant=invariant)
+        """A product of ``inputs`` by these projections, side by side; see :class:`AdaptedLinear`. ``device``: where a
+        table for it lies, if there are tables."""
+        outputs, table = sum(parts.values()), None
+        if self.tables is not None and device is not None:
+            table = SlotTable(inputs, list(parts.values()), self.tables.slots, self.tables.rank, dtype, device)
+        linear = AdaptedLinear(inputs, outputs, dtype=dtype, packed=packed, invariant=invariant, table=table)
         column = 0
         for name, columns in parts.items():
-            self.by_name[name] = AdapterPlace((linear,), column, columns)
+            self.by_name[name] = AdapterPlace((linear,), column, columns, cut=self.cuts.get(f"{name}.weight"))
             column += columns
         return linear
 
+    @property
+    def slots(self) -> int:
+        """Of each table; 0 without any."""
+        return 0 if self.tables is None else self.tables.slots
+
     def nbytes(self, rank: int) -> int:
         """Of the largest adapter of this rank."""
+        return sum(linear.nbytes(rank, outputs) for linear, outputs in self._linears())
+
+    def loose_bytes(self, rank: int) -> int:
+        """Of the same, what has no table: it is where the model computes."""
+        return sum(linear.nbytes(rank, outputs) for linear, outputs in self._linears() if linear.table is None)
+
+    @property
+    def table_bytes(self) -> int:
+        """Of all tables."""
+        return sum(linear.table.memory.nbytes for linear, _ in self._linears() if linear.table is not None)
+
+    def _linears(self) -> Iterator[tuple[AdaptedLinear, list[int]]]:
+        """Each, with the outputs of its parts."""
         parts: dict[AdaptedLinear, dict[int, int]] = {}
         for place in self.by_name.values():
             for linear in place.linears:
                 parts.setdefault(linear, {})[place.column] = place.outputs
-        return sum(linear.nbytes(rank, list(outputs.values())) for linear, outputs in parts.items())
+        return ((linear, list(outputs.values())) for linear, outputs in parts.items())
+
+    def has_loose(self, slots: Iterable[int]) -> bool:
+        """Whether an adapter in one of these slots changes a product that has no table."""
+        return any(linear.table is None for slot in {*slots} for linear in self._in_slots.get(slot, ()))
 
     def put(self, slot: int, adapter: Adapter | None) -> None:
         """From now on rows of this slot have this adapter, or none."""
         for linear in self._in_slots.pop(slot, {}):
-            linear.put(slot, None)
+            if adapter is None or linear not in adapter:
+                linear.put(slot, None)
         if adapter is not None:
             self._in_slots[slot] = adapter
             for linear, what in adapter.items():
                 linear.put(slot, what)
 
 
-__all__ = ["NOBODY", "AdaptedLinear", "Adapter", "AdapterPlace", "AdapterPlaces", "AdapterRows", "rows_among"]
+__all__ = [
+    "NOBODY",
+    "AdaptedLinear",
+    "Adapter",
+    "AdapterPlace",
+    "AdapterPlaces",
+    "AdapterRows",
+    "RowGroups",
+    "TableSizes",
+    "rows_among",
+]

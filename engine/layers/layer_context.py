@@ -69,7 +69,9 @@ class LayerContext:
             return None
         if plain:
             return self.adapters.add(parts, inputs, invariant=self.invariant)
-        return self.adapters.add(parts, inputs, dtype=self.dtype, packed=self.packed, invariant=self.invariant)
+        return self.adapters.add(
+            parts, inputs, dtype=self.dtype, packed=self.packed, invariant=self.invariant, device=self.place
+        )
 
     def exact(self, part: str) -> "LayerContext":
         """Of a product in float32, by a weight that is never quantised while it is loaded: that of ``part``."""

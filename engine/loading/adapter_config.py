@@ -15,6 +15,8 @@ _NAME: Final = re.compile(r"\^?[\w.]+")
 """What a pattern of ranks or alphas may be: a module's name, or the end of one."""
 _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq")
 """Ways to begin training that change the model's own weights."""
+_MOST_ALPHA: Final = 1e6
+"""Larger ones leave the range of half precision with the first weight."""
 _TELLS_OUTPUTS: Final = 0, 19, 1
 """The first PEFT that does."""
 _MUST_BE_EMPTY: Final[Mapping[str, str]] = {
@@ -112,10 +114,10 @@ def _pattern(fields: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def _matching(values: Mapping[str, _T], module: str, otherwise: _T) -> _T:
-    for key, value in values.items():
-        if module == key.removeprefix("^") or (not key.startswith("^") and module.endswith(f".{key}")):
-            return value
-    return otherwise
+    """The first whose key is the module or an end of it."""
+    parts: list[str] = module.split(".")
+    ends = {f"^{module}", *(".".join(parts[first:]) for first in range(len(parts)))}
+    return next((value for key, value in values.items() if key in ends), otherwise)
 
 
 def _rank(name: str, value: object) -> int:
@@ -125,8 +127,8 @@ def _rank(name: str, value: object) -> int:
 
 
 def _alpha(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _wrong(f"{name} is {value!r}, expected a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST_ALPHA <= value <= _MOST_ALPHA:
+        raise _wrong(f"{name} is {value!r}, expected a number of at most {_MOST_ALPHA:,.0f}")
     return float(value)
 
 

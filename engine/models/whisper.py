@@ -292,7 +292,9 @@ class Whisper:
         """Of so many rows, of all windows alike, those whose window has an adapter."""
         if max(adapters, default=-1) < 0:
             return None
-        return AdapterRows.of(adapters, [count // len(adapters)] * len(adapters), self.context.device)
+        assert self.context.adapters is not None
+        lengths = [count // len(adapters)] * len(adapters)
+        return AdapterRows.of(adapters, lengths, self.context.device, self.context.adapters.slots)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Hidden states [tokens, hidden], before the last norm.

@@ -54,9 +54,9 @@ def _addition(
         raise not_adapted(pair.name)
     check_rank(pair.name, pair.rank, max_rank)
     experts = len(own) if len(own) > 1 else len(own[0].linears)
-    sizes = own[0].inputs, pair.rank
+    sizes, outputs = (own[0].stored_inputs, pair.rank), own[0].stored_outputs
     is_table = pair.name == _TABLE
-    for tensor, shape in ((pair.down, sizes[::-1] if is_table else sizes), (pair.up, (pair.rank, own[0].outputs))):
+    for tensor, shape in ((pair.down, sizes[::-1] if is_table else sizes), (pair.up, (pair.rank, outputs))):
         wanted = shape if experts == 1 else (*shape, experts)
         if tensor.shape != wanted:
             raise CheckpointError(f"{tensor.name} is {list(tensor.shape)}, expected {list(wanted)}")
@@ -67,11 +67,11 @@ def _addition(
             reader = TensorReader(Path("the adapter"), stream)
             down, up = reader.read(pair.down, torch.float32, 0, 0.0), reader.read(pair.up, torch.float32, heads, 0.0)
         if experts == 1:
-            return [[(down.T if is_table else down, up)]]
+            return [[own[0].own(down.T if is_table else down, up)]]
         each = list(zip(down.unbind(), up.unbind(), strict=True))
         return [[one] for one in each] if len(own) > 1 else [each]
 
-    return Addition(own, alpha / pair.rank if alpha else 1.0, read)
+    return Addition(pair.name, own, alpha / pair.rank if alpha else 1.0, read)
 
 
 def _places(name: str, spec: ModelSpec, places: AdapterPlaces) -> Sequence[AdapterPlace]:

@@ -61,10 +61,10 @@ def _addition(
 
     def read() -> list[list[Matrices]]:
         down, up = _read(files, pair.down), _read(files, pair.up)
-        ups = [up] if len(own) == 1 else up.split([place.outputs for place in own])
+        ups = [up] if len(own) == 1 else up.split([place.stored_outputs for place in own])
         return [_matrices(down, part, place) for part, place in zip(ups, own, strict=True)]
 
-    return Addition(own, config.scale_of(pair.module), read)
+    return Addition(pair.module, own, config.scale_of(pair.module), read)
 
 
 def _paired(tensors: Sequence[StoredTensor], config: AdapterConfig) -> list[_Pair]:
@@ -122,8 +122,8 @@ def _stored_name(module: str, places: AdapterPlaces) -> str | None:
 def _check(pair: _Pair, places: Sequence[AdapterPlace], config: AdapterConfig, max_rank: int) -> None:
     rank, place = config.rank_of(pair.module), places[0]
     check_rank(pair.module, rank, max_rank)
-    inputs, ranks = place.inputs, rank * len(place.linears)
-    outputs = sum(each.outputs for each in places)
+    inputs, ranks = place.stored_inputs, rank * len(place.linears)
+    outputs = sum(each.stored_outputs for each in places)
     if _is_turned(pair.down.shape, pair.up.shape, place):
         inputs, outputs = outputs, inputs
     elif len(place.linears) > 1 and inputs == outputs and not place.turned and config.turns_parameters:
@@ -143,7 +143,7 @@ def _check(pair: _Pair, places: Sequence[AdapterPlace], config: AdapterConfig, m
 def _is_turned(down: Sequence[int], up: Sequence[int], place: AdapterPlace) -> bool:
     """Whether A takes the outputs of all experts and B their inputs, as PEFT stored [experts, outputs, inputs] before
     0.19.1."""
-    sizes = place.outputs, place.inputs
+    sizes = place.outputs, place.stored_inputs
     return len(place.linears) > 1 and sizes[0] != sizes[1] and (tuple(down[1:]), *up[:1]) == ((sizes[0],), sizes[1])
 
 
@@ -152,7 +152,7 @@ def _matrices(down: torch.Tensor, up: torch.Tensor, place: AdapterPlace) -> list
     after rank."""
     experts = len(place.linears)
     if experts == 1:
-        return [(place.ordered(down), up)]
+        return [place.own(down, up)]
     downs, ups = down.view(experts, -1, down.shape[1]), up.view(len(up), -1, experts)
     pairs = [(downs[expert], ups[:, :, expert]) for expert in range(experts)]
     if _is_turned(down.shape, up.shape, place):

@@ -12,7 +12,7 @@ from ..layers.adapters import AdaptedLinear, Adapter, AdapterPlaces
 from ..loading.adapter_files import open_adapter
 from ..loading.errors import CheckpointError
 from ..loading.gguf_adapter import GGUFAdapterFile
-from .adapter_addition import Addition
+from .adapter_addition import Addition, check_once
 from .adapter_gguf import gguf_additions
 from .adapter_peft import peft_additions
 
@@ -30,6 +30,7 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
             additions = gguf_additions(files, places, max_rank)
         else:
             additions = peft_additions(files, places, max_rank)
+        check_once(additions)
         room = Room()
         found: dict[AdaptedLinear, LowRankSum] = {}
         for group in _by_product(additions):  # no more than a product, or all experts', is there twice
@@ -37,12 +38,19 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
             for addition in group:
                 for place, of_place in zip(addition.places, addition.read(), strict=True):
                     for linear, (down, up) in zip(place.linears, of_place, strict=True):
-                        part = LowRank(down.to(device), up.to(device), addition.scale, place.column)
-                        parts.setdefault(linear, []).append(part)
+                        _check_numbers(addition.module, (down, up), linear.dtype)
+                        parts.setdefault(linear, []).append(LowRank(down, up, addition.scale, place.column))
             for linear, added in parts.items():
                 before = found[linear].parts if linear in found else ()
-                found[linear] = linear.kept([*before, *added], room.take)
+                found[linear] = linear.kept([*before, *added], room.take, device)
         return found
+
+
+def _check_numbers(module: str, matrices: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
+    """Raises :class:`..loading.errors.CheckpointError` for what is no number, or none of ``dtype``."""
+    for which, matrix in zip("AB", matrices, strict=True):
+        if not bool(matrix.abs().amax() <= torch.finfo(dtype).max):  # of one that is no number neither
+            raise CheckpointError(f"lora_{which} of {module[:200]} has numbers that are none of {dtype}")
 
 
 def _by_product(additions: Sequence[Addition]) -> list[list[Addition]]:

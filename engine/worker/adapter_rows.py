@@ -1,16 +1,20 @@
 """Rows whose requests name an adapter."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
+from stentor.kernels.low_rank.rows import group_rows
 from stentor.protocols.ipc.steps import RowStep, StepPlan, StepResult
 
-from ..layers.adapters import AdapterRows
+from ..layers.adapters import NOBODY, AdapterRows, RowGroups
 from ..layers.forward_batch import ForwardBatch
 from .adapter_store import AdapterStore
 from .batch import Batch
+from .pinned import StepMemory
+from .prepare_inputs import StepNumbers
 from .routed_rows import JoinedExtras
 from .runner import Findings, MediaReader, RowExtras, no_media
 
@@ -39,8 +43,34 @@ class AdapterRowsOf:
         return False  # a step that is one call takes them from the table of rows
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
-        adapters = [self._adapters.get(row.slot, -1) for row in rows]
-        return replace(batch, adapter_rows=AdapterRows.of(adapters, [row.count for row in rows], self.store.device))
+        store, lengths = self.store, [row.count for row in rows]
+        found = AdapterRows.of(self.slots([row.slot for row in rows]), lengths, store.device, store.tables)
+        return replace(batch, adapter_rows=found)
+
+    def any_of(self, rows: Sequence[RowStep]) -> bool:
+        """Whether any of them has an adapter."""
+        return any(row.slot in self._adapters for row in rows)
+
+    def known(self, numbers: StepNumbers, memory: StepMemory) -> AdapterRows | None:
+        """What the host is to know of a step's rows: those of all adapters, where one changes a product that has no
+        table. None where none does."""
+        own = numbers.sections
+        adapters = self.slots(own["row_slots"].tolist())
+        if not self.store.has_loose(adapters):
+            return None
+        found = AdapterRows.of(adapters, np.diff(own["query_start"]).tolist(), torch.device("cpu"))
+        return None if found is None else replace(found, rows=memory.bring(found.rows.numpy()))
+
+    def alike(self, row: int, count: int, memory: StepMemory) -> AdapterRows | None:
+        """So many tokens, all of the row in this slot."""
+        if (slot := self._adapters.get(row, -1)) < 0:
+            return None
+        numbers = memory.bring(group_rows(np.full(count, slot), self.store.tables))
+        return replace(NOBODY, groups=RowGroups.of(numbers, count))
+
+    def slots(self, rows: Iterable[int]) -> list[int]:
+        """The slots of the adapters that the rows in these slots have; -1 of one that has none, or is nobody's."""
+        return [self._adapters.get(row, -1) for row in rows]
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
         return Findings()

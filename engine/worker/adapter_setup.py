@@ -8,7 +8,9 @@ from stentor.protocols.ipc.actors import MemoryLine
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPlan
 
-from ..layers.adapters import AdapterPlaces
+from ..layers.adapters import AdapterPlaces, TableSizes
+from .errors import SetupError
+from .memory import GIB
 
 
 def as_adapted(plans: Sequence[StepPlan]) -> list[StepPlan]:
@@ -21,14 +23,33 @@ def as_adapted(plans: Sequence[StepPlan]) -> list[StepPlan]:
     return [adapted(plan) for plan in plans]
 
 
+def places_for(config: WorkerConfig, *, on_device: bool) -> AdapterPlaces | None:
+    """Where a model may have adapters; None where none are served."""
+    if not config.enable_lora:
+        return None
+    return AdapterPlaces(TableSizes(config.max_loras, config.max_lora_rank) if on_device else None)
+
+
 def max_adapters(config: WorkerConfig) -> int:
     """That are in memory at a time, at most."""
     return max(config.max_loras, config.max_cpu_loras) if config.enable_lora else 0
 
 
 def adapter_bytes(config: WorkerConfig, places: AdapterPlaces | None) -> int:
-    """That they take then, at most."""
-    return 0 if places is None else max_adapters(config) * places.nbytes(config.max_lora_rank)
+    """That they take then, at most, where the model computes, besides tables: these are there from the beginning."""
+    return 0 if places is None else max_adapters(config) * places.loose_bytes(config.max_lora_rank)
+
+
+def check_room(config: WorkerConfig, places: AdapterPlaces, weights: int, free: int, where: str) -> None:
+    """Raises :class:`.errors.SetupError` where ``weights``, which are not there yet, fit into what is ``free`` and
+    adapters beside them do not; bytes."""
+    taken = places.table_bytes + adapter_bytes(config, places)
+    if weights <= free < weights + taken:
+        raise SetupError(
+            f"{max_adapters(config)} adapters of rank {config.max_lora_rank} may take {taken / GIB:.2f} GiB, and of "
+            f"{free / GIB:.2f} GiB that {where} has free weights take {weights / GIB:.2f} GiB: lower --max-lora-rank, "
+            "--max-cpu-loras or --max-loras"
+        )
 
 
 def adapter_lines(config: WorkerConfig, places: AdapterPlaces | None) -> list[MemoryLine]:
@@ -36,4 +57,8 @@ def adapter_lines(config: WorkerConfig, places: AdapterPlaces | None) -> list[Me
     if places is None:
         return []
     most, rank = max_adapters(config), config.max_lora_rank
-    return [MemoryLine("adapters", adapter_bytes(config, places), f"up to {most} of rank {rank}, as they are loaded")]
+    taken, what = adapter_bytes(config, places), f"up to {most} of rank {rank}, as they are loaded"
+    if places.tables is not None:
+        on_host = most * (places.nbytes(rank) - places.loose_bytes(rank)) / GIB
+        what = f"{config.max_loras} of rank {rank}; up to {most} take {on_host:.2f} GiB of the host, as they are loaded"
+    return [MemoryLine("adapters", places.table_bytes + taken, what)]

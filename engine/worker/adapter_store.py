@@ -3,7 +3,8 @@
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import torch
 
@@ -16,6 +17,9 @@ from ..processes.exception_groups import one_line
 from .adapter_reader import read_adapter
 
 logger = logging.getLogger(__name__)
+
+_MOST_TOLD: Final = 500
+"""Characters of what is wrong with an adapter: names and numbers in it are as long as its files have them."""
 
 
 class AdapterStore:
@@ -34,6 +38,15 @@ class AdapterStore:
         self._thread: threading.Thread | None = None
         self.reading = 0
         """How many are being read, or wait for that."""
+
+    @property
+    def tables(self) -> int:
+        """How many slots each table on a device has; 0 without any."""
+        return self._places.slots
+
+    def has_loose(self, slots: Iterable[int]) -> bool:
+        """Whether an adapter in one of these slots changes a product that has no table."""
+        return self._places.has_loose(slots)
 
     @property
     def numbers(self) -> list[int]:
@@ -59,7 +72,7 @@ class AdapterStore:
             seconds = 0.0
             self.reading -= 1
             if isinstance(result, CheckpointError):
-                found.append(AdapterLoaded(adapter.number, one_line(result), isinstance(result, AdapterMissing)))
+                found.append(AdapterLoaded(adapter.number, _told(result), isinstance(result, AdapterMissing)))
             else:
                 self._adapters[adapter.number] = result
                 found.append(AdapterLoaded(adapter.number))
@@ -78,6 +91,8 @@ class AdapterStore:
             self._put(slot, number)
 
     def _put(self, slot: int, number: int) -> None:
+        while number >= 0 and number not in self._adapters and self.reading:
+            self.take(None)  # where workers split a model the first has said that it is there, and this one reads yet
         self._places.put(slot, None if number < 0 else self._adapters[number])
         if number < 0:
             self._slots.pop(slot, None)
@@ -94,3 +109,8 @@ class AdapterStore:
             except Exception as error:
                 logger.exception("the adapter %r could not be read", adapter.name)
                 self._read.put((adapter, CheckpointError(f"it could not be read: {type(error).__name__}")))
+
+
+def _told(error: CheckpointError) -> str:
+    line = one_line(error)
+    return line if len(line) <= _MOST_TOLD else f"{line[:_MOST_TOLD]}…"

@@ -17,8 +17,10 @@ import torch
 from stentor.kernels import sampling
 from stentor.protocols.ipc.steps import Masks, RowFault, StepPlan, StepResult
 
+from ..layers.adapters import NOBODY, AdapterRows
 from ..layers.forward_batch import LayerCache, MediaBatch
 from ..models.decoder import Decoder
+from .adapter_rows import AdapterRowsOf
 from .caches import BlockCopier
 from .device import Device, Mark
 from .device_sampler import DeviceSampler, NewSamplingParams
@@ -61,7 +63,12 @@ class LogprobReader:
         return values, ranks, best, best_values
 
     def read_prompts(
-        self, parts: Sequence[PromptWork], hidden: torch.Tensor, targets: torch.Tensor, memory: StepMemory
+        self,
+        parts: Sequence[PromptWork],
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+        memory: StepMemory,
+        adapters: AdapterRowsOf | None = None,
     ) -> list[PromptPart]:
         """Queues all of ``parts``; ``hidden`` [tokens, hidden] is of the step, ``targets`` their tokens end to end."""
         found = []
@@ -69,7 +76,8 @@ class LogprobReader:
         for part in parts:
             pieces = []
             for first, tokens in part.pieces():
-                logits = self._model.logits(hidden[first : first + len(tokens)])
+                own = None if adapters is None else adapters.alike(part.slot, len(tokens), memory)
+                logits = self._model.logits(hidden[first : first + len(tokens)], adapters=own)
                 pieces.append(self.read(logits, targets[at : at + len(tokens)], part.top, memory))
                 at += len(tokens)
             found.append(PromptPart(part.slot, part.start, part.tokens, part.top, pieces))
@@ -139,14 +147,16 @@ class AsyncCompute:
         clock: Callable[[], float] = time.monotonic,
         states: RowStates | None = None,
         media: MediaRows | None = None,
+        adapters: AdapterRowsOf | None = None,
     ) -> None:
         """``graph_sizes``: the steps that :meth:`advance` captures, in this order, none of more decode rows than
-        ``slots``. ``states`` of the rows, where the model keeps any, and their ``media``: the runner's too, which
-        enters and releases them."""
+        ``slots``. ``states`` of the rows, where the model keeps any, ``media`` and ``adapters``: the runner's too,
+        which enters and releases them."""
         self._device = device
         self._slots = slots
         self._states = states
         self._media = media
+        self._adapters = adapters
         self._copier = BlockCopier(caches)
         self._groups = groups = 1 + max(cache.group for cache in caches)
         self.rows = RowTable(slots, max_model_len, block_size, groups)
@@ -224,10 +234,12 @@ class AsyncCompute:
         media, memory = None, self._pinned.step()
         if self._media is not None and self._media.concerns(plan.rows):
             numbers, media = _with_media(numbers, plan, self._media, memory)
-        graph = None if parts or media else self._graph_for(numbers)
+        adapters = self._adapters if self._adapters is not None and self._adapters.any_of(plan.rows) else None
+        known = None if adapters is None else adapters.known(numbers, memory)
+        graph = None if parts or media or known else self._graph_for(numbers, adapted=adapters is not None)
         staged = None if graph is None else self._staged_for(graph.size, numbers, changed, top_logprobs)
         if staged is None:
-            graph, staged = None, stage(numbers, changed, top_logprobs, self._states)
+            graph, staged = None, stage(numbers, changed, top_logprobs, self._states, adapters)
 
         inputs = self._staging.send(staged.shape, staged.sections, memory)
         if staged.shape.entering or staged.shape.sampling_data:
@@ -241,9 +253,9 @@ class AsyncCompute:
             graph.forward.replay()
             raw = self._raw_logits(inputs)
         else:
-            hidden = self._forward(staged, inputs, media)
+            hidden = self._forward(staged, inputs, media, known or NOBODY)
             raw = self._raw_logits(inputs)
-            prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets, memory)
+            prompts = self._logprobs.read_prompts(parts, hidden, inputs.targets, memory, adapters)
         faults = [] if self._media is None else self._media.take_faults()
         return Launched(plan, began, staged, inputs, raw, graph, top_logprobs, prompts, memory, faults)
 
@@ -318,15 +330,16 @@ class AsyncCompute:
             begin = (group * (self._slots + 1) + slot) * columns + first
             yield from range(begin, begin + count // self._groups)
 
-    def _graph_for(self, numbers: StepNumbers) -> StepGraph | None:
+    def _graph_for(self, numbers: StepNumbers, *, adapted: bool) -> StepGraph | None:
         shape, decodes = numbers.shape, numbers.decode_rows
-        return self._graphs.graph_for(decodes, shape.rows - decodes, shape.tokens - decodes)
+        return self._graphs.graph_for(decodes, shape.rows - decodes, shape.tokens - decodes, adapted=adapted)
 
     def _staged_for(
         self, size: GraphSize, numbers: StepNumbers, changed: Mapping[str, Numbers], top_logprobs: list[int | None]
     ) -> StagedStep | None:
         """The step filled up to the size of a graph; None where it brings more than fits where graphs read."""
-        staged = stage(self._padded(numbers, size), changed, top_logprobs, self._states)
+        adapters = self._adapters if size.adapted else None
+        staged = stage(self._padded(numbers, size), changed, top_logprobs, self._states, adapters)
         return staged if self._staging.fits(staged.shape) else None
 
     def _padded(self, numbers: StepNumbers, size: GraphSize) -> StepNumbers:
@@ -341,7 +354,9 @@ class AsyncCompute:
 
     # ---- on the device
 
-    def _forward(self, staged: StagedStep, inputs: Inputs, media: MediaBatch | None) -> torch.Tensor:
+    def _forward(
+        self, staged: StagedStep, inputs: Inputs, media: MediaBatch | None, adapters: AdapterRows
+    ) -> torch.Tensor:
         """Hidden states; logits are left in their buffer."""
         hidden = self._step.forward(
             inputs,
@@ -350,9 +365,10 @@ class AsyncCompute:
             max_query_len=staged.numbers.max_query_len,
             max_seq_len=staged.numbers.max_seq_len,
             media=media,
+            adapters=adapters,
         )
         if staged.shape.draws:
-            self._step.logits(hidden.index_select(0, inputs.logits_indices))
+            self._step.logits(hidden.index_select(0, inputs.logits_indices), inputs, staged.shape)
         return hidden
 
     def _raw_logits(self, inputs: Inputs) -> torch.Tensor | None:
@@ -364,18 +380,21 @@ class AsyncCompute:
     def _largest(self, rows: int, tokens: int) -> Shape:
         """Of a step with block tables that grow in every row."""
         updates, states = rows * self._groups, 0 if self._states is None else rows
-        return Shape(rows, tokens, rows, updates, rows, groups=self._groups, state_rows=states)
+        slots = 0 if self._adapters is None else self._adapters.store.tables
+        return Shape(rows, tokens, rows, updates, rows, groups=self._groups, state_rows=states, adapter_slots=slots)
 
     def _graph_bodies(self, size: GraphSize) -> tuple[Body, Body]:
         states = 0 if self._states is None else size.rows
-        shape = Shape(size.rows, size.tokens, size.draws, groups=self._groups, state_rows=states)
+        slots = self._adapters.store.tables if self._adapters is not None and size.adapted else 0
+        shape = Shape(size.rows, size.tokens, size.draws, groups=self._groups, state_rows=states, adapter_slots=slots)
         inputs = self._staging.fixed_inputs(shape)
         return lambda: self._step.whole(inputs, shape, size), lambda: self._step.draw(inputs, size.draws)
 
     @torch.inference_mode()
     def warm(self, size: GraphSize) -> None:
         """Queues a step of nobody of this size, as its graph will run, with contexts of any length."""
-        staged = stage(self._padded(no_rows(), size), no_changes(), [], self._states)
+        adapters = self._adapters if size.adapted else None
+        staged = stage(self._padded(no_rows(), size), no_changes(), [], self._states, adapters)
         self._staging.send(staged.shape, staged.sections, self._pinned.step())
         for body in self._graph_bodies(size):
             body()

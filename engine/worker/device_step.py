@@ -4,12 +4,13 @@ Nothing here waits for the device or looks at what its tensors hold, so all of i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from stentor.kernels import AttentionBatch
 
+from ..layers.adapters import NOBODY, AdapterRows, RowGroups
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch
 from ..models.decoder import Decoder
 from .device_sampler import DeviceSampler
@@ -84,8 +85,10 @@ class DeviceStep:
         max_query_len: int,
         max_seq_len: int,
         media: MediaBatch | None = None,
+        adapters: AdapterRows = NOBODY,
     ) -> torch.Tensor:
-        """Hidden states [tokens, hidden]; writes K and V, and recurrent states. ``media`` stand in place of tokens."""
+        """Hidden states [tokens, hidden]; writes K and V, and recurrent states. ``media`` stand in place of tokens;
+        ``adapters`` are those that the host is to know of, to compute what has no table."""
         buffers = self._buffers
         tables = [each.narrow(0, 0, shape.rows) for each in buffers.batch_tables]
         for known, own in zip(buffers.tables, tables, strict=True):
@@ -110,13 +113,19 @@ class DeviceStep:
         states = None
         if self._states is not None:
             states = self._states.batch(inputs.query_start, inputs.state_reads, inputs.state_writes, max_query_len)
+        rows = None
+        if shape.adapter_slots:
+            rows = replace(adapters, groups=RowGroups.of(inputs.adapter_tokens, shape.tokens))
         return self._model.forward(
-            ForwardBatch(tokens, inputs.positions, self._caches, paged, states=states, media=media)
+            ForwardBatch(tokens, inputs.positions, self._caches, paged, states=states, media=media, adapter_rows=rows)
         )
 
-    def logits(self, hidden: torch.Tensor) -> None:
+    def logits(self, hidden: torch.Tensor, inputs: Inputs, shape: Shape) -> None:
         """Of the rows that draw, hidden states [draws, hidden]."""
-        self._model.logits(hidden, out=self._buffers.logits.narrow(0, 0, hidden.shape[0]))
+        rows = None
+        if shape.adapter_slots:
+            rows = replace(NOBODY, groups=RowGroups.of(inputs.adapter_draws, shape.draws))
+        self._model.logits(hidden, out=self._buffers.logits.narrow(0, 0, hidden.shape[0]), adapters=rows)
 
     def draw(self, inputs: Inputs, draws: int) -> None:
         """One token for each row that draws; the row takes it as its last."""
@@ -138,4 +147,5 @@ class DeviceStep:
             max_query_len=max(1, size.prompt_tokens),
             max_seq_len=self._max_seq_len,
         )
-        self.logits(hidden.index_select(0, inputs.logits_indices) if size.prompt_tokens else hidden)
+        drawn = hidden.index_select(0, inputs.logits_indices) if size.prompt_tokens else hidden
+        self.logits(drawn, inputs, shape)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from stentor.protocols.ipc.actors import Failed
+from stentor.protocols.ipc.adapters import AdapterLoaded
 from stentor.protocols.ipc.steps import Masks, StepPlan
 
 from ..channel import PeerDied
@@ -100,6 +101,9 @@ class Executor(Protocol):
 
     def mask(self, masks: Masks) -> None: ...
 
+    def tell(self, loaded: AdapterLoaded) -> None:
+        """Sends word of an adapter: there is one writer."""
+
     def rest(self) -> float | None:
         """Work for when no message waits. Returns seconds until there may be more of it; None: after a message."""
 
@@ -162,6 +166,9 @@ class SyncExecutor:
         self._idle_from = time.monotonic()
         self._send(result)
 
+    def tell(self, loaded: AdapterLoaded) -> None:
+        self._send(loaded)
+
     def _fail(self, failure: Failed) -> None:
         self.failed = True
         self._send(failure)
@@ -204,7 +211,7 @@ class AsyncExecutor:
         """The end of its forward."""
         self._lent = False
         """Whether others may have the device until its masks come."""
-        self._queue: queue.SimpleQueue[tuple[Pending, Names] | Failed | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Pending, Names] | AdapterLoaded | Failed | None] = queue.SimpleQueue()
         self._capturing = threading.Lock()
         self._capture_failed: Failed | None = None
         """What is told in place of whatever a step fails with that was on its way meanwhile."""
@@ -247,6 +254,9 @@ class AsyncExecutor:
             self._queue.put((self._runner.draw(held.forwarded, masks), held.names))
         except Exception as error:
             self._fail(step_failure(held.plan, held.names, error))
+
+    def tell(self, loaded: AdapterLoaded) -> None:
+        self._queue.put(loaded)
 
     def rest(self) -> float | None:
         if self._held is not None:
@@ -309,6 +319,9 @@ class AsyncExecutor:
                 if isinstance(item, Failed):
                     self._send(item)
                     return
+                if isinstance(item, AdapterLoaded):
+                    self._send(item)
+                    continue
                 pending, names = item
                 try:
                     result = self._runner.finish(pending)

@@ -225,7 +225,7 @@ class Text:
 
     def runs_ahead(self, config: WorkerConfig) -> bool:
         """Whether a device computes it a step ahead of what the host has read."""
-        return not (config.return_routed_experts or config.enable_lora)
+        return not config.return_routed_experts
 
     def make(self, context: LayerContext, longest: int) -> TextModel:
         return Decoder(self.spec, context, max_model_len=longest)
@@ -261,10 +261,14 @@ class Text:
             parts.append(states)
         if config.return_routed_experts:
             parts.append(RoutedRows(expert_shape(self.spec)))
-        if model.context.adapters is not None:
-            store = AdapterStore(model.context.adapters, config.max_lora_rank, model.context.device)
-            parts.append(AdapterRowsOf(store))
+        if (adapters := self.adapter_rows(config, model)) is not None:
+            parts.append(adapters)
         return JoinedExtras(parts) if len(parts) > 1 else next(iter(parts), None)
+
+    def adapter_rows(self, config: WorkerConfig, model: TextModel) -> AdapterRowsOf | None:
+        """None where no adapters are served."""
+        places, device = model.context.adapters, model.context.device
+        return None if places is None else AdapterRowsOf(AdapterStore(places, config.max_lora_rank, device))
 
     def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
         """What takes media in prompts; None where it takes none."""

@@ -5,7 +5,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from stentor.protocols.ipc.config import WorkerConfig
@@ -44,6 +44,8 @@ class GraphSize:
     """Rows of one token each."""
     prompt_tokens: int = 0
     """Of all prompts together; 0: the graph is of decode rows alone."""
+    adapted: bool = False
+    """Whether rows may have adapters; without, steps need not look for any."""
 
     @property
     def prompts(self) -> int:
@@ -68,7 +70,7 @@ class GraphSize:
 
     def __str__(self) -> str:
         beside = f" and {self.prompt_tokens} tokens of prompts" if self.prompt_tokens else ""
-        return f"{self.decodes} decoding rows{beside}"
+        return f"{self.decodes} decoding rows{beside}{' with adapters' if self.adapted else ''}"
 
 
 def default_sizes(max_rows: int) -> list[int]:
@@ -115,13 +117,15 @@ def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
         *(GraphSize(rows) for rows in reversed(decodes)),
         *sorted(mixed, key=lambda size: (size.decodes, -size.prompt_tokens)),
     ]
-    largest = max(ordered, key=lambda size: (size.tokens, size.rows))
+    if config.enable_lora:
+        ordered = [replace(size, adapted=adapted) for size in ordered for adapted in (True, False)]
+    largest = max(ordered, key=lambda size: (size.tokens, size.rows, size.adapted))
     return [largest, *(size for size in ordered if size != largest)]
 
 
 def within_rows(sizes: Iterable[GraphSize], rows: int) -> list[GraphSize]:
     """The same in their order, where no more than so many rows can run."""
-    return list(dict.fromkeys(GraphSize(min(size.decodes, rows), size.prompt_tokens) for size in sizes))
+    return list(dict.fromkeys(replace(size, decodes=min(size.decodes, rows)) for size in sizes))
 
 
 class StallBudget:
@@ -192,15 +196,16 @@ class StepGraphs:
         self._captured: dict[GraphSize, StepGraph] = {}
         ascending = sorted(sizes, key=lambda size: (size.tokens, size.rows))
         self._holding = {
-            mixed: [
+            (mixed, adapted): [
                 (size.decodes, size.prompts, size.prompt_tokens, size)
                 for size in ascending
-                if (size.prompt_tokens > 0) == mixed
+                if (size.prompt_tokens > 0) == mixed and size.adapted == adapted
             ]
             for mixed in (False, True)
+            for adapted in (False, True)
         }
-        """Sizes of decode rows alone and those with prompts, from few tokens to many, with what each holds: every step
-        looks here."""
+        """Sizes of decode rows alone and those with prompts, without adapters and with, from few tokens to many, with
+        what each holds: every step looks here."""
         self._seconds = 0.0
 
     @property
@@ -213,11 +218,13 @@ class StepGraphs:
         """Whether no size waits to be captured."""
         return not self._waiting
 
-    def graph_for(self, decodes: int, prompts: int = 0, prompt_tokens: int = 0) -> StepGraph | None:
+    def graph_for(
+        self, decodes: int, prompts: int = 0, prompt_tokens: int = 0, *, adapted: bool = False
+    ) -> StepGraph | None:
         """The one with the least padding for a step of so many rows that decode, and of prompts; None where none holds
         it, or where padding would take longer than what a graph saves. Decode steps take those of decode rows alone."""
         missed = False
-        for most_decodes, most_prompts, most_tokens, size in self._holding[prompt_tokens > 0]:
+        for most_decodes, most_prompts, most_tokens, size in self._holding[prompt_tokens > 0, adapted]:
             if most_decodes < decodes or most_tokens < prompt_tokens or most_prompts < prompts:
                 continue
             tokens = most_decodes + most_tokens

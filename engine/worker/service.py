@@ -7,7 +7,7 @@ from functools import partial
 from typing import assert_never
 
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker
-from stentor.protocols.ipc.adapters import DropAdapter, LoadAdapter
+from stentor.protocols.ipc.adapters import AdapterLoaded, DropAdapter, LoadAdapter
 from stentor.protocols.ipc.codec import decode_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig, process_name
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -68,9 +68,9 @@ class Worker:
             seconds = None if self._steps is None else self._steps.rest()
             if self._steps is not None and self._steps.failed:
                 return 1
-            if self._adapters is not None and self._adapters.reading:
+            if self._steps is not None and self._adapters is not None and self._adapters.reading:
                 for loaded in self._adapters.take():
-                    self._send(loaded)
+                    self._steps.tell(loaded)
                 if self._adapters.reading:
                     seconds = _READ_SECONDS if seconds is None else min(seconds, _READ_SECONDS)
             for frame in self._engine.receive_blocking(seconds):
@@ -147,9 +147,9 @@ class Worker:
         return not self._steps.failed
 
     def _send(self, message: object) -> None:
+        if isinstance(message, StepResult | AdapterLoaded) and not self._sends_results:
+            return
         if isinstance(message, StepResult):
-            if not self._sends_results:
-                return
             for frame in result_frames(message):
                 self._engine.send_blocking(frame)
             return

@@ -16,7 +16,6 @@ from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPlan
 
-from ..layers.adapters import AdapterPlaces
 from ..layers.forward_batch import LayerCache
 from ..layers.rank_group import RankGroup
 from ..loading.checkpoint import Checkpoint, open_checkpoint
@@ -31,7 +30,7 @@ from ..model_config.whisper_config import WhisperConfig
 from ..models.pooling_model import PoolingModel
 from ..sharing.lease import Member
 from .adapter_rows import store_of
-from .adapter_setup import adapter_bytes
+from .adapter_setup import adapter_bytes, check_room, places_for
 from .async_compute import AsyncCompute, AsyncRunner
 from .audio_families import StreamedTranscription, Transcription
 from .cached_weights import open_cached
@@ -51,7 +50,7 @@ from .families import (
 )
 from .limits import limits_of, with_limits
 from .media_family import TextWithMedia, sees
-from .memory import GIB, default_kv_bytes, resident_bytes
+from .memory import GIB, available_memory, default_kv_bytes, resident_bytes
 from .pooling_family import PoolingFamily
 from .prefault import Prefault
 from .runner import ModelRunner
@@ -207,16 +206,21 @@ def set_up_family(
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at, family.groups)
     packed = packs and dtype in PLAIN
     ranks = None if meeting_fd is None else _joined(config, meeting_fd, at, progress)
-    context = replace(layer_context(checkpoint, config, at, dtype), packed=packed, ranks=ranks)
+    adapters = places_for(config, on_device=device is not None)
+    context = replace(layer_context(checkpoint, config, at, dtype, adapters), packed=packed, ranks=ranks)
 
     @cache
     def shapes() -> Any:
-        places = None if context.adapters is None else AdapterPlaces()
+        places = places_for(config, on_device=device is not None)
         return family.make(replace(context, shapes_only=True, adapters=places), 1)
 
     kept = open_cached(checkpoint, config, context, weights_fd, lambda: _bytes_of(shapes()), family.beside)
     found = None if kept is None else kept.found
     settled = None if found is None else Settled(found.num_blocks, found.max_model_len, found.num_states)
+    if adapters is not None and settled is None:
+        free = available_memory() // config.tensor_parallel_size if device is None else device.memory().free
+        name = "this host" if device is None else device.name
+        check_room(config, shapes().context.adapters, _bytes_of(shapes()), free, name)
     sizes = None
     if device is None:
         budget = config.kv_cache_memory or 0
@@ -283,9 +287,7 @@ def set_up_family(
 def _check_adaptable(config: WorkerConfig, family: Family) -> None:
     """Raises :class:`SetupError` where no adapters can be served."""
     why = ""
-    if config.tensor_parallel_size > 1:
-        why = "adapters are not split over workers; leave --tensor-parallel-size out"
-    elif isinstance(family, PoolingFamily):
+    if isinstance(family, PoolingFamily):
         if isinstance(family.spec.backbone, TransformersEncoder):
             why = f"{_NOT_OURS}; leave it out"
         elif family.spec.adapters:

@@ -1,16 +1,19 @@
 """A text model on an accelerator, a step ahead: what a step needs is measured, and the KV cache takes the rest."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine
 from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.steps import StepPlan
 
 from ..layers.forward_batch import LayerCache
 from ..model_config.model_spec import ModelSpec
 from ..models.decoder import Decoder
+from .adapter_setup import adapter_bytes, adapter_lines, as_adapted
 from .async_compute import AsyncCompute, AsyncRunner
 from .caches import PageGroup, allocate_caches, cache_tensors, kv_block_bytes, of_groups, page_groups
 from .device import Device
@@ -42,9 +45,10 @@ def run_ahead(
     media = family.media_rows(config, model)
     profile = _profile(config, family, device, model, wanted, graphs, cache_dtype, pages, media, progress)
     budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share)
-    for_media = family.media_bytes(budget, wanted, profile.total)
+    places = model.context.adapters
+    beside = family.media_bytes(budget, wanted, profile.total) + adapter_bytes(config, places)
     state_bytes = StateDTypes.of(config, dtype).nbytes(spec)
-    sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, state_bytes, for_media)
+    sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, state_bytes, beside)
     sizes = agreed(sizes, model.context.ranks)
     config = with_rows(config, sizes.num_states)
     graphs = within_rows(graphs, config.max_num_seqs)
@@ -56,7 +60,10 @@ def run_ahead(
         *family.state_memory(config, model, sizes),
         MemoryLine("KV cache", sum(tensor.nbytes for tensor in cache_tensors(caches)), blocks),
         *family.media_memory(sizes),
+        *adapter_lines(config, places),
     ]
+    if places is not None:
+        profile = replace(profile, loaded=profile.loaded - places.table_bytes)
     memory = profile.lines(f"{dtype_name(dtype)} on {device.name}", kept, len(graphs))
     return runner, compute, sizes, memory
 
@@ -73,20 +80,20 @@ def size_cache(
     cache_dtype: torch.dtype,
     pages: tuple[PageGroup, ...] = (),
     state_bytes: int = 0,
-    for_media: int = 0,
+    beside: int = 0,
 ) -> Sizes:
     """What the scheduler may use; one more block is nobody's. ``state_bytes`` are those of a recurrent state,
-    ``for_media`` what media take of the device."""
+    ``beside`` what media and adapters take of the device."""
     block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype, pages)
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
-        if budget > (room := profile.kv_budget(1.0) - block_bytes - for_media):
+        if budget > (room := profile.kv_budget(1.0) - block_bytes - beside):
             raise SetupError(
                 f"--kv-cache-memory: {budget / GIB:.2f} GiB do not fit, weights and a step leave "
                 f"{max(room, 0) / GIB:.2f} GiB of the device: lower it, or leave it out"
             )
     else:
-        budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share) - for_media
+        budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share) - beside
     if budget < 0:
         raise SetupError(
             f"a step of this model needs {-budget / GIB:.2f} GiB more than --gpu-memory-fraction "
@@ -120,8 +127,12 @@ def _profile(
         least = Sizes(1, max_model_len, 0, pages, num_states=1)
         runner, compute = _runner(config, family, model, caches, device, least, graphs, media)
         progress("measuring memory", 0, 1)
-        plans = worst_steps(slots, tokens, max_model_len, vocab_size)
-        warm = partial(warm_up, runner, compute, slots, tokens, max_model_len, vocab_size, progress)
+        plans = _worst_steps(config, max_model_len, vocab_size)
+        warm = partial(
+            warm_up,
+            *(runner, compute, slots, tokens, max_model_len, vocab_size, progress),
+            adapted=config.enable_lora,
+        )
         profile = measure(device, runner, compute, plans, warm, slots, graphs)
     except torch.OutOfMemoryError as error:
         raise SetupError(
@@ -139,12 +150,17 @@ def _take_memory(
 ) -> None:
     """Runs the largest step first, as it was measured: what it leaves is cut up for smaller ones, and not enlarged."""
     try:
-        run_plans(runner, worst_steps(config.max_num_seqs, config.max_num_batched_tokens, max_model_len, vocab_size))
+        run_plans(runner, _worst_steps(config, max_model_len, vocab_size))
     except torch.OutOfMemoryError as error:
         raise SetupError(
             f"{device.name} has no room for a step beside the KV cache: lower --kv-cache-memory or "
             "--gpu-memory-fraction"
         ) from error
+
+
+def _worst_steps(config: WorkerConfig, max_model_len: int, vocab_size: int) -> list[StepPlan]:
+    plans = worst_steps(config.max_num_seqs, config.max_num_batched_tokens, max_model_len, vocab_size)
+    return as_adapted(plans) if config.enable_lora else plans
 
 
 def _allocate(
@@ -177,6 +193,7 @@ def _runner(
     media: MediaRows | None,
 ) -> tuple[AsyncRunner, AsyncCompute]:
     states = family.row_states(config, model.context, sizes)
+    adapters = family.adapter_rows(config, model)
     compute = AsyncCompute(
         model,
         caches,
@@ -189,6 +206,7 @@ def _runner(
         graph_stall=config.cuda_graph_stall,
         states=states,
         media=media,
+        adapters=adapters,
     )
-    extras: list[RowExtras] = [each for each in (media, states) if each is not None]
+    extras: list[RowExtras] = [each for each in (media, states, adapters) if each is not None]
     return ModelRunner(compute, JoinedExtras(extras) if extras else None), compute

@@ -169,7 +169,11 @@ def cache_note(checkpoint: Checkpoint, cache_dtype: torch.dtype) -> list[str]:
 
 
 def layer_context(
-    checkpoint: Checkpoint, config: WorkerConfig, device: torch.device, dtype: torch.dtype
+    checkpoint: Checkpoint,
+    config: WorkerConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    adapters: AdapterPlaces | None = None,
 ) -> LayerContext:
     """How this worker's tensors are made and multiplied; weights as the checkpoint has them, or quantised at load."""
     quantized, wanted = checkpoint.quantized, config.quantization
@@ -188,7 +192,7 @@ def layer_context(
         quantized,
         tells_experts=tells,
         moe_backend=config.moe_backend,
-        adapters=AdapterPlaces() if config.enable_lora else None,
+        adapters=adapters,
     )
 
 

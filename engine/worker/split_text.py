@@ -7,6 +7,7 @@ import torch
 
 from stentor.protocols.ipc.config import WorkerConfig
 
+from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
 from ..loading.gguf_types import GGMLType, row_bytes
@@ -45,6 +46,14 @@ class SplitText(Text):
                     f"{asked}: {name} is stored in blocks of {kind.elements} values ({kind.name}), which do not divide "
                     f"the {cut.ranges[0][1]} values of a row that each worker takes"
                 )
+
+    def make(self, context: LayerContext, longest: int) -> TextModel:
+        if context.adapters is None:
+            return super().make(context, longest)
+        context.adapters.cuts = self._cuts
+        model = super().make(context, longest)
+        context.adapters.spec = self.checkpoint.decoder
+        return model
 
     def fill(self, model: TextModel, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         raw = model.weights.raw

@@ -7,12 +7,16 @@ from typing import Final
 
 import numpy as np
 
+from stentor.kernels.low_rank.rows import group_rows
+
+from .adapter_rows import AdapterRowsOf
 from .device_sampler import NewSamplingParams
 from .prepare_inputs import StepNumbers
 from .row_states import RowStates
 from .staging import Numbers, Shape
 
 _NO_SLOTS: Final = np.zeros(0, dtype=np.int64)
+_NO_GROUPS: Final = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,10 @@ def stage(
     changed: Mapping[str, Numbers],
     top_logprobs: list[int | None],
     states: RowStates | None = None,
+    adapters: AdapterRowsOf | None = None,
 ) -> StagedStep:
     """``top_logprobs``: for each row of the plan that draws, how many alternatives it wants, None for no
-    log-probability. ``states`` of the rows, where they have any."""
+    log-probability. ``states`` and ``adapters`` of the rows, where they have any."""
     rows = numbers.sections["row_slots"]
     reads, writes = (_NO_SLOTS, _NO_SLOTS) if states is None else states.slots(rows)
     logprob_rows = [place for place, top in zip(numbers.places, top_logprobs, strict=True) if top is not None]
@@ -57,11 +62,13 @@ def stage(
         **changed,
         "state_reads": reads,
         "state_writes": writes,
+        **_grouped(numbers, adapters),
         "logprob_rows": np.array(logprob_rows, dtype=np.int64),
     }
     shape = dataclasses.replace(
         numbers.shape,
         state_rows=len(writes),
+        adapter_slots=0 if adapters is None else adapters.store.tables,
         updates=len(changed["update_at"]),
         logprob_rows=len(logprob_rows),
         targets=len(changed["targets"]),
@@ -69,3 +76,16 @@ def stage(
         sampling_data=len(changed["sampling_data"]),
     )
     return StagedStep(numbers, shape, sections)
+
+
+def _grouped(numbers: StepNumbers, adapters: AdapterRowsOf | None) -> dict[str, Numbers]:
+    """Tokens and draws by the slots of their rows' adapters."""
+    if adapters is None:
+        return dict.fromkeys(("adapter_tokens", "adapter_draws"), _NO_GROUPS)
+    own, count = numbers.sections, adapters.store.tables
+    of_rows = np.array(adapters.slots(own["row_slots"].tolist()), dtype=np.int64)
+    of_draws = np.array(adapters.slots(own["draw_slots"].tolist()), dtype=np.int64)
+    return {
+        "adapter_tokens": group_rows(np.repeat(of_rows, np.diff(own["query_start"])), count),
+        "adapter_draws": group_rows(of_draws, count),
+    }

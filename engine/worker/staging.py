@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stentor.kernels.low_rank.rows import grouped_size
 from stentor.kernels.sampling.tables import PARAMS
 
 from .device import Device, Mark
@@ -51,6 +52,8 @@ class Shape:
     """Of layers, with block tables of their own."""
     state_rows: int = 0
     """Rows with recurrent states: all or none."""
+    adapter_slots: int = 0
+    """Of tables of adapters; 0: no row has one."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class Inputs:
     """int64 [state_rows]: the slot with the row's recurrent state before the step; -1: it begins with none."""
     state_writes: torch.Tensor
     """int64 [state_rows]: the slot that gets its state after the step; -1 for padding."""
+    adapter_tokens: torch.Tensor
+    """int32: :class:`..layers.adapters.RowGroups` of the tokens, where rows have adapters."""
+    adapter_draws: torch.Tensor
+    """int32: those of the draws."""
     query_start: torch.Tensor
     """int32 [rows + 1]"""
     seq_lens: torch.Tensor
@@ -95,7 +102,7 @@ class Inputs:
 
 _STATES = ("state_reads", "state_writes")
 _INT64 = ("tokens", "positions", "kv_slots", "row_slots", "logits_indices", "draw_slots", *_STATES)
-_INT32 = ("query_start", "seq_lens")
+_INT32 = ("adapter_tokens", "adapter_draws", "query_start", "seq_lens")
 _TAIL64 = ("update_at", "logprob_rows", "targets", "sampling_slots", "sampling_params")
 _TAIL32 = ("update_to", "sampling_data")
 SECTIONS = (*_INT64, *_INT32, *_TAIL64, *_TAIL32)
@@ -117,6 +124,8 @@ def _layout(shape: Shape) -> tuple[Places, int]:
         **dict.fromkeys(("row_slots", "seq_lens"), shape.rows),
         **dict.fromkeys(("logits_indices", "draw_slots"), shape.draws),
         **dict.fromkeys(_STATES, shape.state_rows),
+        "adapter_tokens": grouped_size(shape.tokens, shape.adapter_slots) if shape.adapter_slots else 0,
+        "adapter_draws": grouped_size(shape.draws, shape.adapter_slots) if shape.adapter_slots else 0,
         **dict.fromkeys(("update_at", "update_to"), shape.updates),
         "query_start": shape.rows + 1,
         "logprob_rows": shape.logprob_rows,

@@ -6,10 +6,12 @@ are one, and on whether 16 divides them.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
+from .adapter_setup import as_adapted
 from .async_compute import AsyncCompute, AsyncRunner
 from .graphs import GraphSize
 from .setup_parts import ProgressCallback
@@ -37,17 +39,23 @@ def warm_up(
     max_model_len: int,
     vocab_size: int,
     progress: ProgressCallback,
+    *,
+    adapted: bool = False,
 ) -> None:
-    """Runs steps of up to so many rows and tokens on a runner without rows, and leaves it without.
+    """Runs steps of up to so many rows and tokens on a runner without rows, and leaves it without. ``adapted``: also
+    those of rows with adapters.
 
     The largest come first, so that smaller ones find memory that is reserved.
     """
     plans = list(_plans(slots, tokens, max_model_len, vocab_size))
-    sizes = counts(slots)[::-1]
+    sizes = [GraphSize(size) for size in counts(slots)[::-1]]
+    if adapted:
+        plans += as_adapted(plans)
+        sizes += [replace(size, adapted=True) for size in sizes]
     total = len(plans) + len(sizes)
     for number, size in enumerate(sizes):
         progress("preparing kernels", number, total)
-        compute.warm(GraphSize(size))
+        compute.warm(size)
     for number, plan in enumerate(plans, len(sizes)):
         progress("preparing kernels", number, total)
         runner.step(plan)

@@ -1,7 +1,7 @@
 """What adapters add to products: y[r] += scale · (x[r] Aᵀ) Bᵀ, with A and B of the row's own adapter."""
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from ..linear_packed.reference import dequantize
 from ..native import NativeFunction, library, threads, unavailable_reason
 from ..native.memory import empty_huge
 from ..variants import Choice, Variant, select_variant
+from .rows import AdapterRows, RowsStruct
 
 __all__ = [
     "AdapterRows",
@@ -47,61 +48,6 @@ class SlotsStruct(ctypes.Structure):
     """``Slots`` of low_rank.h."""
 
     _fields_ = (("adapters", _P), ("count", _I))
-
-
-class RowsStruct(ctypes.Structure):
-    """``Rows`` of low_rank.h."""
-
-    _fields_ = (("groups", _I), ("slots", _P), ("starts", _P), ("rows", _P))
-
-
-@dataclass(frozen=True)
-class AdapterRows:
-    """Rows of a batch that have adapters, sorted by these."""
-
-    adapters: tuple[int, ...]
-    """Their slots, ascending."""
-    rows: Tensor
-    """int64 [n]"""
-    starts: tuple[int, ...]
-    """The rows of adapter a are [starts[a], starts[a + 1]) of ``rows``."""
-    slots: Tensor
-    """``adapters``, int64 on the CPU."""
-    offsets: Tensor
-    """``starts``, the same."""
-
-    @classmethod
-    def of(cls, adapters: Sequence[int], lengths: Sequence[int], device: torch.device) -> "AdapterRows | None":
-        """``adapters``: of each sequence, below 0 for none; ``lengths``: how many rows each has, one sequence after
-        another. None where no sequence has one."""
-        present = sorted({adapter for adapter in adapters if adapter >= 0})
-        if not present:
-            return None
-        of_row = torch.repeat_interleave(torch.tensor(adapters), torch.tensor(lengths))
-        order = torch.argsort(of_row, stable=True)
-        counts = [int((of_row == adapter).sum()) for adapter in present]
-        starts = [0]
-        for count in counts:
-            starts.append(starts[-1] + count)
-        rows = order[len(of_row) - starts[-1] :].contiguous()
-        return cls(tuple(present), rows.to(device), tuple(starts), torch.tensor(present), torch.tensor(starts))
-
-    @classmethod
-    def none(cls) -> "AdapterRows":
-        """No row."""
-        nothing = torch.empty(0, dtype=torch.int64)
-        return cls((), nothing, (0,), nothing, torch.zeros(1, dtype=torch.int64))
-
-    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
-        """Each adapter, and its rows."""
-        for adapter, first, end in zip(self.adapters, self.starts, self.starts[1:], strict=False):
-            yield adapter, self.rows[first:end]
-
-    @property
-    def struct(self) -> RowsStruct:
-        """What the native code is given, of rows on the CPU; it does not keep the tensors alive."""
-        pointers = (each.data_ptr() for each in (self.slots, self.offsets, self.rows))
-        return RowsStruct(len(self.adapters), *pointers)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ _MODULES = (
     "linear_w4.tunables",
     "linear_gguf.tunables",
     "linear_coded.tunables",
+    "low_rank.tunables",
     "moe.tunables",
     "attention.decode_tunables",
     "attention.prefill_tunables",

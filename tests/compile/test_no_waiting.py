@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from stentor.engine.layers import experts, quantized
+from stentor.engine.layers.adapters import AdapterPlaces, TableSizes
 from stentor.engine.layers.coded import block_kind
 from stentor.engine.layers.forward_batch import MediaBatch
 from stentor.engine.layers.layer_context import LayerContext
@@ -65,13 +66,21 @@ class _Stage:
     """A model's device step, and its inputs, on the device that holds nothing."""
 
     def __init__(
-        self, spec: ModelSpec, format: Format | None = None, *, kv: torch.dtype = BF16, media_tokens: int = 0
+        self,
+        spec: ModelSpec,
+        format: Format | None = None,
+        *,
+        kv: torch.dtype = BF16,
+        media_tokens: int = 0,
+        adapter_slots: int = 0,
     ) -> None:
         stored = QuantizedCheckpoint("any", (QuantizationRule((PROJECTIONS,), format),)) if format else None
         if stored is not None and kv != BF16:
             stored = replace(stored, kv_cache_fp8=True)
         self.spec = spec
-        context = LayerContext(CUDA, BF16, False, stored, shapes_only=True)
+        self._adapter_slots = adapter_slots
+        places = AdapterPlaces(TableSizes(adapter_slots, rank=8)) if adapter_slots else None
+        context = LayerContext(CUDA, BF16, False, stored, shapes_only=True, adapters=places)
         self.model = Decoder(spec, context, LENGTH, media_tokens=media_tokens)
         caches = allocate_caches(spec.cache_groups, 64, BLOCK, META, kv)
         self.groups = 1 + max(cache.group for cache in caches)
@@ -91,7 +100,13 @@ class _Stage:
 
     def inputs(self, shape: Shape) -> tuple[Inputs, Shape]:
         rows = shape.rows if self.spec.states else 0
-        shape = replace(shape, groups=self.groups, updates=shape.updates * self.groups, state_rows=rows)
+        shape = replace(
+            shape,
+            groups=self.groups,
+            updates=shape.updates * self.groups,
+            state_rows=rows,
+            adapter_slots=self._adapter_slots,
+        )
         return view_inputs(torch.empty(staged_bytes(shape), dtype=torch.uint8, device=META), shape), shape
 
     def run(self, shape: Shape, decode_rows: int) -> None:
@@ -103,7 +118,7 @@ class _Stage:
             hidden = self.step.forward(
                 inputs, shape, decode_rows=decode_rows, max_query_len=longest, max_seq_len=LENGTH
             )
-            self.step.logits(hidden.index_select(0, inputs.logits_indices))
+            self.step.logits(hidden.index_select(0, inputs.logits_indices), inputs, shape)
             self.step.draw(inputs, shape.draws)
 
 
@@ -119,6 +134,18 @@ def test_no_architecture_waits_in_a_step(name: str, launched: list[str]) -> None
     for shape, decode_rows in (DECODE, MIXED, PROMPTS):
         stage.run(shape, decode_rows)
     assert len(launched) >= 3 * 3 * len(stage.spec.layers)  # its kernels ran, and not their plain forms
+
+
+ADAPTED = ("llama", "phi3", "gemma2", "gemma4-small", "gpt-oss", "qwen2-moe", "qwen3-next", "deepseek-v3")
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_no_step_waits_for_the_adapters_of_its_rows(name: str, launched: list[str]) -> None:
+    stage = _Stage(_spec(name), adapter_slots=5)
+    for shape, decode_rows in (DECODE, MIXED, PROMPTS):
+        stage.run(shape, decode_rows)
+    downs, ups = (launched.count(f"low_rank_{which}_kernel") for which in ("down", "up"))
+    assert downs == ups >= 3 * 2 * len(stage.spec.layers)
 
 
 FORMATS: dict[str, Format] = {

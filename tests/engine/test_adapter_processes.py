@@ -14,7 +14,7 @@ from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.engines import delivered, read_all
 from stentor.tests.engine.forked import client_of, worker_of
-from stentor.tests.engine.local import model_config
+from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity import tiny
 from stentor.tests.parity.tiny_adapters import save_adapter
 
@@ -84,3 +84,28 @@ async def test_each_row_goes_on_with_its_adapter_after_its_worker_and_its_engine
                         await anyio.sleep(0.001)
         assert read == expected
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.proof  # logits of two ranks: tests/parity/test_tensor_parallel.py
+async def test_two_workers_that_split_a_model_draw_with_each_adapter_what_one_draws(tmp_path: Path) -> None:
+    model = tiny.make("llama", tmp_path / "model", layers=2)
+    refs: list[AdapterRef | None] = [None]
+    for number in (1, 2):
+        save_adapter(model, tmp_path / str(number), number)
+        refs.append(AdapterRef(number, str(number), str(number), str(tmp_path)))
+    fields = {"max_num_seqs": 4, "batch_invariant": True, "threads": 1, "enable_lora": True, "max_loras": 2}
+    one = LocalEngine(model_config(tmp_path / "model", **fields))
+    params = SamplingParams(max_tokens=24, temperature=0.0)
+    asked = [one.submit(PROMPT, params, [0], adapter=adapter) for adapter in refs]
+    one.run()
+    client = client_of(EngineConfig(model_config(tmp_path / "model", tensor_parallel_size=2, **fields)))
+    with anyio.fail_after(240):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.run)
+            await client.wait_started()
+            for _ in range(2):
+                for adapter, rid in zip(refs, asked, strict=True):
+                    tokens, ends = await read_all(client.submit(PROMPT, params, [0], adapter=adapter))
+                    assert ends[0].reason == "length", ends
+                    assert tokens[0] == one.outcomes[rid, 0].tokens
+            tasks.cancel_scope.cancel()

@@ -1,5 +1,6 @@
 """Low-rank products of adapters: every row gets those of its own, whatever shares its batch."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from stentor.kernels.low_rank import (
     choose,
     packed_bytes,
 )
+from stentor.kernels.low_rank.rows import RowGroups, group_rows
 from stentor.kernels.native.memory import Room
 from stentor.kernels.variants import Variant
 from stentor.tests.kernels.helpers import assert_same_bits, thread_count
@@ -130,6 +132,17 @@ def test_packed_adapters_take_what_they_say_and_give_back_what_they_were_made_of
             assert torch.equal(again.down, part.down.float())
             assert torch.equal(again.up, part.up.float())
             assert (again.scale, again.column) == (part.scale, part.column)
+
+
+@pytest.mark.parametrize("slots", [[], [-1], [2, -1, 0, 2, -1]])
+def test_groups_lead_to_the_rows_of_each_slot_in_their_order(slots: list[int]) -> None:
+    groups = RowGroups.of(torch.from_numpy(group_rows(np.array(slots, dtype=np.int64), 4)), len(slots))
+    assert groups.slots.tolist() == slots
+    assert groups.count == 4
+    starts = groups.starts.tolist()
+    for slot in range(4):
+        own = groups.order[starts[slot] : starts[slot + 1]].tolist()
+        assert own == [row for row, held in enumerate(slots) if held == slot]
 
 
 def test_rows_are_sorted_by_adapter_and_keep_their_order_within_one() -> None:

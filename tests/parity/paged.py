@@ -13,6 +13,7 @@ from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.choose import Backend
 from stentor.engine.worker.adapter_rows import AdapterRowsOf
+from stentor.engine.worker.adapter_setup import places_for
 from stentor.engine.worker.adapter_store import AdapterStore
 from stentor.engine.worker.batch import build_batch
 from stentor.engine.worker.caches import allocate_caches
@@ -52,11 +53,12 @@ class PagedDecoder:
         ranks: RankGroup | None = None,
         moe_backend: MoEBackend = "auto",
         max_lora_rank: int = 0,
+        tables: bool = False,
     ) -> None:
         """``packed``: whether a pass is a program over packed weights, or a call an operation, as on a GPU; None: as
         a worker on this CPU settles it, but for kernels that were asked for by name. The cache is of ``dtype`` unless
         another is named. ``states`` is what recurrent states are kept in. With ``ranks`` it is a part of the model.
-        Above a ``max_lora_rank`` of 0 rows may have adapters."""
+        Above a ``max_lora_rank`` of 0 rows may have adapters, in ``tables`` as on a GPU."""
         config = WorkerConfig(
             model=str(path),
             batch_invariant=invariant,
@@ -67,13 +69,15 @@ class PagedDecoder:
             rank=0 if ranks is None else ranks.rank,
             moe_backend=moe_backend,
             enable_lora=max_lora_rank > 0,
+            max_lora_rank=max_lora_rank or 1,
         )
         family = open_family(config, "cpu")
         assert isinstance(family, Text)
         checkpoint, self.config = family.checkpoint, family.spec
         if packed is None:
             packed = family.packs and native.library() is not None and dtype in PLAIN and backend != "kernels"
-        place = layer_context(checkpoint, config, torch.device("cpu"), dtype)
+        adapters = places_for(config, on_device=tables)
+        place = layer_context(checkpoint, config, torch.device("cpu"), dtype, adapters)
         place = replace(place, backend=backend, packed=packed, ranks=ranks)
         self.model = family.make(place, max_model_len)
         family.fill(self.model, iterate_weights(checkpoint, place.dtype, raw=self.model.weights.raw))

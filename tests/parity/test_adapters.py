@@ -89,10 +89,14 @@ def check_beside_base(
     packed: bool | None = None,
     rank: int = 2,
     invariant: bool = True,
+    tables: bool = False,
 ) -> None:
     """A row with the adapter in ``folder/adapter`` gets the logits of merged weights, and one without the same bits as
     in a model without adapters."""
-    ours, plain = (PagedDecoder(folder, max_lora_rank=most, packed=packed, invariant=invariant) for most in (rank, 0))
+    ours, plain = (
+        PagedDecoder(folder, max_lora_rank=most, packed=packed, invariant=invariant, tables=tables)
+        for most in (rank, 0)
+    )
     ours.load(0, folder / "adapter")
     prompt = prompt_of(1, 32)
     for slot, adapter in enumerate((0, -1)):
@@ -170,6 +174,14 @@ def test_recurrent_latent_and_shared_mixers_are_added_to(name: str, invariant: b
     added = save_adapter(model, tmp_path / "adapter", targets=MIXERS[name], rank=2, size=0.15)
     assert {module.rpartition(".")[2] for module in added} == set(MIXERS[name])
     check_beside_base(model, tmp_path, added, invariant=invariant)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "phi3", "qwen3-next", "deepseek-v3"])
+def test_products_whose_adapters_lie_in_tables_are_added_to_as_well(name: str, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    targets = TARGETS.get(name) or MIXERS[name]
+    added = save_adapter(model, tmp_path / "adapter", targets=(*targets, "lm_head"), rank=2, size=0.2)
+    check_beside_base(model, tmp_path, added, packed=False, tables=True)
 
 
 @pytest.mark.parametrize("packed", [None, False], ids=["program", "called"])

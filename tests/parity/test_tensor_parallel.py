@@ -22,6 +22,7 @@ from stentor.tests.engine.tiny_whisper import write_whisper
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import LENGTH, assert_close, expected_logits, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
+from stentor.tests.parity.tiny_adapters import ALL, merged, save_adapter
 
 CPU = torch.device("cpu")
 ARCHITECTURES = {
@@ -104,6 +105,25 @@ def test_ranks_share_key_value_heads_where_there_are_fewer(tmp_path: Path) -> No
     for ours in found:
         assert_close(ours[0], expected_logits(model, prompt_of(1)))
         assert all(map(torch.equal, ours, found[0]))
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3"])
+def test_ranks_add_their_parts_of_an_adapter_to_what_they_have_of_the_weights(name: str, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    targets = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj") if name == "phi3" else ALL
+    added = save_adapter(model, tmp_path / "adapter", targets=(*targets, "lm_head"), rank=2)
+
+    def run(ranks: RankGroup) -> list[torch.Tensor]:
+        ours = PagedDecoder(tmp_path, packed=False, ranks=ranks, max_lora_rank=2)
+        ours.load(0, tmp_path / "adapter")
+        for slot, adapter in ((0, 0), (1, -1)):
+            ours.add(slot, prompt_of(1), adapter=adapter)
+        return ours.run((0, 0, LENGTH), (1, 0, LENGTH))
+
+    first, second = on_each_rank(2, run)
+    for number, theirs in enumerate((merged(model, added), model)):
+        assert_close(first[number], expected_logits(theirs, prompt_of(1)))
+        assert torch.equal(first[number], second[number])
 
 
 def write_q8_0(path: Path, inner: int) -> None:

@@ -162,7 +162,7 @@ def test_every_kind_of_step_has_run_before_the_worker_is_ready(folder: Path) -> 
 def test_the_peak_of_every_kind_of_step_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = _device(activations=200 * MIB)
 
-    def warm_up(*_: object) -> None:
+    def warm_up(*_: object, adapted: bool) -> None:
         device.activations = 300 * MIB
 
     monkeypatch.setattr(setup_device, "warm_up", warm_up)

@@ -12,7 +12,16 @@ from stentor.engine.worker.staging import SECTIONS, Inputs, Numbers, Shape, Stag
 from stentor.tests.engine.worker.fake_device import FakeDevice, OrderError
 
 SHAPE = Shape(
-    rows=3, tokens=7, draws=2, updates=4, logprob_rows=1, targets=5, entering=2, sampling_data=6, state_rows=3
+    rows=3,
+    tokens=7,
+    draws=2,
+    updates=4,
+    logprob_rows=1,
+    targets=5,
+    entering=2,
+    sampling_data=6,
+    state_rows=3,
+    adapter_slots=4,
 )
 
 
@@ -49,6 +58,8 @@ def test_every_section_arrives_as_it_was_sent() -> None:
         **dict.fromkeys(("row_slots", "seq_lens", "state_reads", "state_writes"), 3),
         **dict.fromkeys(("logits_indices", "draw_slots"), 2),
         **dict.fromkeys(("update_at", "update_to"), 4),
+        "adapter_tokens": 2 * 7 + 4 + 1,
+        "adapter_draws": 2 * 2 + 4 + 1,
         "query_start": 4,
         "logprob_rows": 1,
         "targets": 5,
