@@ -350,9 +350,10 @@ def _load(files: ModelFiles, name: str) -> Any:
         for part in kind.get_attributes():
             if part == "video_processor":
                 parts[part] = FrameProcessor(parts["image_processor"])
+            elif isinstance(source, GivenFiles):
+                parts[part] = _given_part(source, name, part)
             else:
-                read = _given_part if isinstance(source, GivenFiles) else _part
-                parts[part] = read(source, name, part)
+                parts[part] = _part(source, name, part)
         taken = inspect.signature(kind.__init__).parameters.keys() - parts.keys()
         return _unchecked(kind)(**parts, **{name: value for name, value in settings.items() if name in taken})
     except ProcessorError:

@@ -11,8 +11,8 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.mmproj_processor import given_files
 from stentor.server.media.model_processor import ModelProcessor
-from stentor.tests.server.media.pictures import picture
 from stentor.tests.parity.seeing import MAKERS
+from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE
 from stentor.tests.support.mmproj_files import TEXTS, write_mmproj, write_pair
 from stentor.tests.support.vision_models import CHATML, FAMILIES, PATCH, Maker, write_processor
