@@ -21,6 +21,8 @@ _PROJECTORS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "pixtral": ("", ("mm.1", "mm.2")),
     "mistral3": ("mm.input_norm", ("mm.patch_merger", "mm.1", "mm.2")),
     "internvl": ("mm.model.mlp.0", ("mm.model.mlp.1", "mm.model.mlp.3")),
+    "lfm2_vl": ("mm.input_norm", ("mm.1", "mm.2")),
+    "kimi_vl": ("mm.input_norm", ("mm.1", "mm.2")),
 }
 """What files call the norm and the products of a projector, by the model type."""
 _QWEN: Final = ("v.post_ln", ("mm.0", "mm.2"))

@@ -247,4 +247,6 @@ def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) ->
                     raise CheckpointError(f"Cannot load {file}: the tensor {SECOND_FRAME} is missing.")
                 second = reader.read(opened.tensors[SECOND_FRAME], dtype, 0, 0.0)
                 values = torch.stack((values, second), dim=2)  # [hidden, channels, frames, patch, patch]
+            if name == _PATCH and spec.source == "shaped":
+                values = values.permute(0, 2, 3, 1)  # processors leave the channels of each pixel beside each other
             yield part.name, values

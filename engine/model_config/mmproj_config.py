@@ -6,6 +6,7 @@ they leave unsaid is read off tensors, or is what all published models of the fa
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isqrt
 from typing import Final
 
 from .attention_spec import AttentionSpec
@@ -219,6 +220,29 @@ def _internvl(file: Projecting, text: TextFile) -> Values:
     return {"downsample_ratio": ratio, "vision_config": {**file.tower(), **own}}
 
 
+def _lfm2(file: Projecting, text: TextFile) -> Values:
+    """SigLIP 2 over patches of pictures of any shape."""
+    return {
+        "downsample_factor": file.vision.integer("projector.scale_factor", 2),
+        "projector_hidden_size": file.outputs("mm.1.weight"),
+        "projector_bias": "mm.1.bias" in file.shapes,
+        "projector_use_layernorm": "mm.input_norm.weight" in file.shapes,
+        "vision_config": {**file.tower(), "num_patches": file.outputs("v.position_embd.weight")},
+    }
+
+
+def _kimi_vl(file: Projecting, text: TextFile) -> Values:
+    side = isqrt(file.outputs("v.position_embd.weight"))
+    own = {"init_pos_emb_height": side, "init_pos_emb_width": side}
+    return {
+        "vision_config": {
+            **file.tower(),
+            **own,
+            "merge_kernel_size": file.vision.integer("projector.scale_factor", 2),
+        }
+    }
+
+
 @dataclass(frozen=True)
 class Projector:
     """What a type of projector implies."""
@@ -254,6 +278,8 @@ PROJECTORS: Final[Mapping[str, Projector]] = {
         others=("qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
     ),
     "internvl": Projector("internvl", _internvl, ("<IMG_CONTEXT>",)),
+    "lfm2": Projector("lfm2_vl", _lfm2, ("<image>",), ("lfm2",)),
+    "kimivl": Projector("kimi_vl", _kimi_vl, ("<|media_pad|>",), ("deepseek2",)),
 }
 """By the names that llama.cpp gives them."""
 _NAMED: Final = frozenset(each for projector in PROJECTORS.values() for each in projector.texts)

@@ -84,6 +84,21 @@ class PlacedMedia:
         return PlacedMedia(kept, self.tokens, self.held)
 
 
+def _check_texts(messages: Sequence[Message], sent: Sequence[Message], media: MediaText | None, where: str) -> None:
+    """Raises BadRequest for a text that holds what stands for media, which nobody could tell from theirs. ``sent``: the
+    messages before files in them became texts and pictures."""
+    for index, (message, before) in enumerate(zip(messages, sent, strict=True)):
+        content, own = message.get("content"), before.get("content")
+        parts = content if isinstance(content, list) else [{"text": content}]
+        in_place = isinstance(content, list) and isinstance(own, list) and len(own) == len(content)
+        for place, part in enumerate(parts):
+            text = part.get("text")
+            if media is None or not isinstance(text, str) or not (found := media.held_by(text)):
+                continue
+            field = f"{where}[{index}].content" + (f"[{place}]" if in_place else "")
+            raise refused(field, f"it holds `{found}`, which stands for media; leave it out of texts", "template_error")
+
+
 class ChatMedia:
     """What a model needs for what conversations hold besides text."""
 
@@ -128,6 +143,7 @@ class ChatMedia:
 
         Raises BadRequest, also where the engine has loaded the model's text part alone, and as :meth:`prepare`.
         """
+        sent = messages
         if has_files(messages):
             load = partial(self._loader.named, owner=current_owner.get())
             sees = bool(accepted.counts.get("image")) and not lacks_encoder(ready)
@@ -143,6 +159,7 @@ class ChatMedia:
             memory=memory,
             tokenizer=tokenizer,
         )
+        _check_texts(told, sent, made.text, where)
         return told, made
 
     async def prepare(

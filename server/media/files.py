@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from stentor.protocols.common.bounds import message_chars_at_most
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.openai.media_parts import FIELD, field_of
+from stentor.protocols.openai.media_parts import FIELD, MEDIA_PARTS, field_of
 
 from .documents import Page, kind_of, read_text
 from .parts import Media
@@ -52,7 +52,7 @@ async def read_files(
             parts: list[Any] = []
             for index, part in enumerate(message["content"]):
                 found = f"{where}[{place}].content[{index}]"
-                parts += await _read(part, found, load, read_pdf, sees) if _is_file(part) else [part]
+                parts += await _read(part, found, load, read_pdf, sees) if _is_file(part) else [_placed(part, found)]
             message = {**message, "content": parts}
         told.append(message)
     message_chars_at_most(told, most_chars, where)
@@ -66,6 +66,11 @@ def _parts(message: Message) -> list[Any]:
 
 def _is_file(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == "file"
+
+
+def _placed(part: Any, where: str) -> Any:
+    """Media under the place that they had before files became several parts."""
+    return {FIELD: where, **part} if isinstance(part, dict) and part.get("type") in MEDIA_PARTS else part
 
 
 async def _read(part: dict[str, Any], where: str, load: Load, read_pdf: ReadPdf, sees: bool) -> list[dict[str, Any]]:

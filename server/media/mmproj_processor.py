@@ -55,7 +55,7 @@ class _Processor:
 
     name: str
     images: str
-    """The name of its image processor."""
+    """The name of its image processor, of which the server may have its own."""
     settings: Values
     of_images: Values
     """Settings of that besides colours."""
@@ -129,6 +129,17 @@ def _internvl(facts: _Facts) -> _Processor:
     return _Processor("InternVLProcessor", "GotOcr2ImageProcessorPil", settings, tiles, names)
 
 
+def _lfm2_vl(facts: _Facts) -> _Processor:
+    sizes = {"encoder_patch_size": facts.patch, "downsample_factor": facts.described.integer("downsample_factor")}
+    return _Processor("Lfm2VlProcessor", "Lfm2VlImageProcessor", {}, sizes)
+
+
+def _kimi_vl(facts: _Facts) -> _Processor:
+    merge = facts.tower.integer("merge_kernel_size")
+    sizes = {"patch_size": facts.patch, "merge_kernel_size": [merge, merge]}
+    return _Processor("KimiVLProcessor", "KimiVLImageProcessor", {}, sizes)
+
+
 _QWEN3: Final = _qwen("Qwen3VLProcessor", _QWEN3_BOUNDS)
 _MAKERS: Final[Mapping[str, Callable[[_Facts], _Processor]]] = {
     "idefics3": _idefics3,
@@ -139,6 +150,8 @@ _MAKERS: Final[Mapping[str, Callable[[_Facts], _Processor]]] = {
     "qwen2_5_vl": _qwen("Qwen2_5_VLProcessor", _QWEN2_BOUNDS),
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _QWEN3),
     "internvl": _internvl,
+    "lfm2_vl": _lfm2_vl,
+    "kimi_vl": _kimi_vl,
 }
 """By the model type that :mod:`stentor.engine.model_config.mmproj_config` says."""
 _MARKS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -350,8 +350,10 @@ def _load(files: ModelFiles, name: str) -> Any:
         for part in kind.get_attributes():
             if part == "video_processor":
                 parts[part] = FrameProcessor(parts["image_processor"])
+            elif isinstance(source, GivenFiles):
+                parts[part] = _given_part(source, name, part)
             else:
-                parts[part] = _given_part(source, part) if isinstance(source, GivenFiles) else _part(source, name, part)
+                parts[part] = _part(source, name, part)
         taken = inspect.signature(kind.__init__).parameters.keys() - parts.keys()
         return _unchecked(kind)(**parts, **{name: value for name, value in settings.items() if name in taken})
     except ProcessorError:
@@ -381,12 +383,13 @@ def _part(folder: Path, name: str, part: str) -> Any:
             raise ProcessorError(f"it has a part {part}, which is not known here")
 
 
-def _given_part(given: GivenFiles, part: str) -> Any:
+def _given_part(given: GivenFiles, name: str, part: str) -> Any:
     """Of a tokenizer no more than the tokens that stand for pictures."""
     match part:
         case "image_processor":
             settings = dict(given.files[_OF_IMAGES])
-            return getattr(transformers, settings.pop("image_processor_type"))(**settings)
+            kind = settings.pop("image_processor_type")
+            return (OWN_IMAGES.get(name) or getattr(transformers, kind))(**settings)
         case "tokenizer":
             backend = Backend(WordLevel(given.tokens, unk_token=next(iter(given.tokens))))
             backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in given.tokens])

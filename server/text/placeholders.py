@@ -30,6 +30,12 @@ class MediaText:
         """What stands for each piece, for who writes tokens and no text."""
         return self._replacements.get(modality, ())
 
+    def held_by(self, text: str) -> str:
+        """What stands for a piece of media in a text that no template has written; "" where nothing does."""
+        patterns = [_pattern(written) for written in self.written.values() if written]
+        found = re.search("|".join(patterns), text) if patterns else None
+        return "" if found is None else found[0]
+
     def expand(self, text: str) -> str:
         """``text``, with what stands for the media in it; mutates :attr:`order`.
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import gguf
 import torch
+from safetensors.torch import load_file
 
 from stentor.server.text.pieces import byte_alphabet
 from stentor.tests.engine.loading.gguf_families import write_family
@@ -36,6 +37,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "qwen3_5": "qwen35",
     "qwen3_5_moe": "qwen35moe",
     "internvl": "qwen2",
+    "lfm2_vl": "lfm2",
+    "kimi_vl": "deepseek2",
 }
 """The architecture of the text file, by the family of :data:`.vision_models.FAMILIES`."""
 PROJECTORS: Final[Mapping[str, str]] = {
@@ -47,14 +50,18 @@ PROJECTORS: Final[Mapping[str, str]] = {
     "qwen2_5_vl": "qwen2.5vl_merger",
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), "qwen3vl_merger"),
     "internvl": "internvl",
+    "lfm2_vl": "lfm2",
+    "kimi_vl": "kimivl",
 }
+_SPELLED: Final = {"kimi_vl": {token("<|image_pad|>"): "<|media_pad|>"}}
+"""Other spellings of tokens, by family and id."""
 
 
 def write_pair(folder: Path, model: Any, family: str, target: Path | None = None) -> Path:
     """The text file; the projector file lies beside it. ``folder`` holds the model's processor and template."""
     target = target or folder / "gguf"
     target.mkdir(exist_ok=True)
-    write_text(target / "m.gguf", model, TEXTS[family], folder)
+    write_text(target / "m.gguf", model, TEXTS[family], folder, _SPELLED.get(family))
     write_mmproj(target / "mmproj-m.gguf", model, family, folder)
     return target / "m.gguf"
 
@@ -64,8 +71,9 @@ def write_text(path: Path, model: Any, arch: str, folder: Path, tokens: Mapping[
     config = model.config.get_text_config()
     text = SimpleNamespace(config=config, state_dict=lambda: _of_text(model))
     sections = [*(config.rope_parameters or {}).get("mrope_section", ())]
-    if arch.startswith("qwen35"):
+    if arch in ("qwen35", "qwen35moe", "lfm2", "deepseek2"):
         said = {"rope.dimension_sections": [*sections, 0], "rope.dimension_count": 2 * sum(sections)}
+        said = said if sections else {}
         write_family(
             path, text, arch, metadata=said, vocabulary=lambda each: _add_vocabulary(each, folder, tokens or {})
         )
@@ -130,7 +138,7 @@ def write_mmproj(
     """Matrices of layers are stored as ``kind``; ``metadata`` is what is said otherwise, None for what is not said."""
     import transformers
 
-    own = (folder / "preprocessor_config.json").is_file()
+    own = (folder / "preprocessor_config.json").is_file() and PROJECTORS[family] not in ("lfm2", "kimivl")
     images = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil") if own else _PLAIN
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_type(gguf.GGUFType.MMPROJ)
@@ -148,7 +156,7 @@ def write_mmproj(
             case list() | tuple():
                 writer.add_array(key, list(value))
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 8)
-    for name, tensor in _converted(model, family):
+    for name, tensor in _converted(model, family, folder):
         stored = name if name.startswith(("v.", "mm.")) else names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
         values = tensor.detach().float().contiguous().numpy()
@@ -160,7 +168,7 @@ def write_mmproj(
 
 
 _PLAIN: Final = SimpleNamespace(image_mean=[0.5] * 3, image_std=[0.5] * 3)
-"""Of models that are saved without a processor."""
+"""Of models that are saved without a processor, or with one that transformers has for torchvision alone."""
 
 
 def _finish(writer: Any) -> None:
@@ -257,6 +265,14 @@ def _of_internvl(config: Any, images: Any) -> dict[str, Any]:
     }
 
 
+def _of_lfm2(config: Any, images: Any) -> dict[str, Any]:
+    return {"clip.use_gelu": True, "clip.vision.projector.scale_factor": config.downsample_factor}
+
+
+def _of_kimi_vl(config: Any, images: Any) -> dict[str, Any]:
+    return {"clip.use_gelu": True, "clip.vision.projector.scale_factor": config.vision_config.merge_kernel_size[0]}
+
+
 _OWN: Final[Mapping[str, Callable[[Any, Any], dict[str, Any]]]] = {
     "idefics3": _of_idefics,
     "gemma3": _of_gemma,
@@ -266,6 +282,8 @@ _OWN: Final[Mapping[str, Callable[[Any, Any], dict[str, Any]]]] = {
     "qwen2.5vl_merger": _of_qwen2_5,
     "qwen3vl_merger": _of_qwen3,
     "internvl": _of_internvl,
+    "lfm2": _of_lfm2,
+    "kimivl": _of_kimi_vl,
 }
 
 _PUBLISHED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
@@ -293,13 +311,17 @@ _PUBLISHED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\Amodel\.multi_modal_projector\.linear_1", "mlp1.1"),
         (r"\Amodel\.multi_modal_projector\.linear_2", "mlp1.3"),
     ),
+    "lfm2": ((r"\Amodel\.", ""), (r"\Avision_tower\.", "vision_tower.vision_model.")),
+    "kimivl": (),
 }
 """From transformers' names to those that converters know."""
 
 
-def _converted(model: Any, family: str) -> Named:
+def _converted(model: Any, family: str, folder: Path) -> Named:
+    """Of Kimi-VL, which transformers has under other names alone, from the files in ``folder``."""
     kind, vision = PROJECTORS[family], model.config.vision_config
-    for name, tensor in model.state_dict().items():
+    tensors = load_file(folder / "model.safetensors") if kind == "kimivl" else model.state_dict()
+    for name, tensor in tensors.items():
         if "language_model" in name or "text_model" in name or name == "lm_head.weight":
             continue
         if kind == "mlp" and _is_behind(name, vision.num_hidden_layers + model.config.vision_feature_layer):
@@ -318,8 +340,14 @@ def _is_behind(name: str, last: int) -> bool:
 def _changed(name: str, tensor: torch.Tensor, kind: str, vision: Any) -> Named:
     if name.endswith("soft_emb_norm.weight"):
         yield name, tensor + 1
-    elif name.endswith("patch_embed.proj.weight"):
+    elif name.endswith("patch_embed.proj.weight") and kind != "kimivl":
         yield from (("v.patch_embd.weight", tensor[:, :, 0]), ("v.patch_embd.weight.1", tensor[:, :, 1]))
+    elif kind == "lfm2" and "patch_embedding.weight" in name:
+        yield name, tensor.view(len(tensor), vision.patch_size, vision.patch_size, 3).permute(0, 3, 1, 2)
+    elif "pos_emb.weight" in name:
+        yield name, tensor.flatten(0, 1)
+    elif ".wqkv." in name:
+        yield from ((name.replace("wqkv", f"w{part}"), each) for part, each in zip("qkv", tensor.chunk(3), strict=True))
     elif ".qkv." in name and kind != "qwen3vl_merger":
         yield from ((name.replace("qkv", part), each) for part, each in zip("qkv", tensor.chunk(3), strict=True))
     elif (tap := re.search(r"deepstack_merger_list\.(\d+)\.(\w+)\.(\w+)", name)) is not None:

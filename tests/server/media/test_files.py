@@ -107,6 +107,11 @@ async def test_pages_of_text_need_no_model_that_sees() -> None:
     assert message["content"] == [{"type": "text", "text": "a\n\nb"}]
 
 
+async def test_a_picture_behind_a_file_keeps_its_place_in_errors() -> None:
+    (message,) = await told(user(file(b"%PDF-1.7"), {"type": "image_url", "image_url": {"url": "https://a.test/"}}))
+    assert message["content"][3]["_field"] == "messages[0].content[1]"
+
+
 async def test_a_picture_among_files_is_a_picture() -> None:
     url = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     (message,) = await told(user(file(file_data=url, filename="a.png")))

@@ -151,7 +151,7 @@ def test_every_protocol_brings_pictures_to_the_engine(run_shared: Callable[[Use]
     ("parts", "fields", "param", "says"),
     [
         (["hi", image(b"none")], {}, "messages[0].content[1].image_url.url", "no image that can be read"),
-        ([image(png(9, 9)), "<|image_pad|>"], {}, "messages", "leave it out of texts"),
+        ([image(png(9, 9)), "<|image_pad|>"], {}, "messages[0].content[1]", "leave it out of texts"),
         (
             [{"type": "image_url", "image_url": None, "uuid": "cat"}],
             {},
