@@ -2,7 +2,7 @@
 
 ::
 
-    index.html      the page                                    style.css
+    index.html      the page                                    style.css, math.css
     app.js          tabs, models, what all tabs share           api.js          addresses, key, errors, events
     dom.js          elements                                    theme.js        light and dark
     models.js       names of models, lists of them              panels.js       what is shown beside a conversation
@@ -11,6 +11,7 @@
     store.js        where they are kept                         settings.js     what is asked for with each answer
     message.js      one message, shown                          welcome.js      what an empty conversation shows
     markdown.js     Markdown as elements                        highlight.js    colours for code
+    math.js         formulas                                    temml.js        TeX as MathML: Temml, as npm has it
     attachments.js  files that go with a message                media.js        those of messages that were kept
     voice.js        the tab "Voice"                             session.js      a realtime session over a WebSocket
     sound.js        microphone, files, loudspeaker              worklets.js     what runs in the audio thread
@@ -18,7 +19,8 @@
     log.js          the list of events                          live.js         the tab "Live"
     figures.js      rates and percentiles between two answers   presets.js      settings under a name
     code.js         a request as a program                      tools.js        the tab "More"
-    schema.js       a form for a JSON schema
+    schema.js       a form for a JSON schema                    calls.js        calls of tools, and questions about them
+    responses.js    what is asked where there are MCP servers
     language.js     the page's language                         german.js       its texts in German
 """
 
@@ -35,11 +37,13 @@ INDEX: Final = "index.html"
 FILES: Final = (
     INDEX,
     "style.css",
+    "math.css",
     "answer.js",
     "api.js",
     "app.js",
     "attachments.js",
     "call.js",
+    "calls.js",
     "chat.js",
     "code.js",
     "conversation.js",
@@ -52,16 +56,19 @@ FILES: Final = (
     "live.js",
     "log.js",
     "markdown.js",
+    "math.js",
     "media.js",
     "message.js",
     "models.js",
     "panels.js",
     "presets.js",
+    "responses.js",
     "schema.js",
     "session.js",
     "settings.js",
     "sound.js",
     "store.js",
+    "temml.js",
     "theme.js",
     "tools.js",
     "voice.js",

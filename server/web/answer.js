@@ -1,30 +1,38 @@
 // One answer: asked for, and put into its message as it is made.
 
 import { call, events } from "./api.js";
+import { RESPONSES, takeEvent } from "./responses.js";
 
-// Fills `node` with what the server answers to `body`, calling `onGrown` at each piece. Throws what the server refuses.
+// Fills `node` with what the server answers at `path` to `body`, calling `onGrown` at each piece. Throws what the server refuses.
 // An answer that is aborted by `signal` is marked as cut; one that the token limit ended, as limited.
-export async function answer(node, body, { signal, onGrown }) {
+export async function answer(node, { path, body }, { signal, onGrown }) {
   const began = performance.now();
   let first = null;
   let usage = null;
+  const take = path === RESPONSES ? takeEvent : takeChunk;
   node.cut = node.limited = false;
   try {
-    const response = await call("v1/chat/completions", { body, signal });
-    for await (const chunk of events(response)) {
-      usage = chunk.usage ?? usage;
-      const choice = chunk.choices[0];
-      if (choice?.logprobs?.content) (node.logprobs ??= []).push(...choice.logprobs.content.map(likelihoods));
-      if (choice && put(node, choice.delta ?? {})) first ??= performance.now();
-      if (choice?.finish_reason === "length") node.limited = true;
+    const response = await call(path, { body, signal });
+    for await (const event of events(response)) {
+      const taken = take(node, event);
+      if (taken.logprobs?.length) (node.logprobs ??= []).push(...taken.logprobs.map(likelihoods));
+      if (taken.came) first ??= performance.now();
+      usage = taken.usage ?? usage;
       onGrown();
     }
   } catch (error) {
     if (error.name !== "AbortError") throw error;
     node.cut = true;
   } finally {
+    delete node.begun;
     node.figures = figures(began, first, usage);
   }
+}
+
+// Puts a chunk of a chat completion into its message. Returns whether the message has grown, and what has been counted.
+function takeChunk(node, { choices: [choice], usage }) {
+  if (choice?.finish_reason === "length") node.limited = true;
+  return { came: Boolean(choice) && put(node, choice.delta ?? {}), logprobs: choice?.logprobs?.content, usage };
 }
 
 // Whether anything of the answer was in it.

@@ -2,7 +2,7 @@
 
 import { answer } from "./answer.js";
 import { acceptFiles, Attachments } from "./attachments.js";
-import { add, asRequested, choose, newConversation, path, siblings, withdraw, wordsOf } from "./conversation.js";
+import { add, choose, newConversation, path, siblings, withdraw, wordsOf } from "./conversation.js";
 import { showCode } from "./code.js";
 import { arrange, bubble, element, follow } from "./dom.js";
 import { History } from "./history.js";
@@ -72,14 +72,13 @@ async function reply({ onto } = {}) {
   const mine = conversation;
   const model = settings.model;
   const before = mine.leaf;
-  let body = null;
+  let request = null;
   try {
-    body = settings.request(asRequested(path(mine)));
+    request = settings.request(path(mine), { isContinued: Boolean(onto) });
   } catch (error) {
     wrong(error.message);
     return false;
   }
-  if (onto) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
   const node = onto ?? add(mine, before, { role: "assistant", content: "", model });
   const whole = node.content;
   node.live = true;
@@ -96,12 +95,12 @@ async function reply({ onto } = {}) {
     history.keep(mine);
   };
   try {
-    await answer(node, body, { signal: own.signal, onGrown });
+    await answer(node, request, { signal: own.signal, onGrown });
   } catch (error) {
     failure = error.message;
   }
   delete node.live;
-  const empty = !node.content && !node.reasoning && !node.tool_calls;
+  const empty = !node.content && !node.reasoning && !node.tool_calls && !node.items?.length;
   const came = onto ? node.content !== whole : !empty || (!failure && !node.cut);
   if (empty && !came) withdraw(mine, node, before);
   if (answering === own) answering = null;
@@ -172,17 +171,25 @@ const ACTIONS = {
     draw();
     history.keep(conversation);
   },
-  async results(node, texts) {
-    const mine = conversation;
-    notes = [];
-    const told = node.tool_calls.map(({ id, function: { name } }, at) =>
-      add(mine, mine.leaf, { role: "tool", content: texts[at], tool_call_id: id, name }),
-    );
-    if (await reply()) return;
-    for (const result of told) withdraw(mine, result, node.id);
-    if (mine === conversation) draw();
+  results(node, texts) {
+    const results = node.tool_calls.map(({ id, function: { name } }, at) => ({ content: texts[at], tool_call_id: id, name }));
+    goOnWith(node, results);
+  },
+  approve(node, approvals) {
+    const content = approvals.map(({ name, approve }) => `${approve ? t("Approved") : t("Denied")}: ${name}`).join("\n");
+    goOnWith(node, [{ content, approvals: approvals.map(({ id, approve }) => ({ id, approve })) }]);
   },
 };
+
+// Has the model go on after what `node` called for has come of it; as before where no answer comes.
+async function goOnWith(node, results) {
+  const mine = conversation;
+  notes = [];
+  const told = results.map((result) => add(mine, mine.leaf, { role: "tool", ...result }));
+  if (await reply()) return;
+  for (const result of told) withdraw(mine, result, node.id);
+  if (mine === conversation) draw();
+}
 
 // Leaves what is shown; an answer that is being made is cut there and kept.
 function show(next) {
@@ -261,7 +268,7 @@ export async function startChat() {
   });
   element("chat-clear").addEventListener("click", begin);
   element("code-show").addEventListener("click", () => {
-    const said = asRequested(path(conversation));
+    const said = path(conversation);
     const text = input.value.trim();
     try {
       showCode(settings.request(text || !said.length ? [...said, { role: "user", content: text || "Hello" }] : said));

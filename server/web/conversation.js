@@ -55,9 +55,9 @@ export function wordsOf({ content }) {
   return (content ?? []).map(({ text }) => text ?? "").join("");
 }
 
-// The messages as the API takes them.
+// The messages as a chat completion takes them: it knows nothing of calls that wait for the reader's word.
 export function asRequested(nodes) {
-  return nodes.map(({ role, content, tool_calls, tool_call_id }) => ({
+  return nodes.filter(({ approvals }) => !approvals).map(({ role, content, tool_calls, tool_call_id }) => ({
     role,
     content,
     ...(tool_calls?.length ? { tool_calls } : {}),

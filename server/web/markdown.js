@@ -4,6 +4,7 @@
 import { copy, make } from "./dom.js";
 import { highlight } from "./highlight.js";
 import { t } from "./language.js";
+import { formula } from "./math.js";
 
 const DEPTH = 6; // of quotes, lists and emphasis in one another; what is deeper is plain text
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`]*)$/;
@@ -12,7 +13,8 @@ const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])([ \t]+|$)/;
 const DELIMITERS = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
-const DISPLAY = [["$$", "$$"], ["\\[", "\\]"]];
+const DISPLAY = /^ {0,3}(?:\$\$|\\\[)/;
+const MOST_LINES = 100; // of a formula
 
 // Shows a text that grows: only the blocks that have changed are made anew.
 export class Growing {
@@ -57,7 +59,7 @@ function blocks(lines) {
       const [, marks, text = ""] = match;
       take(at + 1, () => make(`h${Math.min(marks.length + 2, 6)}`, {}, ...inline(text.replace(/[ \t]#+[ \t]*$/, ""))));
     } else if (RULE.test(line)) take(at + 1, () => make("hr"));
-    else if (DISPLAY.some(([open]) => line.trim().startsWith(open))) display(lines, at, take);
+    else if (DISPLAY.test(line)) display(lines, at, take);
     else if (QUOTE.test(line)) {
       let end = at;
       while (end < lines.length && QUOTE.test(lines[end])) end++;
@@ -75,7 +77,7 @@ function blocks(lines) {
 }
 
 function interrupts(line) {
-  const begins = [FENCE, HEADING, RULE, QUOTE].some((pattern) => pattern.test(line));
+  const begins = [FENCE, HEADING, RULE, QUOTE, DISPLAY].some((pattern) => pattern.test(line));
   return !line.trim() || begins || (ITEM.test(line) && /\S/.test(line.replace(ITEM, "")));
 }
 
@@ -94,19 +96,18 @@ function code(text, language) {
   return make("div", { className: "code" }, bar, make("pre", { tabIndex: 0 }, shown));
 }
 
+// A formula on lines of its own. One whose end is missing, or that words follow, is part of a paragraph.
 function display(lines, at, take) {
-  const [open, close] = DISPLAY.find(([opening]) => lines[at].trim().startsWith(opening));
-  let end = at;
-  const closed = () => lines.slice(end, end + 1).some((line) => line.trim().slice(end === at ? open.length : 0).includes(close));
-  while (end < lines.length && !closed()) end++;
-  if (end === lines.length && lines.slice(at).some((line) => !line.trim())) return; // never closed: a paragraph
-  const text = lines.slice(at, end + 1).join("\n").trim().slice(open.length);
-  const stop = text.lastIndexOf(close);
-  take(Math.min(end + 1, lines.length), () => formula(stop < 0 ? text : text.slice(0, stop), "div"));
-}
-
-function formula(text, tag) {
-  return make(tag, { className: "math", role: "math" }, text.trim());
+  const open = lines[at].trim().slice(0, 2);
+  const close = open === "$$" ? "$$" : "\\]";
+  for (let end = at; end < Math.min(at + MOST_LINES, lines.length); end++) {
+    const stop = lines[end].indexOf(close, end === at ? lines[at].indexOf(open) + 2 : 0);
+    if (stop < 0) continue;
+    if (lines[end].slice(stop + 2).trim()) return;
+    const text = [...lines.slice(at, end), lines[end].slice(0, stop)].join("\n");
+    take(end + 1, () => make("p", {}, formula(text.trim().slice(2), true)));
+    return;
+  }
 }
 
 function list(lines, at, take) {
@@ -193,6 +194,7 @@ const LINK = /!?\[((?:[^[\]\\]|\\.|\[[^[\]]{0,200}\]){0,1000})\]\([ \t]*<?([^\s<
 const ADDRESS = /<?(https?:\/\/[^\s<>`"]{1,2000})>?/y;
 const PLAIN = /[^\\`*_~[!<h$\n]+/y;
 const WORD = /[\p{L}\p{N}]/u;
+const MATH = /[\\^_{}=+<>()|/-]|^(?:[\d.,]+|\d*\p{L}(?:, ?\p{L})*)$/u; // what stands between two $ that are no prices
 
 // What a line of text holds.
 function inline(text, depth = 0) {
@@ -220,7 +222,7 @@ function inline(text, depth = 0) {
     else if (sign === "\\") {
       const close = { "(": "\\)", "[": "\\]" }[text[at + 1]];
       const end = close ? closing(close, at + 2, () => true) : -1;
-      if (end >= 0) put(formula(text.slice(at + 2, end), "span"), end + 2);
+      if (end >= 0) put(formula(text.slice(at + 2, end), close === "\\]"), end + 2);
       else if (/[!-/:-@[-`{-~]/.test(text[at + 1] ?? "")) [plain, at] = [plain + text[at + 1], at + 2];
     } else if (sign === "`") {
       const [marks] = /^`+/.exec(text.slice(at, at + 50));
@@ -228,10 +230,15 @@ function inline(text, depth = 0) {
       const end = closing(marks, at + marks.length, alone);
       if (end >= 0) put(make("code", {}, text.slice(at + marks.length, end).replace(/^ (.+) $/, "$1")), end + marks.length);
       else [plain, at] = [plain + marks, at + marks.length];
+    } else if (text.startsWith("$$", at)) {
+      const end = closing("$$", at + 2, () => true);
+      if (end > at + 2) put(formula(text.slice(at + 2, end), true), end + 2);
+      else [plain, at] = [plain + "$$", at + 2];
     } else if (sign === "$") {
-      const tight = (end) => !/\s/.test(text[end - 1]) && !/\d/.test(text[end + 1] ?? "");
-      const end = /[\s$]/.test(text[at + 1] ?? " ") ? -1 : closing("$", at + 1, tight);
-      if (end >= 0 && /[\\^_{}=+]|^[a-zA-Z]$/.test(text.slice(at + 1, end))) put(formula(text.slice(at + 1, end), "span"), end + 1);
+      const tight = (end) => !/\s/.test(text[end - 1]) && !/[\dA-Z$]/.test(text[end + 1] ?? "");
+      const isFree = !WORD.test(text[at - 1] ?? "") && /[^\s).,;]/.test(text[at + 1] ?? " "); // neither US$ nor ($)
+      const end = isFree ? closing("$", at + 1, tight) : -1;
+      if (end >= 0 && MATH.test(text.slice(at + 1, end))) put(formula(text.slice(at + 1, end), false), end + 1);
     } else if (sign === "[" || sign === "!") {
       LINK.lastIndex = at;
       const match = LINK.exec(text);

@@ -1,5 +1,6 @@
 // One message of a conversation as it is shown: its words, thoughts, tool calls, figures, and what can be done with it.
 
+import { callsOf } from "./calls.js";
 import { wordsOf } from "./conversation.js";
 import { copy, make } from "./dom.js";
 import { t } from "./language.js";
@@ -7,13 +8,15 @@ import { Growing } from "./markdown.js";
 import { mediaOf } from "./media.js";
 import { shortName } from "./models.js";
 
-function nameOf({ role, model, name }) {
+function nameOf({ role, model, name, approvals }) {
+  if (approvals) return t("Your decision");
   if (role === "assistant") return model ? shortName(model) : t("Assistant");
   return role === "user" ? t("You") : t("Result of {}", name ?? t("a tool"));
 }
 
 export class MessageView {
-  // `actions`: edit(node, text), again(node), goOn(node), turn(node, step), results(node, texts).
+  // `actions`: edit(node, text), again(node), goOn(node), turn(node, step), results(node, texts),
+  // approve(node, approvals).
   constructor(node, actions) {
     this.node = node;
     this.actions = actions;
@@ -44,7 +47,7 @@ export class MessageView {
     else this.said.textContent = wordsOf(node);
     for (const mark of ["live", "cut", "limited"]) this.place.classList.toggle(mark, Boolean(node[mark]));
     if (node.reasoning) this.think(node.reasoning);
-    if (node.tool_calls) this.drawCalls(node.tool_calls);
+    if (node.tool_calls || node.items) this.calls.replaceChildren(...callsOf(node, this.actions));
   }
 
   // What stands below the words; `place` of how many `branches` this is, and whether it may be acted on now.
@@ -69,7 +72,7 @@ export class MessageView {
       if (node.logprobs) parts.push(button(t("Tokens"), t("Probabilities of tokens"), () => this.drawTokens()));
       if (!busy && node.role === "user") parts.push(button(t("Edit"), t("Edit and send again"), () => this.edit()));
       if (!busy && node.role === "assistant") parts.push(button(t("Regenerate"), t("Answer anew"), () => actions.again(node)));
-      if (!busy && isLast && (node.limited || node.cut) && node.content && !node.tool_calls) {
+      if (!busy && isLast && (node.limited || node.cut) && node.content && !node.tool_calls && !node.items) {
         parts.push(button(t("Continue"), t("Go on where the answer ended"), () => actions.goOn(node)));
       }
     }
@@ -92,24 +95,6 @@ export class MessageView {
     this.said.hidden = !shown;
     if (shown) return shown.remove();
     this.said.after(make("div", { className: "tokens" }, ...this.node.logprobs.map(token)));
-  }
-
-  drawCalls(calls) {
-    const shown = calls.map(({ function: { name, arguments: given } }) => {
-      const written = make("pre", { tabIndex: 0 }, indented(given));
-      return make("details", { open: true }, make("summary", {}, t("Calls {}", name)), written);
-    });
-    this.calls.replaceChildren(...shown, ...(this.node.live ? [] : [this.asked(calls)]));
-  }
-
-  // A form in which the reader is the tool.
-  asked(calls) {
-    const inputs = calls.map(({ function: { name } }) => make("textarea", { rows: 2, "aria-label": t("Result of {}", name), placeholder: t("Result of {}", name) }));
-    const onsubmit = (event) => {
-      event.preventDefault();
-      this.actions.results(this.node, inputs.map(({ value }) => value));
-    };
-    return make("form", { onsubmit }, ...inputs, make("button", {}, t("Send results")));
   }
 
   edit() {
@@ -147,14 +132,6 @@ function token([text, logprob, others]) {
   const likely = Math.exp(logprob);
   const className = likely < 0.1 ? "unlikely" : likely < 0.5 ? "doubtful" : "";
   return make("span", { className, title: list.map(written).join("\n") }, text);
-}
-
-function indented(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
 }
 
 function figuresOf({ prompt, answer, first, rate }) {

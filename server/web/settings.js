@@ -1,8 +1,10 @@
 // The settings of a conversation: what is asked for with each answer.
 
+import { asRequested } from "./conversation.js";
 import { element } from "./dom.js";
 import { offer } from "./models.js";
 import { startPresets } from "./presets.js";
+import { asResponse, mcpServers, RESPONSES } from "./responses.js";
 import { startSchema } from "./schema.js";
 
 // Settings that are numbers, by name, and the fields of a request that they become.
@@ -17,7 +19,7 @@ const NUMBERS = {
   repetition: "repetition_penalty",
   seed: "seed",
 };
-const NAMES = [...Object.keys(NUMBERS), "system", "schema", "tools", "stops", "logprobs", "effort"];
+const NAMES = [...Object.keys(NUMBERS), "system", "schema", "tools", "mcp", "approval", "stops", "logprobs", "effort"];
 
 const field = (name) => document.getElementById(`chat-${name}`);
 
@@ -48,12 +50,13 @@ export class Settings {
     if ([...options].some(({ value }) => value === values.model)) element("chat-model").value = values.model;
   }
 
-  // The body of a request for an answer to `messages`; throws where a schema or tools are no JSON.
-  request(messages) {
+  // The path and the body of a request for an answer to the messages `nodes`, or for more of the last of them
+  // (`isContinued`). Throws where a schema or tools are no JSON.
+  request(nodes, { isContinued = false } = {}) {
     const system = field("system").value.trim();
     const body = {
       model: this.model,
-      messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
+      messages: [...(system ? [{ role: "system", content: system }] : []), ...asRequested(nodes)],
       stream: true,
       stream_options: { include_usage: true },
     };
@@ -67,7 +70,10 @@ export class Settings {
     if (schema) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
     const tools = parsed("tools", "The list of tools");
     if (tools) body.tools = tools.map((tool) => (tool.type ? tool : { type: "function", function: tool }));
-    return body;
+    if (isContinued) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
+    const servers = isContinued ? [] : mcpServers(field("mcp").value, field("approval").value || "always");
+    if (!servers.length) return { path: "v1/chat/completions", body };
+    return { path: RESPONSES, body: asResponse(body, nodes, servers) };
   }
 }
 

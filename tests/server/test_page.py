@@ -1,5 +1,6 @@
 """The page is served as it lies on disk: open, self-contained, and under a policy that lets nothing else in."""
 
+import hashlib
 import html
 import json
 import re
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.anyio
 
 FOLDER = files("stentor.server.web")
 CODE = {name: (FOLDER / name).read_text() for name in FILES}
+TEMML = "1ab19148afe0dbc836b7a74f344071b3f3a70a7a8259ae4049e76894fcdf8d95"
+"""SHA-256 of dist/temml.min.js in the npm package temml 0.13.5."""
 
 
 async def test_every_file_is_open_and_under_the_policy() -> None:
@@ -57,7 +60,18 @@ def test_there_is_nothing_on_disk_that_is_not_served_and_nothing_served_that_is_
     assert on_disk == set(FILES)
 
 
-@pytest.mark.parametrize("name", FILES)
+def test_the_page_is_small() -> None:
+    assert sum(len(code.encode()) for code in CODE.values()) < 400_000
+
+
+def test_what_typesets_formulas_is_what_npm_has_under_its_licence() -> None:
+    licence, code = CODE["temml.js"].split("\n*/\n")
+    assert hashlib.sha256(code.removesuffix("\nexport default temml;\n").encode()).hexdigest() == TEMML
+    for head in (licence, CODE["math.css"].partition("*/")[0]):
+        assert "Permission is hereby granted, free of charge" in head
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "temml.js"])
 def test_nothing_comes_from_elsewhere(name: str) -> None:
     code = CODE[name].replace("http://www.w3.org/2000/svg", "")
     assert not re.search(
