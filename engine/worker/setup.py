@@ -184,7 +184,7 @@ def set_up_family(
     if config.enable_lora:
         _check_adaptable(config, family)
     config = with_limits(config, family.limits)
-    check_drafts(config, family, at)
+    check_drafts(config, family)
     notes: list[str] = []
     wanted = family.longest(config)
     source = open_draft(config, family, wanted)

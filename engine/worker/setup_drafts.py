@@ -36,14 +36,12 @@ _PICKLED: Final = "pytorch_model.bin"
 Drafter = Decoder | DraftHead
 
 
-def check_drafts(config: WorkerConfig, family: Family, device: torch.device) -> None:
+def check_drafts(config: WorkerConfig, family: Family) -> None:
     """Raises :class:`.errors.SetupError` where drafts are asked for in vain."""
     if config.speculative is None:
         return
     if not isinstance(family, Text):
         raise SetupError(f"{_OPTION}: the model draws no text of its own, which alone is drafted; leave it out")
-    if device.type != "cpu":
-        raise SetupError(f"{_OPTION}: drafts are verified on a CPU, not on {device.type} yet; leave it out")
     if config.return_routed_experts:
         raise SetupError(f"{_OPTION}: experts of drafts are not told apart; leave --enable-return-routed-experts out")
 
