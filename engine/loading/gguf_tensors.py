@@ -8,9 +8,10 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Final, Literal
 
 from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
+from ..model_config.draft_head_spec import MTPNames, mtp_layer, mtp_names
 from ..model_config.mlp_spec import MLPSpec, MoESpec
 from ..model_config.model_spec import LayerSpec, MixerSpec, ModelSpec
 from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
@@ -51,6 +52,7 @@ _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
 MAX_FACTORS = 1 << 16
 
+_HEAD: Final = "nextn."
 _ATTENTION: Mapping[str, str] = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj", "attn_qkv": "qkv_proj"}
 _LATENT: Mapping[str, str] = {
     "attn_q": "q_proj",
@@ -94,15 +96,34 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
         }.get(stem)
         return Part((f"{outer}.{ending}",)) if outer else Part((name,))
     layer, inner = int(block[1]), block[2]
-    if layer >= len(spec.layers):
-        return Part(() if spec.draft_layers else (name,))
-    parts = _parts(spec.layers[layer], bool(spec.per_layer))
-    prefix = f"{spec.prefix}.{layer}"
+    if layer >= len(spec.layers) and not spec.draft_layers:
+        return Part((name,))
+    if layer > len(spec.layers):
+        return Part(())  # of several heads for multi-token prediction the first is used
+    if layer < len(spec.layers):
+        own, prefix = spec.layers[layer], f"{spec.prefix}.{layer}"
+    elif inner.startswith(_HEAD):
+        return _of_head(inner.removeprefix(_HEAD), mtp_names(spec))
+    else:
+        own, prefix = mtp_layer(spec), mtp_names(spec).layer.removesuffix(".")
+    parts = _parts(own, bool(spec.per_layer))
     if (whole := parts.get(inner)) is not None:
         return _named(whole, prefix, ".weight" if inner == "ffn_norm" else "")  # Falcon-H1's has no ending
     stem, _, ending = inner.rpartition(".")
     found = parts.get(stem)
     return _named(found, prefix, f".{ending}") if found is not None else Part((name,))
+
+
+def _of_head(inner: str, names: MTPNames) -> Part:
+    """Of a head for multi-token prediction, besides its layer. Embeddings and logits are the model's."""
+    stem, _, ending = inner.rpartition(".")
+    found = {
+        "enorm": names.embedding_norm,
+        "hnorm": names.hidden_norm,
+        "eh_proj": names.fc,
+        "shared_head_norm": names.norm,
+    }.get(stem)
+    return Part((f"{found}{ending}",) if found else ())
 
 
 def _named(part: Part, prefix: str, ending: str) -> Part:

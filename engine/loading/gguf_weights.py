@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from ..model_config.attention_spec import AttentionSpec
+from ..model_config.draft_head_spec import mtp_names
 from ..model_config.gguf_config import gguf_architecture
 from ..model_config.model_spec import ModelSpec
 from .checkpoint import Checkpoint
@@ -27,11 +28,12 @@ _QUERY_OR_KEY: Final = re.compile(r"blk\.(\d{1,9})\.attn_([qk])\..+")
 
 
 def gguf_weights(
-    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, raw: Set[str], tell: Progress
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, raw: Set[str], tell: Progress, *, head: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, tensor) in stored order, as :func:`.weights.iterate_weights` says."""
     (file,) = checkpoint.files
     spec = checkpoint.decoder
+    of_head = mtp_names(spec).whole
     done, total = 0, checkpoint.total_bytes
     with ExitStack() as stack:
         gguf = stack.enter_context(GGUFFile(file))
@@ -39,7 +41,7 @@ def gguf_weights(
         reader = TensorReader(file, stack.enter_context(FileIO(file)))
         for tensor in gguf.tensors.values():
             part = stored_part(tensor.name, spec)
-            if part.names:
+            if part.names and part.names[0].startswith(of_head) == head:
                 heads = permuted_heads(tensor.name, spec) if architecture.permuted else 0
                 if part.names[0] in raw:
                     stored = reader.blocks(tensor, heads)

@@ -77,6 +77,7 @@ def iterate_weights(
     raw: Set[str] = frozenset(),
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
+    head: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, tensor), file by file in stored order.
@@ -85,7 +86,8 @@ def iterate_weights(
     outlive the file. GGUF's come in ``dtype``, expanded piecewise where they are quantised, except those named in
     ``raw``, whose blocks come as uint8 [rows, bytes of a row], and short ones that are computed anew from what is
     stored, which are float32. Dummy ones come in ``dtype``, of the ``shapes`` that a model with plain weights has,
-    chosen by ``seed``. Beside the tensor in hand no other is kept. Names the model does not know are yielded too.
+    chosen by ``seed``. Of a GGUF file either the ``head`` for multi-token prediction comes, or all but that. Beside the
+    tensor in hand no other is kept. Names the model does not know are yielded too.
     Raises :class:`CheckpointError` when a file cannot be read.
     """
     device = device or torch.device("cpu")
@@ -94,7 +96,7 @@ def iterate_weights(
         case "safetensors":
             return _safetensors(checkpoint, device, tell)
         case "gguf":
-            return gguf_weights(checkpoint, dtype, device, raw, tell)
+            return gguf_weights(checkpoint, dtype, device, raw, tell, head=head)
         case "ct2":
             return _ct2(checkpoint, dtype, device, tell)
         case "dummy":

@@ -6,11 +6,11 @@ prediction (arXiv:2412.19437) lie behind the last layer of a model's own.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from .config_fields import ConfigError, Fields
 from .hf_common import attention_bias, common
-from .model_spec import ModelSpec, Norms, with_layers, with_mixers
+from .model_spec import LayerSpec, ModelSpec, Norms, with_layers, with_mixers
 
 _LAYER: Final = "layers.0."
 _EAGLE: Final = (("model.", ""),)
@@ -20,12 +20,31 @@ _EAGLE3: Final = (
     (f"{_LAYER}hidden_norm.", "hidden_norm."),
     (f"{_LAYER}input_layernorm.", "embedding_norm."),
 )
-_MTP: Final = (
-    (f"{_LAYER}enorm.", "embedding_norm."),
-    (f"{_LAYER}hnorm.", "hidden_norm."),
-    (f"{_LAYER}eh_proj.", "fc."),
-    (f"{_LAYER}shared_head.norm.", "norm."),
-)
+
+
+class MTPNames(NamedTuple):
+    """How a checkpoint begins the names of a head for multi-token prediction, the first of its heads."""
+
+    whole: str
+    layer: str
+    embedding_norm: str
+    hidden_norm: str
+    fc: str
+    norm: str
+
+
+def mtp_names(model: ModelSpec) -> MTPNames:
+    """DeepSeek's lies behind the model's layers as if it were one of them, Qwen's stands apart."""
+    if model.draft_prefix:
+        parts = ("", "layers.0.", "pre_fc_norm_embedding.", "pre_fc_norm_hidden.", "fc.", "norm.")
+        return MTPNames(*(model.draft_prefix + part for part in parts))
+    behind = f"{model.prefix}.{len(model.layers)}."
+    return MTPNames(*(behind + part for part in ("", "", "enorm.", "hnorm.", "eh_proj.", "shared_head.norm.")))
+
+
+def mtp_layer(model: ModelSpec) -> LayerSpec:
+    """What the head's layer is like: the model's last that attends."""
+    return next(layer for layer in reversed(model.layers) if layer.keeps is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +75,8 @@ class DraftHeadSpec:
     """It has embeddings of its own."""
     skips_first: bool = False
     """At position 0 it sees no embedding."""
+    feeds_normed: bool = False
+    """For a further token it gets what its layer left as it is normed for the head, not as it is."""
     renamed: tuple[tuple[str, str], ...] = ()
     """Beginnings of the names that tensors are stored under, one after the other, and what stands in their place."""
 
@@ -64,6 +85,14 @@ class DraftHeadSpec:
             if stored.startswith(beginning):
                 stored = place + stored.removeprefix(beginning)
         return stored
+
+    def stored_as(self, name: str) -> str:
+        """The inverse, of a tensor's name or a part's."""
+        name += "."
+        for beginning, place in reversed(self.renamed):
+            if name.startswith(place):
+                name = beginning + name.removeprefix(place)
+        return name.removesuffix(".")
 
 
 def eagle_head(
@@ -108,15 +137,22 @@ def mtp_head(model: ModelSpec) -> DraftHeadSpec:
     """The first of those that lie behind the layers of this model's checkpoint. Raises
     :class:`.config_fields.ConfigError` where there are none, or of another kind."""
     if not model.draft_layers:
-        where = "in another form than DeepSeek's" if model.draft_prefix else "without heads"
+        where = "in another form than DeepSeek's or Qwen's" if model.draft_prefix else "without heads"
         raise ConfigError(f"a {model.architecture} comes {where} for multi-token prediction; name another method")
-    behind = f"{model.prefix}.{len(model.layers)}."
+    names, apart = mtp_names(model), bool(model.draft_prefix)
     return DraftHeadSpec(
-        backbone=replace(model, prefix="layers", layers=model.layers[-1:]),
+        backbone=replace(model, prefix="layers", layers=(mtp_layer(model),)),
         hidden_size=model.hidden_size,
         norms=True,
-        skips_first=True,
-        renamed=((behind, _LAYER), *_MTP),
+        skips_first=not apart,
+        feeds_normed=apart,
+        renamed=(
+            (names.embedding_norm, "embedding_norm."),
+            (names.hidden_norm, "hidden_norm."),
+            (names.fc, "fc."),
+            (names.norm, "norm."),
+            (names.layer, _LAYER),
+        ),
     )
 
 

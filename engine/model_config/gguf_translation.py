@@ -147,8 +147,7 @@ def translated_spec(
     facts = GGUFFacts(fields, shapes, stored - drafts, read_floats)
     name = row.named(facts) if row.named else row.name
     spec = DECODERS[name].read(Fields(_values(metadata, facts, read_floats, row)), name)
-    if drafts:
-        spec = replace(spec, draft_layers=drafts)
+    spec = replace(spec, draft_layers=drafts)
     if row.turned and "rope_freqs.weight" in shapes:
         divisors = read_floats("rope_freqs.weight")
         for rope in {layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)} - {None}:

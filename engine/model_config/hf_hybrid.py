@@ -26,7 +26,7 @@ _LFM2 = (
     ),
 )
 _DRAFTS = "mtp."
-"""Before the names of what predicts tokens further ahead."""
+"""Before the names of the head that predicts tokens further ahead."""
 
 
 def lfm2(fields: Fields, name: str) -> ModelSpec:
@@ -107,24 +107,29 @@ def mamba2(fields: Fields, hidden: int, inner: int | None = None) -> Mamba2Spec:
 
 def qwen3_next(fields: Fields, name: str) -> ModelSpec:
     """A Qwen3.5 whose projections are stored by key head, and whose layers have experts."""
-    spec = _gated_delta(fields, name, stored="by_head")
+    spec = _with_head(fields, _gated_delta(fields, name, stored="by_head"))
     if not fields.integer("num_experts", 512, least=0):
-        return replace(spec, draft_prefix=_DRAFTS)
+        return spec
     router = RouterSpec(fields.integer("num_experts_per_tok", 10), renormalize=fields.flag("norm_topk_prob", True))
     moe = _qwen_experts(fields, spec, router, experts=512)
-    return replace(with_experts(spec, moe, sparse_steps(fields, spec)), draft_prefix=_DRAFTS)
+    return with_experts(spec, moe, sparse_steps(fields, spec))
 
 
 def qwen3_5(fields: Fields, name: str) -> ModelSpec:
-    return replace(_gated_delta(fields, name, stored="by_part"), draft_prefix=_DRAFTS)
+    return _with_head(fields, _gated_delta(fields, name, stored="by_part"))
 
 
 def qwen3_5_moe(fields: Fields, name: str) -> ModelSpec:
     """A Qwen3.5 all of whose layers have experts."""
     fields = Fields({"intermediate_size": 1, **fields.values})  # which no layer has
-    spec = _gated_delta(fields, name, stored="by_part")
+    spec = _with_head(fields, _gated_delta(fields, name, stored="by_part"))
     moe = _qwen_experts(fields, spec, RouterSpec(fields.integer("num_experts_per_tok", 8)), experts=256)
-    return replace(with_layers(spec, mlp=moe), draft_prefix=_DRAFTS)
+    return with_layers(spec, mlp=moe)
+
+
+def _with_head(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """With one for multi-token prediction; files of Qwen3-Next do not say so."""
+    return replace(spec, draft_layers=fields.integer("mtp_num_hidden_layers", 1, least=0), draft_prefix=_DRAFTS)
 
 
 def _qwen_experts(fields: Fields, spec: ModelSpec, router: RouterSpec, *, experts: int) -> MoESpec:

@@ -249,4 +249,4 @@ def text_name(stored: str) -> str | None:
     for prefix, own in _PREFIXES:
         if stored.startswith(prefix):
             return own + stored.removeprefix(prefix)
-    return stored if stored.startswith(("lm_head.", *_OF_TEXTS)) else None
+    return stored if stored.startswith(("lm_head.", "mtp.", *_OF_TEXTS)) else None

@@ -232,9 +232,11 @@ class ModelSpec(Backbone):
     bidirectional: bool = False
     """Tokens see those behind them too, in a window so many as before them: an embedder, which draws nothing."""
     draft_layers: int = 0
-    """Layers that are stored behind the last and predict tokens further ahead; they are passed over."""
+    """Heads for multi-token prediction that its checkpoints bring, as a layer each behind the last; see
+    :mod:`.draft_head_spec`."""
     draft_prefix: str = ""
-    """Before the names of the same, where they stand apart."""
+    """Before the names of the same, where they stand apart. Without :attr:`draft_layers` they are of an unknown form,
+    and passed over."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 

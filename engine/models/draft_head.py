@@ -103,6 +103,11 @@ class DraftHead:
         assert isinstance(delta, torch.Tensor)
         return residual + delta
 
+    def fed_back(self, stream: torch.Tensor) -> torch.Tensor:
+        """What :meth:`forward` has left [rows, hidden] → what it takes in place of hidden states for the tokens behind
+        these."""
+        return self._norm.plain(stream) if self.spec.feeds_normed and self._norm is not None else stream
+
     def logits(self, stream: torch.Tensor) -> torch.Tensor:
         """What :meth:`forward` has left [rows, hidden] → float32 [rows, vocabulary]; -inf for what it cannot draft."""
         x = stream if self._norm is None else self._norm.plain(stream)

@@ -5,6 +5,7 @@ name with an ending: ``.weight``, ``.weight_scale``, ``.qweight``.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -155,9 +156,13 @@ class QuantizedCheckpoint:
     """Scales for an fp8 KV cache are stored."""
     plain: frozenset[str] = frozenset()
     """Parts whose weights the file holds as floats, whatever the rules say."""
+    stored_as: Callable[[str], str] | None = None
+    """What the checkpoint calls a part, where who asks calls it otherwise."""
 
     def format_of(self, part: str) -> Format | None:
         """The format of a part's weight; None where it is stored plain."""
+        if self.stored_as is not None:
+            part = self.stored_as(part)
         if part in self.parts:
             return self.parts[part]
         if part in self.plain or any(matches(pattern, part) for pattern in self.ignore):

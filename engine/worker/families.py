@@ -225,7 +225,7 @@ class Text:
 
     def runs_ahead(self, config: WorkerConfig) -> bool:
         """Whether a device computes it a step ahead of what the host has read."""
-        return not config.return_routed_experts
+        return not (config.return_routed_experts or config.speculative is not None)
 
     def make(self, context: LayerContext, longest: int) -> TextModel:
         return Decoder(self.spec, context, max_model_len=longest)

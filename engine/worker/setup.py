@@ -186,7 +186,7 @@ def set_up_family(
     if config.batch_invariant and device is not None:
         _check_invariant(config, family)
     config = with_limits(config, family.limits)
-    check_drafts(config, family, at)
+    check_drafts(config, family)
     notes: list[str] = []
     wanted = family.longest(config)
     source = open_draft(config, family, wanted)

@@ -20,7 +20,7 @@ from ..loading.pt_file import read_pt
 from ..loading.safetensors_index import read_json, safetensors_index
 from ..model_config.attention_spec import CacheSpec
 from ..model_config.config_fields import ConfigError
-from ..model_config.draft_head_spec import DraftHeadSpec, eagle_head, mtp_head
+from ..model_config.draft_head_spec import DraftHeadSpec, eagle_head, mtp_head, mtp_names
 from ..model_config.model_spec import ModelSpec
 from ..model_config.transformers_config import TransformersSpec
 from ..models.decoder import Decoder
@@ -36,14 +36,12 @@ _PICKLED: Final = "pytorch_model.bin"
 Drafter = Decoder | DraftHead
 
 
-def check_drafts(config: WorkerConfig, family: Family, device: torch.device) -> None:
+def check_drafts(config: WorkerConfig, family: Family) -> None:
     """Raises :class:`.errors.SetupError` where drafts are asked for in vain."""
     if config.speculative is None:
         return
     if not isinstance(family, Text):
         raise SetupError(f"{_OPTION}: the model draws no text of its own, which alone is drafted; leave it out")
-    if device.type != "cpu":
-        raise SetupError(f"{_OPTION}: drafts are verified on a CPU, not on {device.type} yet; leave it out")
     if config.return_routed_experts:
         raise SetupError(f"{_OPTION}: experts of drafts are not told apart; leave --enable-return-routed-experts out")
 
@@ -105,18 +103,23 @@ class DraftSource:
             make = partial(Decoder, spec, max_model_len=max_model_len)
             return load_weights(make, Decoder.load, self.checkpoint, config, own, progress)
 
+        within = "" if self.checkpoint.format == "dummy" else self.within
+
         def fill(head: DraftHead, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-            head.load((name, tensor) for name, tensor in self.read or tensors if name.startswith(self.within))
+            head.load((name, tensor) for name, tensor in self.read or tensors if name.startswith(within))
 
         def make_head(context: LayerContext) -> DraftHead:
             return DraftHead(spec, model, context, max_model_len)
 
-        return load_weights(make_head, fill, self.checkpoint, config, own, progress)
+        return load_weights(make_head, fill, self.checkpoint, config, own, progress, stored_as=spec.stored_as)
 
     def _context(self, config: WorkerConfig, context: LayerContext) -> LayerContext:
         online = "none" if self.checkpoint.quantized is not None else config.quantization
         plain = msgspec.structs.replace(config, enable_lora=False, quantization=online)
-        return replace(layer_context(self.checkpoint, plain, context.device, context.dtype), packed=context.packed)
+        own = replace(layer_context(self.checkpoint, plain, context.device, context.dtype), packed=context.packed)
+        if own.quantized is None or isinstance(self.spec, ModelSpec):
+            return own
+        return replace(own, quantized=replace(own.quantized, stored_as=self.spec.stored_as))
 
 
 def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSource | None:
@@ -165,9 +168,7 @@ def _headed(source: DraftSource, path: Path, method: DraftMethod) -> DraftSource
     :class:`..model_config.config_fields.ConfigError` where there is none that fits."""
     model = source.model
     if method == "mtp":
-        if source.checkpoint.format != "safetensors" or source.checkpoint.quantized is not None:
-            raise ConfigError("its heads are read of plain weights in safetensors files alone; name another method")
-        return replace(source, spec=mtp_head(model), within=f"{model.prefix}.{len(model.layers)}.")
+        return replace(source, spec=mtp_head(model), within=mtp_names(model).whole)
     described, files, pickled = read_json(path / "config.json"), list[Path](), path / _PICKLED
     if pickled.is_file() and not any(path.glob("*.safetensors")):
         source = replace(source, read=read_pt(pickled))

@@ -233,9 +233,12 @@ def load_weights(
     context: LayerContext,
     progress: ProgressCallback,
     kept: CachedWeights | None = None,
+    *,
+    stored_as: Callable[[str], str] | None = None,
 ) -> M:
     """The model that ``make`` makes, which ``fill`` gives the checkpoint's weights: in memory of its own, or where they
-    are ``kept``. What is there and laid out otherwise is loaded anew."""
+    are ``kept``. What is there and laid out otherwise is loaded anew. Of a head for multi-token prediction
+    ``stored_as`` says what the checkpoint calls a tensor."""
     context = replace(context, memory=kept)
     while True:
         try:
@@ -245,9 +248,10 @@ def load_weights(
                     checkpoint,
                     context.dtype,
                     context.device if checkpoint.format == "dummy" else None,  # files are read by the host
-                    raw=model.weights.raw,
+                    raw={stored_as(name) for name in model.weights.raw} if stored_as else model.weights.raw,
                     shapes=_stored_shapes(make, checkpoint, context) if checkpoint.format == "dummy" else None,
                     seed=config.seed,
+                    head=stored_as is not None,
                     progress=lambda done, total: progress("loading weights", done, total),
                 )
                 with torch.inference_mode():

@@ -122,7 +122,9 @@ def remarks(architecture: str, spec: ModelSpec) -> list[str]:
         found.append("what sees or hears is transformers' code")
     if spec.text_part and (projectors := projector_names(SEEING[architecture].model_type)):
         found.append(f"in GGUF files with mmproj of {' or '.join(projectors)}")
-    if spec.draft_layers or spec.draft_prefix:
+    if spec.draft_layers:
+        found.append("may bring a head for multi-token prediction")
+    elif spec.draft_prefix:
         found.append("layers that predict further tokens are passed over")
     if not parity_models(architecture):
         found.append("no parity test")

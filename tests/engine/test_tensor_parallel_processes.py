@@ -17,7 +17,7 @@ from stentor.engine.sharing.lease import Member, create_lease, peek
 from stentor.engine.sharing.weight_cache import create_weight_file, read_header
 from stentor.loadtest.processes import alive
 from stentor.protocols.ipc.actors import Finished, SequenceTokens
-from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
+from stentor.protocols.ipc.config import EngineConfig, SpeculativeConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.forked import client_of, workers_of
 from stentor.tests.engine.local import LocalEngine, model_config
@@ -129,6 +129,18 @@ async def test_two_workers_give_what_one_gives(folder: Path, params: SamplingPar
         stats = client.stats
         assert stats.preemptions > 0
         assert stats.prefix_hits > 0
+
+
+@pytest.mark.proof
+async def test_two_workers_verify_the_same_drafts(folder: Path) -> None:
+    """With few tokens to choose from a text repeats itself."""
+    for params in (GREEDY, SAMPLED):
+        params = msgspec.structs.replace(params, allowed_token_ids=(5, 9, 70))
+        expected = whole(folder, params)
+        async with served(config_of(folder, 2, speculative=SpeculativeConfig("ngram", 4))) as client:
+            found = await answers(client, params)
+            assert [reader.tokens for reader in found] == [reader.tokens for reader in expected]
+            assert 0 < client.stats.num_accepted_tokens < client.stats.num_draft_tokens
 
 
 async def test_blocks_of_a_gguf_file_are_multiplied_as_they_are_stored(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class HeadPass:
         """By slot: the position of the first, and features [positions, …]. Those behind the row's end are of drafts
         that were refused."""
         self._left: dict[int, torch.Tensor] = {}
-        """By slot: what the layer left [hidden] at the last position of a row that drafts."""
+        """By slot: what the layer left [hidden] at the last position of a row that drafts, as it is fed back."""
 
     def observed(self, rows: Sequence[RowStep], passed: Passed) -> None:
         """The model has computed these rows."""
@@ -67,6 +67,7 @@ class HeadPass:
         if not len(batch.last):
             return Passed()
         last = left[batch.last]
-        for row, each in zip((row for row in rows if row.sample), last, strict=True):
+        fed_back = self._head.fed_back(last)
+        for row, each in zip((row for row in rows if row.sample), fed_back, strict=True):
             self._left[row.slot] = each
         return Passed(self._head.logits(last))

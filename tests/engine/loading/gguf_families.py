@@ -29,10 +29,11 @@ def write_family(
     convert: "Convert | None" = None,
     beside: Mapping[str, torch.Tensor] | None = None,
     vocabulary: Callable[[gguf.GGUFWriter], None] | None = None,
+    behind: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
     """Matrices are float32 but for those that ``kinds`` names. ``metadata`` is what is said otherwise, None for what is
     not said, ``convert`` another converter's way, ``beside`` further tensors, ``vocabulary`` writes one that is no
-    made-up one."""
+    made-up one, ``behind`` is a head for multi-token prediction behind the layers."""
     writer, config = gguf.GGUFWriter(path, arch), model.config
     writer.add_block_count(config.num_hidden_layers + (metadata or {}).get("nextn_predict_layers", 0))
     said = {
@@ -49,10 +50,12 @@ def write_family(
         writer.add_bos_token_id(config.bos_token_id)
         writer.add_eos_token_id(config.eos_token_id)
     number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
-    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
-    tensors = chain(_converted(model, arch, convert or CONVERT.get(arch, as_it_is)), (beside or {}).items())
-    for name, tensor in tensors:
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers + bool(behind))
+    converted = _converted(model, arch, convert or CONVERT.get(arch, as_it_is), behind or {})
+    for name, tensor in chain(converted, (beside or {}).items()):
         stored = name if name.startswith(("blk.", "rope_freqs")) else names.get_name(name, (".weight", ".bias"))
+        if (of_head := _NEXTN.get(name.removeprefix(f"model.layers.{config.num_hidden_layers}."))) is not None:
+            stored = f"blk.{config.num_hidden_layers}.nextn.{of_head}.weight"
         assert stored is not None, name
         values = tensor.detach().float().contiguous().numpy()
         kind = next((kind for part, kind in (kinds or {}).items() if part in stored), None)
@@ -102,13 +105,22 @@ def _rope(config: Any) -> dict[str, Any]:
 Convert = Callable[[str, torch.Tensor, Any], Named]
 
 
-def _converted(model: Any, arch: str, convert: Convert) -> Named:
+_NEXTN: Mapping[str, str] = {
+    "enorm.weight": "enorm",
+    "hnorm.weight": "hnorm",
+    "eh_proj.weight": "eh_proj",
+    "shared_head.norm.weight": "shared_head_norm",
+    "embed_tokens.weight": "embed_tokens",
+}
+
+
+def _converted(model: Any, arch: str, convert: Convert, behind: Mapping[str, torch.Tensor]) -> Named:
     """Under transformers' names, or under GGUF's where the converter names it itself."""
     rope = getattr(model.config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "llama3":
         slow = model.model.rotary_emb.inv_freq
         yield "rope_freqs.weight", rope["rope_theta"] ** (-torch.arange(len(slow)) / len(slow)) / slow
-    for name, tensor in model.state_dict().items():
+    for name, tensor in chain(model.state_dict().items(), behind.items()):
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         stem, _, last = name.rpartition(".")

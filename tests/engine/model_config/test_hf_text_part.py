@@ -119,6 +119,11 @@ def test_tensors_of_idefics_and_of_qwens_first_files_are_known_too() -> None:
         assert text_name(other) is None
 
 
+def test_the_head_of_qwen3_5_that_predicts_further_tokens_is_of_the_text_part() -> None:
+    assert text_name("mtp.layers.0.mlp.up_proj.weight") == "mtp.layers.0.mlp.up_proj.weight"
+    assert not is_of_tower("mtp.fc.weight")
+
+
 def test_of_a_model_that_speaks_the_part_that_thinks_is_read() -> None:
     text = {**tiny.SHAPE, "model_type": "qwen2_5_omni_text", "rope_scaling": {"mrope_section": [2, 3, 3]}}
     told = {"audio_token_index": 7, "image_token_index": 8, "tie_word_embeddings": False, "text_config": text}

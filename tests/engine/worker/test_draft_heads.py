@@ -1,10 +1,12 @@
 """Heads that draft: what they propose is what their definition draws of transformers' hidden states, and texts stay."""
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
 import msgspec
 import pytest
 import torch
@@ -13,11 +15,14 @@ from torch import nn
 from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from transformers.models.glm4_moe import modeling_glm4_moe
 from transformers.models.llama import modeling_llama
+from transformers.models.qwen3_5 import modeling_qwen3_5
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.tests.engine.loading.gguf_families import Kinds, write_family
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.worker.test_draft_models import accepted
 from stentor.tests.engine.worker.test_speculation import CONTEXT, DRAFTS, Ask, _asks, _prompt, _run, _same
@@ -28,8 +33,26 @@ TAPS = (2, 4, 5)
 DRAFTABLE = 64
 ALLOWED = tuple(range(10, 14))
 """So few that a random head is right now and then."""
-METHODS = ("eagle", "eagle3", "glm4-moe", "deepseek-v3")
+METHODS = ("eagle", "eagle3", "glm4-moe", "deepseek-v3", "qwen3.5")
 """Of EAGLE over a Llama, or the architecture that brings heads for multi-token prediction."""
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+
+
+BEHIND = {
+    "layer": "",
+    "embedding_norm": "enorm.",
+    "hidden_norm": "hnorm.",
+    "fc": "eh_proj.",
+    "norm": "shared_head.norm.",
+}
+APART = {
+    "layer": "layers.0.",
+    "embedding_norm": "pre_fc_norm_embedding.",
+    "hidden_norm": "pre_fc_norm_hidden.",
+    "fc": "fc.",
+    "norm": "norm.",
+}
+"""What DeepSeek's checkpoints and Qwen's call a head's parts."""
 
 
 class Head(nn.Module):
@@ -38,14 +61,18 @@ class Head(nn.Module):
     def __init__(self, method: str, model: Any) -> None:
         super().__init__()
         self.method = method
+        self.whole = [model]  # no module of this one
         self.model = model.model
         config, hidden = model.config, model.config.hidden_size
         self.brought = method not in ("eagle", "eagle3")
+        self.apart = method.startswith("qwen")
         of_layer, norm = {
+            "qwen3.5": (modeling_qwen3_5.Qwen3_5DecoderLayer, modeling_qwen3_5.Qwen3_5RMSNorm),
+            "qwen3.5-moe": (modeling_qwen3_5_moe.Qwen3_5MoeDecoderLayer, modeling_qwen3_5_moe.Qwen3_5MoeRMSNorm),
             "glm4-moe": (modeling_glm4_moe.Glm4MoeDecoderLayer, modeling_glm4_moe.Glm4MoeRMSNorm),
             "deepseek-v3": (modeling_deepseek_v3.DeepseekV3DecoderLayer, modeling_deepseek_v3.DeepseekV3RMSNorm),
         }.get(method, (modeling_llama.LlamaDecoderLayer, modeling_llama.LlamaRMSNorm))
-        self.layer = of_layer(config, config.num_hidden_layers - 1)
+        self.layer = of_layer(config, 1 if self.apart else config.num_hidden_layers - 1)
         self.rotary = self.model.rotary_emb
         self.fc = nn.Linear((3 if method == "eagle3" else 2) * hidden, hidden, bias=False)
         if method != "eagle":
@@ -87,20 +114,31 @@ class Head(nn.Module):
             shown[self.ids] = True
             offsets = self.ids - torch.arange(len(self.ids))
             return {**named, "lm_head.weight": self.head.weight.detach(), "d2t": offsets, "t2d": shown}
-        names = {"embedding_norm": "enorm", "hidden_norm": "hnorm", "fc": "eh_proj", "norm": "shared_head.norm"}
         behind = f"model.layers.{self.model.config.num_hidden_layers}."
+        if not self.apart:
+            own["embed_tokens.weight"] = self.model.embed_tokens.weight.detach().clone()
+        names = APART if self.apart else BEHIND
         found = {}
         for name, tensor in own.items():
             part, _, rest = name.partition(".")
-            found[behind + (rest if part == "layer" else f"{names[part]}.{rest}")] = tensor
-        found[f"{behind}embed_tokens.weight"] = self.model.embed_tokens.weight.detach().clone()
+            found[("mtp." if self.apart else behind) + names.get(part, f"{part}.") + rest] = tensor
+        return found
+
+    def behind(self) -> dict[str, torch.Tensor]:
+        """As converters to GGUF name it: as DeepSeek's."""
+        layers = self.model.config.num_hidden_layers
+        back = {f"mtp.{apart}": f"model.layers.{layers}.{BEHIND[part]}" for part, apart in APART.items()}
+        found = {}
+        for name, tensor in self.stored().items():
+            start = next((each for each in back if name.startswith(each)), "")
+            found[back.get(start, "") + name.removeprefix(start)] = tensor
         return found
 
     def left(self, following: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """Of tokens [n] that follow positions 0 to n - 1, and hidden states there [n, hidden]."""
         e: torch.Tensor = self.model.embed_tokens(following)
         h = hidden
-        if self.brought:
+        if self.brought and not self.apart:
             e = e.masked_fill((torch.arange(len(e)) == 0)[:, None], 0)
         count = len(e)
         mask = torch.full((count, count), -torch.inf).triu(1)[None, None]
@@ -117,13 +155,17 @@ class Head(nn.Module):
         return torch.reshape(found[0] if isinstance(found, tuple) else found, (count, -1))
 
     @torch.no_grad()
-    def drafts(self, text: list[int], most: int) -> list[int]:
-        tokens = torch.tensor(text)
-        given = self.model(tokens[None], output_hidden_states=True, use_cache=False).hidden_states
-        hidden = given[-1][0, :-1]
+    def given(self, text: list[int]) -> torch.Tensor:
+        """What it gets of the model at each position of a text."""
+        found = self.model(torch.tensor(text)[None], output_hidden_states=True, use_cache=False).hidden_states
         if self.method == "eagle3":
-            hidden = self.fc(torch.cat([given[tap][0, :-1] for tap in TAPS], dim=1))
-        following = tokens[1:]
+            return torch.as_tensor(self.fc(torch.cat([found[tap][0] for tap in TAPS], dim=1)))
+        return torch.as_tensor(found[-1][0])
+
+    @torch.no_grad()
+    def drafts(self, text: list[int], most: int, given: torch.Tensor) -> list[int]:
+        """``given``: of this text, or a longer one that begins so."""
+        hidden, following = given[: len(text) - 1], torch.tensor(text[1:])
         found: list[int] = []
         for _ in range(most):
             left = self.left(following, hidden)
@@ -132,14 +174,41 @@ class Head(nn.Module):
             whole[self.ids] = logits
             found.append(ALLOWED[int(whole[list(ALLOWED)].argmax())])
             following = torch.cat((following, torch.tensor(found[-1:])))
-            hidden = torch.cat((hidden, left[-1:]))
+            hidden = torch.cat((hidden, self.norm(left[-1:]) if self.apart else left[-1:]))
         return found
+
+
+def _coded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """In float8, and its scale, which is that of all blocks."""
+    scale = weight.abs().max() / 448.0
+    rows, columns = weight.shape
+    return (weight / scale).to(torch.float8_e4m3fn), scale.repeat(-(-rows // 128), -(-columns // 128))
+
+
+def _by_expert(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same, with views of the matrices of each expert in place of those of all."""
+    found = {}
+    for name, tensor in stored.items():
+        stem, _, part = name.rpartition(".")
+        if not stem.endswith(".experts"):
+            found[name] = tensor
+            continue
+        for number, each in enumerate(tensor):
+            parts = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
+            for what, rows in zip(parts, each.chunk(len(parts)), strict=True):
+                found[f"{stem}.{number}.{what}.weight"] = rows
+    return found
+
+
+def _described(coded: bool) -> str:
+    return f'"quantization_config": {json.dumps(FP8)}, ' if coded else ""
 
 
 class Made:
     """A model, a head of one method as its checkpoint has it, and its definition."""
 
-    def __init__(self, method: str, folder: Path) -> None:
+    def __init__(self, method: str, folder: Path, *, coded: bool = False) -> None:
+        """``coded``: products of the head are stored in float8."""
         self.target = folder / "target"
         self.target.mkdir()
         brought = method not in ("eagle", "eagle3")
@@ -151,9 +220,17 @@ class Made:
         self.speculative = SpeculativeConfig("mtp", DRAFTS)
         if brought:
             self.target.joinpath("config.json").write_text(
-                self.target.joinpath("config.json").read_text().replace("{", '{"num_nextn_predict_layers": 1,', 1)
+                self.target.joinpath("config.json")
+                .read_text()
+                .replace("{", f'{{"num_nextn_predict_layers": 1, {_described(coded)}', 1)
             )
-            weights = {**load_file(self.target / "model.safetensors"), **self.head.stored()}
+            own = _by_expert(self.head.stored())
+            for name in [name for name in own if coded and name.endswith(("_proj.weight", ".fc.weight"))]:
+                codes, scale = _coded(own[name])
+                own[name].copy_(codes.float() * scale[0, 0])  # the definition's too
+                own |= {name: codes, f"{name}_scale_inv": scale}
+            own = {name: tensor.contiguous() for name, tensor in own.items()}
+            weights = {**load_file(self.target / "model.safetensors"), **own}
             save_file(weights, self.target / "model.safetensors", {"format": "pt"})
         else:
             stored = folder / "head"
@@ -208,21 +285,76 @@ def test_a_head_drafts_what_its_definition_draws_of_transformers_hidden_states(m
     right, drafted = accepted(engine)
     assert 0 < right < drafted
     assert len(proposals) > 5
+    given = made.head.given(text)
     for length, drafts in proposals:
-        assert drafts == made.head.drafts(text[:length], len(drafts))
+        assert drafts == made.head.drafts(text[:length], len(drafts), given)
+
+
+@pytest.mark.parametrize("method", ["glm4-moe", "qwen3.5"])
+def test_a_head_in_float8_drafts_what_its_definition_draws(method: str, tmp_path: Path) -> None:
+    _drafts_as_defined(Made(method, tmp_path, coded=True))
+
+
+def _drafts_as_defined(made: Made) -> None:
+    proposals = _proposals(made.drafting)
+    params = SamplingParams(max_tokens=20, temperature=0.0, allowed_token_ids=ALLOWED)
+    prompt = _prompt(21, 2)
+    text = prompt + made.drafting.generate(prompt, params)
+    assert text[21:] == made.plain.generate(prompt, params)
+    assert len(proposals) > 5
+    given = made.head.given(text)
+    for length, drafts in proposals:
+        assert drafts == made.head.drafts(text[:length], len(drafts), given)
+
+
+GGUF = {"glm4-moe": "glm4moe", "deepseek-v3": "deepseek2", "qwen3.5": "qwen35", "qwen3.5-moe": "qwen35moe"}
+
+
+@pytest.mark.proof(each="method")
+@pytest.mark.parametrize("method", GGUF)
+def test_a_head_in_a_gguf_file_drafts_what_its_definition_draws(method: str, tmp_path: Path) -> None:
+    made = Made(method, tmp_path)
+    _to_gguf(made, tmp_path / "m.gguf", method)
+    _drafts_as_defined(made)
+
+
+def test_a_head_in_blocks_of_a_gguf_file_is_multiplied_as_stored(tmp_path: Path) -> None:
+    made = Made("qwen3.5", tmp_path)
+    kinds = dict.fromkeys(
+        ("attn_q.", "attn_k.", "attn_v.", "attn_output.", "ffn_", "eh_proj"), gguf.GGMLQuantizationType.Q8_0
+    )
+    _to_gguf(made, tmp_path / "m.gguf", "qwen3.5", kinds, dtype="bfloat16")
+    head: Any = made.drafting.runner.compute
+    assert {"layers.0.self_attn.q_proj.weight", "fc.weight"} <= head._head._head.weights.raw
+    params = SamplingParams(max_tokens=30, temperature=0.0, allowed_token_ids=ALLOWED)
+    prompt = _prompt(21, 2)
+    assert made.drafting.generate(prompt, params) == made.plain.generate(prompt, params)
+    right, drafted = accepted(made.drafting)
+    assert 0 < right < drafted
+
+
+def _to_gguf(made: Made, file: Path, method: str, kinds: Kinds | None = None, **changes: Any) -> None:
+    """Its engines are those of this file then."""
+    write_family(file, made.head.whole[0], GGUF[method], kinds, {"nextn_predict_layers": 1}, behind=made.head.behind())
+    made.target = file
+    changes = changes or {"batch_invariant": True}
+    made.drafting = made.engine(**changes)
+    made.plain = LocalEngine(model_config(file, max_model_len=CONTEXT, **changes))
 
 
 def test_a_prefix_that_a_later_prompt_finds_holds_a_heads_keys(made: Made) -> None:
     engine, first = made.drafting, _prompt(21, 3)
-    engine.restart(engine.ready.num_blocks)
+    engine.restart(engine.ready.num_blocks, max_num_batched_tokens=16)
     params = SamplingParams(max_tokens=24, temperature=0.0, allowed_token_ids=ALLOWED)
     prompt = [*first, *engine.generate(first, msgspec.structs.replace(params, num_drafts=0)), ALLOWED[0]]
     proposals = _proposals(engine)
     text = prompt + engine.generate(prompt, params)
-    assert engine.prompts[1].cached_tokens == len(prompt) - 2, "the last token of an answer is in no cache"
+    known = 32 if made.head.apart else len(prompt) - 2
+    assert engine.prompts[1].cached_tokens == known, "behind a state, or all but the last token of an answer"
     assert len(proposals) > 5
+    given = made.head.given(text)
     for length, drafts in proposals:
-        assert drafts == made.head.drafts(text[:length], len(drafts))
+        assert drafts == made.head.drafts(text[:length], len(drafts), given)
 
 
 def _few(asks: Sequence[Ask]) -> list[Ask]:

@@ -30,7 +30,7 @@ from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
-from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.config import DraftMethod, SpeculativeConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan, StepResult
 from stentor.tests.engine.channel.harness import both_ends
@@ -370,6 +370,25 @@ def test_the_device_draws_what_the_host_draws_from_the_same_checkpoint(
         plan = StepPlan(0, number, [], [new] if number == 0 else [], [step])
         with force_variant("reference"):
             assert runner.step(plan).tokens == host.step(plan).tokens
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_steps_of_a_device_with_drafts_are_waited_for_and_draw_what_those_without_draw(
+    folder: Path, hybrid: Path, method: DraftMethod
+) -> None:
+    """With few tokens to choose from."""
+    target, own = (hybrid, "") if method == "ngram" else (folder, str(folder))
+    speculative = SpeculativeConfig(method, 3, model=own)
+    config = model_config(target, max_num_seqs=4, max_num_batched_tokens=32, speculative=speculative)
+    setup = _set_up(target, _device(), speculative=speculative)
+    assert setup.ahead is None
+    params = SamplingParams(max_tokens=30, temperature=0.0, allowed_token_ids=(5, 9, 70))
+    with force_variant("reference"):
+        drafting = LocalEngine(config, setup)
+        assert drafting.generate(list(range(5, 25)), params) == LocalEngine(model_config(target)).generate(
+            list(range(5, 25)), params
+        )
+    assert drafting.scheduler.stats().num_accepted_tokens > 0
 
 
 def test_a_worker_serves_from_a_device_one_step_ahead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
