@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamError
 from av import AudioFrame
+
+from stentor.tests.server.realtime.wire import Ledger
 
 RATE = 48_000
 FRAME = RATE // 50
@@ -53,6 +56,8 @@ class Client:
         self.events: list[dict[str, Any]] = []
         self.loudness: list[int] = []
         """Of each frame of 20 ms that was heard, its loudest sample."""
+        self.lost = 0
+        """Packets."""
         self.answer: httpx.Response | None = None
         self._read = 0
         self._listening: asyncio.Task[None] | None = None
@@ -90,6 +95,26 @@ class Client:
         await self.connection.setRemoteDescription(RTCSessionDescription(self.answer.text, "answer"))
         await self.until("session.created")
         return self
+
+    def lose(self, share: float) -> None:
+        """From now on that share of what the microphone sends does not come."""
+        transport = self.connection.getSenders()[0].transport.transport
+        send, dice = transport._send, random.Random(4)
+
+        async def lossy(data: bytes) -> None:
+            is_sound = 127 < data[0] < 192 and data[1] & 0x7F in range(96, 127)  # and no RTCP
+            if is_sound and dice.random() < share:
+                self.lost += 1
+            else:
+                await send(data)
+
+        transport._send = lossy  # type: ignore[method-assign]
+
+    def check(self) -> None:
+        """Every event against the SDK's types, and the order of the protocol."""
+        ledger = Ledger()
+        for event in self.events:
+            ledger.take(event)
 
     def say(self, **event: Any) -> None:
         self.channel.send(json.dumps(event))

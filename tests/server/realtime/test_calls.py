@@ -4,7 +4,6 @@ and cut off."""
 import asyncio
 import json
 import math
-import random
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -102,6 +101,7 @@ async def dialled(address: str, session: dict[str, Any] | None = None, **options
     client = Client(address)
     try:
         yield await client.dial(session, **options)
+        client.check()
     finally:
         await client.hang_up()
 
@@ -190,22 +190,11 @@ async def test_the_caller_s_client_silences_an_answer_that_is_done(monkeypatch: 
 
 async def test_ten_lost_packets_of_a_hundred_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with answering(monkeypatch) as (_, address), dialled(address) as client:
-        dice, lost = random.Random(4), 0
-        transport = client.connection.getSenders()[0].transport.transport
-        send = transport._send
-
-        async def lossy(data: bytes) -> None:
-            nonlocal lost
-            if 127 < data[0] < 192 and data[1] & 0x7F < 127 and dice.random() < 0.1:
-                lost += 1
-            else:
-                await send(data)
-
-        monkeypatch.setattr(transport, "_send", lossy)
+        client.lose(0.1)
         client.microphone.waiting = tone(2000)
         await client.until("input_audio_buffer.speech_stopped")
         await client.until("output_audio_buffer.stopped")
-        assert lost >= 5
+        assert client.lost >= 5
         assert client.kinds().count("input_audio_buffer.speech_started") == 1, "no hole is heard as silence"
         assert abs(heard[0] - 2000 - 300) < 150, "and none is left out"
 
