@@ -173,21 +173,24 @@ async def test_who_begins_to_speak_silences_the_answer_which_is_cut_off_where_it
         assert 0 < len(kept) < len(STORY) / 4
 
 
+@pytest.mark.proof  # it plays in real time
 async def test_the_caller_s_client_silences_an_answer_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with answering(monkeypatch, ANSWER * 4) as (_, address), dialled(address) as client:
+    ahead = RealtimeConfig(audio_ahead=60)
+    async with answering(monkeypatch, STORY, realtime=ahead) as (_, address), dialled(address) as client:
         client.say(type="response.create")
         await client.until("output_audio_buffer.started")
         await client.when(lambda: "response.done" in client.kinds())
         client.say(type="output_audio_buffer.clear")
         await client.until("output_audio_buffer.cleared")
         truncated = await client.until("conversation.item.truncated")
-        assert truncated["audio_end_ms"] < 4000
+        assert truncated["audio_end_ms"] < 500 * STORY.count(".")
         count = len(client.loudness)
         await client.when(lambda: len(client.loudness) > count + 40)
         assert sum(loud > LOUD for loud in client.loudness[count + 15 :]) == 0
         assert "output_audio_buffer.stopped" not in client.kinds()
 
 
+@pytest.mark.proof  # it hears in real time
 async def test_ten_lost_packets_of_a_hundred_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with answering(monkeypatch) as (_, address), dialled(address) as client:
         client.lose(0.1)
