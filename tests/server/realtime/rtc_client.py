@@ -108,7 +108,7 @@ class Client:
             else:
                 await send(data)
 
-        transport._send = lossy  # type: ignore[method-assign]
+        transport._send = lossy
 
     def check(self) -> None:
         """Every event against the SDK's types, and the order of the protocol."""
