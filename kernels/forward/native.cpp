@@ -222,15 +222,15 @@ void gate_up_columns(Run& run, const Instruction& op, const GateUp& pair, int64_
 
 void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
     const bool adapts = shrink_adapted(run, op, activation_format_of(op.weight.kind), op.weight.inputs, walk);
-    const Expansion expansion(op);
     GateUp pair{&op.weight, &op.second_weight, op.bias, op.second_bias, 0, 0, op.width, op.activation,
                 run.taken((ActivationFormat)op.activation_format), nullptr};
-    if (!run.expands || expansion.parts == 0) return gate_up_columns(run, op, pair, 0, adapts, walk);
+    if (!run.expands || !has_codes(op.weight)) return gate_up_columns(run, op, pair, 0, adapts, walk);
     const int64_t tiles = tiles_expanded(op.weight, 2);
+    uint8_t* const behind = run.expanded + tiles * tile_bytes(BF16, op.weight.inputs);
     for (int64_t tile = 0; tile * TILE < op.width; tile += tiles) {
         const int64_t column = tile * TILE;
         const Packed gate = expand(op.weight, tile, tiles, run.expanded, walk);
-        const Packed up = expand(op.second_weight, tile, tiles, run.expanded + expansion.bytes / 2, walk);
+        const Packed up = expand(op.second_weight, tile, tiles, behind, walk);
         pair.gate = &gate, pair.up = &up, pair.width = gate.outputs;
         pair.gate_bias = op.bias ? op.bias + column : nullptr;
         pair.up_bias = op.second_bias ? op.second_bias + column : nullptr;
@@ -420,20 +420,20 @@ int64_t lay_out_adapted(Run& run) {
 
 }  // namespace
 
-bool expands(const Bound& program, int64_t step_tokens) {
-    if (tiles::form() == tiles::Form::NONE || step_tokens < EXPANDED_FROM) return false;
+bool expands_codes(const Bound& program, int64_t tokens) {
+    if (tiles::form() == tiles::Form::NONE || tokens < EXPANDED_FROM) return false;
     const auto mixes = [](const Instruction& op) { return op.kind == MOE; };  // experts take few rows each
     return std::none_of(program.instructions, program.instructions + program.count, mixes);
 }
 
-int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, int64_t step_tokens) {
+int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, bool expands) {
     const int64_t count = program.count;
     int64_t phases = declared_phases(program);
     if (phases < 0) return WRONG_PHASES;
     Run run{program.instructions, count, program.buffers, program.prepared, batch, threads, {},
-            std::vector<int64_t>(count, -1), {}, {}, std::vector<int64_t>(count), {}, expands(program, step_tokens), {}};
+            std::vector<int64_t>(count, -1), {}, {}, std::vector<int64_t>(count), {}, expands, nullptr};
     int64_t room = 0;
-    for (int64_t i = 0; i < count && run.expands; ++i) {
+    for (int64_t i = 0; i < count && expands; ++i) {
         const Expansion expansion(run.instructions[i]);
         phases += 3 * expansion.parts;  // at most two expand, one multiplies
         room = std::max(room, expansion.bytes);
@@ -488,7 +488,7 @@ using namespace stentor;
 
 // See run_program for what it returns; NO_MEMORY where there is no memory to plan the batch, and nothing is written then.
 STENTOR_EXPORT int64_t stentor_run_program(const Bound* program, const Batch* batch, int64_t threads) try {
-    return run_program(*program, *batch, threads, batch->tokens);
+    return run_program(*program, *batch, threads, expands_codes(*program, batch->tokens));
 } catch (const std::bad_alloc&) {
     return NO_MEMORY;
 }

@@ -175,15 +175,16 @@ STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, in
     const Batch all = layout.batch(work, rows);
     const std::vector<int64_t>& last = layout.last;
     const int64_t writes = end_of_writes(*body);
+    const bool expands = expands_codes(*body, all.tokens);
     const bool fewer = !every && (int64_t)last.size() < all.tokens && writes > 0;
     Bound first = *body, rest = *body;
     if (fewer) first.count = writes;
     rest.instructions += first.count, rest.count -= first.count;
-    if (const int64_t fault = run_program(first, all, threads, all.tokens)) return fault;
+    if (const int64_t fault = run_program(first, all, threads, expands)) return fault;
     if (last.empty()) return 0;
     if (fewer) {
-        gather(*body, first.count, last, expands(*body, all.tokens));
-        if (const int64_t fault = run_program(rest, layout.ends(work), threads, all.tokens)) return fault;
+        gather(*body, first.count, last, expands);
+        if (const int64_t fault = run_program(rest, layout.ends(work), threads, expands)) return fault;
     }
     const Buffer &from = body->buffers[residual], &to = head->buffers[hidden];
     for (size_t i = 0; i < last.size(); ++i)
@@ -191,7 +192,7 @@ STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, in
     Batch batch = {};
     batch.tokens = (int64_t)last.size();
     batch.adapted = layout.adapted_ends(work);
-    if (const int64_t fault = run_program(*head, batch, threads, batch.tokens)) return fault;
+    if (const int64_t fault = run_program(*head, batch, threads, expands_codes(*head, batch.tokens))) return fault;
     const Buffer& scores = head->buffers[logits];
     stentor_sampling_argmax(scores.rows, batch.tokens, scores.stride, best, threads);
     return 0;

@@ -105,12 +105,11 @@ constexpr int64_t WRONG_ADAPTED = 8;  // a row with an adapter that is not in th
 // Returns 0, or what is wrong (nothing is written then): 1 a token id outside the vocabulary, 2 a position outside the
 // rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks lead outside, WRONG_PHASES or
 // WRONG_ADAPTED.
-// `step_tokens` are those of the step that the batch is a part of: it says how codes are multiplied.
-// Throws std::bad_alloc. native.cpp
-int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, int64_t step_tokens);
+// `expands` is that of the step that the batch is a part of. Throws std::bad_alloc. native.cpp
+int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, bool expands);
 
 // Whether a step of so many tokens multiplies codes as weights of bfloat16 (linear_packed/expand.h). native.cpp
-bool expands(const Bound& program, int64_t step_tokens);
+bool expands_codes(const Bound& program, int64_t tokens);
 
 // How an instruction's products take the input that is kept as `format` otherwise.
 inline ActivationFormat taken_as(ActivationFormat format, bool expands) {

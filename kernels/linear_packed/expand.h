@@ -7,7 +7,7 @@
 namespace stentor {
 
 // Rows of a step from which it pays. A constant, since results depend on it.
-constexpr int64_t EXPANDED_FROM = 96;
+constexpr int64_t EXPANDED_FROM = 128;
 constexpr int64_t EXPANDED_BYTES = 4 << 20;  // at a time
 
 static inline bool has_codes(const Packed& w) { return w.kind != F32 && w.kind != BF16; }

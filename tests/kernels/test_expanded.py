@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 CODED = [pair for pair in KINDS if PARTS[pair[0]]]
-FROM = 96
+FROM = 128
 """EXPANDED_FROM of expand.h."""
 FORMS: list[TileForm] = ["emulated", "hardware"] if tile_form() == "hardware" else ["emulated"]
 
