@@ -119,7 +119,7 @@ kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is 
 	$(PYTEST) -m triton --all-kernels tests
 	TRITON_INTERPRET=0 $(PYTEST) --all-kernels tests/compile
 
-arm: $(STAMP) ## AArch64 under an emulator: native code compiled for it and its vector code run; tests in an emulated Python where there is one (ARGS="tests/...")
+arm: $(STAMP) ## AArch64 under an emulator: vector code, tests in an emulated Python, a chat answer like this machine's; ARGS="tests/..." runs these alone
 	$(BIN)/python -P -m stentor.tests.arm $(ARGS)
 
 chaos: $(STAMP) ## kill processes under live streams, send random requests, poison and bombs; figures go to RESULTS

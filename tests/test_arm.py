@@ -30,6 +30,14 @@ def test_where_no_python_can_be_fetched_one_line_says_why(
     assert capsys.readouterr().out.splitlines()[-1] == "apt-get failed: E: no such release"
 
 
+def test_the_emulated_system_describes_processors_of_arm(tmp_path: Path) -> None:
+    files.describe_processors(tmp_path)
+    told = (tmp_path / "proc/cpuinfo").read_text()
+    assert told.count("CPU implementer\t: 0x41") == told.count("processor") == os.cpu_count()
+    identities = sorted(tmp_path.glob("sys/devices/system/cpu/cpu*/regs/identification/midr_el1"))
+    assert [path.read_text() for path in identities] == ["0x00000000413fd0c1\n"] * (os.cpu_count() or 1)
+
+
 def test_packages_for_another_processor_go_into_one_folder_alone(tmp_path: Path) -> None:
     for command in files.debian_commands(tmp_path):
         written = [part.partition("=")[2] for part in command if part.startswith("-oDir::") and "status" not in part]

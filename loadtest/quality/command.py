@@ -36,7 +36,10 @@ DECODE_WINDOW = 128
 """Tokens of each sequence that is decoded one by one."""
 LEAST_DECODED = 1024
 """Tokens decoded at each batch size, or the text's own if it has fewer."""
-CASES = ("served", "float32", "bfloat16")
+DTYPES: Final = ("float32", "bfloat16")
+CACHES: Final = {"int8-cache": "int8", "fp8-cache": "fp8"}
+"""Plain weights in float32, whose cache alone has 8 bits."""
+CASES: Final = ("served", *DTYPES)
 
 
 TEXTS: Final = Path(__file__).parent / "texts"
@@ -96,9 +99,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--cases",
         nargs="+",
-        choices=CASES,
+        choices=(*CASES, *CACHES),
         default=list(CASES),
-        help="served: as `stentor serve` with the options below; the others: plain weights in that type (all)",
+        help="served: as `stentor serve` with the options below; float32, bfloat16: plain weights in that type; "
+        "int8-cache, fp8-cache: in float32 over such a KV cache (the first three)",
     )
     parser.add_argument(
         "--window", type=at_least(2), nargs="+", default=[512, 2048], metavar="TOKENS", help="of prompts (512 2048)"
@@ -142,8 +146,8 @@ def make_works(tokens: Sequence[int], lengths: Sequence[int], rows: Sequence[int
 def make_cases(
     checkpoint: Checkpoint, reference: Reference, served: WorkerConfig, names: Sequence[str]
 ) -> Iterator[list[Case]]:
-    """``served`` as it is, and plain weights in each dtype that ``names`` has: of a GGUF file, those that
-    transformers made of it, in a folder that is gone when the block ends."""
+    """``served`` as it is, and plain weights in each dtype and over each cache that ``names`` has: of a GGUF file,
+    those that transformers made of it, in a folder that is gone when the block ends."""
     wanted = [name for name in names if name != "served"]
     with tempfile.TemporaryDirectory(prefix="stentor-quality-") as scratch:
         plain = served
@@ -151,7 +155,10 @@ def make_cases(
             reference.save(Path(scratch))
             plain = msgspec.structs.replace(served, model=scratch)
         plain = msgspec.structs.replace(plain, quantization="none")
-        yield [Case(name, served if name == "served" else msgspec.structs.replace(plain, dtype=name)) for name in names]
+        configs = {"served": served}
+        configs |= {name: msgspec.structs.replace(plain, dtype=name) for name in DTYPES}
+        configs |= {name: msgspec.structs.replace(configs["float32"], kv_cache_dtype=of) for name, of in CACHES.items()}
+        yield [Case(name, configs[name]) for name in names]
 
 
 def check(cases: Sequence[Case], works: Sequence[Work], reference: Reference, show: Show) -> list[Verdict]:

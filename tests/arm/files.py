@@ -1,5 +1,6 @@
 """What runs programs for AArch64 here: a Python of Debian's and wheels of PyPI's, unpacked into one folder."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,20 @@ DEBS: Final = (
     *("libc6", "libgcc-s1", "libstdc++6", "libgomp1", "libatomic1", "libcrypt1", "libexpat1", "zlib1g", "libssl3"),
     *("libffi8", "libbz2-1.0", "liblzma5", "libsqlite3-0", "libuuid1"),
 )
+DESCRIBED: Final = """\
+processor\t: {cpu}
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp i8mm bf16
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+CPU revision\t: 1
+
+"""
+"""A processor in ``/proc/cpuinfo``. The emulator shows that of the machine beneath, and torch, which finds no processor
+of Arm's there, ends with a segmentation fault at its import."""
+MAIN_ID: Final = "0x00000000413fd0c1"
+"""The same in the register that says what a processor is; without it oneDNN complains."""
 FOR_TESTS: Final = ("hypothesis", "pytest", "pytest-timeout")
 
 
@@ -35,7 +50,7 @@ def missing_tools() -> list[str]:
 
 
 def fetch(home: Path) -> None:
-    """Fills ``home`` with what it lacks, some 4 GB: torch on PyPI is linked against CUDA. Installs nothing elsewhere.
+    """Fills ``home`` with what it lacks, some 5 GB: torch on PyPI is linked against CUDA. Installs nothing elsewhere.
 
     Raises :class:`FetchFailed`.
     """
@@ -46,9 +61,20 @@ def fetch(home: Path) -> None:
             _run(command, home / "debs")
         for deb in sorted((home / "debs").glob("*.deb")):
             _run(["dpkg", "-x", str(deb), str(home / "root")], home)
+    describe_processors(home / "root")
     if not (home / "site").is_dir():
         _run(wheels_command(home / "site.new"), ROOT)
         (home / "site.new").rename(home / "site")
+
+
+def describe_processors(root: Path) -> None:
+    """Where the emulator looks for a file first: what programs read to learn what they run on."""
+    (root / "proc").mkdir(parents=True, exist_ok=True)
+    (root / "proc/cpuinfo").write_text("".join(DESCRIBED.format(cpu=cpu) for cpu in range(os.cpu_count() or 1)))
+    for cpu in range(os.cpu_count() or 1):
+        folder = root / f"sys/devices/system/cpu/cpu{cpu}/regs/identification"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "midr_el1").write_text(f"{MAIN_ID}\n")
 
 
 def debian_commands(home: Path) -> list[list[str]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.loadtest.quality.command import Case, Work, check
+from stentor.loadtest.quality.command import CACHES, Case, Work, check, make_cases
 from stentor.loadtest.quality.ours import TOP, Scorer
 from stentor.loadtest.quality.reference import Reference, ReferenceError
 from stentor.protocols.ipc.config import WorkerConfig
@@ -55,6 +55,18 @@ def test_one_by_one_and_in_chunks_the_same_is_said(scorer: Scorer) -> None:
 def test_windows_of_two_lengths_do_not_decode_together(scorer: Scorer) -> None:
     with pytest.raises(ValueError, match="one length"):
         scorer.decode([_prompt(1, 10), _prompt(1, 11)])
+
+
+def test_a_cache_of_eight_bits_is_judged_in_float32(folder: Path) -> None:
+    checkpoint = open_checkpoint(folder)
+    served = WorkerConfig(str(folder), dtype="bfloat16", **SMALL)
+    with make_cases(checkpoint, Reference(checkpoint), served, ["served", *CACHES]) as cases:
+        found = [(case.name, case.config.dtype, case.config.kv_cache_dtype) for case in cases]
+    assert found == [
+        ("served", "bfloat16", served.kv_cache_dtype),
+        ("int8-cache", "float32", "int8"),
+        ("fp8-cache", "float32", "fp8"),
+    ]
 
 
 def test_a_model_that_went_wrong_is_noticed(folder: Path, tmp_path: Path) -> None:
