@@ -43,8 +43,12 @@ def written(name: str, folder: Path) -> tuple[Any, Any]:
     else:
         images = transformers.SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE})
         images.image_seq_length = 16
-    kind = f"Col{name[3].upper()}{name[4:]}Processor".replace("Modernvb", "ModernVB")
-    settings = {"image_seq_len": 4} if name == "colmodernvbert" else {}
+    kind = {
+        "colqwen2": "ColQwen2Processor",
+        "colpali": "ColPaliProcessor",
+        "colmodernvbert": "ColModernVBertProcessor",
+    }[name]
+    settings: dict[str, Any] = {"image_seq_len": 4} if name == "colmodernvbert" else {}
     # one of the processors adds what a tokenizer puts around a text
     vision_models.write_processor(folder, kind, images, "{{ messages }}", bos=name == "colmodernvbert", **settings)
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
