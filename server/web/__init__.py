@@ -15,7 +15,7 @@
     attachments.js  files that go with a message                media.js        those of messages that were kept
     voice.js        the tab "Voice"                             session.js      a realtime session over a WebSocket
     sound.js        microphone, files, loudspeaker              worklets.js     what runs in the audio thread
-    call.js         a realtime session over WebRTC
+    trace.js        what was taken for speech                   call.js         a realtime session over WebRTC
     log.js          the list of events                          live.js         the tab "Live"
     figures.js      rates and percentiles between two answers   presets.js      settings under a name
     code.js         a request as a program                      tools.js        the tab "More"
@@ -71,6 +71,7 @@ FILES: Final = (
     "temml.js",
     "theme.js",
     "tools.js",
+    "trace.js",
     "voice.js",
     "welcome.js",
     "worklets.js",

@@ -100,7 +100,8 @@ async function reply({ onto } = {}) {
     failure = error.message;
   }
   delete node.live;
-  const empty = !node.content && !node.reasoning && !node.tool_calls && !node.items?.length;
+  const made = node.tool_calls ?? node.items?.find(({ type }) => type !== "mcp_list_tools");
+  const empty = !node.content && !node.reasoning && !made;
   const came = onto ? node.content !== whole : !empty || (!failure && !node.cut);
   if (empty && !came) withdraw(mine, node, before);
   if (answering === own) answering = null;

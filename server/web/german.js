@@ -154,6 +154,7 @@ export const GERMAN = {
   "Settings of the voice session": "Einstellungen der Sprachsitzung",
   "Sound file": "Tondatei",
   "Level of the microphone": "Pegel des Mikrofons",
+  "Loudness of the microphone, and what the server took for speech": "Lautstärke des Mikrofons, und was der Server für Sprache hielt",
   "Figures of this session": "Zahlen dieser Sitzung",
   "Transcript": "Mitschrift",
   "Or write something into the session": "Oder etwas in die Sitzung schreiben",

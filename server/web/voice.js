@@ -6,6 +6,7 @@ import { t } from "./language.js";
 import { EventLog } from "./log.js";
 import { Session } from "./session.js";
 import { Player, fromBase64, levelOf, microphone, recording } from "./sound.js";
+import { Trace } from "./trace.js";
 
 const messages = element("voice-messages");
 const log = new EventLog({
@@ -16,6 +17,7 @@ const log = new EventLog({
   save: element("voice-log-save"),
 });
 
+const trace = new Trace(element("voice-trace"));
 let session = null;
 let source = null;
 let opening = 0; // counts up with each session that is begun or ended: what was opened for an earlier one is closed
@@ -158,12 +160,14 @@ function silent() {
 const HANDLERS = {
   "input_audio_buffer.speech_started": ({ item_id, audio_start_ms }) => {
     state(t("Listening …"));
+    trace.began(audio_start_ms);
     said(item_id, "user");
     endOfSpeech = endOfWords = null;
     if (player?.playing || sounding) interruptedAt = performance.now();
     if (player?.playing) hush();
   },
   "input_audio_buffer.speech_stopped": ({ audio_end_ms }) => {
+    trace.ended(audio_end_ms);
     // what is told is the end of the silence that ended the turn
     endOfSpeech = endOfWords =
       silence === null ? session.voicedUntil(audio_end_ms) : session.timeOf(audio_end_ms - silence);
@@ -257,7 +261,9 @@ function heard(piece) {
   const quiet = muted ? new Int16Array(piece.length) : piece; // what is sent keeps the time, also while it is muted
   const level = levelOf(quiet);
   element("voice-level").value = level;
-  if (!pushes() || held !== null) session?.hear(quiet, level);
+  if (!session || (pushes() && held === null)) return;
+  session.hear(quiet, level);
+  trace.show(session.times);
 }
 
 function pushes() {
@@ -342,6 +348,7 @@ async function resume(why) {
     if (mine !== opening) return;
     if (!opened) continue;
     session = opened;
+    trace.clear();
     change();
     for (const [id, message] of bubbles) tellAgain(id, message);
     state(t("Listening …"));
@@ -373,6 +380,7 @@ async function begin(open, live = false) {
   showButtons();
   state(t("Connecting …"));
   log.clear();
+  trace.clear();
   messages.replaceChildren();
   [bubbles, dropped, latencies, turns, endOfSpeech, endOfWords] = [new Map(), new Set(), [], 0, null, null];
   for (const id of ["latency", "median", "words", "interruption"]) element(`voice-${id}`).textContent = "–";

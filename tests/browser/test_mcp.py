@@ -45,7 +45,7 @@ async def browser() -> AsyncIterator["Browser"]:
 async def visiting(browser: "Browser", tools_url: str, turns: Sequence[str]) -> AsyncIterator[tuple["Page", Script]]:
     """The page of a server whose model says ``turns``, and that knows the server of tools as ``calc``."""
     script = Script(turns)
-    config = McpConfig(servers=(ToolServer("calc", f"{tools_url}/mcp"),))
+    config = McpConfig(servers=(ToolServer("calc", f"{tools_url}/mcp"), ToolServer("gone", f"{tools_url}/nowhere")))
     async with serving(state_of(script, config)) as address, await browser.new_context() as profile:
         page = await profile.new_page()
         page.set_default_timeout(MILLISECONDS)
@@ -137,3 +137,8 @@ async def test_calls_may_be_made_at_once_and_what_fails_is_shown(browser: "Brows
         await page.fill("#chat-mcp", "elsewhere https://tools.example.com/mcp")
         await page.click("#chat-send")
         await expect(page.locator("#chat-messages .wrong .said")).to_contain_text("tools[0].server_url")
+        await page.fill("#chat-mcp", "gone")
+        await page.click("#chat-send")
+        await expect(page.locator("#chat-messages .wrong .said")).to_contain_text("gone")
+        await expect(page.locator("#chat-messages .assistant")).to_have_count(1)
+        await expect(page.locator("#chat-input")).to_have_value("And?")

@@ -1,6 +1,7 @@
 """What the page does with a conversation that is cleared, fails, is cut or changed; in Chromium, without a model."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -214,3 +215,38 @@ async def test_a_connection_that_is_lost_is_made_again_with_what_was_said(browse
         await expect(page.locator("#voice-count")).to_have_text("2")
         assert "<user>Is it?\n<assistant>Yes.\n<user>Still?\n" in prompt_of(engine)
         assert await page.locator("#voice-messages .wrong").count() == 0
+
+
+TRACE = """async () => {
+  const { Trace } = await import("/page/trace.js");
+  const place = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const trace = new Trace(place);
+  const times = Array.from({ length: 500 }, (_, at) => [(at + 1) * 40, 0, at % 2]); // 20 s
+  trace.began(1000);
+  trace.ended(3000); // out of sight
+  trace.began(6000);
+  trace.ended(8000);
+  trace.began(19000); // and goes on
+  trace.show(times);
+  trace.show(times);
+  while (!place.childElementCount) await new Promise((done) => setTimeout(done, 20));
+  const sides = (mark) => ["x", "width"].map((name) => Number(mark.getAttribute(name)));
+  const marks = [...place.querySelectorAll("rect")].map(sides);
+  const points = place.querySelector("polyline").getAttribute("points").split(" ");
+  trace.clear();
+  return { marks, count: points.length, last: points.at(-1), left: place.childElementCount };
+}"""
+
+
+async def test_the_trace_shows_how_loud_it_was_and_what_the_server_took_for_speech(browser: "Browser") -> None:
+    from playwright.async_api import expect
+
+    async with visiting(browser, FakeEngine(), "voice") as page:
+        assert await page.evaluate(TRACE) == {
+            "marks": [[1000, 2000], [14000, 1000]],
+            "count": 150,
+            "last": "15000,0",
+            "left": 0,
+        }
+        await page.click("#voice-start")
+        await expect(page.locator("#voice-trace polyline")).to_have_attribute("points", re.compile(r"15000,"))
