@@ -54,6 +54,7 @@ class DraftedStates:
     ) -> tuple[Int64, Int64, MixerInputs | None]:
         """The places of these slots in the step that comes, and what is to keep the inputs of mixers in it. ``starts``:
         where each row begins among the tokens."""
+        self._rows = []
         before, after = self._places[reads], self._places[writes]
         tokens: list[int] = []
         draws = 0
