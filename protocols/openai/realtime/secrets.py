@@ -16,6 +16,13 @@ class ClientSecretRequest(msgspec.Struct, frozen=True):
     session: dict[str, Any] | None = None
 
 
+class CallForm(msgspec.Struct, frozen=True):
+    """What comes beside ``sdp`` in the form that begins a call."""
+
+    session: dict[str, Any] | None = None
+    """In JSON."""
+
+
 class BetaSessionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """What ``/v1/realtime/sessions`` of the beta takes."""
 

@@ -18,15 +18,13 @@ from starlette.types import Message
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest, missing, wrong
-from stentor.protocols.openai.realtime.calls import CallForm
-from stentor.protocols.openai.realtime.secrets import secret_decoder
+from stentor.protocols.openai.realtime.secrets import CallForm, secret_decoder
 from stentor.protocols.openai.realtime.server import ErrorEvent, RealtimeError
 from stentor.protocols.openai.realtime.session import Session
 
 from ...common.errors import Overloaded
 from ...common.keys import Caller
 from ...middleware.auth import caller_of, secret_of
-from ...webrtc.sdp import Offer, SdpError, read_offer
 from ..common.described import Operation, Operations
 from ..common.endpoint import read_body
 from ..responses.ids import short_id
@@ -37,6 +35,7 @@ from .serving import RealtimeServing
 
 if TYPE_CHECKING:
     from ...webrtc.peer import Peer
+    from ...webrtc.sdp import Offer
 
 CONNECT_SECONDS: Final = 15.0
 """In which a client must have opened its data channel."""
@@ -113,8 +112,10 @@ async def hang_up(services: RealtimeServices, request: Request) -> Response:
     return Response(media_type="text/plain")
 
 
-async def _asked(services: RealtimeServices, request: Request) -> tuple[Offer, dict[str, Any] | None]:
+async def _asked(services: RealtimeServices, request: Request) -> "tuple[Offer, dict[str, Any] | None]":
     """The offer, and the session that is asked for in the same form. Raises BadRequest."""
+    from ...webrtc.sdp import SdpError, read_offer
+
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     session = b""
     with services.admission.memory.share() as share:
@@ -176,7 +177,7 @@ class Call:
         self._news = anyio.Event()
         self._leave: Callable[[], None] | None = None
 
-    async def answer(self, offer: Offer, request: Request) -> str:
+    async def answer(self, offer: "Offer", request: Request) -> str:
         """Begins to listen; :meth:`run` must follow. Raises Overloaded."""
         # aiortc takes a second to import, and most servers never need it
         await anyio.to_thread.run_sync(_import_peer)
