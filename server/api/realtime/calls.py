@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,7 @@ from stentor.protocols.openai.realtime.session import Session
 
 from ...common.errors import Overloaded
 from ...common.keys import Caller
+from ...http.connections import Connections
 from ...middleware.auth import caller_of, secret_of
 from ..common.described import Operation, Operations
 from ..common.endpoint import read_body
@@ -201,7 +203,7 @@ class Call:
     def _enter(self, request: Request) -> None:
         """A call has a place among the connections, as a WebSocket has. Raises Overloaded."""
         connections = self._services.metrics.server.connections
-        if connections is None:
+        if not isinstance(connections, Connections):
             return
         slot = connections.enter(request.scope.get("client"))
         if slot.refusal is not None:
@@ -281,9 +283,7 @@ class Call:
 
 
 def _import_peer() -> None:
-    from ...webrtc import peer
-
-    assert peer
+    import_module("...webrtc.peer", __package__)
 
 
 def _addresses(host: str, server: Any, own: Callable[[], Sequence[str]]) -> list[str]:
