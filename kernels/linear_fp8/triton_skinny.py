@@ -224,11 +224,13 @@ def default(operands: Operands) -> Config:
 
 
 def candidates(operands: Operands) -> list[Config]:
+    """That fit in shared memory, which holds one stage less of some operands."""
+    tokens = block_of_tokens(operands.shape[0])
     return [
         Config.of(
             num_warps=warps,
             num_stages=stages,
-            BLOCK_T=block_of_tokens(operands.shape[0]),
+            BLOCK_T=tokens,
             BLOCK_N=rows,
             BLOCK_K=width,
             SPLITS=splits,
@@ -237,7 +239,7 @@ def candidates(operands: Operands) -> list[Config]:
         for width in ((64, 128) if operands.scaled_by_step else (64, 128, 256))
         for stages in (3, 4, 6)
         for splits in (1, 2, 4, 8)
-        if rows * width * stages <= 128 * 1024
+        if rows * width * stages <= 128 * 1024 and (rows + tokens * operands.x.itemsize) * width * stages <= 256 * 1024
     ]
 
 
