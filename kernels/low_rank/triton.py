@@ -191,7 +191,9 @@ def down_default(table: SlotTable, *, few: bool) -> Config:
 
 
 def up_default(table: SlotTable, *, few: bool) -> Config:
-    return Config.of(num_warps=4, num_stages=2, BLOCK_T=16 if few else 32, BLOCK_N=128, BLOCK_R=_ranks(table))
+    return Config.of(
+        num_warps=4, num_stages=2, BLOCK_T=16 if few else 32, BLOCK_N=128 if few else 64, BLOCK_R=_ranks(table)
+    )
 
 
 def _ranks(table: SlotTable) -> int:

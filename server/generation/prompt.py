@@ -19,6 +19,7 @@ from ..parsing.thinking import ThinkingOptions, thinking_options
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from ..text.placeholders import MediaText
 from ..text.renderers.interface import RenderRequest
+from ..text.renderers.mistral import MistralRenderer
 from .admission import too_long
 from .chat_model import ChatModel
 from .tool_prompt import inject_tool_prompt, mentions_tools
@@ -48,9 +49,15 @@ async def write_prompt(
     if chat.media is None:
         messages, media = collect_media(body.messages, chat.accepted)[0], NO_MEDIA
     else:
-        most_chars = chat.limits.max_prompt_chars
         messages, media = await chat.media.take(
-            body.messages, chat.accepted, chat.client.ready, body, most_chars, memory, chat.pool.tokenizer
+            body.messages,
+            chat.accepted,
+            chat.client.ready,
+            body,
+            chat.limits.max_prompt_chars,
+            memory,
+            chat.pool.tokenizer,
+            as_text=not isinstance(chat.renderer, MistralRenderer),
         )
     messages = with_functions_as_tools(messages)
     tools = template_tools(use.tools) if use.mode != "none" else []

@@ -84,7 +84,7 @@ class PlacedMedia:
         return PlacedMedia(kept, self.tokens, self.held)
 
 
-def _check_texts(messages: Sequence[Message], sent: Sequence[Message], media: MediaText | None, where: str) -> None:
+def _check_texts(messages: Sequence[Message], sent: Sequence[Message], media: MediaText, where: str) -> None:
     """Raises BadRequest for a text that holds what stands for media, which nobody could tell from theirs. ``sent``: the
     messages before files in them became texts and pictures."""
     for index, (message, before) in enumerate(zip(messages, sent, strict=True)):
@@ -93,7 +93,7 @@ def _check_texts(messages: Sequence[Message], sent: Sequence[Message], media: Me
         in_place = isinstance(content, list) and isinstance(own, list) and len(own) == len(content)
         for place, part in enumerate(parts):
             text = part.get("text")
-            if media is None or not isinstance(text, str) or not (found := media.held_by(text)):
+            if not isinstance(text, str) or not (found := media.held_by(text)):
                 continue
             field = f"{where}[{index}].content" + (f"[{place}]" if in_place else "")
             raise refused(field, f"it holds `{found}`, which stands for media; leave it out of texts", "template_error")
@@ -137,9 +137,12 @@ class ChatMedia:
         memory: MemoryShare | None,
         tokenizer: Tokenizer,
         where: str = "messages",
+        *,
+        as_text: bool = True,
     ) -> tuple[list[Message], ConversationMedia]:
         """The messages of the field ``where`` as :func:`.collect.collect_media` leaves them, once the caller's own
         files in them have been read, and what the model is given of their media. ``ready`` is what its engine has said.
+        ``as_text``: media are written as texts are, so that these may not hold what stands for them.
 
         Raises BadRequest, also where the engine has loaded the model's text part alone, and as :meth:`prepare`.
         """
@@ -159,7 +162,8 @@ class ChatMedia:
             memory=memory,
             tokenizer=tokenizer,
         )
-        _check_texts(told, sent, made.text, where)
+        if as_text and made.text is not None:
+            _check_texts(told, sent, made.text, where)
         return told, made
 
     async def prepare(

@@ -25,6 +25,7 @@ export async function answer(node, { path, body }, { signal, onGrown }) {
     node.cut = true;
   } finally {
     delete node.begun;
+    delete node.places;
     node.figures = figures(began, first, usage);
   }
 }

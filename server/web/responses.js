@@ -57,9 +57,9 @@ export function takeEvent(node, event) {
     content[0].text += delta;
     node.content = (node.content ?? "") + delta;
   } else if (type === "response.reasoning_text.delta") node.reasoning = (node.reasoning ?? "") + delta;
-  else if (type === "response.output_item.added") begin(node, item);
+  else if (type === "response.output_item.added") begin(node, item, event.output_index);
   else if (type === "response.mcp_call_arguments.done") node.begun.find(({ id }) => id === event.item_id).arguments = event.arguments;
-  else if (type === "response.output_item.done") end(node, item);
+  else if (type === "response.output_item.done") end(node, item, event.output_index);
   if (response?.incomplete_details?.reason === "max_output_tokens") node.limited = true;
   const usage = response?.usage;
   return {
@@ -70,18 +70,27 @@ export function takeEvent(node, event) {
 }
 
 // A message's text is kept as it comes; of other items only those that are whole, and of calls that run what is asked.
-function begin(node, item) {
+function begin(node, item, place) {
   node.items ??= [];
   if (item.type === "message") {
-    node.items.push({ type: "message", role: "assistant", content: [{ type: "output_text", text: "" }] });
+    keep(node, { type: "message", role: "assistant", content: [{ type: "output_text", text: "" }] }, place);
     if (node.content) node.content += "\n\n";
   } else if (item.type === "mcp_call") node.begun = [...(node.begun ?? []), item];
 }
 
-function end(node, item) {
+// Calls run side by side: one that ends first may have begun last.
+function keep(node, item, place) {
+  const places = (node.places ??= []);
+  const behind = places.findIndex((other) => other > place);
+  const at = behind < 0 ? places.length : behind;
+  places.splice(at, 0, place);
+  node.items.splice(at, 0, item);
+}
+
+function end(node, item, place) {
   if (item.type === "message") return;
   node.begun = node.begun?.filter(({ id }) => id !== item.id);
-  node.items.push(item);
+  keep(node, item, place);
   if (item.type !== "function_call") return;
   const { call_id: id, name, arguments: given } = item;
   node.tool_calls = [...(node.tool_calls ?? []), { id, type: "function", function: { name, arguments: given } }];

@@ -146,7 +146,11 @@ def test_token_vectors_and_documents_come_by_the_same_way(run: Run) -> None:
 @pytest.mark.parametrize(
     ("body", "param", "why"),
     [
-        ({"messages": [[user("a")], [user("small", "<|image_pad|>")]]}, "messages[1]", "2 times"),
+        (
+            {"messages": [[user("a")], [user("small", "<|image_pad|>")]]},
+            "messages[1][0].content[1]",
+            "stands for media",
+        ),
         ({"messages": [{"role": "user", "content": [SOUND]}]}, "messages[0].content[0]", "takes no audio"),
         ({"messages": [user("small")], "truncate_prompt_tokens": 8}, "truncate_prompt_tokens", "cuts through an image"),
         ({"messages": [user("small")], "mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs.a", "is not taken"),

@@ -216,7 +216,7 @@ async def test_a_client_secret_makes_the_call_that_it_was_made_for(monkeypatch: 
             60,
         )
         client = Client(address)
-        refused = await client.post(await client.offer())
+        refused = await client.post("v=0")
         assert refused.status_code == 401
         headers = {"authorization": f"Bearer {value}"}
         await client.dial(headers=headers)
