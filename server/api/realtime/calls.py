@@ -102,7 +102,7 @@ async def create(services: RealtimeServices, serving: RealtimeServing, request: 
     call = Call(services, serving, serving.call_rules.carried(session), caller)
     answer = await call.answer(offer, request)
     id = short_id("rtc")
-    services.calls.start(id, caller.owner, call.run())
+    services.calls.start(id, caller.owner, call)
     headers = {"location": f"/v1/realtime/calls/{id}"}
     return Response(answer, HTTPStatus.CREATED, headers, media_type=SDP)
 
@@ -178,6 +178,7 @@ class Call:
         self._audio = bytearray()
         self._news = anyio.Event()
         self._leave: Callable[[], None] | None = None
+        self._life = anyio.CancelScope()
 
     async def answer(self, offer: "Offer", request: Request) -> str:
         """Begins to listen; :meth:`run` must follow. Raises Overloaded."""
@@ -215,12 +216,17 @@ class Call:
         """Until the client has gone, or nothing has come of the answer."""
         assert self._peer is not None
         try:
-            with anyio.move_on_after(CONNECT_SECONDS) as connecting:
-                await self._peer.connect()
-            if not (connecting.cancelled_caught or self._peer.ended.is_set()):
-                await self._serving.serve_call(self._session, self._caller, self._receive, self._send, self._plays)
+            with self._life:
+                with anyio.move_on_after(CONNECT_SECONDS) as connecting:
+                    await self._peer.connect()
+                if not (connecting.cancelled_caught or self._peer.ended.is_set()):
+                    await self._serving.serve_call(self._session, self._caller, self._receive, self._send, self._plays)
         finally:
             await self._close()
+
+    def end(self) -> None:
+        """Has :meth:`run` come to its end; may be called at any time, and again."""
+        self._life.cancel()
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS, shield=True):

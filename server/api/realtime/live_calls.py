@@ -1,37 +1,56 @@
 """The calls that have not ended, by id: what a request can hang up."""
 
-from collections.abc import Coroutine
-from typing import Any, Final
+import asyncio
+from typing import Final, NamedTuple, Protocol
 
 from ...common.task_scope import TaskScope
+
+_CLOSE_SECONDS: Final = 10.0
+
+
+class AnyCall(Protocol):
+    async def run(self) -> None:
+        """To its end, which lets everything go that it has."""
+
+    def end(self) -> None:
+        """Has :meth:`run` come to its end; may be called at any time, and again."""
+
+
+class _Live(NamedTuple):
+    owner: str
+    call: AnyCall
+    task: "asyncio.Task[None]"
 
 
 class LiveCalls:
     """Owned by the server process. It puts no bound on how many there are: each holds a place among the connections."""
 
     def __init__(self) -> None:
-        self._calls: Final[dict[str, tuple[str, TaskScope]]] = {}
-        """Whose each is, and the task that runs it."""
+        self._calls: Final[dict[str, _Live]] = {}
+        self._tasks: Final = TaskScope("realtime calls")
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def start(self, id: str, owner: str, call: Coroutine[Any, Any, None]) -> None:
-        scope = TaskScope("realtime calls")
-        self._calls[id] = owner, scope
-        scope.submit(call).add_done_callback(lambda _task: self._calls.pop(id, None))
+    def start(self, id: str, owner: str, call: AnyCall) -> None:
+        task = self._tasks.submit(call.run())
+        self._calls[id] = _Live(owner, call, task)
+        task.add_done_callback(lambda _task: self._calls.pop(id, None))
 
     async def hang_up(self, id: str, owner: str) -> bool:
         """Ends it; returns whether there was one of that owner's."""
         found = self._calls.get(id)
-        if found is None or found[0] != owner:
+        if found is None or found.owner != owner:
             return False
-        await found[1].aclose()
+        found.call.end()
+        await asyncio.wait([found.task])
         return True
 
     async def close(self) -> None:
         """Ends all."""
-        for _, scope in list(self._calls.values()):
-            scope.cancel()
-        for _, scope in list(self._calls.values()):
-            await scope.aclose()
+        live = list(self._calls.values())
+        for each in live:
+            each.call.end()
+        if live:
+            await asyncio.wait([each.task for each in live], timeout=_CLOSE_SECONDS)
+        await self._tasks.aclose()
