@@ -101,7 +101,7 @@ def tensors_in(stream: BinaryIO, size: int, file: Path, max_header: int = MAX_HE
     if not 2 <= length <= min(max_header, size - 8):
         raise broken("it has no safetensors header")
     try:
-        header = msgspec.json.decode(stream.read(length))  # json would hold the interpreter five times as long
+        header = msgspec.json.decode(stream.read(length))  # not json, which holds the interpreter longer
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise broken("its safetensors header is malformed") from error
     if not isinstance(header, dict):

@@ -86,7 +86,7 @@ def _no_copies_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.empty(length, dim // 2, device=device), torch.empty(length, dim // 2, device=device)
 
     monkeypatch.setattr(rotary, "rotary_table", table)
-    monkeypatch.setattr(DeviceStep, "logits", lambda step, hidden: step._model.logits(hidden))
+    monkeypatch.setattr(DeviceStep, "logits", lambda step, hidden, *_of_rows: step._model.logits(hidden))
 
 
 def _run(

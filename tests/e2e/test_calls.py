@@ -20,7 +20,8 @@ QUESTION = "What is the capital of France?"
 LOUD = 1000
 
 
-@pytest.mark.proof  # it speaks in real time
+@pytest.mark.alone  # sound has its time
+@pytest.mark.proof
 def test_a_caller_of_whose_packets_a_tenth_is_lost_is_understood_and_answered(server: ServerProcess) -> None:
     with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0) as client:
         said = client.audio.speech.create(model="tts-1", voice="alloy", input=QUESTION, response_format="pcm").content

@@ -2,8 +2,10 @@
 and cut off."""
 
 import asyncio
+import contextlib
 import json
 import math
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -106,6 +108,7 @@ async def dialled(address: str, session: dict[str, Any] | None = None, **options
         await client.hang_up()
 
 
+@pytest.mark.alone  # sound has its time
 async def test_a_caller_speaks_and_is_answered_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
     async with answering(monkeypatch) as (state, address), dialled(address) as client:
         assert client.answer is not None
@@ -130,6 +133,7 @@ async def test_a_caller_speaks_and_is_answered_aloud(monkeypatch: pytest.MonkeyP
         assert len(state.for_realtime.calls) == 1
 
 
+@pytest.mark.alone  # sound has its time
 async def test_who_begins_to_speak_silences_the_answer_which_is_cut_off_where_it_was_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -172,7 +176,8 @@ async def test_who_begins_to_speak_silences_the_answer_which_is_cut_off_where_it
         assert 0 < len(kept) < len(STORY) / 4
 
 
-@pytest.mark.proof  # it plays in real time
+@pytest.mark.alone  # sound has its time
+@pytest.mark.proof
 async def test_the_caller_s_client_silences_an_answer_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = RealtimeConfig(audio_ahead=60)
     async with answering(monkeypatch, STORY, realtime=ahead) as (_, address), dialled(address) as client:
@@ -190,7 +195,8 @@ async def test_the_caller_s_client_silences_an_answer_that_is_done(monkeypatch: 
         assert "output_audio_buffer.stopped" not in client.kinds()
 
 
-@pytest.mark.proof  # it hears in real time
+@pytest.mark.alone  # sound has its time
+@pytest.mark.proof
 async def test_ten_lost_packets_of_a_hundred_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with answering(monkeypatch) as (_, address), dialled(address) as client:
         client.lose(0.1)
@@ -287,13 +293,25 @@ async def test_calls_are_counted_with_the_connections(monkeypatch: pytest.Monkey
         await client.hang_up()
 
 
+def _two_free_ports() -> int:
+    """The first of two that follow one another."""
+    while True:
+        with socket.socket(type=socket.SOCK_DGRAM) as first, socket.socket(type=socket.SOCK_DGRAM) as second:
+            first.bind(("0.0.0.0", 0))
+            low: int = first.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind(("0.0.0.0", low + 1))
+                return low
+
+
 async def test_a_port_of_the_range_is_taken_and_the_address_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    realtime = RealtimeConfig(webrtc_address="127.0.0.1", webrtc_ports=(41900, 41901))
+    low = _two_free_ports()
+    realtime = RealtimeConfig(webrtc_address="127.0.0.1", webrtc_ports=(low, low + 1))
     async with answering(monkeypatch, realtime=realtime) as (_, address), dialled(address) as client:
         assert client.answer is not None
         named = [line.split() for line in client.answer.text.splitlines() if line.startswith("a=candidate:")]
         assert {words[4] for words in named} == {"127.0.0.1"}
-        assert {words[5] for words in named} <= {"41900", "41901"}
+        assert {words[5] for words in named} <= {str(low), str(low + 1)}
         others = [Client(address) for _ in range(2)]
         statuses = [(await other.post(await other.offer())).status_code for other in others]
         assert statuses == [201, 429]
