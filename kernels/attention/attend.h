@@ -24,9 +24,12 @@ namespace attention {
 
 constexpr float ZEROS[DEEP] = {};
 constexpr int64_t PART = 512;  // keys that are summed by themselves, at absolute positions
-constexpr int64_t ROWS = 96;   // rows of an item, when one token has no more than that; half where items are few
 constexpr int64_t ITEMS = 4;   // of a thread, with every kv head by itself: fewer are few
 constexpr int64_t SMALL = 1 << 17;  // multiply-adds below which a second thread does not pay
+
+// Rows of an item, when one token has no more than that; half where items are few. Tiles lay keys and values out anew for
+// each item.
+static inline int64_t rows_of_item() { return tiles::form() == tiles::Form::NONE ? 96 : 192; }
 
 // Q: the type of queries and of what comes out; T: of the cache.
 template <class Q, class T>
@@ -253,12 +256,10 @@ void attend_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t f
     load_queries<Kernel>(c, item, kv_head, first, last, queries);
     const int64_t from = first_visible(c, item.position) / PART, end = end_visible(c, item, item.count - 1);
     const int64_t to = std::max(from, (end - 1) / PART);
-    const bool parts = from < to;
-    if (parts) state.clear(rows);
-    for (int64_t part = from; part <= to; ++part) {
-        attend_part<Kernel>(c, item, kv_head, each, part, queries, scratch, parts ? piece : state);
-        if (parts)
-            for (int64_t row = 0; row < rows; ++row) state.join(row, piece, row);
+    attend_part<Kernel>(c, item, kv_head, each, from, queries, scratch, state);
+    for (int64_t part = from + 1; part <= to; ++part) {
+        attend_part<Kernel>(c, item, kv_head, each, part, queries, scratch, piece);
+        for (int64_t row = 0; row < rows; ++row) state.join(row, piece, row);
     }
     for (int64_t row = 0; row < rows; ++row)
         finish(c, item.token + row / each, kv_head * group + first + row % each, state, row);
@@ -354,8 +355,9 @@ int64_t find_fault(const C& c) {
 // The items of a step, the longest first, so that no thread is left with one at the end; and how much there is to do.
 template <class C>
 std::vector<Item> items_of(const C& c, int64_t threads, int64_t* work) {
-    const bool few = c.tokens * c.heads < ROWS * ITEMS * threads;
-    const int64_t step = std::max<int64_t>(1, (few ? ROWS / 2 : ROWS) / (c.heads / c.kv_heads));
+    const int64_t rows = rows_of_item();
+    const bool few = c.tokens * c.heads < rows * ITEMS * threads;
+    const int64_t step = std::max<int64_t>(1, (few ? rows / 2 : rows) / (c.heads / c.kv_heads));
     std::vector<Item> items;
     *work = 0;
     for (int64_t s = 0; s < c.sequences; ++s) {

@@ -43,6 +43,7 @@ struct Run {
     Adapted adapted;
     bool expands;                  // codes are multiplied as weights of bfloat16
     uint8_t* expanded;             // where weights are, some at a time
+    int64_t gated_bytes = BLOCK;   // of the longest row of inputs that GATE_UP_ACTIVATE takes
 
     ActivationFormat taken(ActivationFormat format) const { return taken_as(format, expands); }
 };
@@ -149,7 +150,7 @@ void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
 }
 
 // Rows of a block of rows that GATE_UP_ACTIVATE takes at a time.
-int64_t gated_rows(const Run& run) { return rows_of_block(run.batch.tokens, GATED_ROWS, run.threads); }
+int64_t gated_rows(const Run& run) { return rows_of_block(run.batch.tokens, rows_gated(run.gated_bytes), run.threads); }
 
 // What A makes of the input of all rows that have adapters. Returns whether there are any.
 bool shrink_adapted(Run& run, const Instruction& op, ActivationFormat format, int64_t width, Team::Walk& walk) {
@@ -440,6 +441,12 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, b
     }
     static thread_local attention::Room expanded;  // kept for the next step
     if (room) run.expanded = expanded.of<uint8_t>(room);
+    for (int64_t i = 0; i < count; ++i) {
+        const Instruction& op = run.instructions[i];
+        if (op.kind != GATE_UP_ACTIVATE) continue;
+        const ActivationFormat format = run.taken(activation_format_of(op.weight.kind));
+        run.gated_bytes = std::max(run.gated_bytes, prepared_stride(format, op.weight.inputs));
+    }
     if (const int64_t fault = lay_out_adapted(run)) return fault;
     // Layers of one shape share the checks and the cut of their rows.
     const auto alike = [](const Instruction* a, const Instruction& b) {

@@ -17,7 +17,10 @@ using namespace tiles;
 
 constexpr int64_t MOST_ROWS = 2 * ROWS;
 constexpr int64_t PAIR_BYTES = PAIRS * BYTES;      // of weights of bfloat16 that an instruction takes
-constexpr int64_t STRETCH_BYTES = 48 * 1024;       // of such weights that many rows meet one after the other
+// Chunks of such weights that many rows meet one after the other, two tiles wide: with an area's inputs they fill three
+// quarters of the first-level cache.
+constexpr int64_t STRETCH_CHUNKS = 9;
+constexpr int64_t STRETCH_ROWS = 512;  // whose sums are kept meanwhile
 
 // What a kernel call has: up to 32 rows and two tiles.
 struct Area {
@@ -74,79 +77,103 @@ struct Brain {
 
 // Of the last pairs, the rest of the tile is zero.
 template <class Tiles, int B>
-void load_pairs(const Brain& of, int64_t tile, int64_t chunk, bool streams) {
+void load_pairs(const Brain& of, int64_t tile, int64_t chunk) {
     const uint8_t* const from = of.weights(tile) + chunk * PAIR_BYTES;
     const int64_t left = (of.pairs() - chunk * PAIRS) * BYTES;
-    if (left >= PAIR_BYTES) {
-        if (streams)
-            for (int64_t line = 0; line < PAIR_BYTES; line += 64) fetch(from + line);
-        return Tiles::template load<B>(from, BYTES);
-    }
+    if (left >= PAIR_BYTES) return Tiles::template load<B>(from, BYTES);
     alignas(64) uint8_t some[PAIR_BYTES] = {};
     std::memcpy(some, from, (size_t)left);
     Tiles::template load<B>(some, BYTES);
 }
 
-// The chunks [begin, end) of 16 pairs.
+// What a chunk adds to the sums: load<T>() has what tile T takes.
+template <class Tiles, bool DEEP, bool WIDE, class Load>
+__attribute__((always_inline)) inline void add_chunk(const Load& load) {
+    load(std::integral_constant<int, 4>());
+    load(std::integral_constant<int, 6>());
+    Tiles::template add_bf16<0, 4, 6>();
+    if constexpr (WIDE) {
+        load(std::integral_constant<int, 7>());
+        Tiles::template add_bf16<1, 4, 7>();
+    }
+    if constexpr (DEEP) {
+        load(std::integral_constant<int, 5>());
+        Tiles::template add_bf16<2, 5, 6>();
+        if constexpr (WIDE) Tiles::template add_bf16<3, 5, 7>();
+    }
+}
+
+// The chunks [begin, end) of 16 pairs; between stretches `sums` has what they came to.
 template <class Tiles, bool DEEP, bool WIDE>
-void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, bool streams) {
-    Sums sums;
+void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, bool streams, Sums& sums) {
     if (begin == 0) {
         Tiles::template zero<0>();
         if (WIDE) Tiles::template zero<1>();
         if (DEEP) Tiles::template zero<2>();
         if (DEEP && WIDE) Tiles::template zero<3>();
     } else {
-        sums.read(of.to, area, of.w.outputs);
         Tiles::template load<0>(sums.of[0], Sums::STRIDE);
         if (WIDE) Tiles::template load<1>(sums.of[0] + TILE, Sums::STRIDE);
         if (DEEP) Tiles::template load<2>(sums.of[ROWS], Sums::STRIDE);
         if (DEEP && WIDE) Tiles::template load<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
     }
-    for (int64_t chunk = begin; chunk < end; ++chunk) {
-        const int64_t at = chunk * BYTES, n = std::min(BYTES, of.w.inputs * 2 - at);
-        load_inputs<Tiles, 4>(of.x, area.row, DEEP ? ROWS : area.count, at, n, BYTES);
-        load_pairs<Tiles, 6>(of, area.tile, chunk, streams);
-        Tiles::template add_bf16<0, 4, 6>();
-        if (WIDE) {
-            load_pairs<Tiles, 7>(of, area.tile + 1, chunk, streams);
-            Tiles::template add_bf16<1, 4, 7>();
-        }
-        if (!DEEP) continue;
-        load_inputs<Tiles, 5>(of.x, area.row + ROWS, area.count - ROWS, at, n, BYTES);
-        Tiles::template add_bf16<2, 5, 6>();
-        if (WIDE) Tiles::template add_bf16<3, 5, 7>();
+    const int64_t whole = of.x.index ? begin : std::min(end, of.w.inputs / (2 * PAIRS));
+    const uint8_t *upper = of.x.at(area.row) + begin * BYTES, *codes = of.weights(area.tile) + begin * PAIR_BYTES;
+    const int64_t lower = ROWS * of.x.stride, beside = tile_bytes(BF16, of.w.inputs);
+    int64_t chunk = begin;
+    for (; chunk < whole; ++chunk, upper += BYTES, codes += PAIR_BYTES) {
+        if (streams)
+            for (int64_t line = 0; line < PAIR_BYTES; line += 64) {
+                fetch(codes + line);
+                if (WIDE) fetch(codes + beside + line);
+            }
+        add_chunk<Tiles, DEEP, WIDE>([&](auto of_tile) {
+            constexpr int T = decltype(of_tile)::value;
+            if constexpr (T < 6)
+                Tiles::template load<T>(T == 4 ? upper : upper + lower, of.x.stride);
+            else
+                Tiles::template load<T>(T == 6 ? codes : codes + beside, BYTES);
+        });
     }
+    for (; chunk < end; ++chunk)
+        add_chunk<Tiles, DEEP, WIDE>([&](auto of_tile) {
+            constexpr int T = decltype(of_tile)::value;
+            const int64_t at = chunk * BYTES, n = std::min(BYTES, of.w.inputs * 2 - at), above = (T - 4) * ROWS;
+            if constexpr (T < 6)
+                load_inputs<Tiles, T>(of.x, area.row + above, std::min(ROWS, area.count - above), at, n, BYTES);
+            else
+                load_pairs<Tiles, T>(of, area.tile + T - 6, chunk);
+        });
     Tiles::template store<0>(sums.of[0], Sums::STRIDE);
     if (WIDE) Tiles::template store<1>(sums.of[0] + TILE, Sums::STRIDE);
     if (DEEP) Tiles::template store<2>(sums.of[ROWS], Sums::STRIDE);
     if (DEEP && WIDE) Tiles::template store<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
-    const bool last = end * PAIRS >= of.pairs();
-    if (last)
-        sums.write<true>(of.to, area, of.w.outputs, true);
-    else
-        sums.write<false>(of.to, area, of.w.outputs, false);
+    if (end * PAIRS >= of.pairs()) sums.write<true>(of.to, area, of.w.outputs, true);
 }
 
 template <class Tiles>
-void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, bool streams) {
+void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, bool streams, Sums& sums) {
     if (area.deep())
-        return area.wide() ? brain_area<Tiles, true, true>(of, area, begin, end, streams)
-                           : brain_area<Tiles, true, false>(of, area, begin, end, streams);
-    area.wide() ? brain_area<Tiles, false, true>(of, area, begin, end, streams)
-                : brain_area<Tiles, false, false>(of, area, begin, end, streams);
+        return area.wide() ? brain_area<Tiles, true, true>(of, area, begin, end, streams, sums)
+                           : brain_area<Tiles, true, false>(of, area, begin, end, streams, sums);
+    area.wide() ? brain_area<Tiles, false, true>(of, area, begin, end, streams, sums)
+                : brain_area<Tiles, false, false>(of, area, begin, end, streams, sums);
 }
 
 template <class Tiles>
 void brain_tiles(Shaped<Tiles>& shaped, const Brain& of, int64_t tile, int64_t tiles, int64_t first, int64_t end) {
     const int64_t chunks = ceil_div(of.pairs(), PAIRS);
-    const int64_t most = end - first <= MOST_ROWS ? chunks : std::max<int64_t>(1, STRETCH_BYTES / PAIR_BYTES);
-    for (int64_t begin = 0; begin < chunks; begin += most)
-        for (int64_t row = first; row < end; row += MOST_ROWS) {
-            const Area area{row, std::min(MOST_ROWS, end - row), tile, tiles};
-            shaped.take(area.count);
-            brain_area<Tiles>(of, area, begin, std::min(begin + most, chunks), row == first);
-        }
+    const bool streams = end - first <= MOST_ROWS;  // every weight is met once
+    const int64_t most = streams ? chunks : ceil_div(chunks, ceil_div(chunks, STRETCH_CHUNKS));
+    Sums sums[STRETCH_ROWS / MOST_ROWS];
+    for (int64_t begin = first; begin < end; begin += STRETCH_ROWS)
+        for (int64_t chunk = 0; chunk < chunks; chunk += most)
+            for (int64_t row = begin; row < std::min(begin + STRETCH_ROWS, end); row += MOST_ROWS) {
+                const Area area{row, std::min(MOST_ROWS, end - row), tile, tiles};
+                shaped.take(area.count);
+                brain_area<Tiles>(of, area, chunk, std::min(chunk + most, chunks), streams,
+                                  sums[(row - begin) / MOST_ROWS]);
+            }
 }
 
 // R rows by vectors, in the order in which tiles sum.

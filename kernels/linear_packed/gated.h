@@ -50,8 +50,12 @@ struct GateUp {
     int64_t blocks() const { return ceil_div(width, BLOCK); }
 };
 
-// Rows of x that meet the weights of a block of columns, which stay in the second-level cache.
+// Rows of x, of so many bytes, that meet the weights of a block of columns, which stay in the second-level cache. Tiles
+// take more: they load weights into the first-level cache for all of them, a stretch at a time.
 constexpr int64_t GATED_ROWS = 264;
+static inline int64_t rows_gated(int64_t bytes) {
+    return tiles::form() == tiles::Form::NONE ? GATED_ROWS : std::min<int64_t>(512, rows_in_cache(bytes));
+}
 
 static inline void weigh_row(float* row, float factor, const float* bias, int64_t width) {
     for (int64_t i = 0; i < width; ++i) row[i] = row[i] * factor + (bias ? bias[i] : 0.0f);

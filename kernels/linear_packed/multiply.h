@@ -17,7 +17,7 @@ constexpr int DEEPEST = 2, WIDEST = 1;
 
 // Rows whose sums a caller keeps in the first-level cache.
 #if defined(STENTOR_AMX)
-constexpr int64_t FEW_ROWS = 128;
+constexpr int64_t FEW_ROWS = 256;
 #else
 constexpr int64_t FEW_ROWS = 4 * DEEPEST;
 #endif
@@ -50,15 +50,20 @@ static inline int64_t rows_of_block(int64_t rows, int64_t most, int64_t threads)
     return std::max<int64_t>(1, std::min(ceil_div(ceil_div(rows, blocks), unit) * unit, rows));
 }
 
+// Rows of so many bytes that stay in the second-level cache while weights pass.
+static inline int64_t rows_in_cache(int64_t bytes) {
+    const int64_t unit = rows_together(), room = (tiles::form() == tiles::Form::NONE ? 512 : 768) * 1024;
+    return std::max(unit, room / bytes / unit * unit);
+}
+
 // How a product is cut: blocks of rows that stay in the second-level cache, and of tiles a few kilobytes long.
 struct Cut {
     int64_t row_blocks, rows, tile_blocks, tiles;
 
     Cut(const Packed& w, int64_t row_count, int64_t threads) {
-        constexpr int64_t ROW_BYTES = 512 * 1024, TILE_BYTES = 16 * 1024, TILES_TOGETHER = 8;
+        constexpr int64_t TILE_BYTES = 16 * 1024, TILES_TOGETHER = 8;
         const int64_t all = ceil_div(w.outputs, TILE), bytes = tile_bytes(w.kind, w.inputs);
-        const int64_t most = ROW_BYTES / prepared_stride(activation_format_of(w.kind), w.inputs) / DEEPEST * DEEPEST;
-        rows = rows_of_block(row_count, std::max<int64_t>(DEEPEST, most), threads);
+        rows = rows_of_block(row_count, rows_in_cache(prepared_stride(activation_format_of(w.kind), w.inputs)), threads);
         row_blocks = ceil_div(row_count, rows);
         tiles = std::max<int64_t>(2, TILE_BYTES / bytes / 2 * 2);
         if (tiles::form() != tiles::Form::NONE && row_count >= tiles::FROM_ROWS) tiles = std::max(tiles, TILES_TOGETHER);

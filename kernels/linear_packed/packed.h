@@ -157,8 +157,8 @@ constexpr float FURTHEST = 127 * DIGIT;  // that two digits reach, in steps of t
 static inline int64_t prepared_stride(ActivationFormat format, int64_t inputs) {
     switch (format) {
         case ActivationFormat::F32: return ceil_div(inputs * 4, 64) * 64;
-        case ActivationFormat::BF16: return ceil_div(inputs, BLOCK) * BLOCK * 2;
-        // of two lines a block, and one more: rows that meet tiles together would share few sets of the first-level cache
+        // An odd number of lines: rows that meet tiles together would share few sets of the first-level cache.
+        case ActivationFormat::BF16: return (ceil_div(inputs, BLOCK) | 1) * BLOCK * 2;
         default: return ceil_div(inputs, BLOCK) * (int64_t)sizeof(ByteBlock) + (int64_t)sizeof(ByteBlock) - 64;
     }
 }

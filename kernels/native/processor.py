@@ -19,6 +19,11 @@ def multiplies_bfloat16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported())
 
 
+def attends_in_pairs() -> bool:
+    """Whether attention over bfloat16 has fast products, of heads of a multiple of 32 dims: AVX-512 BF16, or tiles."""
+    return tile_form() != "none" or bool(torch.cpu._is_avx512_bf16_supported())
+
+
 TileForm = Literal["none", "hardware", "emulated"]
 """``emulated``: C++ that gives the bits of the instructions, in a library that is built for it alone."""
 TILE_FORMS: tuple[TileForm, ...] = ("none", "hardware", "emulated")

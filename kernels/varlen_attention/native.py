@@ -4,12 +4,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..attention import AttentionBatch, attend_native
 from ..kv_cache import kv_cache_shape, write_kv_
+from ..native.processor import attends_in_pairs
 
 BLOCK = 64
 """Keys that the products take at once."""
+_PAIRED_DIMS = 32
+"""Dims of a head, or a multiple, that products of pairs take: others get zeros behind them."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,9 @@ def varlen_attention(
     sinks: Tensor | None,
 ) -> Tensor:
     """See :func:`stentor.kernels.varlen_attention`. Raises MemoryError where there is no room to plan the batch."""
+    dim = q.shape[2]
+    if dim % _PAIRED_DIMS and q.dtype == torch.bfloat16 and attends_in_pairs():
+        q, k, v = (pad(each, (0, -dim % _PAIRED_DIMS)) for each in (q, k, v))
     k_shape, v_shape = kv_cache_shape(layout.blocks, k.shape[1], k.shape[2], BLOCK)
     k_cache, v_cache = k.new_empty(k_shape), v.new_empty(v_shape)
     own = slice(layout.begin, layout.end)
@@ -72,4 +79,5 @@ def varlen_attention(
         max_query_len=len(q),
         max_seq_len=layout.longest,
     )
-    return attend_native(q, k_cache, v_cache, batch, scale, left + 1, softcap, sinks, after=right, fewer=True)
+    out = attend_native(q, k_cache, v_cache, batch, scale, left + 1, softcap, sinks, after=right, fewer=True)
+    return out[..., :dim].contiguous()

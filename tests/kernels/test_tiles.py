@@ -131,12 +131,14 @@ def test_codes_on_tiles_have_the_bits_of_vectors(kind: PackedKind, scaling: Scal
 
 
 @on_tiles
-def test_sums_of_many_inputs_are_the_same_in_one_go_and_in_stretches() -> None:
-    """More rows than meet weights at once, and more weights than stay in the cache."""
-    weight, x = packed_weight("bf16", 37, 3301), normal(35, 3301, seed=1)
+@pytest.mark.parametrize(("rows", "inputs"), [(35, 3301), (530, 321)])
+def test_sums_of_many_inputs_are_the_same_in_one_go_and_in_stretches(rows: int, inputs: int) -> None:
+    """More rows than meet weights at once, or whose sums are kept at once, and more weights than stay in the cache."""
+    weight, x = packed_weight("bf16", 37, inputs), normal(rows, inputs, seed=1)
     together = linear_packed(x, weight)
-    assert_same_bits(torch.cat([linear_packed(x[:30], weight), linear_packed(x[30:], weight)]), together)
-    assert_same_bits(linear_packed(x[34:], weight), together[34:])
+    apart = [linear_packed(some, weight) for some in (x[:20], x[20 : rows - 9], x[rows - 9 :])]
+    assert_same_bits(torch.cat(apart), together)
+    assert_same_bits(linear_packed(x[rows - 1 :], weight), together[rows - 1 :])
 
 
 # ---- attention, and all together

@@ -148,6 +148,16 @@ def test_the_native_variant_is_the_reference(
     assert_close(case.run("native", **options), case.run("reference", **options), TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("dim", [40, 72])
+def test_heads_of_dims_that_no_product_has_whole_are_the_references(dim: int) -> None:
+    """As SigLIP's and Qwen2-VL's towers have them: products of pairs take 32 dims at a time."""
+    case = Case([*CROSS, (70, 300)], dtype=torch.bfloat16, dim=dim)
+    case.q, case.k, case.v = case.q.cpu(), case.k.cpu(), case.v.cpu()
+    out = case.run("native")
+    assert out.is_contiguous()
+    assert_close(out, case.run("reference"), TOLERANCE[torch.bfloat16])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_native_variant_takes_sinks(dtype: torch.dtype) -> None:
     case = Case([*CROSS, (3, 1100)], dtype=dtype)
