@@ -42,28 +42,13 @@ struct Run {
     std::vector<int64_t> gate_up_items;       // of each instruction, once it is known
     Adapted adapted;
     bool expands;                  // codes are multiplied as weights of bfloat16
-    uint8_t* expanded;             // where weights are, some at a time
     int64_t gated_bytes = BLOCK;   // of the longest row of inputs that GATE_UP_ACTIVATE takes
 
     ActivationFormat taken(ActivationFormat format) const { return taken_as(format, expands); }
-};
-
-// Tiles that are expanded at a time, of each of `weights` weights of one shape: an even number.
-int64_t tiles_expanded(const Packed& w, int64_t weights) {
-    const int64_t most = EXPANDED_BYTES / (weights * tile_bytes(BF16, w.inputs)) / 2 * 2;
-    return std::min(std::max<int64_t>(2, most), ceil_div(w.outputs, 2 * TILE) * 2);
-}
-
-// Products that an instruction runs on weights which are expanded first, and of those the bytes; 0: it takes codes.
-struct Expansion {
-    int64_t parts = 0, bytes = 0;
-
-    explicit Expansion(const Instruction& op) {
-        const int64_t weights = op.kind == LINEAR ? 1 : op.kind == GATE_UP_ACTIVATE ? 2 : 0;
-        if (weights == 0 || !has_codes(op.weight)) return;
-        const int64_t tiles = tiles_expanded(op.weight, weights);
-        parts = ceil_div(ceil_div(op.weight.outputs, TILE), tiles);
-        bytes = weights * tiles * tile_bytes(BF16, op.weight.inputs);
+    // The input of products with a weight, as it has been made.
+    Prepared input(int64_t slot, const Packed& w) const {
+        return {prepared[slot], prepared_stride(taken(activation_format_of(w.kind)), w.inputs), nullptr,
+                expands && has_codes(w)};
     }
 };
 
@@ -150,7 +135,9 @@ void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
 }
 
 // Rows of a block of rows that GATE_UP_ACTIVATE takes at a time.
-int64_t gated_rows(const Run& run) { return rows_of_block(run.batch.tokens, rows_gated(run.gated_bytes), run.threads); }
+int64_t gated_rows(const Run& run) {
+    return rows_of_block(run.batch.tokens, rows_gated(run.gated_bytes), run.expands ? 1 : run.threads);
+}
 
 // What A makes of the input of all rows that have adapters. Returns whether there are any.
 bool shrink_adapted(Run& run, const Instruction& op, ActivationFormat format, int64_t width, Team::Walk& walk) {
@@ -196,62 +183,31 @@ void add_to_gate_up(const Run& run, const Instruction& op, int64_t rows, int64_t
     }
 }
 
-// Writes tiles [tile, tile + count) of a weight, those that there are, as weights of bfloat16.
-Packed expand(const Packed& w, int64_t tile, int64_t count, uint8_t* to, Team::Walk& walk) {
-    const Packed out = expanded(w, tile, count, to);
-    walk.phase(ceil_div(out.outputs, TILE),
-               [&](int64_t i) { expand_tile(w, tile + i, to + i * tile_bytes(BF16, w.inputs)); });
-    return out;
-}
-
-// The weights of a block of columns meet as many rows as the second-level cache holds, a few at a time: the columns from
-// `column` on, with which those of `pair` begin.
-void gate_up_columns(Run& run, const Instruction& op, const GateUp& pair, int64_t column, bool adapts, Team::Walk& walk) {
-    const int64_t tokens = run.batch.tokens, blocks = pair.blocks(), before = column / BLOCK;
+// The weights of a block of columns meet as many rows as the second-level cache holds, a few at a time.
+void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
+    const bool adapts = shrink_adapted(run, op, activation_format_of(op.weight.kind), op.weight.inputs, walk);
+    const GateUp pair{&op.weight, &op.second_weight, op.bias, op.second_bias, 0, 0, op.width, op.activation,
+                      run.taken((ActivationFormat)op.activation_format), nullptr};
+    const int64_t tokens = run.batch.tokens, blocks = pair.blocks();
     const int64_t rows = gated_rows(run), bytes = prepared_stride(pair.format, op.width);
-    const Prepared x{run.prepared[0], prepared_stride(activation_format_of(pair.gate->kind), op.weight.inputs)};
+    const Prepared x = run.input(0, op.weight);
+    uint8_t* const out = run.prepared[1];
     walk.phase(ceil_div(tokens, rows) * blocks, [&](int64_t item) {
         const int64_t first = item / blocks * rows, end = std::min(first + rows, tokens), block = item % blocks;
-        uint8_t* const out = run.prepared[1] + before * prepared_stride(pair.format, BLOCK);
         if (adapts)
             gate_up_block(pair, block, x, first, end, out, bytes,
-                          [&](int64_t begin, float* both) { add_to_gate_up(run, op, rows, begin, before + block, both); });
+                          [&](int64_t begin, float* both) { add_to_gate_up(run, op, rows, begin, block, both); });
         else
             gate_up_block(pair, block, x, first, end, out, bytes);
     });
 }
 
-void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
-    const bool adapts = shrink_adapted(run, op, activation_format_of(op.weight.kind), op.weight.inputs, walk);
-    GateUp pair{&op.weight, &op.second_weight, op.bias, op.second_bias, 0, 0, op.width, op.activation,
-                run.taken((ActivationFormat)op.activation_format), nullptr};
-    if (!run.expands || !has_codes(op.weight)) return gate_up_columns(run, op, pair, 0, adapts, walk);
-    const int64_t tiles = tiles_expanded(op.weight, 2);
-    uint8_t* const behind = run.expanded + tiles * tile_bytes(BF16, op.weight.inputs);
-    for (int64_t tile = 0; tile * TILE < op.width; tile += tiles) {
-        const int64_t column = tile * TILE;
-        const Packed gate = expand(op.weight, tile, tiles, run.expanded, walk);
-        const Packed up = expand(op.second_weight, tile, tiles, behind, walk);
-        pair.gate = &gate, pair.up = &up, pair.width = gate.outputs;
-        pair.gate_bias = op.bias ? op.bias + column : nullptr;
-        pair.up_bias = op.second_bias ? op.second_bias + column : nullptr;
-        gate_up_columns(run, op, pair, column, adapts, walk);
-    }
-}
-
-void multiply(Run& run, const Instruction& op, const Packed& w, int64_t column, Team::Walk& walk) {
-    const Cut cut(w, run.batch.tokens, run.threads);
-    const Prepared x{run.prepared[op.scratch_slot], prepared_stride(activation_format_of(w.kind), w.inputs)};
-    const Buffer& buffer = run.buffers[op.dst];
-    const Destination to{buffer.rows + op.column + column, buffer.stride, op.bias ? op.bias + column : nullptr};
-    walk.phase(cut.items(), [&](int64_t item) { multiply_item(w, cut, item, x, run.batch.tokens, to); });
-}
-
 void multiply(Run& run, const Instruction& op, Team::Walk& walk) {
-    if (!run.expands || !has_codes(op.weight)) return multiply(run, op, op.weight, 0, walk);
-    const int64_t tiles = tiles_expanded(op.weight, 1);
-    for (int64_t tile = 0; tile * TILE < op.weight.outputs; tile += tiles)
-        multiply(run, op, expand(op.weight, tile, tiles, run.expanded, walk), tile * TILE, walk);
+    const Prepared x = run.input(op.scratch_slot, op.weight);
+    const Cut cut(op.weight, x, run.batch.tokens, run.threads);
+    const Buffer& buffer = run.buffers[op.dst];
+    const Destination to{buffer.rows + op.column, buffer.stride, op.bias};
+    walk.phase(cut.items(), [&](int64_t item) { multiply_item(op.weight, cut, item, x, run.batch.tokens, to); });
 }
 
 // A thread that comes late reads how many items a phase had when the tokens of a later instruction have been sorted:
@@ -267,7 +223,7 @@ void mix_experts(Run& run, int64_t index, Team::Walk& walk) {
         route_row(op.router, from.rows + t * from.stride + op.column, routed.experts.data() + t * top_k,
                   routed.weights.data() + t * top_k);
     });
-    const Prepared x{run.prepared[0], prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs)};
+    const Prepared x = run.input(0, op.weight);
     const GateUpPhase gate_up{experts, routed, x, run.prepared[1]};
     walk.phase(1, [&](int64_t) {
         routed.sort(tokens, top_k, op.router.experts, run.threads);
@@ -429,23 +385,13 @@ bool expands_codes(const Bound& program, int64_t tokens) {
 
 int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, bool expands) {
     const int64_t count = program.count;
-    int64_t phases = declared_phases(program);
+    const int64_t phases = declared_phases(program);
     if (phases < 0) return WRONG_PHASES;
     Run run{program.instructions, count, program.buffers, program.prepared, batch, threads, {},
-            std::vector<int64_t>(count, -1), {}, {}, std::vector<int64_t>(count), {}, expands, nullptr};
-    int64_t room = 0;
-    for (int64_t i = 0; i < count && expands; ++i) {
-        const Expansion expansion(run.instructions[i]);
-        phases += 3 * expansion.parts;  // at most two expand, one multiplies
-        room = std::max(room, expansion.bytes);
-    }
-    static thread_local attention::Room expanded;  // kept for the next step
-    if (room) run.expanded = expanded.of<uint8_t>(room);
+            std::vector<int64_t>(count, -1), {}, {}, std::vector<int64_t>(count), {}, expands};
     for (int64_t i = 0; i < count; ++i) {
         const Instruction& op = run.instructions[i];
-        if (op.kind != GATE_UP_ACTIVATE) continue;
-        const ActivationFormat format = run.taken(activation_format_of(op.weight.kind));
-        run.gated_bytes = std::max(run.gated_bytes, prepared_stride(format, op.weight.inputs));
+        if (op.kind == GATE_UP_ACTIVATE) run.gated_bytes = std::max(run.gated_bytes, run.input(0, op.weight).stride);
     }
     if (const int64_t fault = lay_out_adapted(run)) return fault;
     // Layers of one shape share the checks and the cut of their rows.

@@ -2,10 +2,11 @@
 //
 // bfloat16: an instruction sums 16 pairs from zero before it adds them to what there is, and takes small numbers for zero.
 // Where there are tiles, vectors sum the few rows that are theirs in the same order, so that no row depends on how many
-// there are. A sum that is zero has no sign.
+// there are. A sum that is zero has no sign. Codes that are expanded have a chunk for each block.
 #pragma once
 
 #include "byte_blocks.h"
+#include "expand.h"
 #include "multiply.h"
 
 #if defined(STENTOR_TILES)
@@ -75,14 +76,19 @@ struct Brain {
     const uint8_t* weights(int64_t tile) const { return w.codes + tile * tile_bytes(BF16, w.inputs); }
 };
 
-// Of the last pairs, the rest of the tile is zero.
+// Some chunks of the weights of two tiles, one behind another.
+struct Stretch {
+    int64_t begin, end;
+    const uint8_t* weights[2];
+    bool streams;  // they are met once
+};
+
+// Of the last pairs, of which so many are left, the rest of the tile is zero.
 template <class Tiles, int B>
-void load_pairs(const Brain& of, int64_t tile, int64_t chunk) {
-    const uint8_t* const from = of.weights(tile) + chunk * PAIR_BYTES;
-    const int64_t left = (of.pairs() - chunk * PAIRS) * BYTES;
-    if (left >= PAIR_BYTES) return Tiles::template load<B>(from, BYTES);
+void load_pairs(const uint8_t* from, int64_t left) {
+    if (left >= PAIRS) return Tiles::template load<B>(from, BYTES);
     alignas(64) uint8_t some[PAIR_BYTES] = {};
-    std::memcpy(some, from, (size_t)left);
+    std::memcpy(some, from, (size_t)(left * BYTES));
     Tiles::template load<B>(some, BYTES);
 }
 
@@ -103,10 +109,10 @@ __attribute__((always_inline)) inline void add_chunk(const Load& load) {
     }
 }
 
-// The chunks [begin, end) of 16 pairs; between stretches `sums` has what they came to.
+// Adds a stretch; between stretches `sums` has what they came to.
 template <class Tiles, bool DEEP, bool WIDE>
-void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, bool streams, Sums& sums) {
-    if (begin == 0) {
+void brain_area(const Brain& of, const Area& area, const Stretch& k, Sums& sums) {
+    if (k.begin == 0) {
         Tiles::template zero<0>();
         if (WIDE) Tiles::template zero<1>();
         if (DEEP) Tiles::template zero<2>();
@@ -117,63 +123,68 @@ void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, b
         if (DEEP) Tiles::template load<2>(sums.of[ROWS], Sums::STRIDE);
         if (DEEP && WIDE) Tiles::template load<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
     }
-    const int64_t whole = of.x.index ? begin : std::min(end, of.w.inputs / (2 * PAIRS));
-    const uint8_t *upper = of.x.at(area.row) + begin * BYTES, *codes = of.weights(area.tile) + begin * PAIR_BYTES;
-    const int64_t lower = ROWS * of.x.stride, beside = tile_bytes(BF16, of.w.inputs);
-    int64_t chunk = begin;
-    for (; chunk < whole; ++chunk, upper += BYTES, codes += PAIR_BYTES) {
-        if (streams)
+    const int64_t whole = of.x.index ? k.begin : std::min(k.end, of.w.inputs / (2 * PAIRS));
+    const uint8_t *upper = of.x.at(area.row) + k.begin * BYTES, *first = k.weights[0], *second = k.weights[1];
+    const int64_t lower = ROWS * of.x.stride;
+    int64_t chunk = k.begin;
+    for (; chunk < whole; ++chunk, upper += BYTES, first += PAIR_BYTES, second += PAIR_BYTES) {
+        if (k.streams)
             for (int64_t line = 0; line < PAIR_BYTES; line += 64) {
-                fetch(codes + line);
-                if (WIDE) fetch(codes + beside + line);
+                fetch(first + line);
+                if (WIDE) fetch(second + line);
             }
-        add_chunk<Tiles, DEEP, WIDE>([&](auto of_tile) {
-            constexpr int T = decltype(of_tile)::value;
+        add_chunk<Tiles, DEEP, WIDE>([&](auto number) {
+            constexpr int T = decltype(number)::value;
             if constexpr (T < 6)
                 Tiles::template load<T>(T == 4 ? upper : upper + lower, of.x.stride);
             else
-                Tiles::template load<T>(T == 6 ? codes : codes + beside, BYTES);
+                Tiles::template load<T>(T == 6 ? first : second, BYTES);
         });
     }
-    for (; chunk < end; ++chunk)
-        add_chunk<Tiles, DEEP, WIDE>([&](auto of_tile) {
-            constexpr int T = decltype(of_tile)::value;
+    for (; chunk < k.end; ++chunk, first += PAIR_BYTES, second += PAIR_BYTES)
+        add_chunk<Tiles, DEEP, WIDE>([&](auto number) {
+            constexpr int T = decltype(number)::value;
             const int64_t at = chunk * BYTES, n = std::min(BYTES, of.w.inputs * 2 - at), above = (T - 4) * ROWS;
             if constexpr (T < 6)
                 load_inputs<Tiles, T>(of.x, area.row + above, std::min(ROWS, area.count - above), at, n, BYTES);
             else
-                load_pairs<Tiles, T>(of, area.tile + T - 6, chunk);
+                load_pairs<Tiles, T>(T == 6 ? first : second, of.pairs() - chunk * PAIRS);
         });
     Tiles::template store<0>(sums.of[0], Sums::STRIDE);
     if (WIDE) Tiles::template store<1>(sums.of[0] + TILE, Sums::STRIDE);
     if (DEEP) Tiles::template store<2>(sums.of[ROWS], Sums::STRIDE);
     if (DEEP && WIDE) Tiles::template store<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
-    if (end * PAIRS >= of.pairs()) sums.write<true>(of.to, area, of.w.outputs, true);
+    if (k.end * PAIRS >= of.pairs()) sums.write<true>(of.to, area, of.w.outputs, true);
 }
 
 template <class Tiles>
-void brain_area(const Brain& of, const Area& area, int64_t begin, int64_t end, bool streams, Sums& sums) {
+void brain_area(const Brain& of, const Area& area, const Stretch& k, Sums& sums) {
     if (area.deep())
-        return area.wide() ? brain_area<Tiles, true, true>(of, area, begin, end, streams, sums)
-                           : brain_area<Tiles, true, false>(of, area, begin, end, streams, sums);
-    area.wide() ? brain_area<Tiles, false, true>(of, area, begin, end, streams, sums)
-                : brain_area<Tiles, false, false>(of, area, begin, end, streams, sums);
+        return area.wide() ? brain_area<Tiles, true, true>(of, area, k, sums)
+                           : brain_area<Tiles, true, false>(of, area, k, sums);
+    area.wide() ? brain_area<Tiles, false, true>(of, area, k, sums) : brain_area<Tiles, false, false>(of, area, k, sums);
 }
 
 template <class Tiles>
 void brain_tiles(Shaped<Tiles>& shaped, const Brain& of, int64_t tile, int64_t tiles, int64_t first, int64_t end) {
     const int64_t chunks = ceil_div(of.pairs(), PAIRS);
-    const bool streams = end - first <= MOST_ROWS;  // every weight is met once
+    const bool codes = has_codes(of.w), streams = end - first <= MOST_ROWS && !codes;
     const int64_t most = streams ? chunks : ceil_div(chunks, ceil_div(chunks, STRETCH_CHUNKS));
     Sums sums[STRETCH_ROWS / MOST_ROWS];
+    alignas(64) uint8_t expanded[2][STRETCH_CHUNKS * PAIR_BYTES];
     for (int64_t begin = first; begin < end; begin += STRETCH_ROWS)
-        for (int64_t chunk = 0; chunk < chunks; chunk += most)
+        for (int64_t chunk = 0; chunk < chunks; chunk += most) {
+            Stretch k{chunk, std::min(chunk + most, chunks), {}, streams};
+            for (int64_t t = 0; t < tiles; ++t) {
+                if (codes) expand_blocks(of.w, tile + t, k.begin, k.end, expanded[t]);
+                k.weights[t] = codes ? expanded[t] : of.weights(tile + t) + k.begin * PAIR_BYTES;
+            }
             for (int64_t row = begin; row < std::min(begin + STRETCH_ROWS, end); row += MOST_ROWS) {
                 const Area area{row, std::min(MOST_ROWS, end - row), tile, tiles};
                 shaped.take(area.count);
-                brain_area<Tiles>(of, area, chunk, std::min(chunk + most, chunks), streams,
-                                  sums[(row - begin) / MOST_ROWS]);
+                brain_area<Tiles>(of, area, k, sums[(row - begin) / MOST_ROWS]);
             }
+        }
 }
 
 // R rows by vectors, in the order in which tiles sum.
@@ -223,7 +234,7 @@ void few_brain_rows(const Brain& of, int64_t tile, int64_t row, int64_t end) {
 
 template <class Tiles>
 void brain(const Brain& of, int64_t tile, int64_t last, int64_t row, int64_t end) {
-    if (end - row < from_rows(Weights::BRAIN)) {
+    if (end - row < from_rows(Weights::BRAIN) && !has_codes(of.w)) {
         for (; tile + WIDEST <= last; tile += WIDEST) few_brain_rows<WIDEST>(of, tile, row, end);
         for (; tile < last; ++tile) few_brain_rows<1>(of, tile, row, end);
         return;

@@ -1,4 +1,4 @@
-// Codes written out as the weights of bfloat16 that they stand for: packed weights of their own, for products of many rows.
+// Codes written out as the weights of bfloat16 that they stand for, for products of many rows.
 #include "byte_blocks.h"
 #include "expand.h"
 
@@ -26,11 +26,10 @@ inline vu pairs_of(vf first, vf second) {
 constexpr int32_t middle_of_codes(int64_t kind) { return kind == Q4 ? 8 : kind == Q4M || kind == Q4Z ? 0 : 128; }
 
 template <int64_t KIND, class Scale>
-void expand_tile(const Packed& w, int64_t tile, uint8_t* to) {
+void expand_blocks(const Packed& w, int64_t tile, int64_t begin, int64_t end, uint8_t* to) {
     const Scaling<KIND, Scale> scaling(w, tile);
-    const uint8_t* codes = w.codes + tile * tile_bytes(KIND, w.inputs);
-    int64_t pairs = ceil_div(w.inputs, 2);
-    for (int64_t block = 0; pairs > 0; ++block, pairs -= BLOCK / 2, codes += bytes_of_block(KIND), to += BLOCK * TILE * 2) {
+    const uint8_t* codes = w.codes + tile * tile_bytes(KIND, w.inputs) + begin * bytes_of_block(KIND);
+    for (int64_t block = begin; block < end; ++block, codes += bytes_of_block(KIND), to += BLOCK * TILE * 2) {
         vf first[REGISTERS], second[REGISTERS];
         read_scales(scaling, 0, block / w.shared, first, second);
         for (int i = 0; KIND == NVFP4 && i < REGISTERS; ++i) {
@@ -56,14 +55,16 @@ void expand_tile(const Packed& w, int64_t tile, uint8_t* to) {
         };
         half(std::integral_constant<int, 0>());
         half(std::integral_constant<int, 1>());
-        std::memcpy(to, all, (size_t)(std::min(pairs, BLOCK / 2) * VECTOR));
+        std::memcpy(to, all, (size_t)(std::min(ceil_div(w.inputs, 2) - block * (BLOCK / 2), BLOCK / 2) * VECTOR));
     }
 }
 
 }  // namespace
 
-void expand_tile(const Packed& w, int64_t tile, uint8_t* to) {
-    with_codes(w, [&](auto kind, auto scale) { expand_tile<decltype(kind)::value, decltype(scale)>(w, tile, to); });
+void expand_blocks(const Packed& w, int64_t tile, int64_t begin, int64_t end, uint8_t* to) {
+    with_codes(w, [&](auto kind, auto scale) {
+        expand_blocks<decltype(kind)::value, decltype(scale)>(w, tile, begin, end, to);
+    });
 }
 
 }  // namespace stentor

@@ -78,7 +78,7 @@ STENTOR_EXPORT int64_t stentor_linear_packed(const Packed* w, const void* x, int
                 prepare_row((const float*)x + r * stride, w->inputs, format, made + r * bytes);
         });
     const Prepared prepared{ready ? (const uint8_t*)x : made, bytes};
-    const Cut cut(*w, rows, threads);
+    const Cut cut(*w, prepared, rows, threads);
     const Output to{out, brain, activation};
     parallel_for(cut.items(), threads, [&](int64_t item) {
         if (brain || activation >= 0)

@@ -10,6 +10,7 @@ struct Prepared {
     const uint8_t* rows;
     int64_t stride;                  // bytes
     const int32_t* index = nullptr;  // of each row among `rows`; null: its own number
+    bool expands = false;            // they are of bfloat16: codes that they meet are expanded to it (expand.h)
 
     const uint8_t* at(int64_t row) const { return rows + (index ? index[row] : row) * stride; }
 };
