@@ -38,6 +38,8 @@ COMMANDS: Final = {
     "model": Command(".model_speed", "a model's steps with made-up weights beside what the machine can do"),
     "vision": Command(".vision_speed", "pictures a second through a model's vision tower beside transformers"),
     "vision-serving": Command(".vision_serving", "pictures over HTTP, of one random model, beside llama.cpp's server"),
+    "speculation": Command(".speculation", "tokens a second with drafts and without, beside llama.cpp's"),
+    "adapters": Command(".adapter_load", "streams with LoRA adapters beside streams without; what loads do to streams"),
     "media": Command(".media_load", "pictures beside streams, a picture's second question, files that are refused"),
     "steps": Command(".step_cost", "step time of the CPU worker against batch and context"),
     "grid": Command(".series", "kernels or model once for every combination of parameters, as one CSV", "grid"),

@@ -28,6 +28,20 @@ static inline vf codes_at_peak(const uint8_t* at, const ByteBlock& b) {
     return to_float((vi)code - ((!FOUR || has_table(KIND)) && CENTRED ? 128 : 0));
 }
 
+#if defined(STENTOR_TILES)
+// The codes of four bits that meet the peak and its neighbours, 16 times as large: with the second digits they are a dot
+// product like the others.
+static inline vb large_codes_at_peak(const uint8_t* at, const ByteBlock& b) {
+    const vu all = load_as<vu>(at + b.line);
+#if defined(__AVX512F__)
+    const vu lifted = (vu)_mm512_sllv_epi32((__m512i)all, _mm512_set1_epi32(b.lift));  // GCC would take two instructions
+#else
+    const vu lifted = all << b.lift;
+#endif
+    return (vb)lifted & (uint8_t)-DIGIT;
+}
+#endif
+
 // The dot products of half a block: one vector of codes of each register at a time meets all rows, so that few
 // registers hold codes and each broadcast of inputs serves all tiles.
 template <int64_t KIND, int HALF, bool EIGHT, int R, int WIDTH>
@@ -171,6 +185,13 @@ static inline void blocks_tiles(const uint8_t* codes, int64_t apart, const Scali
         for (int r = 0; r < R; ++r) {
             const ByteBlock& b = from[r][block];
             for (int j = 0; j < WIDTH; ++j) {
+#if defined(STENTOR_TILES)
+                if constexpr (FROM_START && !EIGHT) {
+                    const vi dots = dot4<false>(low[r][j], large_codes_at_peak(at[j], b), b.digits);
+                    acc[r][j] = with_product<KIND>(acc[r][j], to_float(dots), b, first[j], second[j]);
+                    continue;
+                }
+#endif
                 const vf code = codes_at_peak<KIND>(at[j], b);
                 vi dots = total(low[r][j]);
                 if constexpr (!FROM_START && KIND == Q4) dots += start_of<KIND>(b, 0);

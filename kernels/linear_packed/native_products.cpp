@@ -93,6 +93,7 @@ static void rows_of_tiles(const Packed& w, int64_t tile, const Prepared& x, int6
         for (; row + DEEP <= end; row += DEEP) some_tiles<KIND, Scale, DEEP, T>(w, tile, x, row, k, to);
         if (DEEP > 8 && row + 8 <= end) some_tiles<KIND, Scale, 8, T>(w, tile, x, row, k, to), row += 8;
         if (DEEP > 4 && row + 4 <= end) some_tiles<KIND, Scale, 4, T>(w, tile, x, row, k, to), row += 4;
+        if (DEEP == 4 && row + 3 == end) some_tiles<KIND, Scale, 3, T>(w, tile, x, row, k, to), row += 3;
         if (DEEP > 2 && row + 2 <= end) some_tiles<KIND, Scale, 2, T>(w, tile, x, row, k, to), row += 2;
         if (row < end) some_tiles<KIND, Scale, 1, T>(w, tile, x, row, k, to);
     }

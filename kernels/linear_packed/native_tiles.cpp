@@ -101,6 +101,36 @@ void dots_of_block(const Prepared& x, const Area& area, int64_t block, const uin
     if (wide && deep) put_codes<Tiles, PLAIN, 3, 5, 7>();
 }
 
+// Those of two blocks, or of one, of up to 16 rows, whose codes are `apart`. A sum is not stored before three other
+// products have begun: `before` are where those of the two blocks before go, or null.
+template <class Tiles, int64_t KIND>
+void dots_of_two(const Prepared& x, const Area& area, int64_t block, bool both, const uint8_t* const* codes,
+                 int64_t apart, int32_t (*before)[2][ROWS][2 * TILE]) {
+    constexpr bool PLAIN = UNSIGNED<KIND>;
+    constexpr int64_t N = INPUTS<KIND>, AT = (int64_t)sizeof(ByteBlock);
+    load_inputs<Tiles, 4>(x, area.row, area.count, block * AT, N, N);
+    if (both) load_inputs<Tiles, 5>(x, area.row, area.count, (block + 1) * AT, N, N);
+    Tiles::template load<6>(codes[0], VECTOR);
+    if (before) Tiles::template store<0>(before[0][0][0], Dots::STRIDE);
+    put_codes<Tiles, PLAIN, 0, 4, 6>();
+    if (area.wide()) {
+        Tiles::template load<7>(codes[1], VECTOR);
+        if (before) Tiles::template store<1>(before[0][0][0] + TILE, Dots::STRIDE);
+        put_codes<Tiles, PLAIN, 1, 4, 7>();
+    }
+    if (before) Tiles::template store<2>(before[1][0][0], Dots::STRIDE);
+    if (both) {
+        Tiles::template load<6>(codes[0] + apart, VECTOR);
+        put_codes<Tiles, PLAIN, 2, 5, 6>();
+    }
+    if (!area.wide()) return;
+    if (before) Tiles::template store<3>(before[1][0][0] + TILE, Dots::STRIDE);
+    if (both) {
+        Tiles::template load<7>(codes[1] + apart, VECTOR);
+        put_codes<Tiles, PLAIN, 3, 5, 7>();
+    }
+}
+
 // Those of each half of a block, for up to 16 rows.
 template <class Tiles, int64_t KIND>
 void dots_of_halves(const Prepared& x, const Area& area, int64_t block, const uint8_t* const* codes,
@@ -124,6 +154,19 @@ void dots_of_halves(const Prepared& x, const Area& area, int64_t block, const ui
 template <class Tiles, int64_t KIND>
 void dots_of_blocks(const Prepared& x, const Area& area, int64_t block, int64_t count, const uint8_t* const* codes,
                     int64_t apart, Dots& dots) {
+    if (!has_halves(KIND) && !area.deep()) {
+        for (int64_t j = 0; j < count; j += 2) {
+            const uint8_t* const at[2] = {codes[0] + j * apart, codes[1] + j * apart};
+            dots_of_two<Tiles, KIND>(x, area, block + j, j + 1 < count, at, apart, j ? dots.of + j - 2 : nullptr);
+        }
+        const int64_t last = (count - 1) / 2 * 2;
+        Tiles::template store<0>(dots.of[last][0][0], Dots::STRIDE);
+        if (area.wide()) Tiles::template store<1>(dots.of[last][0][0] + TILE, Dots::STRIDE);
+        if (last + 1 == count) return;
+        Tiles::template store<2>(dots.of[last + 1][0][0], Dots::STRIDE);
+        if (area.wide()) Tiles::template store<3>(dots.of[last + 1][0][0] + TILE, Dots::STRIDE);
+        return;
+    }
     for (int64_t j = 0; j < count; ++j) {
         const uint8_t* const at[2] = {codes[0] + j * apart, codes[1] + j * apart};
         if constexpr (has_halves(KIND))
@@ -215,16 +258,31 @@ struct Pair {
 // Pairs that meet rows together: these stay in the first-level cache from one to the next, some blocks at a time.
 constexpr int64_t MOST_PAIRS = 2;
 
+// Blocks [begin, end) of the tiles of a pair. The same blocks of the tiles that follow are fetched meanwhile.
+template <int64_t KIND>
+void unpack_blocks(const Pair& pair, int64_t begin, int64_t end, Unpacked<KIND>& to) {
+    const int64_t bytes = tile_bytes(KIND, pair.w->inputs);
+    for (int64_t t = 0; t < pair.tiles; ++t) {
+        const uint8_t* const tile = pair.w->codes + (pair.tile + t) * bytes;
+        for (int64_t block = begin; block < end; ++block) {
+            const int64_t at = block * bytes_of_block(KIND);
+            const int64_t ahead = CODES_AHEAD + (at + CODES_AHEAD < bytes ? 0 : (pair.tiles - 1) * bytes);
+            for (int64_t line = 0; line < bytes_of_block(KIND); line += 64) fetch(tile + at + line, ahead);
+            unpack_block<KIND>(tile + at, to[t][block - begin]);
+        }
+    }
+}
+
 template <class Tiles, int64_t KIND, class Scale>
 void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row, int64_t rows, int64_t begin,
-               int64_t end, const Unpacked<KIND>* unpacked) {
+               int64_t end, Unpacked<KIND>* unpacked, bool alone) {
     Sums sums[MOST_PAIRS];
     Dots dots;
     const auto area_of = [&](const Pair& pair) { return Area{row, rows, pair.tile, pair.tiles}; };
     const bool last = end == ceil_div(pairs[0].w->inputs, BLOCK);
     for (int64_t p = 0; p < count; ++p) {
         if (begin == 0)
-            std::memset(sums[p].of, 0, sizeof sums[p].of);
+            std::memset(sums[p].of, 0, rows * sizeof sums[p].of[0]);
         else
             sums[p].read(*pairs[p].to, area_of(pairs[p]), pairs[p].w->outputs);
     }
@@ -237,15 +295,16 @@ void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row,
             for (int64_t t = 0; t < 2; ++t) {
                 const int64_t mine = std::min(t, area.tiles - 1);
                 packed[t] = w.codes + (area.tile + mine) * tile_bytes(KIND, w.inputs) + block * bytes_of_block(KIND);
-                codes[t] = AS_THEY_LIE<KIND> ? packed[t] : unpacked[p][mine][block - begin];
+                codes[t] = AS_THEY_LIE<KIND> ? packed[t] : unpacked[alone ? 0 : p][mine][alone ? 0 : block - begin];
             }
+            if (alone && !AS_THEY_LIE<KIND>) unpack_blocks<KIND>(pairs[p], block, block + blocks, unpacked[0]);
             constexpr int64_t APART = AS_THEY_LIE<KIND> ? bytes_of_block(KIND) : BYTES_UNPACKED<KIND>;
             dots_of_blocks<Tiles, KIND>(x, area, block, blocks, codes, APART, dots);
             const bool turns = p + 1 == count;
             const int64_t then = turns ? block + TOGETHER : block, more = std::min(TOGETHER, end - then);
             Next next{{nullptr, nullptr}, 0, then * (int64_t)sizeof(ByteBlock),
                       turns && more > 0 ? more * (int64_t)sizeof(ByteBlock) : 0};
-            if (more > 0 && !AS_THEY_LIE<KIND>) {
+            if (more > 0 && !alone && !AS_THEY_LIE<KIND>) {
                 const auto& of = unpacked[turns ? 0 : p + 1];
                 next.codes[0] = of[0][then - begin], next.codes[1] = of[1][then - begin], next.bytes = more * APART;
             }
@@ -279,19 +338,17 @@ void code_tiles(Shaped<Tiles>& shaped, const Pair* pairs, int64_t count, const P
     constexpr bool HALVES = has_halves(KIND);
     constexpr int64_t MOST = HALVES ? ROWS : MOST_ROWS;
     alignas(64) Unpacked<KIND> unpacked[MOST_PAIRS];
-    const int64_t blocks = ceil_div(pairs[0].w->inputs, BLOCK), each = ceil_div(blocks, ceil_div(blocks, STRETCH_BLOCKS));
+    const int64_t blocks = ceil_div(pairs[0].w->inputs, BLOCK);
+    const bool alone = end - first <= MOST;  // one area meets what is unpacked for it while that is in the first-level cache
+    const int64_t each = alone ? blocks : ceil_div(blocks, ceil_div(blocks, STRETCH_BLOCKS));
     for (int64_t begin = 0; begin < blocks; begin += each) {
         const int64_t stop = std::min(begin + each, blocks);
-        for (int64_t p = 0; p < count && !AS_THEY_LIE<KIND>; ++p)
-            for (int64_t t = 0; t < pairs[p].tiles; ++t) {
-                const uint8_t* const packed = pairs[p].w->codes + (pairs[p].tile + t) * tile_bytes(KIND, pairs[p].w->inputs);
-                for (int64_t block = begin; block < stop; ++block)
-                    unpack_block<KIND>(packed + block * bytes_of_block(KIND), unpacked[p][t][block - begin]);
-            }
+        for (int64_t p = 0; p < count && !alone && !AS_THEY_LIE<KIND>; ++p)
+            unpack_blocks<KIND>(pairs[p], begin, stop, unpacked[p]);
         for (int64_t row = first; row < end; row += MOST) {
             const int64_t rows = std::min(MOST, end - row);
-            shaped.take(rows, INPUTS<KIND>, HALVES);
-            code_area<Tiles, KIND, Scale>(pairs, count, x, row, rows, begin, stop, unpacked);
+            shaped.take(rows, INPUTS<KIND>, HALVES || rows <= ROWS);
+            code_area<Tiles, KIND, Scale>(pairs, count, x, row, rows, begin, stop, unpacked, alone);
         }
     }
 }

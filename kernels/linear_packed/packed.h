@@ -141,6 +141,12 @@ struct alignas(64) ByteBlock {
     int32_t half128;   // and of the first half
     int16_t peak_at;
     uint8_t shifts[2];  // to the code that meets it, in the four bytes of its output: of four bits, and of eight
+#if defined(STENTOR_TILES)
+    // Of four inputs with the peak among them, whose codes have four bits: the bytes at which their codes' line begins, the
+    // bits by which these go up to be 16 times as large, and their second digits.
+    int32_t line, lift;
+    int8_t digits[4];
+#endif
 
     bool exceeds() const {
         int32_t bits;
@@ -283,6 +289,9 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
 #if defined(STENTOR_TILES)
     std::memset(out->high, 0, sizeof out->high);
     out->high[at] = (int8_t)digit;
+    out->line = at % 16 / 4 * 64;
+    out->lift = at < 16 ? 4 : 0;
+    std::memcpy(out->digits, out->high + at / 4 * 4, sizeof out->digits);
 #endif
     (at < 16 ? low : high) += steps;
     const int32_t all = (int32_t)(low + high);

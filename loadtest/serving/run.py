@@ -49,12 +49,12 @@ async def measure_async(load: Load, view: ProgressLine | None = None) -> Outcome
         named = msgspec.structs.replace(load, settings=msgspec.structs.replace(load.settings, model=model))
         driver = Driver(client, named)
         interrupted = bool(load.warmup) and await _until_interrupted(_warm_up(driver, load))
-        before = await _metrics(client)
+        before = await scrape(client)
         started_at, cpu_before = now_iso(), time.process_time()
         if not interrupted:
             interrupted = await _until_interrupted(_run(driver, load, view))
         client_seconds = time.process_time() - cpu_before
-        after = {} if not before else await _metrics(client)
+        after = {} if not before else await scrape(client)
         records = driver.records
         result = Result(
             name=load.name or f"{load.api.name} {model}",
@@ -125,7 +125,7 @@ async def _find_model(load: Load, client: HttpClient) -> tuple[str, str]:
         raise ToolError(f"{where} lists no model; name one by --model") from None
 
 
-async def _metrics(client: HttpClient) -> dict[str, float]:
+async def scrape(client: HttpClient) -> dict[str, float]:
     try:
         async with asyncio.timeout(METRICS_SECONDS):
             answer = await client.get("/metrics")

@@ -287,7 +287,7 @@ async def test_counters_that_do_not_come_keep_no_result(monkeypatch: pytest.Monk
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         client = HttpClient(Address("http", *server.sockets[0].getsockname()), {}, timeout=3600.0)
         async with asyncio.timeout(60):
-            assert await run._metrics(client) == {}
+            assert await run.scrape(client) == {}
             await left.wait()
         client.close()
     await asyncio.sleep(0)
