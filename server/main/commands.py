@@ -136,13 +136,13 @@ def _chat(arguments: argparse.Namespace) -> int:
     given = {name: getattr(arguments, name) for name in ("model", "temperature", "max_tokens")}
     asked = {name: value for name, value in given.items() if value is not None}
     keys = os.environ.get("STENTOR_API_KEY", "").split(",")
-    with open_client(arguments.url, keys[0].strip() or None) as client:
-        conversation = Conversation(client, asked)
-        conversation.begin(arguments.system)
-        try:
+    try:
+        with open_client(arguments.url, keys[0].strip() or None) as client:
+            conversation = Conversation(client, asked)
+            conversation.begin(arguments.system)
             chat(conversation, arguments.prompt, sys.stdin, sys.stdout, sys.stderr)
-        except ChatFailed as error:
-            return _complain(str(error), FAILED)
+    except ChatFailed as error:
+        return _complain(str(error), FAILED)
     return DONE
 
 
