@@ -116,7 +116,7 @@ async def test_without_a_server_the_command_says_how_to_start_one() -> None:
 
 @pytest.mark.parametrize("url", ["http://[::", "ftp://127.0.0.1", "http://", "", "127.0.0.1:port"])
 async def test_what_is_no_address_is_told_in_one_line(url: str) -> None:
-    with pytest.raises(ChatFailed, match="^--url "):
+    with pytest.raises(ChatFailed, match=r"^--url "):
         open_client(url, None)
 
 
