@@ -121,7 +121,7 @@ class Conversation:
                         if event.error is not None:
                             raise ChatFailed(event.error.message)
                         yield event
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise ChatFailed(f"no server at {self.client.base_url}: {error}; start one with `stentor serve`") from error
         except (httpx.HTTPError, msgspec.DecodeError) as error:
             raise ChatFailed(f"the answer broke off: {str(error) or type(error).__name__}") from error
@@ -148,10 +148,20 @@ def _refusal(response: httpx.Response) -> str:
 
 
 def open_client(url: str, key: str | None) -> httpx.Client:
-    """``url`` may end in ``/v1``, as clients of OpenAI's name it. Must be closed."""
+    """``url`` may end in ``/v1``, as clients of OpenAI's name it, and need not begin with ``http://``. Must be closed.
+    Raises :class:`ChatFailed` where it is no address, or ``key`` cannot be sent."""
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ChatFailed("STENTOR_API_KEY: a key has printable ASCII characters alone")
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     timeout = httpx.Timeout(_SILENT_SECONDS, connect=_CONNECT_SECONDS)
-    return httpx.Client(base_url=url.rstrip("/").removesuffix("/v1"), headers=headers, timeout=timeout)
+    address = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
+    try:
+        parsed = httpx.URL(address)
+    except httpx.InvalidURL as error:
+        raise ChatFailed(f"--url {url}: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ChatFailed(f"--url {url}: an address such as http://127.0.0.1:8000 is expected")
+    return httpx.Client(base_url=parsed, headers=headers, timeout=timeout)
 
 
 def chat(conversation: Conversation, prompt: str | None, source: TextIO, output: TextIO, notes: TextIO) -> None:
@@ -160,6 +170,8 @@ def chat(conversation: Conversation, prompt: str | None, source: TextIO, output:
     if prompt is None and not source.isatty():
         prompt = source.read()
     if prompt is not None:
+        if not prompt.strip():
+            raise ChatFailed("nothing was asked: the prompt is empty")
         _answer(conversation, prompt, output, notes)
         return
     with contextlib.suppress(ImportError):

@@ -75,9 +75,7 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
         if arguments.command == "chat":
             return _chat(arguments)
         if arguments.command == "completion":
-            from .completion import described, script
-
-            print(script(arguments.shell, described(*_build_parser())), end="")
+            print(_completion(arguments.shell), end="")
             return DONE
         config = read_config(_given(arguments), os.environ)
         if arguments.command == "pull":
@@ -136,14 +134,25 @@ def _chat(arguments: argparse.Namespace) -> int:
     given = {name: getattr(arguments, name) for name in ("model", "temperature", "max_tokens")}
     asked = {name: value for name, value in given.items() if value is not None}
     keys = os.environ.get("STENTOR_API_KEY", "").split(",")
-    with open_client(arguments.url, keys[0].strip() or None) as client:
-        conversation = Conversation(client, asked)
-        conversation.begin(arguments.system)
-        try:
+    try:
+        with open_client(arguments.url, keys[0].strip() or None) as client:
+            conversation = Conversation(client, asked)
+            conversation.begin(arguments.system)
             chat(conversation, arguments.prompt, sys.stdin, sys.stdout, sys.stderr)
-        except ChatFailed as error:
-            return _complain(str(error), FAILED)
+    except ChatFailed as error:
+        return _complain(str(error), FAILED)
     return DONE
+
+
+def _completion(shell: str) -> str:
+    """The script, with the benchmarks, which have parsers of their own."""
+    from stentor.loadtest.bench import COMMANDS
+
+    from .completion import Command, described, flag, script
+
+    commands = described(*_build_parser())
+    bench = Command(commands["bench"].help, [flag((), "what to measure", "COMMAND", COMMANDS)])
+    return script(shell, {**commands, "bench": bench})
 
 
 def _run_batch(config: Config, source: Path, target: Path) -> int:

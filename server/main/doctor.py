@@ -4,6 +4,7 @@ Every check is quick and imports nothing heavy. What is only slower or needed fo
 """
 
 import contextlib
+import errno
 import os
 import platform
 import resource
@@ -133,7 +134,8 @@ def _port(host: str, port: int) -> Finding:
         with contextlib.closing(bind(host, port)):
             return Finding("port", "ok", f"{host}:{port} is free")
     except (StartError, OSError) as error:
-        return Finding("port", "problem", str(error), "`ss -ltnp` shows who has it")
+        taken = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+        return Finding("port", "problem", str(error), "`ss -ltnp` shows who has it" if taken else "")
 
 
 def _cache(folder: Path) -> Finding:

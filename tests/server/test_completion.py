@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from stentor.server.main.commands import _build_parser, run
+from stentor.server.main.commands import _build_parser, _completion, run
 from stentor.server.main.completion import Command, described, flag, script
 from stentor.server.options.option import OPTIONS
 
@@ -15,7 +15,7 @@ def completed(*words: str) -> list[str]:
     """What bash offers for the last of the words."""
     asked = " ".join(f"'{word}'" for word in words)
     program = (
-        f"{script('bash', described(*_build_parser()))}\n"
+        f"{_completion('bash')}\n"
         f'COMP_WORDS=({asked}); COMP_CWORD={len(words) - 1}; _stentor; printf "%s\\n" "${{COMPREPLY[@]}}"'
     )
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
@@ -28,6 +28,7 @@ def test_bash_completes_commands_options_and_their_values() -> None:
     assert completed("stentor", "serve", "--dtype", "") == ["auto", "float32", "bfloat16", "float16"]
     assert completed("stentor", "serve", "--port", "") == []
     assert completed("stentor", "completion", "") == [*SHELLS]
+    assert completed("stentor", "bench", "serv") == ["serve", "server-cost"]
 
 
 def test_bash_completes_files_where_an_option_takes_one(tmp_path: object) -> None:

@@ -35,6 +35,7 @@ def test_a_port_in_use_is_a_problem_and_the_code_says_so(
     printed = capsys.readouterr().out
     assert f"PROBLEM  port           cannot listen on 127.0.0.1 port {busy}" in printed
     assert "`ss -ltnp` shows who has it" in printed
+    assert _found(host="no-such-host.invalid")["port"].advice == "", "no other program has it"
 
 
 def test_without_a_compiler_it_warns_of_slow_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

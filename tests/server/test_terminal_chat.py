@@ -112,3 +112,28 @@ async def test_what_is_stopped_stays_and_thoughts_are_told_apart() -> None:
 async def test_without_a_server_the_command_says_how_to_start_one() -> None:
     with open_client("http://127.0.0.1:9", None) as client, pytest.raises(ChatFailed, match=r"no server at .*serve"):
         Conversation(client).ask("hi", lambda *_: None)
+
+
+@pytest.mark.parametrize("url", ["http://[::", "ftp://127.0.0.1", "http://", "", "127.0.0.1:port"])
+async def test_what_is_no_address_is_told_in_one_line(url: str) -> None:
+    with pytest.raises(ChatFailed, match=r"^--url "):
+        open_client(url, None)
+
+
+async def test_an_address_need_not_say_that_it_is_http() -> None:
+    with open_client("localhost:8000/v1", None) as client:
+        assert client.base_url == "http://localhost:8000"
+
+
+async def test_a_key_that_no_header_can_carry_is_refused_without_being_shown() -> None:
+    for key in ("ké", "a\nb"):
+        with pytest.raises(ChatFailed, match="STENTOR_API_KEY") as refused:
+            open_client("http://127.0.0.1:9", key)
+        assert key not in str(refused.value)
+
+
+async def test_an_empty_prompt_is_not_sent() -> None:
+    with open_client("http://127.0.0.1:9", None) as client:
+        for prompt, source in ((" ", ""), (None, "\n")):
+            with pytest.raises(ChatFailed, match="nothing was asked"):
+                chat(Conversation(client), prompt, io.StringIO(source), io.StringIO(), io.StringIO())
