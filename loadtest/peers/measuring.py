@@ -103,7 +103,7 @@ def weigh_starts(entries: Sequence[Entry], settings: Settings, words: Words, say
                 if seconds > SLOW_START:
                     break
         except (ServerError, OSError) as error:
-            _fail(entry, error)
+            fail(entry, error)
 
 
 def start_all(entries: Sequence[Entry], words: Words, say: Say) -> None:
@@ -113,7 +113,7 @@ def start_all(entries: Sequence[Entry], words: Words, say: Say) -> None:
         try:
             entry.server.start(words)
         except (ServerError, OSError) as error:
-            _fail(entry, error)
+            fail(entry, error)
 
 
 def run_rounds(entries: Sequence[Entry], settings: Settings, words: Words, say: Say) -> None:
@@ -136,7 +136,7 @@ def take_turns(entries: Sequence[Entry], shapes: Sequence[str], rounds: int, ask
                 try:
                     figures = ask(entry.server, shape, number)
                 except (ServerError, StreamError, OSError) as error:
-                    _fail(entry, error)
+                    fail(entry, error)
                     continue
                 figures.update(disturbance.figures())
                 if number:
@@ -175,7 +175,8 @@ def rest(others: Sequence[Server]) -> None:
             return
 
 
-def _fail(entry: Entry, error: Exception) -> None:
+def fail(entry: Entry, error: Exception) -> None:
+    """It is measured no more, and why is told."""
     entry.column.failed = " ".join(str(error).split())[:400]
     entry.server.stop()
 

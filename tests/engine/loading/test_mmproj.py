@@ -13,6 +13,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model
 from stentor.engine.loading.mmproj_names import by_preference, is_mmproj
 from stentor.engine.loading.weights import tower_weights
+from stentor.engine.model_config.vision_spec import VisionSpec
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 from stentor.tests.parity.seeing import MAKERS
@@ -160,7 +161,7 @@ def test_where_a_vocabulary_ends_before_the_placeholder_another_token_takes_its_
 def tower_of(checkpoint: Checkpoint, *, packed: bool = False, as_stored: bool = True) -> VisionTower:
     stored = checkpoint.tower
     assert stored is not None
-    assert stored.projector is not None
+    assert isinstance(stored.projector, VisionSpec)
     quantized, dtype = stored.quantized if as_stored else None, torch.bfloat16 if packed else torch.float32
     context = LayerContext(torch.device("cpu"), dtype, False, packed=packed, quantized=quantized)
     tower = VisionTower(stored.projector, context)
