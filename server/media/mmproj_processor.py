@@ -182,7 +182,7 @@ _MARKS: Final[Mapping[str, tuple[str, ...]]] = {
 """Tokens that the texts of pictures hold besides the one that embeddings replace."""
 
 
-_HEARING: Final[Mapping[str, str]] = {
+_SOUND_PROCESSORS: Final[Mapping[str, str]] = {
     "ultravox": "UltravoxProcessor",
     "voxtral": "VoxtralProcessor",
     "qwen2_audio": "Qwen2AudioProcessor",
@@ -202,7 +202,7 @@ _OF_QWEN3_ASR: Final = {
 def _given_sounds(described: Mapping[str, object], token: str, id: int) -> GivenFiles:
     """Of a model that hears by Whisper's frames, whose ``token`` embeddings replace."""
     fields = Fields(described)
-    name = _HEARING[fields.text("model_type")]
+    name = _SOUND_PROCESSORS[fields.text("model_type")]
     audio = Fields(fields.table("audio_config") or {})
     positions = audio.integer("max_source_positions", _POSITIONS)
     extractor = {

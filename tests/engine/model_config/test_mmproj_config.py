@@ -177,7 +177,7 @@ WHISPER: Shapes = {
 }
 
 
-def hearing(kind: str, shapes: Shapes, **said: Any) -> Projecting:
+def sound_file(kind: str, shapes: Shapes, **said: Any) -> Projecting:
     own = {
         **{"embedding_length": 1280, "block_count": 32, "attention.head_count": 20, "projection_dim": HIDDEN},
         **{"num_mel_bins": 128, "projector.stack_factor": 8, **said},
@@ -193,7 +193,7 @@ def hearing(kind: str, shapes: Shapes, **said: Any) -> Projecting:
 
 def test_the_encoder_of_ultravox_is_whispers_and_its_token_one_that_no_text_holds() -> None:
     llama = text("llama", "hello", "<|reserved_special_token_247|>")
-    described = described_by(hearing("ultravox", WHISPER), llama)
+    described = described_by(sound_file("ultravox", WHISPER), llama)
     assert described["audio_token_id"] == 1
     spec = audio_spec_from_hf(described, HIDDEN)
     assert (spec.mel_bins, len(spec.layers), spec.max_position, spec.stack) == (128, 32, 1500, 8)
@@ -207,7 +207,7 @@ def test_the_encoder_of_ultravox_is_whispers_and_its_token_one_that_no_text_hold
 )
 def test_encoders_that_transformers_has_are_told_in_its_words(kind: str, architecture: str, token: str) -> None:
     beside = text(architecture, token, sections=[24, 20, 20, 0])
-    described = described_by(hearing(kind, WHISPER), beside)
+    described = described_by(sound_file(kind, WHISPER), beside)
     config = transformers.AutoConfig.for_model(**described)
     assert (config.audio_config.hidden_size, config.audio_config.num_hidden_layers) == (1280, 32)
     assert (config.audio_config.intermediate_size, config.audio_config.num_attention_heads) == (5120, 20)
@@ -227,7 +227,7 @@ def test_encoders_that_transformers_has_are_told_in_its_words(kind: str, archite
 def test_an_encoder_of_sounds_that_lacks_a_tensor_is_refused(kind: str, shapes: Shapes, message: str) -> None:
     beside = text("llama", "[AUDIO]", "<|audio|>")
     with pytest.raises(ConfigError, match=message):
-        described_by(hearing(kind, shapes), beside)
+        described_by(sound_file(kind, shapes), beside)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_what_a_file_does_not_say_is_what_published_models_have(family: str, mak
         assert own.image(picture(*size), {}, alone=True) == theirs.image(picture(*size), {}, alone=True)
 
 
-def _hearing(family: str, processor: str, folder: Path) -> Any:
+def _with_extractor(family: str, processor: str, folder: Path) -> Any:
     """Its checkpoint with a processor's files, which are Whisper's; its second holds 100 frames as that of any does."""
     model = MAKERS[family](folder)
     sound = SPELLED[family][token("<video>")]
@@ -115,7 +115,7 @@ def _hearing(family: str, processor: str, folder: Path) -> Any:
 def test_sounds_are_processed_as_by_the_files_of_the_model(
     family: str, processor: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = _hearing(family, processor, tmp_path)
+    model = _with_extractor(family, processor, tmp_path)
     file = tmp_path / "processor_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
     given = given_files(open_checkpoint(write_pair(tmp_path, model, family)))
