@@ -27,8 +27,8 @@ _TEMPLATE: Final = (
 )
 
 
-def write_seeing_model(folder: Path) -> None:
-    """Makes ``folder`` such a model."""
+def write_seeing_model(folder: Path, *, tiles: int = 4) -> None:
+    """Makes ``folder`` such a model, which cuts a picture into so many tiles on its longer side."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(_FOLDER / "config.json", folder)
     config: dict[str, Any] = json.loads((_FOLDER / "config.json").read_text())
@@ -55,7 +55,7 @@ def write_seeing_model(folder: Path) -> None:
             "image_mean": [0.5, 0.5, 0.5],
             "image_std": [0.5, 0.5, 0.5],
             "max_image_size": {"longest_edge": side},
-            "size": {"longest_edge": 4 * side},
+            "size": {"longest_edge": tiles * side},
         },
     )
     patches = (side // config["vision_config"]["patch_size"]) ** 2

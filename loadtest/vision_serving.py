@@ -1,11 +1,14 @@
-"""``stentor bench vision-serving``: pictures over HTTP of one random model, our server's and llama.cpp's, in turn.
+"""``stentor bench vision-serving``: pictures of one random model, our server's, llama.cpp's and transformers', in turn.
 
     stentor bench vision-serving --rounds 3 --at-once 4 --save vision.json
 
-The model is as large as SmolVLM-256M: a text model in Q8_0 and a projector file (mmproj), both made up and the same for
-both servers, which stay up. In each round each gets the same pictures, one by itself and then several at once, each
-another one, and tells a few words of it. Pictures are of one tile; what both count as tokens of a prompt is shown side
-by side. CPU time is the servers' own: where others compute too, which is told, a steadier figure than the time.
+The model is as large as SmolVLM-256M, with made-up weights. ``stentor`` and ``llama.cpp`` serve the same two files, a
+text model in Q8_0 and a projector file (mmproj); ``stentor-bf16`` and ``transformers`` compute a checkpoint in
+bfloat16. Both servers are asked over HTTP; transformers has no server around it: its processor and ``generate`` are
+called in a process of their own, with several pictures as one batch. In each round each side gets the same pictures,
+one by itself and then several at once, each another one, and tells a few words of it. Pictures are of one tile; what
+each counts as tokens of a prompt is shown. CPU time is the side's own: where others compute too, which is told, a
+steadier figure than the time.
 """
 
 import argparse
@@ -16,9 +19,10 @@ import json
 import random
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -31,14 +35,16 @@ from stentor.engine.loading.hub import DEFAULT_MODEL, resolve_model
 
 from .client import STREAMED, Answer, StreamError, complete, seconds_of
 from .peers.figures import Measure, Round, SidesRecord, medians
-from .peers.measuring import entry_of, interrupted_by_sigterm, show_sides, take_turns
+from .peers.measuring import Entry, entry_of, fail, interrupted_by_sigterm, show_sides, take_turns
 from .peers.places import llama_binary
 from .peers.random_mmproj import write_random_mmproj
 from .peers.random_models import RandomModel
 from .peers.random_weights import write_random_gguf
 from .peers.running import Server, ServerError
+from .peers.seeing_library import TRANSFORMERS, Library
 from .peers.sides import MODEL, SIDES, Launch, Side
 from .peers.weights import WeightsError
+from .seeing_model import write_seeing_model
 from .series import CONFIGS
 from .tool import ToolError, UsageError, at_least, make_parser, run_tool
 
@@ -60,10 +66,16 @@ _SPECIAL: Final[Mapping[int, str]] = {
 TEXT: Final = RandomModel("SmolVLM-256M's text", FOLDER, part="text_config", tokens=_SPECIAL)
 _SAID: Final = "Ġthe"
 """The one word that is said: that of random weights might have no text."""
+_BYTE: Final = 64
+"""The same of the checkpoint, whose tokens are bytes: an "a"."""
+_ASKED: Final = "What is this?"
 _SIDE: Final = 512
 """Pixels of a picture's side: one tile."""
 _PROJECTOR: Final = "mmproj.gguf"
 _PATH: Final = "/v1/chat/completions"
+_SECONDS: Final = 60.0
+"""Within which all pictures of a round are answered."""
+_MADE_UP: Final = ("--load-format", "dummy")
 
 
 class VisionServing(SidesRecord, frozen=True, kw_only=True, tag="vision-serving"):
@@ -80,9 +92,10 @@ def measures(at_once: int) -> list[Measure]:
     one, several = shapes_of(at_once)
     return [
         Measure(one, "ttft_s", "alone: TTFT s", digits=2),
+        Measure(one, "decode_tokens_per_s", "alone: tokens/s behind the first", True, 1),
         Measure(several, "pictures_per_s", f"{several} at once: pictures/s", True, 3),
         Measure(several, "ttft_s", f"{several} at once: TTFT s", digits=2),
-        Measure(several, "cpu_s", f"{several} at once: the server's CPU s for each", digits=2),
+        Measure(several, "cpu_s", f"{several} at once: the side's CPU s for each", digits=2),
         Measure(one, "prompt_tokens", "tokens of a prompt"),
     ]
 
@@ -93,29 +106,36 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser("vision-serving", __doc__)
-    parser.add_argument("--only", help="sides with commas: stentor, llama.cpp (default: both)")
+    parser.add_argument("--only", help=f"sides with commas (default: {','.join(_SIDES)})")
     parser.add_argument(
         "--rounds", type=at_least(1), default=3, help="measured rounds after one to warm up (default: 3)"
     )
     parser.add_argument("--at-once", type=at_least(1), default=4, metavar="N", help="pictures at once (default: 4)")
-    parser.add_argument("--output-tokens", type=at_least(1), default=8, metavar="N", help="tokens out (default: 8)")
+    parser.add_argument("--output-tokens", type=at_least(2), default=8, metavar="N", help="tokens out (default: 8)")
     return parser
 
 
 def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> VisionServing:
-    names = (arguments.only or "stentor,llama.cpp").split(",")
+    names = arguments.only.split(",") if arguments.only else list(_SIDES)
     chosen = [side_of(name) for name in names]  # one that there is not is told before anything is written
+    say = partial(print, file=sys.stderr)
     with interrupted_by_sigterm(), ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="vision-serving-")))
-        config = json.loads((CONFIGS / FOLDER / "config.json").read_text(encoding="utf-8"))
-        text = folder / "text.gguf"
-        word = _write(config, text)
-        entries = [entry_of(side, text, arguments.at_once) for side in chosen]
+        text, checkpoint = folder / "text.gguf", folder / "checkpoint"
+        write_seeing_model(checkpoint, tiles=1)
+        words = {"q8_0": 0, "bf16": _BYTE}
+        if any(side.bits == "q8_0" for side in chosen):
+            words["q8_0"] = _write(json.loads((CONFIGS / FOLDER / "config.json").read_text(encoding="utf-8")), text)
+        entries = [_entry(side, text if side.bits == "q8_0" else checkpoint, arguments.at_once) for side in chosen]
         for entry in entries:
             stack.callback(entry.server.stop)
-            entry.server.start_with(request(png(0), word, 1), _PATH)
-        ask = partial(_ask, word, arguments.at_once, arguments.output_tokens)
-        take_turns(entries, shapes_of(arguments.at_once), arguments.rounds, ask, partial(print, file=sys.stderr))
+            say(f"{entry.column.name}: starting")
+            try:
+                _start(entry.server, words)
+            except ServerError as error:
+                fail(entry, error)
+        ask = partial(_ask, words, arguments.at_once, arguments.output_tokens)
+        take_turns(entries, shapes_of(arguments.at_once), arguments.rounds, ask, say)
     columns = [entry.column for entry in entries]
     return VisionServing(
         model=TEXT.folder,
@@ -140,20 +160,47 @@ def _write(config: Mapping[str, Any], text: Path) -> int:
     return tokens.index(_SAID)
 
 
+_SIDES: Final[Mapping[str, Side]] = {
+    "stentor": SIDES["stentor-q8_0"],
+    "llama.cpp": SIDES["llama.cpp-q8_0"],
+    "stentor-bf16": SIDES["stentor-bf16"],
+    "transformers": TRANSFORMERS,
+}
+
+
 def side_of(name: str) -> Side:
-    """One that is given the projector file beside its weights. Raises :class:`UsageError` and :class:`ToolError`."""
-    known = {"stentor": "stentor-q8_0", "llama.cpp": "llama.cpp-q8_0"}
-    if name not in known:
-        raise UsageError(f"no side is called {name!r}; expected {', '.join(known)}")
-    side = SIDES[known[name]]
+    """One that is given the projector file beside its weights, or draws weights for a checkpoint. Raises
+    :class:`UsageError` and :class:`ToolError`."""
+    if name not in _SIDES:
+        raise UsageError(f"no side is called {name!r}; expected {', '.join(_SIDES)}")
+    side = _SIDES[name]
+    if side is TRANSFORMERS:
+        return side
     if side.missing is not None and not llama_binary("llama-server").is_file():
         raise ToolError(side.missing)
 
     def launch(weights: Path, port: int, slots: int) -> Launch:
         own = side.launch(weights, port, slots)
-        return Launch([*own.command, "--mmproj", str(weights.with_name(_PROJECTOR))], own.environment)
+        of_files = ["--mmproj", str(weights.with_name(_PROJECTOR))]
+        return Launch([*own.command, *(of_files if side.bits == "q8_0" else _MADE_UP)], own.environment)
 
     return side._replace(name=name, launch=launch)
+
+
+def _entry(side: Side, weights: Path, at_once: int) -> Entry:
+    entry = entry_of(side, weights, at_once)
+    if side is TRANSFORMERS:
+        entry.server = Library(weights)
+        entry.column.version = ", ".join(f"{each} {version(each)}" for each in ("transformers", "torch"))
+    return entry
+
+
+def _start(server: Server, words: Mapping[str, int]) -> None:
+    """Until the first word has come. Raises :class:`ServerError`."""
+    if isinstance(server, Library):
+        server.begin(png(0), _ASKED)
+    else:
+        server.start_with(request(png(0), words[server.side.bits], 1), _PATH)
 
 
 def png(seed: int, side: int = _SIDE) -> bytes:
@@ -169,7 +216,7 @@ def png(seed: int, side: int = _SIDE) -> bytes:
 
 def request(picture: bytes, word: int, tokens: int) -> dict[str, Any]:
     url = "data:image/png;base64," + base64.b64encode(picture).decode()
-    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is this?"}]
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": _ASKED}]
     return {
         "model": MODEL,
         "messages": [{"role": "user", "content": content}],
@@ -180,27 +227,41 @@ def request(picture: bytes, word: int, tokens: int) -> dict[str, Any]:
     }
 
 
-def _ask(word: int, at_once: int, tokens: int, server: Server, shape: str, number: int) -> Round:
+def _ask(words: Mapping[str, int], at_once: int, tokens: int, server: Server, shape: str, number: int) -> Round:
     seeds = random.Random(number).sample(range(1, 1 << 30), 1 + at_once)
     alone = shape == shapes_of(at_once)[0]
-    bodies = [request(png(seed), word, tokens) for seed in (seeds[:1] if alone else seeds[1:])]
-
-    async def load() -> list[Answer]:
-        return await asyncio.gather(*(complete(server.port, body, _PATH) for body in bodies))
-
+    pictures = [png(seed) for seed in (seeds[:1] if alone else seeds[1:])]
     before = server.cpu()
-    answers = asyncio.run(load())
-    return {
+    if isinstance(server, Library):
+        seen = server.ask(pictures, _ASKED, tokens)
+        found = {"ttft_s": seen.ttft, "pictures_per_s": len(pictures) / seen.seconds}
+        found |= {"decode_tokens_per_s": (seen.tokens - 1) / (seen.seconds - seen.ttft)}
+        found |= {"prompt_tokens": seen.prompt_tokens}
+    else:
+        found = _over_http(server.port, [request(picture, words[server.side.bits], tokens) for picture in pictures])
+    return {**found, "cpu_s": (server.cpu() - before) / len(pictures)}
+
+
+def _over_http(port: int, bodies: Sequence[Mapping[str, Any]]) -> Round:
+    async def load() -> list[Answer]:
+        return await asyncio.gather(*(complete(port, body, _PATH) for body in bodies))
+
+    try:
+        answers = asyncio.run(asyncio.wait_for(load(), _SECONDS))
+    except TimeoutError:
+        raise StreamError(f"it gave no answers to {len(bodies)} at once within {_SECONDS:.0f} s") from None
+    rates = [(answer.tokens - 1) / (answer.ended - answer.arrivals[0]) for answer in answers if answer.gaps]
+    found = {
         "ttft_s": statistics.median(answer.ttft for answer in answers),
         "pictures_per_s": len(answers) / seconds_of(answers),
-        "cpu_s": (server.cpu() - before) / len(answers),
-        "prompt_tokens": answers[0].prompt_tokens,
+        "prompt_tokens": float(answers[0].prompt_tokens),
     }
+    return {**found, "decode_tokens_per_s": statistics.median(rates)} if rates else found
 
 
 def show(console: Console, record: VisionServing) -> int:
     title = (
-        f"{record.model} with random weights, text in Q8_0, tower in F16, pictures of {_SIDE} pixels, medians of the "
-        "rounds"
+        f"{record.model} with random weights, pictures of {_SIDE} pixels, medians of the rounds; text in Q8_0 and "
+        "tower in F16, or both in bfloat16; transformers has no server around it"
     )
     return show_sides(title, record, measures(record.at_once))

@@ -13,17 +13,18 @@ from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors
 from .gguf_types import FLOATS
 from .mmproj_names import by_preference, is_mmproj
-from .mmproj_tensors import TowerParts, is_changed
+from .mmproj_tensors import SoundParts, TowerParts, is_changed
 
 
 @dataclass(frozen=True)
 class Paired:
-    """A text model with what it sees by."""
+    """A text model with what it sees or hears by."""
 
     spec: ModelSpec
     described: dict[str, object]
     """The config.json that says the same of both."""
-    tower: VisionSpec
+    tower: VisionSpec | SoundParts
+    """What sees, or how the file calls the parts of what hears."""
     file: Path
     nbytes: int
     quantized: QuantizedCheckpoint | None
@@ -44,11 +45,13 @@ def pair(model: GGUFFile, spec: ModelSpec, file: Path) -> Paired:
         projecting = Projecting(opened.metadata, shapes)
         try:
             described = described_by(projecting, TextFile(model.metadata, spec))
-            tower = tower_spec(projecting, described, spec.hidden_size)
+            tower = None if projecting.hears else tower_spec(projecting, described, spec.hidden_size)
             seen = seeing(spec, model.metadata, described)
         except ConfigError as error:
             raise CheckpointError(f"{file} is no projector of {model.path.name}: {error}.") from error
         nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
+        if tower is None:
+            return Paired(seen, described, SoundParts(str(described["model_type"])), file, nbytes, None)
         parts = TowerParts(tower, swapped=projecting.swapped)
         stored = {parts.of(name).name: tensor.type for name, tensor in opened.tensors.items() if len(tensor.shape) == 2}
         formats: dict[str, Format] = {

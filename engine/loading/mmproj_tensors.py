@@ -4,7 +4,7 @@ A part has one name in all files, and what :class:`..models.vision_tower.VisionT
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,8 @@ _PROJECTORS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "internvl": ("mm.model.mlp.0", ("mm.model.mlp.1", "mm.model.mlp.3")),
     "lfm2_vl": ("mm.input_norm", ("mm.1", "mm.2")),
     "kimi_vl": ("mm.input_norm", ("mm.1", "mm.2")),
+    **dict.fromkeys(("glm4v", "glm4v_moe"), ("", ("mm.patch_merger", "mm.model.fc", "mm.up", "mm.down"))),
+    "gemma4": ("", ("mm.input_projection",)),
 }
 """What files call the norm and the products of a projector, by the model type."""
 _QWEN: Final = ("v.post_ln", ("mm.0", "mm.2"))
@@ -43,7 +45,7 @@ class TowerPart:
 
 
 class TowerParts:
-    """Of one file."""
+    """Of one file of what sees."""
 
     def __init__(self, spec: VisionSpec, *, swapped: bool) -> None:
         """``swapped``: see :attr:`..model_config.mmproj_config.Projecting.swapped`."""
@@ -54,8 +56,9 @@ class TowerParts:
         self._outer = {
             "v.patch_embd": spec.patch_name,
             "v.position_embd": spec.position_name,
-            "v.pre_ln": spec.first_norm,
+            **dict.fromkeys(("v.pre_ln", "v.norm_embd"), spec.first_norm),
             "v.post_ln": spec.final_norm,
+            **dict(zip(("v.std_bias", "v.std_scale"), spec.projector.standard or (), strict=False)),
             **_of_projector(spec),
         }
 
@@ -64,6 +67,8 @@ class TowerParts:
             return TowerPart(f"{self._spec.class_name}.weight")
         if (tap := _TAP.fullmatch(stored)) is not None:
             return TowerPart(self._tap(int(tap[1]), tap[2], tap[3]) or stored)
+        if stored in self._outer:  # without an ending
+            return TowerPart(f"{self._outer[stored]}.weight")
         block = _BLOCK.fullmatch(stored)
         if block is None:
             stem, _, ending = stored.rpartition(".")
@@ -97,6 +102,9 @@ def _of_projector(spec: VisionSpec) -> Mapping[str, str]:
     kind = "pixtral" if spec.source == "sized" and spec.merge == 1 else spec.architecture
     norm, products = _PROJECTORS.get(kind, _QWEN)
     found = {stored: product.name for stored, product in zip(products, spec.projector.products, strict=True)}
+    for product in spec.projector.products:
+        found |= {"mm.gate": product.gate} if product.gate else {}
+        found |= {"mm.post_norm": product.norm.name} if product.norm is not None else {}
     return {**found, norm: _norm(spec.projector)} if norm else found
 
 
@@ -113,6 +121,8 @@ def _of_layer(layer: LayerSpec, *, swapped: bool) -> Mapping[str, str]:
     return {
         "ln1": layer.norms.mixer_in,
         "ln2": layer.norms.mlp_in,
+        "attn_post_norm": layer.norms.mixer_out,
+        "ffn_post_norm": layer.norms.mlp_out,
         **{f"attn_{part}": f"{mixer.name}.{part}_proj" for part in ("q", "k", "v", "qkv")},
         "attn_out": f"{mixer.name}.{mixer.out}",
         **{stored: f"{mixer.name}.{name}" for stored, name in norms},
@@ -122,3 +132,52 @@ def _of_layer(layer: LayerSpec, *, swapped: bool) -> Mapping[str, str]:
         "ls1": "lambda_1",
         "ls2": "lambda_2",
     }
+
+
+_SOUND_BLOCK: Final = re.compile(r"a\.blk\.(\d+)\.(\w+)\.(weight|bias)")
+_SOUND_LAYER: Final[Mapping[str, str]] = {
+    "ln1": "self_attn_layer_norm",
+    "ln2": "final_layer_norm",
+    **{f"attn_{part}": f"self_attn.{part}_proj" for part in ("q", "k", "v", "out")},
+    "ffn_up": "fc1",
+    "ffn_down": "fc2",
+}
+_SOUND_OUTER: Final[Mapping[str, str]] = {
+    **{f"a.conv1d.{number}": f"conv{number}" for number in (1, 2)},
+    **{f"a.conv2d.{number}": f"conv2d{number}" for number in (1, 2, 3)},
+    "a.conv_out": "conv_out",
+    "a.position_embd": "embed_positions",
+}
+_SOUND_PROJECTOR: Final[Mapping[str, str]] = {
+    **{f"mm.a.mlp.{number}": f"linear_{number}" for number in (1, 2)},
+    "mm.a.fc": "linear",
+    "mm.a.norm_pre": "ln_pre",
+    "mm.a.norm_mid": "ln_mid",
+}
+
+
+@dataclass(frozen=True)
+class SoundParts:
+    """Of one file of what hears: by the names of transformers' class, or of Ultravox's published files."""
+
+    model_type: str
+
+    @property
+    def ignored(self) -> Set[str]:
+        """Sinusoids, where no position is learned."""
+        return {"a.position_embd.weight"} if self.model_type == "qwen3_asr" else frozenset()
+
+    def of(self, stored: str) -> TowerPart:
+        front = "" if self.model_type == "ultravox" else "model."
+        stem, _, ending = stored.rpartition(".")
+        block = _SOUND_BLOCK.fullmatch(stored)
+        if block is not None and (part := _SOUND_LAYER.get(block[2])) is not None:
+            return TowerPart(f"{front}audio_tower.layers.{block[1]}.{part}.{ending}")
+        if stem == "a.post_ln":
+            return TowerPart(
+                f"{front}audio_tower.{'ln_post' if self.model_type == 'qwen3_asr' else 'layer_norm'}.{ending}"
+            )
+        for known, module in ((_SOUND_OUTER, "audio_tower"), (_SOUND_PROJECTOR, "multi_modal_projector")):
+            if (own := known.get(stem)) is not None:
+                return TowerPart(f"{front}{module}.{own}.{ending}")
+        return TowerPart(stored)

@@ -24,7 +24,7 @@ from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_types import GGMLType
 from .gguf_weights import TensorReader, gguf_weights
-from .mmproj_tensors import IGNORED, SECOND_FRAME, TowerParts
+from .mmproj_tensors import IGNORED, SECOND_FRAME, SoundParts, TowerParts
 from .pieces import Progress, read_piece
 from .safetensors_index import StoredTensor, tensors_of
 
@@ -180,8 +180,11 @@ def tower_weights(checkpoint: Checkpoint, raw: Set[str] = frozenset()) -> Iterat
     projector file under the tower's own, with the blocks of those named in ``raw`` as they are stored. Raises
     :class:`CheckpointError` when a file cannot be read."""
     tower = checkpoint.tower
-    if tower is not None and tower.projector is not None:
-        yield from mmproj_weights(tower.files[0], tower.projector, raw)
+    if tower is not None and (projector := tower.projector) is not None:
+        if isinstance(projector, SoundParts):
+            yield from _sound_weights(tower.files[0], projector)
+        else:
+            yield from mmproj_weights(tower.files[0], projector, raw)
         return
     for file in () if tower is None else tower.files:
         mapped = _MappedFile(file)
@@ -252,3 +255,18 @@ def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) ->
             if name == _PATCH and spec.source == "shaped":
                 values = values.permute(0, 2, 3, 1)  # processors leave the channels of each pixel beside each other
             yield part.name, values
+
+
+def _sound_weights(file: Path, parts: SoundParts) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor), quantised blocks as what they stand for. Raises :class:`CheckpointError`."""
+    with ExitStack() as stack:
+        opened = stack.enter_context(GGUFFile(file))
+        reader = TensorReader(file, stack.enter_context(FileIO(file)))
+        for name, tensor in opened.tensors.items():
+            if name in parts.ignored:
+                continue
+            values = reader.read(tensor, _HALVES.get(tensor.type, torch.float32), 0, 0.0)
+            yield (
+                parts.of(name).name,
+                values.flatten() if name.endswith(".bias") else values,
+            )  # convolutions' are columns

@@ -71,7 +71,9 @@ def model_spec_from_gguf(metadata: Mapping[str, object], shapes: Shapes, read_fl
         raise ConfigError("the tensor token_embd.weight is missing")
     if architecture.qk_norm == "none" and "blk.0.attn_q_norm.weight" in shapes:
         raise ConfigError("it norms the heads of queries and keys in a way that is not supported")
-    rope = replace(rope_of(fields, head_dim, shapes, read_floats), interleaved=architecture.interleaved)
+    # rows of queries and keys that turn by row and column (GLM-4.1V) are stored as halves, whatever the others are
+    interleaved = architecture.interleaved and not any(fields.numbers("rope.dimension_sections"))
+    rope = replace(rope_of(fields, head_dim, shapes, read_floats), interleaved=interleaved)
     divisor = fields.number("logit_scale", 1.0) or 1.0
     mlp = _experts(fields, architecture, experts) if experts else _mlp(fields, architecture, shapes)
     layer = LayerSpec(

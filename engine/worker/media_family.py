@@ -27,6 +27,7 @@ from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError
 from ..model_config.media_spec import MediaSpec, media_spec
 from ..model_config.model_spec import Backbone
+from ..model_config.vision_spec import VisionSpec
 from ..models.audio_tower import native_audio_tower
 from ..models.decoder import Decoder
 from ..models.encoder import Encoder
@@ -124,7 +125,7 @@ class MediaEncoder:
         dtype, stored = tower_dtype(context), self._checkpoint.tower
         # what outlives a worker is laid out before there is a tower
         own_context = replace(context, dtype=dtype, memory=None)
-        if stored is not None and stored.projector is not None:
+        if stored is not None and isinstance(stored.projector, VisionSpec):
             if stored.quantized is not None:  # codes are multiplied as they are, beside activations of 16 bits
                 own_context = replace(own_context, dtype=context.dtype, quantized=stored.quantized)
             return VisionTower(stored.projector, own_context)

@@ -176,7 +176,7 @@ def rest(others: Sequence[Server]) -> None:
 
 
 def fail(entry: Entry, error: Exception) -> None:
-    """A side takes no more turns."""
+    """It is measured no more, and why is told."""
     entry.column.failed = " ".join(str(error).split())[:400]
     entry.server.stop()
 

@@ -59,6 +59,11 @@ def cores() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
+def has_tiles() -> bool:
+    """Whether the processor has Intel's AMX."""
+    return "amx_tile" in Path("/proc/cpuinfo").read_text().split()
+
+
 def _at(port: int) -> list[str]:
     return ["--host", HOST, "--port", str(port)]
 
@@ -70,9 +75,11 @@ def _stentor(weights: Path, port: int, slots: int) -> Launch:
 
 
 def _llama_cpp(weights: Path, port: int, slots: int) -> Launch:
+    """On a processor with AMX without its repacked weights: their products end it there by an illegal instruction."""
+    repacked = ["--no-repack"] if has_tiles() else []
     room = f"--threads {len(cores())} --parallel {slots} --ctx-size {slots * SLOT_TOKENS}".split()
     command = [str(llama_binary("llama-server")), "--model", str(weights), "--alias", MODEL, *room]
-    return Launch([*command, "--flash-attn", "on", "--cont-batching", *_at(port)], OFFLINE)
+    return Launch([*command, *repacked, "--flash-attn", "on", "--cont-batching", *_at(port)], OFFLINE)
 
 
 def _vllm(weights: Path, port: int, slots: int) -> Launch:

@@ -41,10 +41,17 @@ class Qwen3ASRProcessor(transformers.Qwen3ASRProcessor):  # type: ignore[misc]
 class VoxtralProcessor(ProcessorMixin):
     """Audio is filled up with silence to whole pieces, which are encoded one by one."""
 
-    audio_token: Final = "[AUDIO]"
+    _TOKEN: Final = "[AUDIO]"
 
-    def __init__(self, feature_extractor: Any = None) -> None:
+    def __init__(self, feature_extractor: Any = None, before: str = "") -> None:
+        """``before``: the mark before a sound, where no template writes it."""
         super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
+        self._before = before
+
+    @property
+    def audio_token(self) -> str:
+        """What stands for a sound in a text."""
+        return self._before + self._TOKEN
 
     def _process_audio(self, audio: Any, **arguments: Any) -> Any:
         extractor = self.feature_extractor
@@ -52,7 +59,7 @@ class VoxtralProcessor(ProcessorMixin):
         (features,) = extractor(audio, **{**arguments, **whole})["input_features"]
         pieces = features.reshape(len(features), -1, extractor.nb_max_frames).swapaxes(0, 1)
         count = len(pieces) * (extractor.nb_max_frames // _FRAMES_A_TOKEN)
-        return {"input_features": pieces}, [self.audio_token * count]
+        return {"input_features": pieces}, [self._before + self._TOKEN * count]
 
     @property
     def unused_input_names(self) -> list[str]:
@@ -165,10 +172,16 @@ class UltravoxProcessor(ProcessorMixin):
 
     audio_token = "<|audio|>"
 
-    def __init__(self, feature_extractor: Any = None) -> None:
+    def __init__(
+        self,
+        feature_extractor: Any = None,
+        placeholder: str = "",
+        stack_factor: int = 8,
+        audio_context_size: int = 3000,
+    ) -> None:
         super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
-        self._placeholder = ""
-        self._window, self._stack = 3000, 8
+        self._placeholder = placeholder
+        self._window, self._stack = audio_context_size, stack_factor
 
     @classmethod
     def of(cls, folder: Path) -> "UltravoxProcessor":
@@ -176,11 +189,12 @@ class UltravoxProcessor(ProcessorMixin):
         files = ModelFiles(folder)
         config, settings = files.read("config.json"), files.read("processor_config.json")
         audio = config.get("audio_config") or {}
-        made = cls(transformers.WhisperFeatureExtractor(feature_size=int(audio.get("num_mel_bins", 80))))
-        made._window = int(settings.get("audio_context_size") or 3000)
-        made._stack = int(config.get("stack_factor") or 8)
-        made._placeholder = _sound_token(folder, config)
-        return made
+        return cls(
+            transformers.WhisperFeatureExtractor(feature_size=int(audio.get("num_mel_bins", 80))),
+            _sound_token(folder, config),
+            int(config.get("stack_factor") or 8),
+            int(settings.get("audio_context_size") or 3000),
+        )
 
     def _process_audio(self, audio: Any, **arguments: Any) -> Any:
         (samples,), extractor = audio, self.feature_extractor

@@ -1,7 +1,7 @@
 """transformers' processor of a model in GGUF files, text and projector, in the words of the files that it would have.
 
-A projector file says how large pictures are and how their colours are normed. What it leaves unsaid is what all
-published models of the family have.
+A projector file says how large pictures are and how their colours are normed, or how many mel bins sounds have. What it
+leaves unsaid is what all published models of the family have.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +18,7 @@ from .model_files import GivenFiles
 Values = dict[str, Any]
 _QWEN2_BOUNDS: Final = (56 * 56, 28 * 28 * 16384)
 _QWEN3_BOUNDS: Final = (1 << 16, 1 << 24)
+_GLM_BOUNDS: Final = (112 * 112, 28 * 28 * 15_000)
 """Pixels of a picture, at least and at most."""
 
 
@@ -98,7 +99,9 @@ def _pixtral(facts: _Facts) -> _Processor:
     return _Processor("PixtralProcessor", "PixtralImageProcessorPil", settings, sizes)
 
 
-def _qwen(name: str, bounds: tuple[int, int]) -> Callable[[_Facts], _Processor]:
+def _qwen(
+    name: str, bounds: tuple[int, int], images: str = "Qwen2VLImageProcessorPil", **names: str
+) -> Callable[[_Facts], _Processor]:
     def make(facts: _Facts) -> _Processor:
         least = facts.clip.integer("image_min_pixels", bounds[0])
         most = facts.clip.integer("image_max_pixels", bounds[1], least=least)
@@ -108,9 +111,18 @@ def _qwen(name: str, bounds: tuple[int, int]) -> Callable[[_Facts], _Processor]:
             "merge_size": facts.tower.integer("spatial_merge_size"),
             "size": {"shortest_edge": least, "longest_edge": most},
         }
-        return _Processor(name, "Qwen2VLImageProcessorPil", {}, sizes)
+        return _Processor(name, images, {}, sizes, names)
 
     return make
+
+
+def _gemma4(facts: _Facts) -> _Processor:
+    """Its class asks for what makes frames of sounds, of which there are none."""
+    sizes = {"patch_size": facts.patch, "pooling_kernel_size": facts.tower.integer("pooling_kernel_size")}
+    names = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": facts.image}
+    names |= {"audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>"}
+    settings = {"feature_extractor": {"feature_extractor_type": "Gemma4AudioFeatureExtractor"}}
+    return _Processor("Gemma4Processor", "Gemma4ImageProcessorPil", settings, sizes, names)
 
 
 def _internvl(facts: _Facts) -> _Processor:
@@ -141,6 +153,9 @@ def _kimi_vl(facts: _Facts) -> _Processor:
 
 
 _QWEN3: Final = _qwen("Qwen3VLProcessor", _QWEN3_BOUNDS)
+_GLM: Final = _qwen(
+    "Glm4vProcessor", _GLM_BOUNDS, "Glm4vImageProcessorPil", image_token="<|image|>", video_token="<|video|>"
+)
 _MAKERS: Final[Mapping[str, Callable[[_Facts], _Processor]]] = {
     "idefics3": _idefics3,
     "gemma3": _gemma3,
@@ -152,6 +167,8 @@ _MAKERS: Final[Mapping[str, Callable[[_Facts], _Processor]]] = {
     "internvl": _internvl,
     "lfm2_vl": _lfm2_vl,
     "kimi_vl": _kimi_vl,
+    **dict.fromkeys(("glm4v", "glm4v_moe"), _GLM),
+    "gemma4": _gemma4,
 }
 """By the model type that :mod:`stentor.engine.model_config.mmproj_config` says."""
 _MARKS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -159,8 +176,50 @@ _MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     "Gemma3Processor": ("<start_of_image>", "<end_of_image>"),
     "PixtralProcessor": ("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
     "InternVLProcessor": ("<img>", "</img>"),
+    "Glm4vProcessor": tuple(f"<|{edge}_of_{what}|>" for what in ("image", "video") for edge in ("begin", "end")),
+    "Gemma4Processor": ("<|image>", "<image|>"),
 }
 """Tokens that the texts of pictures hold besides the one that embeddings replace."""
+
+
+_SOUND_PROCESSORS: Final[Mapping[str, str]] = {
+    "ultravox": "UltravoxProcessor",
+    "voxtral": "VoxtralProcessor",
+    "qwen2_audio": "Qwen2AudioProcessor",
+    "qwen3_asr": "Qwen3ASRProcessor",
+}
+"""Processors of sounds by model type."""
+_POSITIONS: Final = 1500
+"""Of Whisper's window, two frames each."""
+_POSITIONS_A_SECOND: Final = 50
+_OF_QWEN3_ASR: Final = {
+    "audio_token": "<|audio_pad|>",
+    "audio_bos_token": "<|audio_start|>",
+    "audio_eos_token": "<|audio_end|>",
+}
+
+
+def _given_sounds(described: Mapping[str, object], token: str, id: int) -> GivenFiles:
+    """Of a model that hears by Whisper's frames, whose ``token`` embeddings replace."""
+    fields = Fields(described)
+    name = _SOUND_PROCESSORS[fields.text("model_type")]
+    audio = Fields(fields.table("audio_config") or {})
+    positions = audio.integer("max_source_positions", _POSITIONS)
+    extractor = {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "feature_size": audio.integer("num_mel_bins"),
+        "chunk_length": max(1, positions // _POSITIONS_A_SECOND),
+    }
+    own: Mapping[str, Values] = {
+        "UltravoxProcessor": {
+            **{"placeholder": token, "audio_context_size": 2 * positions},
+            "stack_factor": fields.integer("stack_factor", 1),
+        },
+        "VoxtralProcessor": {"before": "[BEGIN_AUDIO]"},
+    }
+    settings = {"processor_class": name, "feature_extractor": extractor, **own.get(name, {})}
+    files = {"processor_config.json": settings, "config.json": {**described}}
+    return GivenFiles(files, {token: id}, _OF_QWEN3_ASR if name == "Qwen3ASRProcessor" else {})
 
 
 def given_files(checkpoint: Checkpoint) -> GivenFiles | None:
@@ -171,6 +230,8 @@ def given_files(checkpoint: Checkpoint) -> GivenFiles | None:
     with GGUFFile(checkpoint.files[0]) as model, GGUFFile(tower.files[0]) as projector:
         tokens = model.metadata.get("tokenizer.ggml.tokens")
         assert isinstance(tokens, list)  # the placeholder was found among them
+        if (sound := Fields(tower.described).token_id("audio_token_id")) is not None:
+            return _given_sounds(tower.described, str(tokens[sound]), sound)
         placeholder = Fields(tower.described).integer("image_token_id", least=0)
         try:
             facts = _Facts(projector.metadata, tower.described, str(tokens[placeholder]))

@@ -384,12 +384,15 @@ def _part(folder: Path, name: str, part: str) -> Any:
 
 
 def _given_part(given: GivenFiles, name: str, part: str) -> Any:
-    """Of a tokenizer no more than the tokens that stand for pictures."""
+    """Of a tokenizer no more than the tokens that stand for media."""
     match part:
         case "image_processor":
             settings = dict(given.files[_OF_IMAGES])
             kind = settings.pop("image_processor_type")
             return (OWN_IMAGES.get(name) or getattr(transformers, kind))(**settings)
+        case "feature_extractor":
+            settings = dict(given.files[_SETTINGS]["feature_extractor"])
+            return getattr(transformers, settings.pop("feature_extractor_type"))(**settings)
         case "tokenizer":
             backend = Backend(WordLevel(given.tokens, unk_token=next(iter(given.tokens))))
             backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in given.tokens])

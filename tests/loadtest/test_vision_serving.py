@@ -8,22 +8,28 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as untyped_transformers
 from PIL import Image
 from rich.console import Console
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import tower_weights
+from stentor.engine.model_config.vision_spec import VisionSpec
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 from stentor.loadtest.bench import main
 from stentor.loadtest.peers.figures import Column
 from stentor.loadtest.peers.random_mmproj import write_random_mmproj
 from stentor.loadtest.peers.random_weights import write_random_gguf
+from stentor.loadtest.peers.seeing_child import answer
 from stentor.loadtest.series import CONFIGS
 from stentor.loadtest.vision_serving import FOLDER, TEXT, VisionServing, png, request, shapes_of, show
 from stentor.server.media.mmproj_processor import given_files
 from stentor.tests.loadtest.peers.vocabulary import write_gguf_vocabulary
+from stentor.tests.support.vision_models import FAMILIES
+
+transformers: Any = untyped_transformers
 
 SMALL = {
     **{"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 40},
@@ -46,7 +52,7 @@ def test_the_random_files_are_a_pair_whose_numbers_stay_in_range(tmp_path: Path)
     write_random_mmproj(config(), 64, tmp_path / "mmproj.gguf")
     checkpoint = open_checkpoint(text)
     assert checkpoint.tower is not None
-    assert checkpoint.tower.projector is not None
+    assert isinstance(checkpoint.tower.projector, VisionSpec)
     given = given_files(checkpoint)
     assert given is not None
     assert given.files["preprocessor_config.json"]["size"] == {"longest_edge": 64}
@@ -91,6 +97,19 @@ def test_medians_of_each_side_are_told(capsys: pytest.CaptureFixture[str]) -> No
     assert "llama.cpp --mmproj" in told
     assert " 330 " in told
     assert " 2.00 " in told
+
+
+def test_transformers_answers_several_pictures_as_one_batch(tmp_path: Path) -> None:
+    model = FAMILIES["idefics3"](tmp_path)
+    images = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    template = (tmp_path / "chat_template.jinja").read_text()
+    processor = transformers.Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=template)
+    shown = [base64.b64encode(png(seed, 32)).decode() for seed in (1, 2)]
+    found = answer(model, processor, shown, "what?", 3)
+    assert found["tokens"] == 3
+    assert 0 < found["ttft"] < found["seconds"]
+    assert found["prompt_tokens"] > 9, "four of the whole picture, and what stands around"
 
 
 def test_a_side_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Text models in GGUF files that see by a projector file, beside transformers' whole model in float32."""
+"""Text models in GGUF files that see or hear by a projector file, beside transformers' whole model in float32."""
 
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ class SeeingByFile(Seeing):
         self.engine = LocalEngine(model_config(file, max_model_len=256, kv_cache_memory=8 << 20))
 
 
-@pytest.fixture(scope="module", params=[*TEXTS, "qwen2_vl_film", "qwen3_5_film"])
+@pytest.fixture(scope="module", params=[*TEXTS, "qwen2_vl_film", "qwen3_5_film", "glm4v_film"])
 def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
     return SeeingByFile(request.param, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.mark.proof(each="model")
-def test_pictures_in_prompts_of_gguf_files_are_answered_as_by_transformers(model: Seeing) -> None:
+def test_media_in_prompts_of_gguf_files_are_answered_as_by_transformers(model: Seeing) -> None:
     check_prompts(model)

@@ -18,6 +18,7 @@ from stentor.server.text.pieces import byte_alphabet
 from stentor.tests.engine.loading.gguf_families import write_family
 from stentor.tests.engine.loading.k_quants import quantize
 from stentor.tests.engine.loading.tiny_gguf import as_converted, experts_apart, write_metadata
+from stentor.tests.support.mmproj_sounds import SOUNDS, finish, write_sounds
 from stentor.tests.support.vision_models import SPECIAL, VOCAB, token
 
 Named = Iterator[tuple[str, torch.Tensor]]
@@ -39,8 +40,15 @@ TEXTS: Final[Mapping[str, str]] = {
     "internvl": "qwen2",
     "lfm2_vl": "lfm2",
     "kimi_vl": "deepseek2",
+    "glm4v": "glm4",
+    "glm4v_moe": "glm4moe",
+    "gemma4_large": "gemma4",
+    "ultravox": "llama",
+    "voxtral": "llama",
+    "qwen2_audio": "qwen2",
+    "qwen3_asr": "qwen3vl",
 }
-"""The architecture of the text file, by the family of :data:`.vision_models.FAMILIES`."""
+"""The architecture of the text file, by the family of :data:`.vision_models.FAMILIES` or of the parity tests."""
 PROJECTORS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("idefics3", "smolvlm"), "idefics3"),
     **dict.fromkeys(("pixtral", "mistral3"), "pixtral"),
@@ -52,8 +60,32 @@ PROJECTORS: Final[Mapping[str, str]] = {
     "internvl": "internvl",
     "lfm2_vl": "lfm2",
     "kimi_vl": "kimivl",
+    **dict.fromkeys(("glm4v", "glm4v_moe"), "glm4v"),
+    "gemma4_large": "gemma4v",
+    "ultravox": "ultravox",
+    "voxtral": "voxtral",
+    "qwen2_audio": "qwen2a",
+    "qwen3_asr": "qwen3a",
 }
-_SPELLED: Final = {"kimi_vl": {token("<|image_pad|>"): "<|media_pad|>"}}
+_SOUND: Final = token("<video>")
+"""Of tiny models that hear."""
+_GLM: Final = {token("<|image_pad|>"): "<|image|>", token("<|video_pad|>"): "<|video|>"}
+SPELLED: Final = {
+    "kimi_vl": {token("<|image_pad|>"): "<|media_pad|>"},
+    "glm4v": _GLM,
+    "glm4v_moe": _GLM,
+    "gemma4_large": {
+        **{token("<image_soft_token>"): "<|image|>", token("<video>"): "<|video|>"},
+        **{token("<start_of_image>"): "<|image>", token("<end_of_image>"): "<image|>"},
+    },
+    "ultravox": {_SOUND: "<|reserved_special_token_247|>"},
+    "voxtral": {_SOUND: "[AUDIO]"},
+    "qwen2_audio": {
+        **{_SOUND: "<|AUDIO|>", token("<|vision_start|>"): "<|audio_bos|>"},
+        token("<|vision_end|>"): "<|audio_eos|>",
+    },
+    "qwen3_asr": {_SOUND: "<|audio_pad|>"},
+}
 """Other spellings of tokens, by family and id."""
 
 
@@ -61,17 +93,19 @@ def write_pair(folder: Path, model: Any, family: str, target: Path | None = None
     """The text file; the projector file lies beside it. ``folder`` holds the model's processor and template."""
     target = target or folder / "gguf"
     target.mkdir(exist_ok=True)
-    write_text(target / "m.gguf", model, TEXTS[family], folder, _SPELLED.get(family))
-    write_mmproj(target / "mmproj-m.gguf", model, family, folder)
+    write_text(target / "m.gguf", model, TEXTS[family], folder, SPELLED.get(family))
+    write = write_sounds if PROJECTORS[family] in SOUNDS else write_mmproj
+    write(target / "mmproj-m.gguf", model, family, folder)
     return target / "m.gguf"
 
 
 def write_text(path: Path, model: Any, arch: str, folder: Path, tokens: Mapping[int, str] | None = None) -> None:
     """``tokens``: other spellings of tokens, by id."""
-    config = model.config.get_text_config()
-    text = SimpleNamespace(config=config, state_dict=lambda: _of_text(model))
+    alone = getattr(model, "text", None)  # of a composed model
+    config = model.config.get_text_config() if alone is None else alone.config
+    text = SimpleNamespace(config=config, state_dict=lambda: _of_text(model) if alone is None else alone.state_dict())
     sections = [*(config.rope_parameters or {}).get("mrope_section", ())]
-    if arch in ("qwen35", "qwen35moe", "lfm2", "deepseek2"):
+    if arch in ("qwen35", "qwen35moe", "lfm2", "deepseek2", "glm4moe", "gemma4"):
         said = {"rope.dimension_sections": [*sections, 0], "rope.dimension_count": 2 * sum(sections)}
         said = said if sections else {}
         write_family(
@@ -94,8 +128,20 @@ def write_text(path: Path, model: Any, arch: str, folder: Path, tokens: Mapping[
     for name, tensor in experts_apart(text.state_dict()):
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
+        if arch == "glm4" and sections:
+            tensor = _halved(name, tensor, config, 2 * sum(sections))
         writer.add_tensor(stored, as_converted(tensor.float().numpy(), name, config, arch))
-    _finish(writer)
+    finish(writer)
+
+
+def _halved(name: str, tensor: torch.Tensor, config: Any, turning: int) -> torch.Tensor:
+    """Rows of queries and keys that turn by row and column: from interleaved pairs to halves."""
+    for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
+        if f"self_attn.{part}." in name:
+            rows = tensor.view(heads, -1, *tensor.shape[1:])
+            turns = rows[:, :turning]
+            return torch.cat((turns[:, ::2], turns[:, 1::2], rows[:, turning:]), dim=1).reshape(tensor.shape)
+    return tensor
 
 
 def _of_text(model: Any) -> dict[str, torch.Tensor]:
@@ -164,18 +210,11 @@ def write_mmproj(
             writer.add_tensor(stored, quantize(values, kind), raw_dtype=kind)
         else:
             writer.add_tensor(stored, values)
-    _finish(writer)
+    finish(writer)
 
 
 _PLAIN: Final = SimpleNamespace(image_mean=[0.5] * 3, image_std=[0.5] * 3)
 """Of models that are saved without a processor, or with one that transformers has for torchvision alone."""
-
-
-def _finish(writer: Any) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def _first(size: Any) -> int:
@@ -187,7 +226,8 @@ def _said(config: Any, family: str, images: Any) -> dict[str, Any]:
     layers = getattr(vision, "num_hidden_layers", None) or vision.depth
     width = getattr(vision, "embed_dim", None) or vision.hidden_size
     patch = _first(vision.patch_size)
-    eps = getattr(vision, "layer_norm_eps", None) or (1e-5 if vision.model_type == "pixtral" else 1e-6)
+    eps = getattr(vision, "layer_norm_eps", None) or getattr(vision, "rms_norm_eps", None)
+    eps = eps or (1e-5 if vision.model_type == "pixtral" else 1e-6)
     said: dict[str, Any] = {
         "clip.has_vision_encoder": True,
         "clip.projector_type": PROJECTORS[family],
@@ -273,6 +313,15 @@ def _of_kimi_vl(config: Any, images: Any) -> dict[str, Any]:
     return {"clip.use_gelu": True, "clip.vision.projector.scale_factor": config.vision_config.merge_kernel_size[0]}
 
 
+def _of_gemma4(config: Any, images: Any) -> dict[str, Any]:
+    """Its type stands where that of several encoders would."""
+    return {
+        "clip.projector_type": None,
+        "clip.vision.projector_type": "gemma4v",
+        "clip.vision.projector.scale_factor": config.vision_config.pooling_kernel_size,
+    }
+
+
 _OWN: Final[Mapping[str, Callable[[Any, Any], dict[str, Any]]]] = {
     "idefics3": _of_idefics,
     "gemma3": _of_gemma,
@@ -284,6 +333,8 @@ _OWN: Final[Mapping[str, Callable[[Any, Any], dict[str, Any]]]] = {
     "internvl": _of_internvl,
     "lfm2": _of_lfm2,
     "kimivl": _of_kimi_vl,
+    "glm4v": lambda config, images: {"clip.use_silu": True},
+    "gemma4v": _of_gemma4,
 }
 
 _PUBLISHED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
@@ -313,6 +364,12 @@ _PUBLISHED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "lfm2": ((r"\Amodel\.", ""), (r"\Avision_tower\.", "vision_tower.vision_model.")),
     "kimivl": (),
+    "glm4v": ((r"\Amodel\.", ""),),
+    "gemma4v": (
+        (r"\Amodel\.vision_tower\.encoder\.", "vision_model.model."),
+        (r"\.linear\.weight", ".weight"),
+        (r"position_embedding_table", "position_embedding_table.weight"),
+    ),
 }
 """From transformers' names to those that converters know."""
 
@@ -342,13 +399,13 @@ def _changed(name: str, tensor: torch.Tensor, kind: str, vision: Any) -> Named:
         yield name, tensor + 1
     elif name.endswith("patch_embed.proj.weight") and kind != "kimivl":
         yield from (("v.patch_embd.weight", tensor[:, :, 0]), ("v.patch_embd.weight.1", tensor[:, :, 1]))
-    elif kind == "lfm2" and "patch_embedding.weight" in name:
+    elif kind in ("gemma4v", "lfm2") and name.endswith(("input_proj.weight", "patch_embedding.weight")):
         yield name, tensor.view(len(tensor), vision.patch_size, vision.patch_size, 3).permute(0, 3, 1, 2)
     elif "pos_emb.weight" in name:
         yield name, tensor.flatten(0, 1)
     elif ".wqkv." in name:
         yield from ((name.replace("wqkv", f"w{part}"), each) for part, each in zip("qkv", tensor.chunk(3), strict=True))
-    elif ".qkv." in name and kind != "qwen3vl_merger":
+    elif ".qkv." in name and kind not in ("qwen3vl_merger", "glm4v"):
         yield from ((name.replace("qkv", part), each) for part, each in zip("qkv", tensor.chunk(3), strict=True))
     elif (tap := re.search(r"deepstack_merger_list\.(\d+)\.(\w+)\.(\w+)", name)) is not None:
         layer = vision.deepstack_visual_indexes[int(tap[1])]

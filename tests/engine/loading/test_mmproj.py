@@ -13,9 +13,12 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model
 from stentor.engine.loading.mmproj_names import by_preference, is_mmproj
 from stentor.engine.loading.weights import tower_weights
+from stentor.engine.model_config.vision_spec import VisionSpec
 from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
+from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.mmproj_files import write_mmproj, write_pair, write_text
+from stentor.tests.support.mmproj_sounds import write_sounds
 from stentor.tests.support.vision_models import FAMILIES, SIDE, token
 
 BESIDE: Final = "mmproj-m.gguf"
@@ -101,15 +104,21 @@ def refused(file: Path) -> str:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"has_vision_encoder": None}, "its encoder takes nothing, expected one of pictures"),
+        ({"has_vision_encoder": None}, "its encoder takes nothing, expected pictures or sounds"),
         (
             {"has_vision_encoder": False, "has_audio_encoder": True},
-            "its encoder takes sounds, expected one of pictures",
+            "its encoder takes sounds, and its projector (idefics3) does not",
+        ),
+        (
+            {"has_audio_encoder": True},
+            "it has an encoder of sounds beside that of pictures (idefics3), expected one of them",
         ),
         (
             {"projector_type": "ldpv2"},
             "clip.projector_type is 'ldpv2', which is not native here, expected one of idefics3",
         ),
+        ({"projector_type": "ldpv2"}, "qwen3a; without it, text alone is served"),
+        ({"projector_type": "llama4"}, "qwen3a; its model takes media here as safetensors files"),
         ({"vision__projection_dim": 48}, "it makes embeddings of 48 columns, and those of the text model have 64"),
         ({"vision__block_count": 0}, "clip.vision.block_count is '0', expected a whole number from 1 to 4096"),
         ({"vision__attention__head_count": 3}, "3 heads do not divide 64 dimensions"),
@@ -152,7 +161,7 @@ def test_where_a_vocabulary_ends_before_the_placeholder_another_token_takes_its_
 def tower_of(checkpoint: Checkpoint, *, packed: bool = False, as_stored: bool = True) -> VisionTower:
     stored = checkpoint.tower
     assert stored is not None
-    assert stored.projector is not None
+    assert isinstance(stored.projector, VisionSpec)
     quantized, dtype = stored.quantized if as_stored else None, torch.bfloat16 if packed else torch.float32
     context = LayerContext(torch.device("cpu"), dtype, False, packed=packed, quantized=quantized)
     tower = VisionTower(stored.projector, context)
@@ -220,3 +229,20 @@ def test_a_tensor_that_a_tower_has_no_place_for_is_named(idefics: Pair, tmp_path
     (tmp_path / BESIDE).write_bytes(data.replace(b"v.blk.0.ln1.bias", b"v.blk.0.zzz.bias"))
     with pytest.raises(Exception, match=r"v\.blk\.0\.zzz\.bias"):
         tower_of(open_checkpoint(file))
+
+
+def test_a_projector_of_sounds_is_read_with_its_weights_in_16_bits_too(tmp_path: Path) -> None:
+    model = MAKERS["voxtral"](tmp_path)
+    file = write_pair(tmp_path, model, "voxtral")
+    found = open_checkpoint(file)
+    assert found.described is not None
+    assert found.described["audio_token_id"] == token("<video>")
+    assert found.decoder.text_part
+    whole = dict(tower_weights(found))
+    expected = {name: tensor for name, tensor in model.state_dict().items() if name in whole}
+    assert whole.keys() == expected.keys() >= {"model.audio_tower.conv1.bias", "model.audio_tower.layers.1.fc2.weight"}
+    assert all(torch.equal(whole[name], expected[name]) for name in expected)
+    write_sounds(file.parent / BESIDE, model, "voxtral", tmp_path, halves=True)
+    halves = dict(tower_weights(open_checkpoint(file)))
+    assert all(torch.allclose(halves[name].float(), whole[name], rtol=1e-3, atol=1e-4) for name in whole)
+    assert halves["model.audio_tower.conv1.weight"].dtype == torch.float16

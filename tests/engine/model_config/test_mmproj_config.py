@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import transformers as untyped_transformers
 
 from stentor.engine.model_config.attention_spec import AttentionSpec, RopeConfig
+from stentor.engine.model_config.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import MLPSpec
 from stentor.engine.model_config.mmproj_config import (
@@ -19,6 +21,8 @@ from stentor.engine.model_config.mmproj_config import (
 )
 from stentor.engine.model_config.model_spec import PRE, LayerSpec, ModelSpec
 
+transformers: Any = untyped_transformers
+"""Its configs take more than their signatures say."""
 HIDDEN = 2048
 Shapes = dict[str, tuple[int, ...]]
 
@@ -127,6 +131,105 @@ def test_the_large_tower_of_internvl_has_norms_of_heads_and_no_biases_of_queries
     assert (spec.merge, spec.max_position) == (2, 1025)
 
 
+GLM: Shapes = {
+    "v.blk.0.ffn_up.weight": (1536, HIDDEN),
+    "v.position_embd.weight": (1536, 576),
+    "mm.up.weight": (HIDDEN, 13_696),
+}
+
+
+@pytest.mark.parametrize("architecture", ["glm4", "glm4moe"])
+def test_the_tower_of_glm_has_networks_of_the_embeddings_width(architecture: str) -> None:
+    projecting = file("glm4v", GLM, hidden=1536, layers=24, image_size=336, clip_use_silu=True)
+    described = described_by(projecting, text(architecture, "<|image|>", "<|video|>"))
+    assert described["model_type"] == ("glm4v" if architecture == "glm4" else "glm4v_moe")
+    assert (described["image_token_id"], described["video_token_id"]) == (0, 1)
+    spec = tower_spec(projecting, described, HIDDEN)
+    assert spec.layers[0].mlp == MLPSpec(HIDDEN, "silu")
+    assert (spec.side, spec.frames, spec.projector.products[2].outputs) == (24, 2, 13_696)
+
+
+GEMMA: Shapes = {
+    "v.blk.0.ffn_up.weight": (1152, 4304),
+    "v.blk.0.attn_q.weight": (1152, 1152),
+    "v.blk.0.attn_k.weight": (1152, 1152),
+    "v.position_embd.weight": (1152, 10_240, 2),
+    "v.std_scale": (1152,),
+}
+
+
+def test_the_tower_of_a_large_gemma_4_has_its_sizes_from_tensors() -> None:
+    projecting = file("gemma4v", GEMMA, hidden=1152, layers=27, image_size=224, patch_size=16)
+    described = described_by(projecting, text("gemma4", "<|image|>"))
+    spec = tower_spec(projecting, described, HIDDEN)
+    attention = spec.layers[0].attention
+    assert (attention.heads, attention.kv_heads, attention.head_dim) == (16, 16, 72)
+    assert (spec.max_position, spec.merge, spec.projector.standard) == (20_480, 3, ("std_bias", "std_scale"))
+    assert described["audio_config"] is None
+
+
+WHISPER: Shapes = {
+    "a.blk.0.ffn_up.weight": (1280, 5120),
+    "a.position_embd.weight": (1280, 1500),
+    "a.conv2d.1.weight": (3, 3, 1, 480),
+    "mm.a.mlp.1.weight": (10_240, 4096),
+    "mm.a.norm_mid.weight": (2048,),
+}
+
+
+def sound_file(kind: str, shapes: Shapes, **said: Any) -> Projecting:
+    own = {
+        **{"embedding_length": 1280, "block_count": 32, "attention.head_count": 20, "projection_dim": HIDDEN},
+        **{"num_mel_bins": 128, "projector.stack_factor": 8, **said},
+    }
+    metadata: dict[str, object] = {
+        "general.architecture": "clip",
+        "clip.has_audio_encoder": True,
+        "clip.projector_type": kind,
+        **{f"clip.audio.{key}": value for key, value in own.items()},
+    }
+    return Projecting(metadata, shapes)
+
+
+def test_the_encoder_of_ultravox_is_whispers_and_its_token_one_that_no_text_holds() -> None:
+    llama = text("llama", "hello", "<|reserved_special_token_247|>")
+    described = described_by(sound_file("ultravox", WHISPER), llama)
+    assert described["audio_token_id"] == 1
+    spec = audio_spec_from_hf(described, HIDDEN)
+    assert (spec.mel_bins, len(spec.layers), spec.max_position, spec.stack) == (128, 32, 1500, 8)
+    assert [product.outputs for product in spec.projector.products] == [2048, HIDDEN]
+    assert seeing(llama.spec, llama.metadata, described).text_part
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "token"),
+    [("voxtral", "llama", "[AUDIO]"), ("qwen2a", "qwen2", "<|AUDIO|>"), ("qwen3a", "qwen3vl", "<|audio_pad|>")],
+)
+def test_encoders_that_transformers_has_are_told_in_its_words(kind: str, architecture: str, token: str) -> None:
+    beside = text(architecture, token, sections=[24, 20, 20, 0])
+    described = described_by(sound_file(kind, WHISPER), beside)
+    config = transformers.AutoConfig.for_model(**described)
+    assert (config.audio_config.hidden_size, config.audio_config.num_hidden_layers) == (1280, 32)
+    assert (config.audio_config.intermediate_size, config.audio_config.num_attention_heads) == (5120, 20)
+    assert config.text_config.hidden_size == HIDDEN
+    rope = seeing(beside.spec, beside.metadata, described).layers[0].attention.rope
+    assert rope is not None
+    assert rope.axes == (), "sounds turn by one axis"
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "message"),
+    [
+        ("ultravox", {"a.blk.0.ffn_up.weight": (1280, 5120)}, "the tensor mm.a.norm_mid.weight is missing"),
+        ("voxtral", {"a.blk.0.ffn_up.weight": (1280, 5120)}, "the tensor a.position_embd.weight is missing"),
+    ],
+)
+def test_an_encoder_of_sounds_that_lacks_a_tensor_is_refused(kind: str, shapes: Shapes, message: str) -> None:
+    beside = text("llama", "[AUDIO]", "<|audio|>")
+    with pytest.raises(ConfigError, match=message):
+        described_by(sound_file(kind, shapes), beside)
+
+
 @pytest.mark.parametrize(
     ("kind", "shapes", "said", "message"),
     [
@@ -135,6 +238,7 @@ def test_the_large_tower_of_internvl_has_norms_of_heads_and_no_biases_of_queries
         ("mlp", CLIP, {"feature_layer": [3, 7]}, "clip.vision.feature_layer names 2 layers, expected one"),
         ("idefics3", {}, {}, "the tensor v.blk.0.ffn_up.weight is missing"),
         ("qwen2vl_merger", QWEN2_5, {}, r"of a text model of qwen2vl, and the text model is llama"),
+        ("glm4v", GLM, {}, "of a text model of glm4 or glm4moe, and the text model is llama"),
     ],
 )
 def test_what_contradicts_itself_is_refused(kind: str, shapes: Shapes, said: dict[str, Any], message: str) -> None:
@@ -158,6 +262,8 @@ def test_tokens_turn_by_row_and_column_only_beside_a_tower() -> None:
     rope = turned.layers[0].attention.rope
     assert rope is not None
     assert rope.axes == (0,) * 16 + (1,) * 24 + (2,) * 24
+    turned = seeing(beside.spec, text("glm4", sections=[16, 24, 24, 0]).metadata, {"model_type": "glm4v"})
+    assert turned.layers[0].attention.rope == rope
     assert (
         seeing(text("gemma3").spec, text("gemma3").metadata, {"model_type": "gemma3"}).layers[0].attention.whole_spans
     )

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import transformers as untyped_transformers
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
@@ -14,8 +16,20 @@ from stentor.server.media.model_processor import ModelProcessor
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE
-from stentor.tests.support.mmproj_files import TEXTS, write_mmproj, write_pair
-from stentor.tests.support.vision_models import CHATML, FAMILIES, PATCH, Maker, write_processor
+from stentor.tests.support.audio_models import write_extractor
+from stentor.tests.support.mmproj_files import SPELLED, TEXTS, write_mmproj, write_pair
+from stentor.tests.support.vision_models import (
+    CHATML,
+    FAMILIES,
+    PATCH,
+    SPECIAL,
+    Maker,
+    token,
+    write_processor,
+    write_tokenizer,
+)
+
+transformers: Any = untyped_transformers
 
 SIZES = ((40, 30), (90, 20), (64, 64))
 
@@ -46,7 +60,30 @@ def _kimi_vl(folder: Path) -> Any:
     return MAKERS["kimi_vl"](folder)
 
 
-@pytest.mark.parametrize(("family", "make"), [("lfm2_vl", _lfm2_vl), ("kimi_vl", _kimi_vl)])
+def _spelled(family: str) -> list[str]:
+    """Its special tokens in the order of their ids."""
+    return [SPELLED[family].get(256 + place, text) for place, text in enumerate(SPECIAL)]
+
+
+def _glm4v(folder: Path) -> Any:
+    names = {"image_token": "<|image|>", "video_token": "<|video|>"}
+    images = transformers.Glm4vImageProcessorPil(patch_size=PATCH)
+    write_processor(folder, "Glm4vProcessor", images, CHATML, names=names, special=_spelled("glm4v"))
+    return MAKERS["glm4v"](folder)
+
+
+def _gemma4(folder: Path) -> Any:
+    names = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}
+    names |= {"audio_token": "<img>", "boa_token": "</img>", "eoa_token": "<global-img>"}  # its class asks for them
+    images = transformers.Gemma4ImageProcessorPil(patch_size=PATCH, pooling_kernel_size=2)
+    write_processor(folder, "Gemma4Processor", images, CHATML, names=names, special=_spelled("gemma4_large"))
+    return MAKERS["gemma4_large"](folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "make"),
+    [("lfm2_vl", _lfm2_vl), ("kimi_vl", _kimi_vl), ("glm4v", _glm4v), ("gemma4_large", _gemma4)],
+)
 def test_what_a_file_does_not_say_is_what_published_models_have(family: str, make: Maker, tmp_path: Path) -> None:
     given = given_files(open_checkpoint(write_pair(tmp_path, make(tmp_path), family)))
     assert given is not None
@@ -54,6 +91,40 @@ def test_what_a_file_does_not_say_is_what_published_models_have(family: str, mak
     assert own.written["image"] == theirs.written["image"]
     for size in (*SIZES, (400, 600)):
         assert own.image(picture(*size), {}, alone=True) == theirs.image(picture(*size), {}, alone=True)
+
+
+def _with_extractor(family: str, processor: str, folder: Path) -> Any:
+    """Its checkpoint with a processor's files, which are Whisper's; its second holds 100 frames as that of any does."""
+    model = MAKERS[family](folder)
+    sound = SPELLED[family][token("<video>")]
+    names = {"audio_token": sound} | dict.fromkeys(("audio_bos_token", "audio_eos_token"), "<img>")
+    write_tokenizer(folder, "", names=names, special=_spelled(family))
+    write_extractor(folder, processor, transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=1))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("family", "processor", "settings"),
+    [
+        ("ultravox", "UltravoxProcessor", {"audio_context_size": 80}),
+        ("voxtral", "VoxtralProcessor", {}),
+        ("qwen2_audio", "Qwen2AudioProcessor", {}),
+        ("qwen3_asr", "Qwen3ASRProcessor", {}),
+    ],
+)
+def test_sounds_are_processed_as_by_the_files_of_the_model(
+    family: str, processor: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    model = _with_extractor(family, processor, tmp_path)
+    file = tmp_path / "processor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+    given = given_files(open_checkpoint(write_pair(tmp_path, model, family)))
+    assert given is not None
+    own, theirs = ModelProcessor(given), ModelProcessor(tmp_path)
+    before = "[BEGIN_AUDIO]" if family == "voxtral" else ""
+    assert own.written == {"audio": before + theirs.written["audio"]}
+    heard, expected = (each.audio(np.sin(np.arange(9000), dtype=np.float32)) for each in (own, theirs))
+    assert heard == expected._replace(replacement=before + expected.replacement)
 
 
 @pytest.mark.parametrize(("family", "bounds"), [("qwen2_5_vl", (3136, 12_845_056)), ("qwen3_vl", (65_536, 16_777_216))])
