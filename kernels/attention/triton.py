@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .batch import AttentionBatch
-from .triton_decode import paged_decode
+from .triton_decode import DecodeLaunches, prepare_decode
 from .triton_invariant import paged_invariant
 from .triton_prefill import paged_prefill
 
@@ -46,25 +46,9 @@ def paged_attention(
         return out
     rows = batch.decode_rows
     if rows:
-        paged_decode(
-            q,
-            k_cache,
-            v_cache,
-            batch.query_start,
-            batch.seq_lens,
-            batch.block_tables,
-            out,
-            rows=rows,
-            query_len=batch.decode_query_len,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-            causal=causal,
-            k_scale=k_scale,
-            v_scale=v_scale,
-            max_seq_len=batch.max_seq_len,
-        )
+        numbers = scale, window, softcap, causal
+        decode = decode_launches(q, k_cache, v_cache, batch, out, *numbers, sinks, k_scale, v_scale)
+        decode.start(q, k_cache, v_cache, batch.seq_lens, batch.block_tables, sinks, k_scale, v_scale, out)
     paged_prefill(
         q,
         k_cache,
@@ -85,3 +69,38 @@ def paged_attention(
         max_seq_len=batch.max_seq_len,
     )
     return out
+
+
+def decode_launches(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    batch: AttentionBatch,
+    out: Tensor,
+    scale: float,
+    window: int,
+    softcap: float,
+    causal: bool,
+    sinks: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> DecodeLaunches:
+    """Of the batch's decode rows, one at least."""
+    return prepare_decode(
+        q,
+        k_cache,
+        v_cache,
+        batch.seq_lens,
+        batch.block_tables,
+        out,
+        rows=batch.decode_rows,
+        query_len=batch.decode_query_len,
+        scale=scale,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+        causal=causal,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        max_seq_len=batch.bound,
+    )

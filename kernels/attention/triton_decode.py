@@ -1,11 +1,13 @@
 """Starts the decode kernels: a grid from host numbers alone, so that a captured launch is right for any lengths."""
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import cdiv, next_power_of_2
+from ..repeated import Start, prepare
 from ..tuning import Config, pick
 from .decode_kernels import decode_kernel, reduce_kernel
 
@@ -18,6 +20,35 @@ TILE_BYTES = 16384
 latency, on an H200 with about three programs a multiprocessor and a stage or two ahead in each."""
 REDUCED_AT_ONCE = 16
 """Items that one turn of the reduction reads."""
+
+
+class DecodeLaunches(NamedTuple):
+    """Launches for decode rows, of which all is settled but where tensors lie."""
+
+    partial: torch.Size
+    """[items, queries, dim]: what the first leaves for the second; no items where there is no second."""
+    attend: Start
+    reduce: Start | None
+
+    def start(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        seq_lens: Tensor,
+        block_tables: Tensor,
+        sinks: Tensor | None,
+        k_scale: Tensor | None,
+        v_scale: Tensor | None,
+        out: Tensor,
+    ) -> None:
+        """With tensors laid out as those of :func:`prepare_decode`."""
+        partial = torch.empty(self.partial, dtype=torch.float32, device=q.device)
+        partial_lse = torch.empty(self.partial[:2], dtype=torch.float32, device=q.device)
+        tensors = q, k_cache, v_cache, seq_lens, block_tables, sinks, k_scale, v_scale, out
+        self.attend(*tensors, partial, partial_lse)
+        if self.reduce is not None:
+            self.reduce(partial, partial_lse, seq_lens, sinks, out)
 
 
 def paged_decode(
@@ -59,6 +90,47 @@ def paged_decode(
     """
     if rows == 0:
         return
+    launches = prepare_decode(
+        q,
+        k_cache,
+        v_cache,
+        seq_lens,
+        block_tables,
+        out,
+        rows=rows,
+        query_len=query_len,
+        scale=scale,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+        causal=causal,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        max_seq_len=max_seq_len,
+    )
+    launches.start(q, k_cache, v_cache, seq_lens, block_tables, sinks, k_scale, v_scale, out)
+
+
+def prepare_decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    seq_lens: Tensor,
+    block_tables: Tensor,
+    out: Tensor,
+    *,
+    rows: int,
+    query_len: int,
+    scale: float,
+    window: int,
+    softcap: float,
+    sinks: Tensor | None,
+    causal: bool,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+    max_seq_len: int,
+) -> DecodeLaunches:
+    """What :func:`paged_decode` starts, of one row at least."""
     _, kv_heads, dim, size = k_cache.shape
     group = q.shape[1] // kv_heads
     queries = group * query_len
@@ -73,7 +145,7 @@ def paged_decode(
     items = min(target + rows, rows * most_splits)
     kept = items if most_splits > 1 else 0
     partial = torch.empty((kept, kv_heads * queries, dim), dtype=torch.float32, device=q.device)
-    partial_lse = torch.empty((kept, kv_heads * queries), dtype=torch.float32, device=q.device)
+    partial_lse = torch.empty(partial.shape[:2], dtype=torch.float32, device=q.device)
     block_d = max(MIN_DOT, next_power_of_2(dim))
     shared = {
         "QUERY_LEN": query_len,
@@ -83,20 +155,10 @@ def paged_decode(
         "MIN_TILES": min_tiles,
         "ROWS": padded_rows(rows),
     }
-    launch(
+    attend = prepare(
         decode_kernel,
         (kv_heads * cdiv(queries, block_m), items),
-        q,
-        k_cache,
-        v_cache,
-        seq_lens,
-        block_tables,
-        sinks,
-        k_scale,
-        v_scale,
-        out,
-        partial,
-        partial_lse,
+        (q, k_cache, v_cache, seq_lens, block_tables, sinks, k_scale, v_scale, out, partial, partial_lse),
         rows,
         target,
         scale,
@@ -116,15 +178,11 @@ def paged_decode(
         **shared,
     )
     if most_splits == 1:
-        return
-    launch(
+        return DecodeLaunches(partial.shape, attend, None)
+    reduce = prepare(
         reduce_kernel,
         (kv_heads * queries, rows),
-        partial,
-        partial_lse,
-        seq_lens,
-        sinks,
-        out,
+        (partial, partial_lse, seq_lens, sinks, out),
         rows,
         target,
         window,
@@ -132,6 +190,7 @@ def paged_decode(
         config=Config.of(TILE=tile, BLOCK_SPLITS=REDUCED_AT_ONCE, BLOCK_D=block_d, num_warps=4, num_stages=1),
         **shared,
     )
+    return DecodeLaunches(partial.shape, attend, reduce)
 
 
 def query_block(queries: int, dim: int, dtype: torch.dtype) -> int:
