@@ -16,7 +16,7 @@ from . import reference
 from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
 
 if TYPE_CHECKING:
-    from .triton_decode import DecodeLaunches  # heavy
+    from .triton_decode import DecodeLaunch  # heavy
 
 __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"]
 
@@ -28,7 +28,7 @@ _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
     for code, name in ((INT8, "int8"), (FP8, "float8"))
 }
-_DECODES: "Kept[DecodeLaunches]" = Kept()
+_DECODES: "Kept[DecodeLaunch]" = Kept()
 MAX_TRITON_DIM = 256
 """Dims of a head that the Triton kernels' tiles hold."""
 
@@ -103,7 +103,7 @@ def paged_attention(
     decode = None if invariant else _DECODES.find(given, *numbers)
     if decode is not None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        decode.start(q, k_cache, v_cache, batch.seq_lens, batch.block_tables, sinks, k_scale, v_scale, out)
+        decode.run(q, k_cache, v_cache, batch.seq_lens, batch.block_tables, *optional, out)
         return out
     _, kv_heads, dim, _ = check_caches(k_cache, v_cache, "paged_attention")
     check_scales(k_cache, k_scale, v_scale, "paged_attention")
@@ -133,17 +133,13 @@ def paged_attention(
             q, k_cache, v_cache, batch, scale, window, softcap, sinks, causal, k_scale, v_scale
         )
     if chosen == "triton":
-        from .triton import decode_launches  # late: Triton takes long to import
-        from .triton import paged_attention as run
+        from .triton import paged_attention as run  # late: Triton takes long to import
 
-        if batch.decodes and not invariant:
-            out = torch.empty_like(q, memory_format=torch.contiguous_format)
-            decode = decode_launches(q, k_cache, v_cache, batch, out, scale, window, softcap, causal, *optional)
-            _DECODES.keep(decode, given, *numbers)
-            decode.start(q, k_cache, v_cache, batch.seq_lens, batch.block_tables, sinks, k_scale, v_scale, out)
-            return out
         options = scale, window, softcap, sinks, causal, k_scale, v_scale
-        return run(q, k_cache, v_cache, batch, *options, invariant=invariant)
+        out, decode = run(q, k_cache, v_cache, batch, *options, invariant=invariant)
+        if decode is not None:
+            _DECODES.keep(decode, given, *numbers)
+        return out
     native = q, k_cache, v_cache, batch, scale, window, softcap, sinks, k_scale, v_scale
     return attend_native(*native, after=0 if causal else -1, fewer=not causal)
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from .batch import AttentionBatch
-from .triton_decode import DecodeLaunches, prepare_decode
+from .paged import Paged
+from .triton_decode import DecodeLaunch, paged_decode, prepare_decode
 from .triton_invariant import paged_invariant
 from .triton_prefill import paged_prefill
 
@@ -23,33 +24,10 @@ def paged_attention(
     v_scale: Tensor | None,
     *,
     invariant: bool = False,
-) -> Tensor:
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    if invariant:
-        paged_invariant(
-            q,
-            k_cache,
-            v_cache,
-            batch.query_start,
-            batch.seq_lens,
-            batch.block_tables,
-            out,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-            causal=causal,
-            k_scale=k_scale,
-            v_scale=v_scale,
-            max_seq_len=batch.max_seq_len,
-        )
-        return out
-    rows = batch.decode_rows
-    if rows:
-        numbers = scale, window, softcap, causal
-        decode = decode_launches(q, k_cache, v_cache, batch, out, *numbers, sinks, k_scale, v_scale)
-        decode.start(q, k_cache, v_cache, batch.seq_lens, batch.block_tables, sinks, k_scale, v_scale, out)
-    paged_prefill(
+) -> tuple[Tensor, DecodeLaunch | None]:
+    """What is attended, and where it was one launch for decode rows, that launch."""
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    paged = Paged(
         q,
         k_cache,
         v_cache,
@@ -57,8 +35,6 @@ def paged_attention(
         batch.seq_lens,
         batch.block_tables,
         out,
-        skipped=rows,
-        tokens=batch.num_tokens - batch.decode_tokens,
         scale=scale,
         window=window,
         softcap=softcap,
@@ -68,39 +44,14 @@ def paged_attention(
         v_scale=v_scale,
         max_seq_len=batch.max_seq_len,
     )
-    return out
-
-
-def decode_launches(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    batch: AttentionBatch,
-    out: Tensor,
-    scale: float,
-    window: int,
-    softcap: float,
-    causal: bool,
-    sinks: Tensor | None,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-) -> DecodeLaunches:
-    """Of the batch's decode rows, one at least."""
-    return prepare_decode(
-        q,
-        k_cache,
-        v_cache,
-        batch.seq_lens,
-        batch.block_tables,
-        out,
-        rows=batch.decode_rows,
-        query_len=batch.decode_query_len,
-        scale=scale,
-        window=window,
-        softcap=softcap,
-        sinks=sinks,
-        causal=causal,
-        k_scale=k_scale,
-        v_scale=v_scale,
-        max_seq_len=batch.bound,
-    )
+    if invariant:
+        paged_invariant(paged)
+        return out, None
+    rows, query_len = batch.decode_rows, batch.decode_query_len
+    if batch.decodes is not None:
+        launch = prepare_decode(paged._replace(max_seq_len=batch.bound), rows=rows, query_len=query_len)
+        launch.run(*paged.tensors)
+        return out, launch
+    paged_decode(paged, rows=rows, query_len=query_len)
+    paged_prefill(paged, skipped=rows, tokens=batch.num_tokens - batch.decode_tokens)
+    return out, None
