@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, reduce
 from operator import attrgetter, itemgetter, or_
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -32,12 +32,21 @@ KNOWN_VERSIONS: Final = ("3.6", "3.7")
 MOST_KEYS: Final = 4096
 """Kept of a signature; then all are forgotten. Integers stand in them as they are."""
 
-Start = Callable[[int, int, int, int, list[Any]], None]
+Start = Callable[[int, int, int, int, Sequence[Any]], None]
 """Takes a grid, a stream and the kernel's arguments, tensors as addresses."""
 
 _data_ptr = torch.Tensor.data_ptr
 _dtype = attrgetter("dtype")
 _LEAST_INT32, _MOST_INT32, _MOST_INT64 = -(1 << 31), (1 << 31) - 1, (1 << 63) - 1
+
+
+class Found(NamedTuple):
+    """What a launch was found to start."""
+
+    start: Start
+    tail: list[Any]
+    """The constants behind the arguments."""
+    device: int
 
 
 class Launcher:
@@ -48,8 +57,11 @@ class Launcher:
         self._kernel = kernel
         self._signatures: dict[tuple[Any, ...], _Signature | None] = {}
 
-    def start(self, grid: Sequence[int], args: Sequence[Any], config: Config, constants: Mapping[str, Any]) -> None:
-        """As ``kernel[grid](*args, **sizes and options of config, **constants)``."""
+    def start(
+        self, grid: Sequence[int], args: Sequence[Any], config: Config, constants: Mapping[str, Any]
+    ) -> "Found | None":
+        """As ``kernel[grid](*args, **sizes and options of config, **constants)``. Returns what was started; None where
+        launches go Triton's way."""
         values = tuple(constants.values())
         kind = (config, *map(type, args), *constants, *values, *map(type, values))
         try:
@@ -58,7 +70,7 @@ class Launcher:
             signature = self._signatures[kind] = _Signature.of(self._kernel, args, config, constants)
         if signature is None:
             start_slowly(self._kernel, grid, args, config, constants)
-            return
+            return None
         driver = _drivers().active
         device = driver.get_current_device()
         addresses = list(map(_data_ptr, signature.take_tensors(args)))
@@ -67,14 +79,54 @@ class Launcher:
         if start is None:
             start = signature.known(key)
             if start is None:
-                signature.keep(key, starter(start_slowly(self._kernel, grid, args, config, constants)))
-                return
+                start = starter(start_slowly(self._kernel, grid, args, config, constants))
+                signature.keep(key, start)
+                return Found(start, signature.tail, device)
         given = list(args)
         for place, address in zip(signature.tensors, addresses, strict=True):
             given[place] = address
         given += signature.tail
         x, y, z = (*grid, 1, 1)[:3]
         start(x, y, z, driver.get_current_stream(device), given)
+        return Found(start, signature.tail, device)
+
+
+class Repeated:
+    """A launch of which all is settled but where its tensors lie: what was found the first time is started at once."""
+
+    def __init__(
+        self,
+        grid: Sequence[int],
+        tensors: Sequence[torch.Tensor | None],
+        numbers: tuple[Any, ...],
+        start: Callable[[Sequence[torch.Tensor | None]], Found | None],
+    ) -> None:
+        """Of a kernel whose first arguments are ``tensors``, and whose others are ``numbers``. ``start`` starts it as
+        any launch, and says what that was where it may be started again."""
+        self._x, self._y, self._z = (*grid, 1, 1)[:3]
+        self._numbers, self._start = numbers, start
+        there = [place for place, tensor in enumerate(tensors) if tensor is not None]
+        self._take_tensors = _take(there)
+        places = iter(range(len(there)))
+        self._places = [len(there) if tensor is None else next(places) for tensor in tensors]
+        """Of the kernel's first arguments among the addresses and a None."""
+        self._found: Found | None = None
+        self._behind: tuple[Any, ...] = ()
+        self._order: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple
+
+    def start(self, *tensors: torch.Tensor | None) -> None:
+        """``tensors``: those that it was made with, or others laid out alike; None where there was None."""
+        found, addresses = self._found, list(map(_data_ptr, self._take_tensors(tensors)))
+        driver, aligned = _drivers().active, not reduce(or_, addresses, 0) & 15
+        if found is not None and aligned and driver.get_current_device() == found.device:
+            given = self._order((*addresses, *self._behind))
+            found.start(self._x, self._y, self._z, driver.get_current_stream(found.device), given)
+            return
+        found = self._start(tensors)
+        if found is not None and aligned:
+            self._found, self._behind = found, (None, *self._numbers, *found.tail)
+            last = len(addresses) + len(self._behind)
+            self._order = _take([*self._places, *range(len(addresses) + 1, last)])
 
 
 def start_slowly(
@@ -210,7 +262,7 @@ def starter(compiled: Any) -> Start:
     bare = type(run) is CudaLauncher and run.global_scratch_size == 0 and run.profile_scratch_size == 0
     if not bare:
 
-        def start(x: int, y: int, z: int, stream: int, args: list[Any]) -> None:
+        def start(x: int, y: int, z: int, stream: int, args: Sequence[Any]) -> None:
             run(x, y, z, stream, function, packed, None, None, None, *args)
 
         return start
@@ -218,13 +270,13 @@ def starter(compiled: Any) -> Start:
     if hasattr(run, "arg_annotations"):  # from 3.7
         behind = packed, None, None, None, None, None, run.arg_annotations, run.kernel_signature
 
-        def start_listed(x: int, y: int, z: int, stream: int, args: list[Any]) -> None:
+        def start_listed(x: int, y: int, z: int, stream: int, args: Sequence[Any]) -> None:
             launch(x, y, z, stream, function, *flags, *behind, args)
 
         return start_listed
     before = None, None, packed, None, None, None
 
-    def start_flat(x: int, y: int, z: int, stream: int, args: list[Any]) -> None:
+    def start_flat(x: int, y: int, z: int, stream: int, args: Sequence[Any]) -> None:
         launch(x, y, z, stream, function, *flags, *before, *args)
 
     return start_flat

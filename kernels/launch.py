@@ -53,7 +53,12 @@ def launch(kernel: Any, grid: Sequence[int], *args: Any, config: Config, **const
     if (other := instead.get()) is not None:
         other(kernel, args, config, {**config.sizes, **constants})
         return
+    launcher_of(kernel).start(grid, args, config, constants)
+
+
+def launcher_of(kernel: Any) -> Launcher:
+    """What was compiled of ``kernel``, which is kept."""
     launcher = _launchers.get(id(kernel))
     if launcher is None:
         launcher = _launchers[id(kernel)] = Launcher(kernel)
-    launcher.start(grid, args, config, constants)
+    return launcher

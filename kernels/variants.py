@@ -13,22 +13,23 @@ Choice = Literal["auto", "triton", "native", "reference"]
 NOT_WRITTEN = "there is none"
 """Why a variant is not supported that an operation does not have."""
 
-_forced: ContextVar[Choice] = ContextVar("stentor_kernel_variant", default="auto")
+forced: ContextVar[Choice] = ContextVar("stentor_kernel_variant", default="auto")
+"""What :func:`force_variant` says; ``auto`` where nothing does."""
 
 
 @contextmanager
 def force_variant(choice: Choice) -> Iterator[None]:
     """Within the block, operations called with ``variant="auto"`` in this context take ``choice``."""
-    token = _forced.set(choice)
+    token = forced.set(choice)
     try:
         yield
     finally:
-        _forced.reset(token)
+        forced.reset(token)
 
 
 def wanted(choice: Choice) -> Choice:
     """``choice``, or what :func:`force_variant` says where it is ``auto``."""
-    return _forced.get() if choice == "auto" else choice
+    return forced.get() if choice == "auto" else choice
 
 
 def select_variant(choice: Choice, *, triton: str | None = NOT_WRITTEN, native: str | None = NOT_WRITTEN) -> Variant:

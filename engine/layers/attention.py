@@ -243,9 +243,19 @@ class Attention:
                 k_scale=k_scale,
                 v_scale=v_scale,
             )
-        q = self._scaled(q, batch.positions)
-        options: dict[str, Any] = {"window": self._window, "chunk": self._chunk, "sinks": self._sinks}
-        return attend_cached(q, batch, cache, spec, scales, invariant=self._invariant, **options)
+        if self._query_scales is not None:
+            q = self._scaled(q, batch.positions)
+        return attend_cached(
+            q,
+            batch,
+            cache,
+            spec,
+            scales,
+            window=self._window,
+            chunk=self._chunk,
+            sinks=self._sinks,
+            invariant=self._invariant,
+        )
 
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch) -> Traced:
         """As :meth:`attend`."""
@@ -302,8 +312,14 @@ def attend_cached(
     """q [tokens, heads, head_dim] → the same, over the keys and values of each token's row; where ``spec`` says so,
     tokens of a picture see all of it. ``scales`` are those of keys and of values, where the cache has any."""
     paged, (k_scale, v_scale) = batch.paged[cache.group], scales
-    shared: dict[str, Any] = {"scale": spec.scale, "window": window, "softcap": spec.softcap, "sinks": sinks}
-    shared |= {"k_scale": k_scale, "v_scale": v_scale}
+    shared: dict[str, Any] = {
+        "scale": spec.scale,
+        "window": window,
+        "softcap": spec.softcap,
+        "sinks": sinks,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+    }
     out = kernels.paged_attention(q, cache.k, cache.v, paged, chunk=chunk, invariant=invariant, **shared)
     if spec.whole_spans and batch.media is not None:
         kernels.attend_whole_spans_(out, q, cache.k, cache.v, paged, batch.media.spans, **shared)

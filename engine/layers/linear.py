@@ -185,7 +185,7 @@ class Linear:
         product = self._multiply(x)  # type: ignore[arg-type]  # quantised where there is a scheme
         if activation is not None:
             product = kernels.activate_(product, activation)
-        return product if dtype is None else product.to(dtype)
+        return product if dtype is None or product.dtype == dtype else product.to(dtype)
 
 
 class SummedLinear(Linear):

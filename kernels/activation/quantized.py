@@ -48,8 +48,9 @@ def gated_activation_quantized(
     if choose_quantized(gate_up, scheme, variant) == "reference":
         activated = gated_activation(gate_up, kind, variant=unfused(variant))
         return quantize(activated, scheme, scale, variant=unfused(variant))
-    from .triton import gated_activation_rows  # late: heavy
+    from .triton import prepare_gated_activation  # late: heavy
 
     out = empty_quantized(gate_up.shape[0], gate_up.shape[1] // 2, scheme, scale, gate_up)
-    gated_activation_rows(gate_up, kind, out.values, scheme, out.scales)
+    start = prepare_gated_activation(gate_up, kind, out.values, scheme, out.scales)
+    start(gate_up, out.values, out.scales)
     return out

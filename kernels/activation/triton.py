@@ -8,10 +8,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch
+from ..launch import cdiv
 from ..quantize.fp8 import as_kernel_argument
 from ..quantize.scheme import LARGEST, ActivationScheme
 from ..quantize.triton_rows import store_rows
+from ..repeated import Start, prepare
 from ..tuning import Config, pick
 
 
@@ -49,14 +50,15 @@ def gated_activation_kernel(
     store_rows(y, out_ptr, scales_ptr, rows, rows >= 0, first, WIDTH, GRANULARITY, GROUP, GREATEST)
 
 
-def gated_activation_rows(
+def prepare_gated_activation(
     gate_up: Tensor,
     kind: str,
     out: Tensor,
     scheme: ActivationScheme | None = None,
     scales: Tensor | None = None,
-) -> None:
-    """Fills ``out`` [T, I], contiguous, and under a dynamic scheme ``scales``; see the public calls."""
+) -> Start:
+    """A launch with ``gate_up``, ``out`` and ``scales``: fills ``out`` [T, I], contiguous, and under a dynamic scheme
+    ``scales``; see the public calls."""
     rows, width = out.shape
     whole = 1 << max(4, (width - 1).bit_length())
     key = f"{width} {str(gate_up.dtype).removeprefix('torch.')}"
@@ -68,12 +70,10 @@ def gated_activation_rows(
         operation = "gated_activation" if scheme is None else "gated_activation_quantized"
         config = pick(operation, key, Config.of(BLOCK=min(whole, 1024), num_warps=4))
         block = max(config["BLOCK"], least)
-    launch(
+    return prepare(
         gated_activation_kernel,
         (rows, cdiv(width, block)),
-        gate_up,
-        as_kernel_argument(out),
-        scales,
+        (gate_up, as_kernel_argument(out), scales),
         gate_up.stride(0),
         config=Config.of(num_warps=config.num_warps, num_stages=config.num_stages),
         WIDTH=width,

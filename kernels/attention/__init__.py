@@ -1,6 +1,7 @@
 """Attention over a paged KV cache, prefill and decode alike."""
 
 import ctypes
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,9 +10,13 @@ from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsuppo
 from ..kv_cache import check_caches, check_scales, native_cache_unsupported_reason, triton_cache_unsupported_reason
 from ..kv_cache.layout import FP8, INT8
 from ..native import by_dtype, pointers, threads
+from ..repeated import Kept
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
+
+if TYPE_CHECKING:
+    from .triton_decode import DecodeLaunch  # heavy
 
 __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"]
 
@@ -23,6 +28,7 @@ _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
     for code, name in ((INT8, "int8"), (FP8, "float8"))
 }
+_DECODES: "Kept[DecodeLaunch]" = Kept()
 MAX_TRITON_DIM = 256
 """Dims of a head that the Triton kernels' tiles hold."""
 
@@ -91,6 +97,14 @@ def paged_attention(
             the Triton variant does not look, for it would have to wait for the device.
         MemoryError: no room to plan the batch, on the CPU.
     """
+    optional = sinks, k_scale, v_scale
+    given = (q, k_cache, v_cache, *[each for each in optional if each is not None])
+    numbers = (scale, window, chunk, softcap, causal, sinks is None, k_scale is None, invariant, variant, batch.decodes)
+    decode = None if invariant else _DECODES.find(given, *numbers)
+    if decode is not None:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        decode.run(q, k_cache, v_cache, batch.seq_lens, batch.block_tables, *optional, out)
+        return out
     _, kv_heads, dim, _ = check_caches(k_cache, v_cache, "paged_attention")
     check_scales(k_cache, k_scale, v_scale, "paged_attention")
     same = q.dtype == k_cache.dtype or k_scale is not None
@@ -122,9 +136,12 @@ def paged_attention(
         from .triton import paged_attention as run  # late: Triton takes long to import
 
         options = scale, window, softcap, sinks, causal, k_scale, v_scale
-        return run(q, k_cache, v_cache, batch, *options, invariant=invariant)
-    given = q, k_cache, v_cache, batch, scale, window, softcap, sinks, k_scale, v_scale
-    return attend_native(*given, after=0 if causal else -1, fewer=not causal)
+        out, decode = run(q, k_cache, v_cache, batch, *options, invariant=invariant)
+        if decode is not None:
+            _DECODES.keep(decode, given, *numbers)
+        return out
+    native = q, k_cache, v_cache, batch, scale, window, softcap, sinks, k_scale, v_scale
+    return attend_native(*native, after=0 if causal else -1, fewer=not causal)
 
 
 def attend_native(

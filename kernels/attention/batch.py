@@ -1,16 +1,20 @@
 """What one step's attention needs to know about its sequences."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ..guards import describe
+from ..launch import cdiv
 
 _NO_MEMORY = -2
 """What native functions return where they cannot plan a batch."""
 MAX_DECODE_QUERY_LEN = 8
 """Most new tokens of a sequence among the decode rows."""
+LENGTHS_ALIKE = 128
+"""Launches for decode rows change when their longest sequence passes a multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,19 @@ class AttentionBatch:
             )
         if fault >= 0:
             raise IndexError(f"{operation}: {what} of sequence {fault} lead outside the batch or the cache")
+
+    @cached_property
+    def decodes(self) -> tuple[int, ...] | None:
+        """Where all are decode rows, the numbers that a launch for them depends on; else None."""
+        if self.decode_tokens < self.num_tokens or not self.decode_rows:
+            return None
+        tables = self.block_tables.shape[1]
+        return self.num_sequences, self.num_tokens, tables, self.decode_rows, self.decode_query_len, self.bound
+
+    @property
+    def bound(self) -> int:
+        """Of all lengths, the same for many steps."""
+        return cdiv(self.max_seq_len, LENGTHS_ALIKE) * LENGTHS_ALIKE
 
     @property
     def num_sequences(self) -> int:

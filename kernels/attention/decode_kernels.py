@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Flash-decoding: a sequence's keys are split among programs, and a second kernel joins what they found.
+"""Flash-decoding: a sequence's keys are split among programs, the last of which joins what they found.
 
 With s = scale · q·k (softcapped, hidden keys at -∞), a program that took the keys P of one query leaves
 
@@ -10,6 +10,10 @@ and the whole is Σ_programs 2^(lse - top) o / (Σ_programs 2^(lse - top) + 2^(s
 How many programs a sequence gets is settled on the device, from the lengths: all of them together take
 about ``target`` items of like size, however the lengths differ, and the grid depends on none of them. The
 queries of all heads that read one kv head, and of all new tokens, are the rows of one matrix.
+
+Nobody waits for another. Each counts itself once what it found is in memory, and who finds itself to be the
+last reads it all, in the order of the keys: the bits do not depend on who that is. It leaves the count at zero for the
+next launch, so a captured one can be replayed.
 """
 
 import triton
@@ -80,7 +84,7 @@ def decode_kernel(
     v_scale,
     out,
     partial,
-    partial_lse,
+    arrived,
     rows,
     target,
     scale,
@@ -108,11 +112,14 @@ def decode_kernel(
     TILE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    JOIN_M: tl.constexpr,
+    JOINED: tl.constexpr,
 ):
     """Program (i, j): the j-th item of all sequences, for BLOCK_M of the queries of one kv head.
 
-    Writes to ``out`` where its sequence is one item, else to ``partial`` [items, queries, DIM] and
-    ``partial_lse`` [items, queries].
+    Writes to ``out`` where its sequence is one item, else to ``partial``: means [items, queries, DIM], and behind them
+    what they weigh [items, queries]. ``arrived`` [rows, programs of an item] counts the items of a sequence that have
+    done so. JOIN_M: of BLOCK_M, those that are queries, rounded up; JOINED: items that are read at once.
     """
     item = tl.program_id(1)
     every_row, counts = split_counts(seq_lens, rows, target, window, QUERY_LEN, WINDOWED, TILE, MIN_TILES, ROWS)
@@ -204,7 +211,7 @@ def decode_kernel(
 
     total = tl.sum(totals, 1)
     total = tl.where(total > 0.0, total, 1.0)
-    if sinks is not None:  # of parts, the reduction adds it
+    if sinks is not None:  # of several items, joining adds it
         above = tl.load(sinks + head, mask=m < QUERIES, other=0.0) * LOG2_E - peak
         total += tl.where(splits == 1, tl.exp2(tl.minimum(above, 126.0)), 0.0)
     result = sums / total[:, None]
@@ -214,67 +221,74 @@ def decode_kernel(
         to = out + token[:, None] * out_stride + head[:, None] * DIM + dim[None, :]
         tl.store(to, result.to(out.dtype.element_ty), mask=inside)
     else:
-        query = (item.to(tl.int64) * (tl.num_programs(0) // M_BLOCKS) + kv_head) * QUERIES + m
-        tl.store(partial + query[:, None] * DIM + dim[None, :], result, mask=inside)
-        tl.store(partial_lse + query, peak + tl.log2(total), mask=m < QUERIES)
+        every_query = tl.num_programs(0) // M_BLOCKS * QUERIES
+        partial_lse = partial + tl.num_programs(1).to(tl.int64) * every_query * DIM
+        at = item.to(tl.int64) * every_query + kv_head * QUERIES + m
+        tl.store(partial + at[:, None] * DIM + dim[None, :], result, mask=inside)
+        tl.store(partial_lse + at, peak + tl.log2(total), mask=m < QUERIES)
+        tl.debug_barrier()  # one thread counts for all: what all have stored is before it
+        count = arrived + row * tl.num_programs(0) + tl.program_id(0)
+        used = ceil_div(stop - start // TILE, each)
+        if tl.atomic_add(count, 1, sem="acq_rel", scope="gpu") == used - 1:
+            tl.store(count, 0)
+            # fmt: off
+            join_items(partial, partial_lse, out, out_stride, sinks, row, item - split, used, every_query,
+                       kv_head, tl.program_id(0) % M_BLOCKS * BLOCK_M,
+                       QUERY_LEN, GROUP, DIM, BLOCK_D, JOIN_M, JOINED)
+            # fmt: on
 
 
-@triton.jit(do_not_specialize=["rows", "target", "window"])
-def reduce_kernel(
+@triton.jit
+def join_items(
     partial,
     partial_lse,
-    seq_lens,
-    sinks,
     out,
-    rows,
-    target,
-    window,
     out_stride,
+    sinks,
+    row,
+    first_item,
+    used,
+    every_query,
+    kv_head,
+    first_query,
     QUERY_LEN: tl.constexpr,
     GROUP: tl.constexpr,
     DIM: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    MIN_TILES: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK_SPLITS: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    JOIN_M: tl.constexpr,
+    JOINED: tl.constexpr,
 ):
-    """Program (i, j): query i of sequence j, where :func:`decode_kernel` split it."""
-    row = tl.program_id(1)
-    every_row, counts = split_counts(seq_lens, rows, target, window, QUERY_LEN, WINDOWED, TILE, MIN_TILES, ROWS)
-    splits = tl.sum(tl.where(every_row == row, counts, 0), 0)
-    if splits == 1:
-        return
-    first_item = tl.sum(tl.where(every_row < row, counts, 0), 0).to(tl.int64)
-    length = tl.load(seq_lens + row)
-    tiles = ceil_div(length, TILE) - first_key(length, window, QUERY_LEN, WINDOWED) // TILE
-    used = ceil_div(tiles, ceil_div(tiles, splits))
-
-    QUERIES: tl.constexpr = GROUP * QUERY_LEN
-    query = tl.program_id(0)
-    m = query % QUERIES
-    head = query // QUERIES * GROUP + m % GROUP
-    token = row.to(tl.int64) * QUERY_LEN + m // GROUP
+    """Writes to ``out``, of JOIN_M queries of a kv head from ``first_query`` on, what the ``used`` items of a sequence
+    from ``first_item`` on found. That is read where other multiprocessors see it too, past the cache of this one."""
+    m = first_query + tl.arange(0, JOIN_M)
+    fits = m < GROUP * QUERY_LEN
+    head = kv_head * GROUP + m % GROUP
     dim = tl.arange(0, BLOCK_D)
-    peak = tl.full([], LOWEST, tl.float32)
-    total = tl.zeros([], tl.float32)
+    peak = tl.full([JOIN_M], LOWEST, tl.float32)
+    total = tl.zeros([JOIN_M], tl.float32)
     if sinks is not None:
-        peak = tl.load(sinks + head) * LOG2_E
+        peak = tl.load(sinks + head, mask=fits, other=0.0) * LOG2_E
         total += 1.0
-    sums = tl.zeros([BLOCK_D], tl.float32)
-    for begin in tl.range(0, used, BLOCK_SPLITS):
-        split = begin + tl.arange(0, BLOCK_SPLITS)
-        at = (first_item + split) * tl.num_programs(0) + query
-        lse = tl.load(partial_lse + at, mask=split < used, other=float("-inf"))
-        parts = tl.load(
-            partial + at[:, None] * DIM + dim[None, :], mask=(split < used)[:, None] & (dim < DIM)[None, :], other=0.0
+    sums = tl.zeros([JOIN_M, BLOCK_D], tl.float32)
+    query = kv_head * (GROUP * QUERY_LEN) + m
+    for begin in tl.range(0, used, JOINED):
+        number = begin + tl.arange(0, JOINED)
+        at = (first_item + number).to(tl.int64)[:, None] * every_query + query[None, :]
+        there = (number < used)[:, None] & fits[None, :]
+        lse = tl.load(partial_lse + at, mask=there, other=float("-inf"), cache_modifier=".cg")
+        means = tl.load(
+            partial + at[:, :, None] * DIM + dim[None, None, :],
+            mask=there[:, :, None] & (dim < DIM)[None, None, :],
+            other=0.0,
+            cache_modifier=".cg",
         )
-        new_peak = tl.maximum(peak, tl.max(lse, 0))
-        shrink = tl.exp2(peak - new_peak)
-        weights = tl.exp2(lse - new_peak)
+        higher = tl.maximum(peak, tl.max(lse, 0))
+        shrink = tl.exp2(peak - higher)
+        weights = tl.exp2(lse - higher[None, :])
         total = total * shrink + tl.sum(weights, 0)
-        sums = sums * shrink + tl.sum(weights[:, None] * parts, 0)
-        peak = new_peak
-    result = sums / tl.where(total > 0.0, total, 1.0)
-    tl.store(out + token * out_stride + head * DIM + dim, result, mask=dim < DIM)
+        sums = sums * shrink[:, None] + tl.sum(weights[:, :, None] * means, 0)
+        peak = higher
+    result = sums / tl.where(total > 0.0, total, 1.0)[:, None]
+    token = row.to(tl.int64) * QUERY_LEN + m // GROUP
+    to = out + token[:, None] * out_stride + head[:, None] * DIM + dim[None, :]
+    tl.store(to, result.to(out.dtype.element_ty), mask=fits[:, None] & (dim < DIM)[None, :])

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 
 from ..tuning import Config, Tunable
+from .paged import Paged
 from .triton_decode import OPERATION, decode_key, paged_decode, query_block
 
 ROWS, KEYS = 64, 4096
@@ -56,8 +57,7 @@ def workload(group: int, query_len: int, size: int, dtype: torch.dtype, device: 
     scales = torch.ones(KV_HEADS, device=device) if dtype == torch.float8_e4m3fn else None
     starts = torch.arange(ROWS + 1, device=device, dtype=torch.int32) * query_len
     lengths = torch.full((ROWS,), KEYS, device=device, dtype=torch.int32)
-    return partial(
-        paged_decode,
+    paged = Paged(
         q,
         k.transpose(2, 3),
         v,
@@ -65,8 +65,6 @@ def workload(group: int, query_len: int, size: int, dtype: torch.dtype, device: 
         lengths,
         tables,
         torch.empty_like(q),
-        rows=ROWS,
-        query_len=query_len,
         scale=DIM**-0.5,
         window=0,
         softcap=0.0,
@@ -76,3 +74,4 @@ def workload(group: int, query_len: int, size: int, dtype: torch.dtype, device: 
         v_scale=scales,
         max_seq_len=KEYS,
     )
+    return partial(paged_decode, paged, rows=ROWS, query_len=query_len)

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from ..tuning import Config, Tunable
+from .paged import Paged
 from .prefill_config import attention_key, few_rows
 from .triton_prefill import OPERATION, paged_prefill
 
@@ -59,8 +60,7 @@ def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
     q = torch.randn((tokens, KV_HEADS * group, DIM), device=device, dtype=torch.bfloat16)
     table = torch.randperm(width, device=device).int().view(1, width)
     scales = torch.ones(KV_HEADS, device=device) if cache != torch.bfloat16 else None
-    return partial(
-        paged_prefill,
+    paged = Paged(
         q,
         k.transpose(2, 3),
         v,
@@ -68,8 +68,6 @@ def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
         torch.tensor([KEYS], device=device, dtype=torch.int32),
         table,
         torch.empty_like(q),
-        skipped=0,
-        tokens=tokens,
         scale=DIM**-0.5,
         window=0,
         softcap=0.0,
@@ -79,3 +77,4 @@ def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
         v_scale=scales,
         max_seq_len=KEYS,
     )
+    return partial(paged_prefill, paged, skipped=0, tokens=tokens)

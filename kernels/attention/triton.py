@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from .batch import AttentionBatch
-from .triton_decode import paged_decode
+from .paged import Paged
+from .triton_decode import DecodeLaunch, paged_decode, prepare_decode
 from .triton_invariant import paged_invariant
 from .triton_prefill import paged_prefill
 
@@ -23,49 +24,10 @@ def paged_attention(
     v_scale: Tensor | None,
     *,
     invariant: bool = False,
-) -> Tensor:
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    if invariant:
-        paged_invariant(
-            q,
-            k_cache,
-            v_cache,
-            batch.query_start,
-            batch.seq_lens,
-            batch.block_tables,
-            out,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-            causal=causal,
-            k_scale=k_scale,
-            v_scale=v_scale,
-            max_seq_len=batch.max_seq_len,
-        )
-        return out
-    rows = batch.decode_rows
-    if rows:
-        paged_decode(
-            q,
-            k_cache,
-            v_cache,
-            batch.query_start,
-            batch.seq_lens,
-            batch.block_tables,
-            out,
-            rows=rows,
-            query_len=batch.decode_query_len,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-            causal=causal,
-            k_scale=k_scale,
-            v_scale=v_scale,
-            max_seq_len=batch.max_seq_len,
-        )
-    paged_prefill(
+) -> tuple[Tensor, DecodeLaunch | None]:
+    """What is attended, and where it was one launch for decode rows, that launch."""
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    paged = Paged(
         q,
         k_cache,
         v_cache,
@@ -73,8 +35,6 @@ def paged_attention(
         batch.seq_lens,
         batch.block_tables,
         out,
-        skipped=rows,
-        tokens=batch.num_tokens - batch.decode_tokens,
         scale=scale,
         window=window,
         softcap=softcap,
@@ -84,4 +44,14 @@ def paged_attention(
         v_scale=v_scale,
         max_seq_len=batch.max_seq_len,
     )
-    return out
+    if invariant:
+        paged_invariant(paged)
+        return out, None
+    rows, query_len = batch.decode_rows, batch.decode_query_len
+    if batch.decodes is not None:
+        launch = prepare_decode(paged._replace(max_seq_len=batch.bound), rows=rows, query_len=query_len)
+        launch.run(*paged.tensors)
+        return out, launch
+    paged_decode(paged, rows=rows, query_len=query_len)
+    paged_prefill(paged, skipped=rows, tokens=batch.num_tokens - batch.decode_tokens)
+    return out, None

@@ -1,13 +1,16 @@
 """Starts the decode kernels: a grid from host numbers alone, so that a captured launch is right for any lengths."""
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import cdiv, instead, next_power_of_2
+from ..repeated import Start, prepare
 from ..tuning import Config, pick
-from .decode_kernels import decode_kernel, reduce_kernel
+from .decode_kernels import decode_kernel
+from .paged import Paged
 
 OPERATION = "paged_decode"
 
@@ -16,49 +19,54 @@ MIN_DOT = 16
 TILE_BYTES = 16384
 """Of the keys in one tile by default, and of its values: some ten times that must be under way to fill the memory's
 latency, on an H200 with about three programs a multiprocessor and a stage or two ahead in each."""
-REDUCED_AT_ONCE = 16
-"""Items that one turn of the reduction reads."""
+JOINED_NUMBERS = 8192
+"""That one turn of the joining reads, of several items at once: they wait in registers."""
+LEAST_COUNTERS = 1 << 16
+_COUNTERS: dict[torch.device, list[Tensor]] = {}
+"""Of programs that have arrived, the last of them in use; see :func:`counters`."""
 
 
-def paged_decode(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    query_start: Tensor,
-    seq_lens: Tensor,
-    block_tables: Tensor,
-    out: Tensor,
-    *,
-    rows: int,
-    query_len: int,
-    scale: float,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-    causal: bool,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    max_seq_len: int,
-) -> None:
+class DecodeLaunch(NamedTuple):
+    """A launch for decode rows, of which all is settled but where tensors lie."""
+
+    scratch: int
+    """Numbers that programs leave for the last of them."""
+    arrived: Tensor
+    """int32 [rows, programs of an item]: zeros before and after."""
+    start: Start
+
+    def run(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        seq_lens: Tensor,
+        block_tables: Tensor,
+        sinks: Tensor | None,
+        k_scale: Tensor | None,
+        v_scale: Tensor | None,
+        out: Tensor,
+    ) -> None:
+        """With tensors that are laid out as those that it was prepared for."""
+        scratch = torch.empty(self.scratch, dtype=torch.float32, device=q.device)
+        given = q, k_cache, v_cache, seq_lens, block_tables, sinks, k_scale, v_scale, out
+        self.start(*given, scratch, self.arrived)
+
+
+def paged_decode(paged: Paged, *, rows: int, query_len: int) -> None:
     """Attends the new tokens of the first ``rows`` sequences, ``query_len`` each; writes out[: rows * query_len].
 
-    Nothing is checked here, and nothing on the device is waited for: lengths and block tables are read there.
-    Given the lengths of all ``rows`` the result is always the same; other lengths in the batch may split a
-    sequence elsewhere, which changes its sums by rounding.
-
-    Args:
-        q: [T, Hq, D], heads and dims contiguous; token i of sequence s is row s * query_len + i.
-        k_cache: [blocks, Hkv, D, size] of any strides; v_cache: [blocks, Hkv, size, D], dims contiguous; the dtype
-            of ``q``, or float8_e4m3fn (compute capability 8.9).
-        query_start: not read, since the tokens stand where ``query_len`` says.
-        seq_lens: [rows or more] int32; 0 makes a sequence's output zeros.
-        block_tables: [rows or more, max_blocks] int32; entries past a sequence or before its window are not followed.
-        out: [T, Hq, D] of the dtype of ``q``, heads and dims contiguous.
-        scale, window, softcap, sinks, causal, k_scale, v_scale: as for :func:`stentor.kernels.paged_attention`.
-        max_seq_len: an upper bound of ``seq_lens``, also of those with which a captured launch is replayed.
+    Token i of sequence s is row s * query_len + i: ``query_start`` is not read. Given the lengths of all ``rows`` the
+    result is always the same; other lengths in the batch may split a sequence elsewhere, which changes its sums by
+    rounding. Float8 caches need compute capability 8.9.
     """
-    if rows == 0:
-        return
+    if rows:
+        prepare_decode(paged, rows=rows, query_len=query_len).run(*paged.tensors)
+
+
+def prepare_decode(paged: Paged, *, rows: int, query_len: int) -> DecodeLaunch:
+    """What :func:`paged_decode` starts, of one row at least."""
+    q, k_cache, v_cache, window = paged.q, paged.k_cache, paged.v_cache, paged.window
     _, kv_heads, dim, size = k_cache.shape
     group = q.shape[1] // kv_heads
     queries = group * query_len
@@ -67,71 +75,59 @@ def paged_decode(
     tile = config["TILE"]
     min_tiles = cdiv(config["MIN_KEYS"], tile)
     windowed = window != 0
-    seen = min(max_seq_len, abs(window) + query_len - 1 + tile) if windowed else max_seq_len
+    seen = min(paged.max_seq_len, abs(window) + query_len - 1 + tile) if windowed else paged.max_seq_len
     most_splits = max(1, cdiv(cdiv(seen, tile), min_tiles))
     target = max(1, multiprocessors(q.device) * config["PROGRAMS_PER_SM"] // kv_heads)
     items = min(target + rows, rows * most_splits)
+    programs = kv_heads * cdiv(queries, block_m)
+    arrived = counters(q.device, rows * programs)
     kept = items if most_splits > 1 else 0
-    partial = torch.empty((kept, kv_heads * queries, dim), dtype=torch.float32, device=q.device)
-    partial_lse = torch.empty((kept, kv_heads * queries), dtype=torch.float32, device=q.device)
+    scratch = torch.empty(kept * kv_heads * queries * (dim + 1), dtype=torch.float32, device=q.device)
     block_d = max(MIN_DOT, next_power_of_2(dim))
-    shared = {
-        "QUERY_LEN": query_len,
-        "GROUP": group,
-        "DIM": dim,
-        "WINDOWED": windowed,
-        "MIN_TILES": min_tiles,
-        "ROWS": padded_rows(rows),
-    }
-    launch(
+    join_m = min(block_m, next_power_of_2(queries))
+    start = prepare(
         decode_kernel,
-        (kv_heads * cdiv(queries, block_m), items),
-        q,
-        k_cache,
-        v_cache,
-        seq_lens,
-        block_tables,
-        sinks,
-        k_scale,
-        v_scale,
-        out,
-        partial,
-        partial_lse,
+        (programs, items),
+        (*paged.tensors, scratch, arrived),
         rows,
         target,
-        scale,
+        paged.scale,
         window,
-        softcap,
+        paged.softcap,
         q.stride(0),
-        out.stride(0),
-        block_tables.stride(0),
+        paged.out.stride(0),
+        paged.block_tables.stride(0),
         *k_cache.stride(),
         *v_cache.stride()[:3],
         config=Config.of(
             TILE=tile, BLOCK_M=block_m, BLOCK_D=block_d, num_warps=config.num_warps, num_stages=config.num_stages
         ),
+        QUERY_LEN=query_len,
+        GROUP=group,
+        DIM=dim,
         SIZE=size,
-        SOFTCAPPED=softcap > 0,
-        CAUSAL=causal,
-        **shared,
+        WINDOWED=windowed,
+        SOFTCAPPED=paged.softcap > 0,
+        CAUSAL=paged.causal,
+        MIN_TILES=min_tiles,
+        ROWS=padded_rows(rows),
+        JOIN_M=join_m,
+        JOINED=max(1, JOINED_NUMBERS // (join_m * block_d)),
     )
-    if most_splits == 1:
-        return
-    launch(
-        reduce_kernel,
-        (kv_heads * queries, rows),
-        partial,
-        partial_lse,
-        seq_lens,
-        sinks,
-        out,
-        rows,
-        target,
-        window,
-        out.stride(0),
-        config=Config.of(TILE=tile, BLOCK_SPLITS=REDUCED_AT_ONCE, BLOCK_D=block_d, num_warps=4, num_stages=1),
-        **shared,
-    )
+    return DecodeLaunch(len(scratch), arrived, start)
+
+
+def counters(device: torch.device, count: int) -> Tensor:
+    """int32 zeros, ``count`` or more, of launches that leave zeros and follow one another on one stream.
+
+    They stay for good, since captured launches know where they lie. Launches that go nowhere get some of their own.
+    """
+    if instead.get() is not None:
+        return torch.zeros(count, dtype=torch.int32, device=device)
+    made = _COUNTERS.setdefault(device, [])
+    if not made or len(made[-1]) < count:
+        made.append(torch.zeros(max(LEAST_COUNTERS, next_power_of_2(count)), dtype=torch.int32, device=device))
+    return made[-1]
 
 
 def query_block(queries: int, dim: int, dtype: torch.dtype) -> int:

@@ -17,15 +17,15 @@ Both join by the same operations on the same numbers. No product is fused with a
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from ..launch import cdiv, interpreted, launch, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..tuning import Config
+from .paged import Paged
 from .prefill_config import FAR, LOG2E, pack_heads
 from .prefill_inner import attend, find_tile, key_range, start_softmax, store_mean, visible_keys
 from .triton_decode import multiprocessors
-from .triton_prefill import find_blocks, load_tile
+from .triton_prefill import find_blocks, load_queries, load_tile, tile_heads
 
 PART_KEYS = 512
 SCRATCH_BYTES = 64 << 20
@@ -48,16 +48,6 @@ def _tile(query_start, seq_lens, sequences, tile, window, PACK: tl.constexpr, BL
     begin, end, _, _ = key_range(first, last, keys, window - 1, 0, WINDOWED, CAUSAL, BLOCK_N)
     end = tl.where(number * BLOCK_Q < queries, end, 0)  # no token of the sequence
     return sequence, queries, begins, token, begin, end, keys
-
-
-@triton.jit
-def _heads(kv_head, queries, token, PACK: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """[BLOCK_M] heads, and which rows are of a token and a head that there are."""
-    PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
-    row = tl.arange(0, BLOCK_M)
-    member = tl.program_id(1) % PACKS * PACK + row % PACK
-    fits = (row < BLOCK_M // PACK * PACK) & (token < queries) & (member < GROUP)
-    return kv_head * GROUP + tl.minimum(member, GROUP - 1), fits
 
 
 @triton.jit
@@ -119,11 +109,9 @@ def invariant_kernel(
         query_start, seq_lens, sequences, tile, window, PACK, BLOCK_M, BLOCK_N, CAUSAL, WINDOWED
     )
     kv_head = tl.program_id(1) // PACKS
-    head, fits = _heads(kv_head, queries, token, PACK, GROUP, BLOCK_M)
+    head, fits = tile_heads(kv_head, queries, token, PACK, GROUP, BLOCK_M)
     dim = tl.arange(0, WIDTH)
-    rows = (begins + token).to(tl.int64)
-    stored = fits[:, None] & (dim < DIM)[None, :]
-    q_tile = tl.load(q + (rows * q_stride + head * DIM)[:, None] + dim[None, :], mask=stored, other=0.0)
+    rows, stored, q_tile = load_queries(q, q_stride, begins, token, head, fits, DIM, WIDTH)
     v_factor = 1.0
     if k_scale is not None:
         scale *= tl.load(k_scale + kv_head)
@@ -203,7 +191,7 @@ def join_kernel(
         query_start, seq_lens, sequences, tl.program_id(0), window, PACK, BLOCK_M, BLOCK_N, CAUSAL, WINDOWED
     )
     kv_head = tl.program_id(1) // PACKS
-    head, fits = _heads(kv_head, queries, token, PACK, GROUP, BLOCK_M)
+    head, fits = tile_heads(kv_head, queries, token, PACK, GROUP, BLOCK_M)
     dim = tl.arange(0, WIDTH)
     rows = (begins + token).to(tl.int64)
     stored = fits[:, None] & (dim < DIM)[None, :]
@@ -222,29 +210,10 @@ def join_kernel(
     store_mean(to, mean, total, v_factor, stored)
 
 
-def paged_invariant(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    query_start: Tensor,
-    seq_lens: Tensor,
-    block_tables: Tensor,
-    out: Tensor,
-    *,
-    scale: float,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-    causal: bool,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    max_seq_len: int,
-) -> None:
-    """Attends all tokens of all sequences; writes ``out``. The grid is bounded by host numbers, which change no bits.
-
-    Args:
-        max_seq_len: an upper bound of ``seq_lens``, also of those with which a captured launch is replayed.
-    """
+def paged_invariant(paged: Paged) -> None:
+    """Attends all tokens of all sequences; writes ``out``. Host numbers bound the grid, and change no bits."""
+    q, k_cache, v_cache, query_start, seq_lens, block_tables, out = paged[:7]
+    scale, window, softcap, sinks, causal, k_scale, v_scale, max_seq_len = paged[7:]
     sequences = seq_lens.shape[0]
     tokens, heads, dim = q.shape
     if not tokens or not sequences:

@@ -4,11 +4,11 @@
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from ..launch import cdiv, launch, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..tuning import pick
+from .paged import Paged
 from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
 from .prefill_inner import attend, find_tile, key_range, load_rows, start_softmax, store_mean, visible_keys
 from .prefill_split import count_parts, join_parts, part_of_keys, part_tiles, store_part
@@ -72,6 +72,27 @@ def load_tile(
     else:
         k = load_rows(k_cache, rows, dim, inside, DIM, WIDTH, MASKED)
     return tl.trans(k), v
+
+
+@triton.jit
+def tile_heads(kv_head, queries, token, PACK: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """[BLOCK_M] heads, and which rows are of a token and a head that there are."""
+    PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
+    row = tl.arange(0, BLOCK_M)
+    member = tl.program_id(1) % PACKS * PACK + row % PACK
+    fits = (row < BLOCK_M // PACK * PACK) & (token < queries) & (member < GROUP)
+    return kv_head * GROUP + tl.minimum(member, GROUP - 1), fits
+
+
+@triton.jit
+def load_queries(q, q_stride, begins, token, head, fits, DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows [BLOCK_M] of ``q`` that belong to tokens of a sequence that ``begins`` there, which of them there are
+    [BLOCK_M, WIDTH], and the queries themselves."""
+    dim = tl.arange(0, WIDTH)
+    rows = (begins + token).to(tl.int64)
+    stored = fits[:, None] & (dim < DIM)[None, :]
+    queries = tl.load(q + (rows * q_stride + head * DIM)[:, None] + dim[None, :], mask=stored, other=0.0)
+    return rows, stored, queries
 
 
 @triton.jit(
@@ -138,15 +159,10 @@ def _prefill_kernel(
     keys = tl.load(seq_lens + sequence)
     kv_head = tl.program_id(1) // PACKS
 
-    row = tl.arange(0, BLOCK_M)
-    token = tile * BLOCK_Q + row // PACK
-    member = tl.program_id(1) % PACKS * PACK + row % PACK
-    fits = (row < BLOCK_Q * PACK) & (token < queries) & (member < GROUP)
-    head = kv_head * GROUP + tl.minimum(member, GROUP - 1)
+    token = tile * BLOCK_Q + tl.arange(0, BLOCK_M) // PACK
+    head, fits = tile_heads(kv_head, queries, token, PACK, GROUP, BLOCK_M)
     dim = tl.arange(0, WIDTH)
-    rows = (begins + token).to(tl.int64)
-    stored = fits[:, None] & (dim < DIM)[None, :]
-    q_tile = tl.load(q + (rows * q_stride + head * DIM)[:, None] + dim[None, :], mask=stored, other=0.0)
+    rows, stored, q_tile = load_queries(q, q_stride, begins, token, head, fits, DIM, WIDTH)
 
     v_factor = 1.0
     if k_scale is not None:
@@ -202,35 +218,15 @@ def _prefill_kernel(
         store_mean(out_rows + dim[None, :], sums, total, v_factor, stored)
 
 
-def paged_prefill(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    query_start: Tensor,
-    seq_lens: Tensor,
-    block_tables: Tensor,
-    out: Tensor,
-    *,
-    skipped: int,
-    tokens: int,
-    scale: float,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-    causal: bool,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    max_seq_len: int,
-) -> None:
+def paged_prefill(paged: Paged, *, skipped: int, tokens: int) -> None:
     """Attends the sequences after the first ``skipped``, which have ``tokens`` new tokens in all; writes ``out``.
 
     The grid is bounded by host numbers: a sequence that brings no token costs a program that ends at once. Where
     they leave much of the device idle, the keys of a tile are shared by several programs, whose number depends on
     all that is in the batch: it changes a row's sums by rounding.
-
-    Args:
-        max_seq_len: about the largest of ``seq_lens``; the result is right for any.
     """
+    q, k_cache, v_cache, query_start, seq_lens, block_tables, out = paged[:7]
+    scale, window, softcap, sinks, causal, k_scale, v_scale, max_seq_len = paged[7:]
     sequences = seq_lens.shape[0] - skipped
     if not tokens or not sequences:
         return

@@ -1,12 +1,14 @@
 """Dense linear layers: y = x Wᵀ + b."""
 
 import ctypes
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ..guards import describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, pointers, threads
+from ..repeated import Kept
 from ..tuning import Config, pick
 from ..variants import Choice, Variant, select_variant, wanted
 from . import reference
@@ -15,6 +17,8 @@ _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, _I)
 NATIVE = by_dtype("stentor_linear", *_ARGUMENTS)
 _ROWS = by_dtype("stentor_linear_rows", restype=_I)
+_PRODUCTS: Kept[Callable[[Tensor, Tensor, Tensor | None], Tensor]] = Kept()
+"""Torch's, where it is what runs on a GPU."""
 _faster_up_to: dict[torch.dtype, int] = {}
 
 
@@ -60,6 +64,9 @@ def linear(
     Raises:
         ValueError: shapes or dtypes that do not agree.
     """
+    given = (x, weight) if bias is None else (x, weight, bias)
+    if (product := _PRODUCTS.find(given, invariant, variant)) is not None:
+        return product(x, weight, bias)
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1] or x.dtype != weight.dtype:
         raise ValueError(f"linear: x {describe(x)} does not fit weight {describe(weight)}; want [T, K] and [N, K]")
     if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != x.dtype or not bias.is_contiguous()):
@@ -67,7 +74,7 @@ def linear(
     if choose(x, weight, invariant=invariant, variant=variant) == "reference":
         if invariant:
             return reference.linear_invariant(x, weight, bias)
-        return reference.linear(x, weight, bias)
+        return _PRODUCTS.keep(reference.linear, given, invariant, variant)(x, weight, bias)
     if invariant and (x.is_cuda or wanted(variant) == "triton"):
         from .triton_fixed import linear_fixed  # late: heavy
 

@@ -87,10 +87,11 @@ def _run_triton(
     scheme: ActivationScheme,
     scale: Tensor | None,
 ) -> Quantized:
-    from .triton_rms import rms_norm_rows  # late: heavy
+    from .triton_rms import prepare_rms_norm  # late: heavy
 
     out = empty_quantized(x.shape[0], x.shape[1], scheme, scale, x)
-    rms_norm_rows(x, residual, weight, eps, plus_one, out.values, scheme, out.scales)
+    start = prepare_rms_norm(x, residual, weight, eps, plus_one, out.values, scheme, out.scales)
+    start(x, residual, weight, out.values, out.scales)
     return out
 
 

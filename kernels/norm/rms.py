@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..guards import native_unsupported_reason
 from ..native import by_dtype, pointers, threads
+from ..repeated import Kept, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .rows import check_residual, check_rows, dims_unsupported_reason, row_unsupported_reason, rows_of
@@ -14,6 +15,7 @@ from .rows import check_residual, check_rows, dims_unsupported_reason, row_unsup
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, ctypes.c_float, ctypes.c_int32, _I)
 _NATIVE = by_dtype("stentor_rms_norm", *_ARGUMENTS)
+_STARTS: Kept[Start] = Kept()
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
@@ -39,8 +41,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False, v
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
     """
-    check_rows("rms_norm", x, weight)
-    return _run(x, None, weight, eps, plus_one, variant)
+    return _run("rms_norm", x, None, weight, eps, plus_one, variant)
 
 
 def add_rms_norm(
@@ -56,18 +57,33 @@ def add_rms_norm(
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
     """
-    check_rows("add_rms_norm", x, weight)
-    check_residual("add_rms_norm", x, residual)
-    return _run(x, residual, weight, eps, plus_one, variant)
+    return _run("add_rms_norm", x, residual, weight, eps, plus_one, variant)
 
 
-def _run(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, plus_one: bool, variant: Choice) -> Tensor:
+def _run(
+    operation: str,
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    plus_one: bool,
+    variant: Choice,
+) -> Tensor:
+    given = (x, weight) if residual is None else (x, weight, residual)
+    if (start := _STARTS.find(given, eps, plus_one, variant)) is not None:
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        start(x, residual, weight, out, None)
+        return out
+    check_rows(operation, x, weight)
+    if residual is not None:
+        check_residual(operation, x, residual)
     match choose(x, variant):
         case "triton":
-            from .triton_rms import rms_norm_rows  # late: heavy
+            from .triton_rms import prepare_rms_norm  # late: heavy
 
             out = torch.empty_like(x, memory_format=torch.contiguous_format)
-            rms_norm_rows(x, residual, weight, eps, plus_one, out)
+            start = prepare_rms_norm(x, residual, weight, eps, plus_one, out)
+            _STARTS.keep(start, given, eps, plus_one, variant)(x, residual, weight, out, None)
             return out
         case "native":
             return _run_native(x, residual, weight, eps, plus_one)

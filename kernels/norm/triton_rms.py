@@ -5,10 +5,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch
+from ..launch import cdiv
 from ..quantize.fp8 import as_kernel_argument
 from ..quantize.scheme import LARGEST, ActivationScheme
 from ..quantize.triton_rows import store_rows
+from ..repeated import Start, prepare
 from ..tuning import pick
 from .rows import block_of, default_config, rows_of, tuning_key
 from .triton_tiles import load_rows
@@ -46,7 +47,7 @@ def rms_norm_kernel(
     store_rows(y, out_ptr, scales_ptr, rows, row_fits, 0, WIDTH, GRANULARITY, GROUP, GREATEST)
 
 
-def rms_norm_rows(
+def prepare_rms_norm(
     x: Tensor,
     residual: Tensor | None,
     weight: Tensor,
@@ -55,10 +56,11 @@ def rms_norm_rows(
     out: Tensor,
     scheme: ActivationScheme | None = None,
     scales: Tensor | None = None,
-) -> None:
-    """Fills ``out``, contiguous and of the shape of ``x``, and under a dynamic scheme ``scales``; see the public calls.
+) -> Start:
+    """A launch with ``x``, ``residual``, ``weight``, ``out`` and ``scales``, see the public calls.
 
-    ``residual`` becomes its sum with ``x``.
+    It fills ``out``, contiguous and of the shape of ``x``, and under a dynamic scheme ``scales``; ``residual`` becomes
+    its sum with ``x``.
     """
     width = x.shape[-1]
     rows = rows_of(x)
@@ -66,14 +68,10 @@ def rms_norm_rows(
     block = max(block_of(width), group)
     operation = "rms_norm" if scheme is None else "rms_norm_quantized"
     config = pick(operation, tuning_key(width, x.dtype), default_config(block))
-    launch(
+    return prepare(
         rms_norm_kernel,
         (cdiv(rows.number, config["ROWS"]) if width else 0,),
-        x,
-        residual,
-        weight,
-        as_kernel_argument(out),
-        scales,
+        (x, residual, weight, as_kernel_argument(out), scales),
         *rows,
         float(eps),
         config=config,

@@ -5,11 +5,14 @@ from torch import Tensor
 from ..guards import describe, triton_unsupported_reason
 from ..kv_cache import check_write, native_cache_unsupported_reason, triton_cache_unsupported_reason, write_kv_
 from ..norm import rms_norm
+from ..repeated import Kept, Start
 from ..rotary import Sections, check_rotary, native_rotary_unsupported_reason, rotary_
 from ..variants import Choice, Variant, select_variant
 from . import reference
 
 __all__ = ["choose", "rotate_and_write_kv_"]
+
+_STARTS: Kept[Start] = Kept()
 
 
 def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sections: Sections | None = None) -> Variant:
@@ -66,6 +69,14 @@ def rotate_and_write_kv_(
         IndexError: a position or a slot outside its table; the caches are unchanged then. The native variant
             raises it for negative slots too. The Triton variant does not look: it must be given what fits.
     """
+    optional = (q_norm, k_norm, k_scale, v_scale)
+    always = (q, k, v, cos, sin, positions, k_cache, v_cache, slots)
+    tensors, given = (*always, *optional), (*always, *[each for each in optional if each is not None])
+    there = (q_norm is None, k_norm is None, k_scale is None, v_scale is None)
+    numbers = (*there, eps, plus_one, interleaved, sections, variant)
+    if (start := _STARTS.find(given, *numbers)) is not None:
+        start(*tensors)
+        return q
     for name, weight in (("q_norm", q_norm), ("k_norm", k_norm)):
         if weight is not None and (
             weight.shape != q.shape[2:] or weight.dtype != q.dtype or not weight.is_contiguous()
@@ -82,27 +93,10 @@ def rotate_and_write_kv_(
         return q
     check_rotary(q, k, cos, sin, positions, sections, "rotate_and_write_kv_")
     check_write(k, v, k_cache, v_cache, slots, k_scale, v_scale, "rotate_and_write_kv_")
-    run = reference.rotate_and_write_kv_
     if chosen == "triton":
-        from . import triton  # late: heavy
+        from .triton import prepare_rotate_and_write  # late: heavy
 
-        run = triton.rotate_and_write_kv_
-    return run(
-        q,
-        k,
-        v,
-        cos,
-        sin,
-        positions,
-        k_cache,
-        v_cache,
-        slots,
-        q_norm,
-        k_norm,
-        eps,
-        plus_one,
-        interleaved,
-        sections,
-        k_scale,
-        v_scale,
-    )
+        start = prepare_rotate_and_write(*tensors, eps, plus_one, interleaved, sections)
+        _STARTS.keep(start, given, *numbers)(*tensors)
+        return q
+    return reference.rotate_and_write_kv_(*tensors, eps, plus_one, interleaved, sections)

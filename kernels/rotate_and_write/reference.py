@@ -19,12 +19,12 @@ def rotate_and_write_kv_(
     slots: Tensor,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
     eps: float,
     plus_one: bool,
     interleaved: bool,
     sections: tuple[int, int, int] | None,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
 ) -> Tensor:
     if q_norm is not None:
         q = norm.rms_norm(q, q_norm, eps, plus_one)

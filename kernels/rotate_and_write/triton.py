@@ -7,8 +7,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kv_cache.triton import copy_rows, load_scales, slot_rows, store_rows, tile_config, tile_rows
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument
+from ..repeated import Start, prepare
 from ..rotary.triton import load_angles, load_pairs, section_ends, store_pairs, turn
 
 
@@ -143,7 +144,7 @@ def _rotate_and_write_kernel(
     # fmt: on
 
 
-def rotate_and_write_kv_(
+def prepare_rotate_and_write(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -155,35 +156,26 @@ def rotate_and_write_kv_(
     slots: Tensor,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
     eps: float,
     plus_one: bool,
     interleaved: bool,
     sections: tuple[int, int, int] | None,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-) -> Tensor:
-    """All in place: returns ``q``; ``k`` and ``v`` are left as they are."""
+) -> Start:
+    """A launch with all of these tensors. All is in place: queries in ``q``; ``k`` and ``v`` are left as they are."""
     tokens, q_heads, dim = q.shape
     kv_heads, half = k.shape[1], cos.shape[1]
     config = tile_config("rotate_and_write", dim, q_heads, tokens)
     block = config["BLOCK_HEADS"]
     section_1, section_2 = section_ends(sections, half)
-    launch(
+    return prepare(
         _rotate_and_write_kernel,
         (cdiv(tokens, config["BLOCK_TOKENS"]), cdiv(q_heads, block) + 2 * cdiv(kv_heads, block)),
-        q,
-        k,
-        v,
-        cos,
-        sin,
-        positions,
-        as_kernel_argument(k_cache),
-        as_kernel_argument(v_cache),
-        slots,
-        q_norm,
-        k_norm,
-        k_scale,
-        v_scale,
+        (
+            *(q, k, v, cos, sin, positions, as_kernel_argument(k_cache), as_kernel_argument(v_cache)),
+            *(slots, q_norm, k_norm, k_scale, v_scale),
+        ),
         eps,
         q.stride(0),
         k.stride(0),
@@ -205,4 +197,3 @@ def rotate_and_write_kv_(
         SIZE=k_cache.shape[3],
         TRANSPOSED=k_cache.is_contiguous(),
     )
-    return q

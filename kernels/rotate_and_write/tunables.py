@@ -7,7 +7,7 @@ import torch
 from ..kv_cache import make_kv_cache
 from ..kv_cache.triton import tile_candidates, tile_key
 from ..tuning import Tunable
-from .triton import rotate_and_write_kv_
+from .triton import prepare_rotate_and_write
 
 KV_HEADS, HEAD_DIM, BLOCK_SIZE, TABLE = 8, 128, 16, 8192
 
@@ -29,11 +29,10 @@ def _tunable(tokens: int, q_heads: int, has_norm: bool) -> Tunable:
         blocks = tokens // BLOCK_SIZE * 4
         caches = make_kv_cache(blocks, KV_HEADS, HEAD_DIM, BLOCK_SIZE, q.dtype, device)
         slots = torch.randperm(blocks * BLOCK_SIZE, device=device)[:tokens]
+        tensors = q, k, v, cos, sin, positions, *caches, slots, norm, norm, None, None
 
         def call() -> object:
-            return rotate_and_write_kv_(
-                q, k, v, cos, sin, positions, *caches, slots, norm, norm, 1e-6, False, False, None, None, None
-            )
+            return prepare_rotate_and_write(*tensors, 1e-6, False, False, None)(*tensors)
 
         return call
 

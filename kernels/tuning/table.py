@@ -5,11 +5,12 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -19,9 +20,22 @@ logger = logging.getLogger(__name__)
 
 Table = Mapping[str, Mapping[str, Mapping[str, int]]]
 
-_override: ContextVar[tuple[str, Config] | None] = ContextVar("stentor_tuning", default=None)
-_untuned: ContextVar[bool] = ContextVar("stentor_untuned", default=False)
-_named: ContextVar[str | None] = ContextVar("stentor_tuned_gpu", default=None)
+
+class Asked(NamedTuple):
+    """What block sizes are asked for by name."""
+
+    operation: str | None = None
+    config: Config | None = None
+    """Of that operation, whatever the tables say."""
+    untuned: bool = False
+    """The others take their launchers' defaults."""
+    gpu: str | None = None
+    """Whose table is taken; None: that of the GPU that is here."""
+
+
+NOTHING: Final = Asked()
+asked: ContextVar[Asked] = ContextVar("stentor_tuning", default=NOTHING)
+"""By the context managers below."""
 
 
 def pick(operation: str, key: str, default: Config) -> Config:
@@ -29,43 +43,37 @@ def pick(operation: str, key: str, default: Config) -> Config:
 
     Whether products and sums may be fused is the operation's own affair: ``default`` says it, whatever is forced.
     """
-    forced = _override.get()
-    if forced is not None and forced[0] == operation:
-        config = forced[1]
+    here = asked.get()
+    if here.config is not None and here.operation == operation:
+        config = here.config
         if config.fuse_multiply_add == default.fuse_multiply_add:
             return config
         return replace(config, fuse_multiply_add=default.fuse_multiply_add)
-    return default if _untuned.get() else _picked(_named.get(), operation, key, default)
+    return default if here.untuned else _picked(here.gpu, operation, key, default)
 
 
 @contextmanager
-def overridden(operation: str, config: Config) -> Iterator[None]:
+def _asking(**changes: Any) -> Iterator[None]:
+    token = asked.set(asked.get()._replace(**changes))
+    try:
+        yield
+    finally:
+        asked.reset(token)
+
+
+def overridden(operation: str, config: Config) -> AbstractContextManager[None]:
     """Within the block, ``operation`` takes ``config`` whatever the tables say."""
-    token = _override.set((operation, config))
-    try:
-        yield
-    finally:
-        _override.reset(token)
+    return _asking(operation=operation, config=config)
 
 
-@contextmanager
-def untuned() -> Iterator[None]:
+def untuned() -> AbstractContextManager[None]:
     """Within the block, launchers take their own defaults, but for what is :func:`overridden`."""
-    token = _untuned.set(True)
-    try:
-        yield
-    finally:
-        _untuned.reset(token)
+    return _asking(untuned=True)
 
 
-@contextmanager
-def tuned_for(name: str) -> Iterator[None]:
+def tuned_for(name: str) -> AbstractContextManager[None]:
     """Within the block, launchers take what the table of another GPU says, named as its file."""
-    token = _named.set(name)
-    try:
-        yield
-    finally:
-        _named.reset(token)
+    return _asking(gpu=name)
 
 
 @cache

@@ -3,8 +3,10 @@ GPU, with its own compiled host code, and what reaches the driver can be looked 
 
 import ctypes
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +81,23 @@ class _StubDriver:
         return torch.device("cpu")
 
 
+@cache  # Triton's host code is linked to the first library that it finds
+def _built() -> tuple[CudaStub, tempfile.TemporaryDirectory[str]]:
+    """The library, and the folder that it is in."""
+    import triton
+
+    folder = tempfile.TemporaryDirectory()
+    library = Path(folder.name) / "libcuda.so.1"
+    include = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
+    source = Path(__file__).with_name("cuda_stub.c")
+    flags = ["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1", f"-I{include}"]
+    subprocess.run(["cc", *flags, str(source), "-o", str(library)], check=True)
+    return CudaStub(library), folder
+
+
 @contextmanager
-def stubbed_cuda(folder: Path) -> Iterator[CudaStub]:
-    """Within the block, Triton starts kernels on the stub, which is built in ``folder``.
+def stubbed_cuda() -> Iterator[CudaStub]:
+    """Within the block, Triton starts kernels on the stub, one for all of a process.
 
     Raises RuntimeError where Triton interprets: it starts nothing then.
     """
@@ -90,15 +106,9 @@ def stubbed_cuda(folder: Path) -> Iterator[CudaStub]:
     import triton
     from triton.runtime import driver
 
-    library = folder / "libcuda.so.1"
-    include = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
-    if not library.exists():
-        source = Path(__file__).with_name("cuda_stub.c")
-        flags = ["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1", f"-I{include}"]
-        subprocess.run(["cc", *flags, str(source), "-o", str(library)], check=True)
-    stub = CudaStub(library)
+    stub, folder = _built()
     with triton.knobs.nvidia.scope():
-        triton.knobs.nvidia.libcuda_path = str(folder)
+        triton.knobs.nvidia.libcuda_path = folder.name
         driver.set_active(_StubDriver())
         try:
             yield stub

@@ -8,14 +8,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.attention import AttentionBatch, reference
+from stentor.kernels.attention import AttentionBatch, reference, triton_decode
 from stentor.kernels.attention.decode_kernels import split_counts
 from stentor.kernels.attention.decode_tunables import tunables
-from stentor.kernels.attention.triton_decode import default_config, padded_rows, paged_decode
+from stentor.kernels.attention.paged import Paged
+from stentor.kernels.attention.triton_decode import default_config, padded_rows, paged_decode, prepare_decode
 from stentor.kernels.launch import launch
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
+from stentor.tests.support.interpreter import shuffled
 
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 1.6e-2}
 FP8 = torch.float8_e4m3fn
@@ -46,20 +48,16 @@ class Decode:
         out = torch.full(self.q.shape, float("nan"), dtype=self.q.dtype, device=DEVICE)
         chosen = config or default_config(self.q.shape[2], self.k_cache.dtype)
         with overridden("paged_decode", chosen):
-            paged_decode(
-                self.q,
-                self.k_cache,
-                self.v_cache,
-                self._starts(),
-                torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE),
-                self.tables,
-                out,
-                rows=len(self.lengths),
-                query_len=self.query_len,
-                max_seq_len=self.longest or max(self.lengths),
-                **self._numbers(),
-            )
+            lengths = torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE)
+            longest = self.longest or max(self.lengths)
+            paged_decode(self.paged(lengths, out, longest), rows=len(self.lengths), query_len=self.query_len)
         return out
+
+    def paged(self, lengths: Tensor, out: Tensor, longest: int) -> Paged:
+        starts, numbers = self._starts(), self._numbers()
+        return Paged(
+            self.q, self.k_cache, self.v_cache, starts, lengths, self.tables, out, max_seq_len=longest, **numbers
+        )
 
     def expected(self) -> Tensor:
         count = len(self.lengths)
@@ -203,6 +201,39 @@ def test_splits_change_nothing_but_rounding(dtype: torch.dtype, least: int) -> N
 
 
 @pytest.mark.triton
+@pytest.mark.parametrize("query_len", [1, 3])
+def test_whoever_arrives_last_joins_in_one_order_and_leaves_no_count(query_len: int) -> None:
+    decode = make([100, 3, 0, 77], kv_heads=1, heads=11, query_len=query_len)
+    out = torch.empty_like(decode.q)
+    lengths = torch.tensor(decode.lengths, dtype=torch.int32, device=DEVICE)
+    with overridden("paged_decode", MANY_SPLITS):
+        launch = prepare_decode(decode.paged(lengths, out, 100), rows=4, query_len=query_len)
+    found = []
+    for seed in range(4):
+        out.fill_(float("nan"))
+        with shuffled(seed):
+            launch.run(*decode.paged(lengths, out, 100).tensors)
+        assert not launch.arrived.any()
+        found.append(out.clone())
+    assert_close(found[0], decode.expected(), TOLERANCE[torch.float32])
+    for other in found[1:]:
+        assert_same_bits(other, found[0])
+
+
+@pytest.mark.triton
+def test_counts_of_arrivals_stay_where_captured_launches_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_decode, "_COUNTERS", {})
+    monkeypatch.setattr(triton_decode, "LEAST_COUNTERS", 8)
+    device = torch.device(DEVICE)
+    few, same, many, few_again = (triton_decode.counters(device, count) for count in (3, 8, 9, 2))
+    assert few.data_ptr() == same.data_ptr()
+    assert len(few) == 8
+    assert len(many) == 16
+    assert few_again is many
+    assert any(each is few for each in triton_decode._COUNTERS[device])
+
+
+@pytest.mark.triton
 def test_a_bound_above_every_length_changes_nothing() -> None:
     decode = make([40, 17])
     assert_same_bits(replace(decode, longest=150).run(MANY_SPLITS), decode.run(MANY_SPLITS))
@@ -338,19 +369,7 @@ def test_a_captured_launch_is_right_for_other_lengths() -> None:
     out = torch.empty_like(decode.q)
 
     def step() -> None:
-        paged_decode(
-            decode.q,
-            decode.k_cache,
-            decode.v_cache,
-            decode._starts(),
-            lengths,
-            decode.tables,
-            out,
-            rows=4,
-            query_len=1,
-            max_seq_len=1024,
-            **decode._numbers(),
-        )
+        paged_decode(decode.paged(lengths, out, 1024), rows=4, query_len=1)
 
     with overridden("paged_decode", config):
         step()  # compiles
@@ -359,5 +378,7 @@ def test_a_captured_launch_is_right_for_other_lengths() -> None:
         with torch.cuda.graph(graph):
             step()
     lengths.copy_(torch.tensor(full, dtype=torch.int32))
-    graph.replay()
-    assert_close(out, decode.expected(), TOLERANCE[torch.bfloat16])
+    for _ in range(3):  # each leaves the counts of arrivals as it found them
+        out.zero_()
+        graph.replay()
+        assert_close(out, decode.expected(), TOLERANCE[torch.bfloat16])

@@ -1,0 +1,199 @@
+"""What the host does for a step that no graph holds, over a CUDA driver that runs nothing.
+
+Tensors lie in host memory and are taken for a GPU's; kernels are compiled and started, and arrive at the driver.
+Torch's products are only allocated: their host work is torch's.
+"""
+
+import gc
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+from stentor import kernels
+from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.models.decoder import Decoder
+from stentor.engine.worker.caches import allocate_caches
+from stentor.engine.worker.device_sampler import DeviceSampler
+from stentor.engine.worker.device_step import DeviceStep, RowBuffers
+from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
+from stentor.kernels import compiled
+from stentor.kernels.kv_cache import make_kv_cache
+from stentor.kernels.repeated import Kept
+from stentor.kernels.rotate_and_write import rotate_and_write_kv_
+from stentor.kernels.tuning import Config, overridden
+from stentor.kernels.variants import force_variant
+from stentor.tests.engine.dense_spec import dense_spec
+from stentor.tests.kernels.cuda_stub import CudaStub, stubbed_cuda
+
+pytestmark = pytest.mark.compiles
+
+CPU, BF16 = torch.device("cpu"), torch.bfloat16
+LAYERS, ROWS, LENGTH, BLOCK = 32, 64, 8192, 64
+CALLS = 195
+"""Of a layer, into Python and into C."""
+MILLISECONDS = 4.5
+"""Of CPU time for a step: twice what an Intel Xeon with AMX takes, and a little."""
+
+
+@pytest.fixture(scope="module")
+def stub() -> Iterator[CudaStub]:
+    with pytest.MonkeyPatch.context() as patched, stubbed_cuda() as found:
+        patched.setattr(torch.Tensor, "is_cuda", True, raising=False)
+        linear = importlib.import_module("stentor.kernels.linear")
+        patched.setattr(linear, "_PRODUCTS", Kept())
+        patched.setattr(linear.reference, "linear", lambda x, weight, _: x.new_empty((x.shape[0], weight.shape[0])))
+        with torch.inference_mode():
+            yield found
+
+
+@pytest.fixture(scope="module")
+def step(stub: CudaStub) -> Callable[[int], None]:
+    """A decode step of Llama-3.1-8B's form and small sizes, whose longest sequence has so many tokens."""
+    spec = dense_spec(
+        vocab_size=256,
+        hidden_size=256,
+        inner=512,
+        layers=LAYERS,
+        heads=32,
+        kv_heads=8,
+        head_dim=16,
+        max_position=LENGTH,
+        norm_eps=1e-5,
+    )
+    model = Decoder(spec, LayerContext(CPU, BF16, False), LENGTH)
+    caches = allocate_caches(spec.cache_groups, 20, BLOCK, CPU, BF16)
+    buffers = RowBuffers.make(ROWS, ROWS, LENGTH // BLOCK, spec.vocab_size, 19, CPU)
+    device_step = DeviceStep(model, caches, buffers, DeviceSampler.__new__(DeviceSampler), LENGTH)
+    shape = Shape(rows=ROWS, tokens=ROWS, draws=ROWS)
+    inputs = view_inputs(torch.zeros(staged_bytes(shape), dtype=torch.uint8), shape)
+
+    def run(longest: int) -> None:
+        device_step.forward(inputs, shape, decode_rows=ROWS, max_query_len=1, max_seq_len=longest)
+
+    run(3000)  # compiles
+    return run
+
+
+def test_a_layer_of_a_decode_step_costs_few_calls(step: Callable[[int], None], stub: CudaStub) -> None:
+    before, calls = stub.launches, 0
+
+    def count(_frame: FrameType, event: str, _what: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    step(3001)
+    sys.setprofile(None)
+    assert stub.launches - before == 5 * LAYERS + 1  # norm, rotation, attention, norm, activation; embeddings
+    assert calls <= CALLS * LAYERS
+
+
+def test_a_decode_step_takes_little_of_the_hosts_time(step: Callable[[int], None]) -> None:
+    taken = []
+    gc.disable()
+    try:
+        for longest in range(3000, 3060):
+            began = time.process_time()
+            step(longest)
+            taken.append(time.process_time() - began)
+    finally:
+        gc.enable()
+    assert min(taken) <= MILLISECONDS / 1e3
+
+
+class _Tensors:
+    """What operations take, of another run of memory each time."""
+
+    def __init__(self, *, tokens: int = 4, at: int = 0) -> None:
+        """``at``: bytes from a round address to that of the first."""
+
+        def make(*shape: int) -> torch.Tensor:
+            whole = torch.zeros(int(torch.Size(shape).numel()) + 64, dtype=BF16)
+            return whole[at // 2 :][: torch.Size(shape).numel()].view(shape)
+
+        self.x, self.residual, self.gate_up, self.weight = (
+            make(tokens, 64),
+            make(tokens, 64),
+            make(tokens, 96),
+            make(64),
+        )
+        self.q, self.k, self.v = make(tokens, 96).view(tokens, 6, 16).split_with_sizes((4, 1, 1), dim=1)
+        self.cos, self.sin = torch.zeros(32, 8), torch.zeros(32, 8)
+        self.places = torch.zeros(tokens, dtype=torch.int64)
+        self.k_cache, self.v_cache = make_kv_cache(8, 1, 16, 16, BF16, CPU, keys_transposed=False)
+        self.batch = kernels.AttentionBatch(
+            query_start=torch.arange(tokens + 1, dtype=torch.int32),
+            seq_lens=torch.ones(tokens, dtype=torch.int32),
+            block_tables=torch.zeros(tokens, 2, dtype=torch.int32),
+            slots=self.places,
+            max_query_len=1,
+            max_seq_len=30,
+            decode_rows=tokens,
+        )
+
+
+OPERATIONS: dict[str, Callable[[_Tensors], object]] = {
+    "norm": lambda t: kernels.rms_norm(t.x, t.weight, 1e-5),
+    "sum and norm": lambda t: kernels.add_rms_norm(t.x, t.residual, t.weight, 1e-5),
+    "activation": lambda t: kernels.gated_activation(t.gate_up, "silu"),
+    "rotation": lambda t: rotate_and_write_kv_(
+        t.q, t.k, t.v, t.cos, t.sin, t.places, t.k_cache, t.v_cache, t.places, k_norm=t.weight[:16], eps=1e-5
+    ),
+    "attention": lambda t: kernels.paged_attention(t.q, t.k_cache, t.v_cache, t.batch, scale=0.5),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.usefixtures("stub")
+def test_a_repeated_launch_is_the_one_that_a_first_call_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    operation, memory = OPERATIONS[name], torch.zeros(1 << 16, dtype=torch.uint8)
+    started: list[tuple[Any, ...]] = []
+
+    def outputs(count: int) -> torch.Tensor:
+        return memory[: count * BF16.itemsize].view(BF16)
+
+    monkeypatch.setattr(torch, "empty_like", lambda x, **_: outputs(x.numel()).view(x.shape))
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda _, shape: outputs(torch.Size(shape).numel()).view(shape))
+    monkeypatch.setattr(importlib.import_module("stentor.kernels.launch"), "_launchers", {})
+    monkeypatch.setattr(compiled, "starter", lambda _: lambda *given: started.append((*given[:4], *given[4])))
+    for tokens in (4, 1, 4):
+        operation(_Tensors(tokens=tokens))
+    for at in (0, 2, 0):
+        tensors = _Tensors(at=at)
+        operation(tensors)
+        with overridden("another operation", Config.of()):  # nothing that is kept is found
+            operation(tensors)
+        started.clear()
+        operation(tensors)
+        with overridden("another operation", Config.of()):
+            operation(tensors)
+        assert started
+        assert started[: len(started) // 2] == started[len(started) // 2 :]
+
+
+def test_a_call_that_does_not_fit_is_refused_after_one_that_did(stub: CudaStub) -> None:
+    tensors = _Tensors()
+    for _ in range(2):
+        kernels.add_rms_norm(tensors.x, tensors.residual, tensors.weight, 1e-5)
+    with pytest.raises(ValueError, match=r"add_rms_norm: x .* does not fit residual"):
+        kernels.add_rms_norm(tensors.x, tensors.residual[:3], tensors.weight, 1e-5)
+    with pytest.raises(ValueError, match="add_rms_norm: the last dim of x, weight and bias must be contiguous"):
+        kernels.add_rms_norm(tensors.x.T.contiguous().T, tensors.residual, tensors.weight, 1e-5)
+    with pytest.raises(ValueError, match="paged_attention: scale must be positive"):
+        kernels.paged_attention(tensors.q, tensors.k_cache, tensors.v_cache, tensors.batch, scale=0.0)
+
+
+def test_a_variant_that_is_forced_runs_where_another_was_kept(stub: CudaStub) -> None:
+    tensors = _Tensors()
+    for _ in range(2):
+        kernels.rms_norm(tensors.x, tensors.weight, 1e-5)
+    before = stub.launches
+    with force_variant("reference"):
+        kernels.rms_norm(tensors.x, tensors.weight, 1e-5)
+    assert stub.launches == before

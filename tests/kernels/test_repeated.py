@@ -1,0 +1,58 @@
+"""What operations keep of their calls."""
+
+import pytest
+import torch
+
+from stentor.kernels import repeated
+from stentor.kernels.repeated import Kept
+from stentor.kernels.tuning import Config, overridden, untuned
+from stentor.kernels.variants import force_variant
+
+
+@pytest.fixture(autouse=True)
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(repeated, "interpreted", lambda: False)
+
+
+def test_it_is_found_for_tensors_laid_out_alike_and_for_the_same_numbers() -> None:
+    kept: Kept[str] = Kept()
+    x, weight = torch.zeros(4, 8), torch.zeros(8)
+    assert kept.keep("found", (x, weight), 1, "auto") == "found"
+    assert kept.find((torch.ones(4, 8), torch.ones(8)), 1, "auto") == "found"
+    others = [
+        ((torch.zeros(3, 8), weight), 1),
+        ((torch.zeros(8, 4).T, weight), 1),
+        ((x.double(), weight), 1),
+        ((x, weight, weight), 1),
+        ((x, weight), 2),
+    ]
+    assert [kept.find(tensors, number, "auto") for tensors, number in others] == [None] * len(others)
+
+
+def test_nothing_is_found_or_kept_where_something_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(4)
+    kept: Kept[int] = Kept()
+    kept.keep(1, (x,))
+    for forced in (force_variant("reference"), untuned(), overridden("rms_norm", Config.of(ROWS=1))):
+        with forced:
+            assert kept.find((x,)) is None
+            kept.keep(2, (x,))
+    monkeypatch.setattr(repeated, "interpreted", lambda: True)
+    assert kept.find((x,)) is None
+    kept.keep(2, (x,))
+    monkeypatch.setattr(repeated, "interpreted", lambda: False)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", False)
+    assert kept.find((x,)) is None
+    kept.keep(2, (x,))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    assert kept.find((x,)) == 1
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated, "MOST_KEPT", 8)
+    kept: Kept[int] = Kept()
+    for number in range(100):
+        kept.keep(number, (torch.zeros(1),), number)
+        assert kept.find((torch.zeros(1),), number) == number
+    assert len(kept._found) <= 8
