@@ -1,4 +1,6 @@
+import ast
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,13 @@ def test_packages_for_another_processor_go_into_one_folder_alone(tmp_path: Path)
     assert wheels[wheels.index("--target") + 1] == str(tmp_path / "site")
     assert any(part.startswith("torch>=") for part in wheels)
     assert not any("x86_64" in part for part in wheels)
+
+
+def test_what_emulated_tests_import_is_fetched(tmp_path: Path) -> None:
+    fetched = {part.partition(">")[0] for part in files.wheels_command(tmp_path)}
+    for path in arm.EMULATED:
+        for node in ast.walk(ast.parse((files.ROOT / path).read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            outside = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"stentor"}
+            assert outside <= fetched, path

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from .chat import Differs, compare_answers
@@ -20,6 +21,7 @@ EMULATED: Final = (
     *("tests/engine/channel/test_atomics.py", "tests/engine/channel/test_ring.py"),
     *("tests/kernels/test_linear.py", "tests/kernels/test_linear_packed.py", "tests/kernels/test_attention.py"),
 )
+BUILD: Final = "from stentor.kernels.native.build import build; print(build())"
 UNMARKED: Final = "not triton and not proof and not alone and not hypothesis"
 
 
@@ -32,10 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"no {' and no '.join(missing)}: apt-get install --no-install-recommends qemu-user g++-aarch64-linux-gnu")
         return 2
     try:
-        if not named:
-            _step("native code", lambda: _pytest([sys.executable], VECTORS))
-        _step("Python for AArch64", lambda: fetch(HOME))
+        with ThreadPoolExecutor(1) as beside:
+            fetched = beside.submit(fetch, HOME)
+            if not named:
+                _step("native code", lambda: _pytest([sys.executable], VECTORS))
+            _step("Python for AArch64", fetched.result)
         python = emulated_python(HOME)
+        _step("kernels", lambda: subprocess.run([python, "-P", "-c", BUILD], cwd=ROOT, check=True))
         _step("emulated tests", lambda: _pytest([str(python)], named or ("-m", UNMARKED, *EMULATED)))
         if not named:
             _step("a chat answer", lambda: print(compare_answers(python)))

@@ -38,7 +38,7 @@ CPU revision\t: 1
 of Arm's there, ends with a segmentation fault at its import."""
 MAIN_ID: Final = "0x00000000413fd0c1"
 """The same in the register that says what a processor is; without it oneDNN complains."""
-FOR_TESTS: Final = ("hypothesis", "pytest", "pytest-timeout")
+FOR_TESTS: Final = ("gguf", "hypothesis", "pytest", "pytest-timeout")
 
 
 class FetchFailed(Exception):
