@@ -37,7 +37,7 @@ NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/te
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 COMPILE = TRITON_INTERPRET=0 $(PYTEST) --turn $(TURN) tests/compile
 
-.PHONY: help venv serve pull test quick lint format chromium try-chromium pytest proof faults compile kernels arm chaos soak mix properties schemas reference gpu gpu-smoke gpu-tests gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull pictures test quick lint format chromium try-chromium pytest proof faults compile kernels arm chaos soak mix properties schemas reference gpu gpu-smoke gpu-tests gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -180,6 +180,9 @@ gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transf
 	  $(foreach glibc,2_5 2_12 2_17 2_24 2_27 2_28 2_31 2_34,--platform manylinux_$(glibc)_x86_64) \
 	  --platform manylinux1_x86_64 --platform manylinux2014_x86_64 -c constraints.txt -d .whl $(GPU_PACKAGES)
 	@du -ch .whl/*.whl | tail -1
+
+pictures: $(STAMP) ## make the pictures of the page in docs/guides again, with the demo models in Chromium
+	$(BIN)/python -P -m stentor.tests.browser.pictures
 
 bench: $(STAMP) ## measure beside the peers that are installed (make peers) and print a table
 	$(BIN)/stentor bench peers $(ARGS)

@@ -14,6 +14,7 @@
     math.js         formulas                                    temml.js        TeX as MathML: Temml, as npm has it
     attachments.js  files that go with a message                media.js        those of messages that were kept
     voice.js        the tab "Voice"                             session.js      a realtime session over a WebSocket
+    captions.js     what is said there                          stopwatch.js    how long it takes to be answered
     sound.js        microphone, files, loudspeaker              worklets.js     what runs in the audio thread
     trace.js        what was taken for speech                   call.js         a realtime session over WebRTC
     log.js          the list of events                          live.js         the tab "Live"
@@ -44,6 +45,7 @@ FILES: Final = (
     "attachments.js",
     "call.js",
     "calls.js",
+    "captions.js",
     "chat.js",
     "code.js",
     "conversation.js",
@@ -67,6 +69,7 @@ FILES: Final = (
     "session.js",
     "settings.js",
     "sound.js",
+    "stopwatch.js",
     "store.js",
     "temml.js",
     "theme.js",

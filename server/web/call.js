@@ -44,7 +44,7 @@ export class Call extends Session {
         onEvent(event);
         resolve();
       };
-      this.channel.onclose = () => lost("", 1000);
+      this.channel.onclose = () => lost("the server has hung up", 1000);
       this.peer.onconnectionstatechange = () => {
         if (this.peer.connectionState === "failed") lost("the connection was lost", 1006);
       };

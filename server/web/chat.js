@@ -85,6 +85,7 @@ async function reply({ onto } = {}) {
   answering?.abort();
   const own = (answering = new AbortController());
   draw();
+  messages.scrollTop = messages.scrollHeight; // whoever has asked for an answer wants to see it
   const view = views.get(node.id);
   let saved = Date.now();
   let failure = null;

@@ -23,9 +23,13 @@ export function arrange(list, children) {
   while (list.children.length > children.length) list.lastElementChild.remove();
 }
 
-// Keeps the end in sight, unless its reader has scrolled up.
+const heights = new WeakMap(); // of lists, when they were last followed
+
+// Keeps the end in sight, however much has come at once, unless its reader has scrolled up.
 export function follow(list) {
-  if (list.scrollHeight - list.scrollTop - list.clientHeight < 160) list.scrollTop = list.scrollHeight;
+  const before = Math.min(heights.get(list) ?? Infinity, list.scrollHeight);
+  if (before - list.scrollTop - list.clientHeight < 160) list.scrollTop = list.scrollHeight;
+  heights.set(list, list.scrollHeight);
 }
 
 // A bubble with a name; text goes into its `said`.

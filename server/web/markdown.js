@@ -45,6 +45,7 @@ function inside(lines, depth) {
 function blocks(lines) {
   const found = [];
   let at = 0;
+  let level = 0; // of the last heading: none is more than one below the one before it
   const take = (until, build) => {
     found.push({ source: lines.slice(at, until).join("\n"), make: build });
     at = until;
@@ -57,7 +58,9 @@ function blocks(lines) {
     else if ((match = FENCE.exec(line))) fence(lines, at, match, take);
     else if ((match = HEADING.exec(line))) {
       const [, marks, text = ""] = match;
-      take(at + 1, () => make(`h${Math.min(marks.length + 2, 6)}`, {}, ...inline(text.replace(/[ \t]#+[ \t]*$/, ""))));
+      level = Math.min(marks.length, level + 1, 5);
+      const tag = `h${level + 1}`; // the page itself is h1
+      take(at + 1, () => make(tag, {}, ...inline(text.replace(/[ \t]#+[ \t]*$/, ""))));
     } else if (RULE.test(line)) take(at + 1, () => make("hr"));
     else if (DISPLAY.test(line)) display(lines, at, take);
     else if (QUOTE.test(line)) {

@@ -41,14 +41,14 @@ export class Trace {
 
   draw(times) {
     const now = times.at(-1)[0];
-    const x = (ms) => Math.max(0, WINDOW - now + ms);
+    const x = (ms) => Math.min(Math.max(WINDOW - now + ms, 0), WINDOW); // a call's server may be ahead of this clock
     const loudest = new Map(); // by step
     for (const [end, , level] of times) {
       if (end <= now - WINDOW) continue;
       const step = Math.ceil(end / STEP);
       loudest.set(step, Math.max(level, loudest.get(step) ?? 0));
     }
-    const points = [...loudest].map(([step, level]) => `${Math.min(x(step * STEP), WINDOW)},${HEIGHT - HEIGHT * level}`);
+    const points = [...loudest].map(([step, level]) => `${x(step * STEP)},${HEIGHT - HEIGHT * level}`);
     const line = shape("polyline", { points: points.join(" ") });
     const turns = this.turns.filter(([, end]) => end === null || end > now - WINDOW);
     const marks = turns.map(([from, to]) => shape("rect", { x: x(from), y: 0, width: x(to ?? now) - x(from), height: HEIGHT }));

@@ -1,14 +1,16 @@
 // The tab "Voice": a realtime session, by microphone or from a file.
 
 import { Call, canCall } from "./call.js";
-import { bubble as made, element, follow } from "./dom.js";
+import { Captions } from "./captions.js";
+import { element } from "./dom.js";
 import { t } from "./language.js";
 import { EventLog } from "./log.js";
 import { Session } from "./session.js";
 import { Player, fromBase64, levelOf, microphone, recording } from "./sound.js";
+import { Stopwatch } from "./stopwatch.js";
 import { Trace } from "./trace.js";
 
-const messages = element("voice-messages");
+const captions = new Captions(element("voice-messages"));
 const log = new EventLog({
   list: element("voice-log-list"),
   count: element("voice-log-count"),
@@ -17,20 +19,15 @@ const log = new EventLog({
   save: element("voice-log-save"),
 });
 
+const stopwatch = new Stopwatch();
 const trace = new Trace(element("voice-trace"));
 let session = null;
 let source = null;
 let opening = 0; // counts up with each session that is begun or ended: what was opened for an earlier one is closed
 let closed = 0; // what it was when the last session was ended
 let player = null;
-let bubbles = new Map(); // by item
 let dropped = new Set(); // items whose audio is not to be played any more
 let responding = false;
-let endOfSpeech = null; // when the last turn ended, until its answer is heard
-let endOfWords = null;
-let interruptedAt = null;
-let latencies = [];
-let turns = 0;
 let silence = null; // milliseconds that end a turn, where they are fixed
 let muted = false;
 let calling = false; // by WebRTC: the server knows what has been played, and keeps that of an answer by itself
@@ -42,25 +39,8 @@ const WAITS = [500, 1000, 2000, 4000]; // milliseconds before each try to connec
 const LEAST_MS = 100; // of sound that is taken for something said
 const SETTINGS = ["voice", "transcription", "modality", "turns", "silence", "instructions"].map((name) => `voice-${name}`);
 
-function bubble(list, role, name) {
-  const message = made(role, name);
-  list.append(message);
-  follow(list);
-  return message;
-}
-
 function state(text) {
   element("voice-state").textContent = text;
-}
-
-function milliseconds(value) {
-  return value === undefined ? "–" : `${Math.round(value)} ms`;
-}
-
-function median(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
 function settings() {
@@ -100,29 +80,6 @@ function fix(fixed) {
   if (!fixed) element("voice-voice").disabled = false;
 }
 
-// The bubble of an item, made when it is first heard of.
-function said(item, role) {
-  let message = bubbles.get(item);
-  if (!message) {
-    message = bubble(messages, `${role} live`, role === "user" ? t("You") : "Stentor");
-    bubbles.set(item, message);
-  }
-  return message;
-}
-
-function write(item, role, text, { whole = false, done = false } = {}) {
-  const message = said(item, role);
-  const place = message.querySelector(".said");
-  if (whole) place.textContent = text;
-  else place.append(text);
-  if (done) message.classList.remove("live");
-  follow(messages);
-}
-
-function complain(text) {
-  bubble(messages, "wrong", t("Error")).querySelector(".said").textContent = text;
-}
-
 // Falls silent, and tells the server how much of the answer has been heard.
 function hush() {
   hushed = hushed.then(silenceNow);
@@ -145,63 +102,55 @@ function truncate(item, ms) {
 // Shows of an answer what was heard, and nothing that comes of it any more.
 function drop(item) {
   dropped.add(item);
-  said(item, "assistant").classList.add("cut");
+  captions.of(item, "assistant").classList.add("cut");
   session?.send({ type: "conversation.item.retrieve", item_id: item });
-  silent();
-}
-
-function silent() {
-  if (interruptedAt !== null) {
-    element("voice-interruption").textContent = milliseconds(performance.now() - interruptedAt);
-    interruptedAt = null;
-  }
+  stopwatch.silent();
 }
 
 const HANDLERS = {
   "input_audio_buffer.speech_started": ({ item_id, audio_start_ms }) => {
     state(t("Listening …"));
     trace.began(audio_start_ms);
-    said(item_id, "user");
-    endOfSpeech = endOfWords = null;
-    if (player?.playing || sounding) interruptedAt = performance.now();
+    captions.of(item_id, "user");
+    stopwatch.asked(null);
+    if (player?.playing || sounding) stopwatch.interrupted();
     if (player?.playing) hush();
   },
   "input_audio_buffer.speech_stopped": ({ audio_end_ms }) => {
     trace.ended(audio_end_ms);
     // what is told is the end of the silence that ended the turn
-    endOfSpeech = endOfWords =
-      silence === null ? session.voicedUntil(audio_end_ms) : session.timeOf(audio_end_ms - silence);
+    stopwatch.asked(silence === null ? session.voicedUntil(audio_end_ms) : session.timeOf(audio_end_ms - silence));
     state(t("Thinking …"));
   },
-  "input_audio_buffer.committed": ({ item_id }) => said(item_id, "user"),
-  "conversation.item.input_audio_transcription.delta": ({ item_id, delta }) => write(item_id, "user", delta),
+  "input_audio_buffer.committed": ({ item_id }) => captions.of(item_id, "user"),
+  "conversation.item.input_audio_transcription.delta": ({ item_id, delta }) => captions.write(item_id, "user", delta),
   "conversation.item.input_audio_transcription.completed": ({ item_id, transcript }) =>
-    write(item_id, "user", transcript.trim() || t("(nothing)"), { whole: true, done: true }),
+    captions.write(item_id, "user", transcript.trim() || t("(nothing)"), { whole: true, done: true }),
   "conversation.item.input_audio_transcription.failed": ({ item_id, error }) =>
-    write(item_id, "user", t("(not understood: {})", error.message), { whole: true, done: true }),
+    captions.write(item_id, "user", t("(not understood: {})", error.message), { whole: true, done: true }),
   "response.created": () => {
     responding = true;
     element("voice-quiet").disabled = false;
   },
   "response.output_item.added": ({ item }) => {
-    if (item.type === "message") said(item.id, "assistant");
+    if (item.type === "message") captions.of(item.id, "assistant");
   },
   "response.output_audio_transcript.delta": ({ item_id, delta }) => words(item_id, delta),
   "response.output_text.delta": ({ item_id, delta }) => words(item_id, delta),
   "response.output_audio.delta": ({ item_id, delta }) => {
-    answered();
+    stopwatch.sounded();
     if (dropped.has(item_id)) return;
     player.push(item_id, fromBase64(delta));
     element("voice-voice").disabled = true;
   },
   "output_audio_buffer.started": () => {
-    answered();
+    stopwatch.sounded();
     sounding = element("voice-voice").disabled = true;
     state(t("Speaking …"));
   },
   "output_audio_buffer.stopped": quieted,
   "output_audio_buffer.cleared": () => {
-    silent();
+    stopwatch.silent();
     quieted();
   },
   "conversation.item.truncated": ({ item_id }) => {
@@ -209,37 +158,28 @@ const HANDLERS = {
   },
   "conversation.item.retrieved": ({ item }) => {
     if (!dropped.has(item.id)) return;
-    write(item.id, "assistant", item.content[0]?.transcript ?? "", { whole: true, done: true });
+    captions.write(item.id, "assistant", item.content[0]?.transcript ?? "", { whole: true, done: true });
   },
   "response.done": async ({ response }) => {
     responding = false;
     element("voice-quiet").disabled = !(player?.playing || sounding);
-    element("voice-count").textContent = ++turns;
-    for (const { id } of response.output) bubbles.get(id)?.classList.remove("live");
-    const last = bubbles.get(response.output.findLast(({ type }) => type === "message")?.id);
-    if (response.status_details?.reason === "max_output_tokens") last?.classList.add("limited");
+    stopwatch.answered();
+    captions.settle(response.output.map(({ id }) => id));
+    const last = response.output.findLast(({ type }) => type === "message")?.id;
+    if (response.status_details?.reason === "max_output_tokens") captions.mark(last, "limited");
     if (response.status === "cancelled") {
-      last?.classList.add("cut");
+      captions.mark(last, "cut");
       const opened = session;
       await hushed;
       // what had been heard to its end before the rest of it came
       const spoken = response.output.filter(({ content }) => content?.[0]?.type === "output_audio");
       if (session === opened && !calling) for (const { id } of spoken) truncate(id, player.heard(id));
     }
-    if (response.status === "failed") complain(response.status_details?.error?.message ?? t("The answer failed."));
+    if (response.status === "failed") captions.complain(response.status_details?.error?.message ?? t("The answer failed."));
     if (!(player?.playing || sounding)) state(t("Listening …"));
   },
-  error: ({ error }) => complain(error.message),
+  error: ({ error }) => captions.complain(error.message),
 };
-
-// The first sound of an answer has come.
-function answered() {
-  if (endOfSpeech === null) return;
-  latencies.push(performance.now() - endOfSpeech);
-  endOfSpeech = null;
-  element("voice-latency").textContent = milliseconds(latencies.at(-1));
-  element("voice-median").textContent = milliseconds(median(latencies));
-}
 
 function quieted() {
   sounding = false;
@@ -250,11 +190,8 @@ function quieted() {
 
 function words(item, delta) {
   if (dropped.has(item)) return;
-  if (endOfWords !== null) {
-    element("voice-words").textContent = milliseconds(performance.now() - endOfWords);
-    endOfWords = null;
-  }
-  write(item, "assistant", delta);
+  stopwatch.worded();
+  captions.write(item, "assistant", delta);
 }
 
 function heard(piece) {
@@ -303,7 +240,7 @@ function release() {
     session?.send({ type: "input_audio_buffer.clear" });
     return;
   }
-  endOfSpeech = endOfWords = performance.now();
+  stopwatch.asked(performance.now());
   session.send({ type: "input_audio_buffer.commit" });
   session.send({ type: "response.create" });
   state(t("Thinking …"));
@@ -323,7 +260,7 @@ async function connect() {
     onClose: (why, code) => {
       if (opened === null || session !== opened) return;
       if (code === 1000 || code === 1008) {
-        if (why) complain(t("The session has ended: {}", why));
+        if (why) captions.complain(t("The session has ended: {}", why));
         end();
       } else resume(why);
     },
@@ -350,22 +287,13 @@ async function resume(why) {
     session = opened;
     trace.clear();
     change();
-    for (const [id, message] of bubbles) tellAgain(id, message);
+    captions.settle();
+    for (const item of captions.items()) session.send({ type: "conversation.item.create", item });
     state(t("Listening …"));
     return;
   }
-  complain(t("The session has ended: {}", why));
+  captions.complain(t("The session has ended: {}", why));
   end();
-}
-
-function tellAgain(id, message) {
-  const text = message.querySelector(".said").textContent;
-  message.classList.remove("live");
-  if (!text.trim()) return;
-  const isUser = message.classList.contains("user");
-  const content = [{ type: isUser ? "input_text" : "output_text", text }];
-  const role = isUser ? "user" : "assistant";
-  session.send({ type: "conversation.item.create", item: { id, type: "message", role, content } });
 }
 
 // `live`: it opens a microphone, which a call takes along.
@@ -381,10 +309,9 @@ async function begin(open, live = false) {
   state(t("Connecting …"));
   log.clear();
   trace.clear();
-  messages.replaceChildren();
-  [bubbles, dropped, latencies, turns, endOfSpeech, endOfWords] = [new Map(), new Set(), [], 0, null, null];
-  for (const id of ["latency", "median", "words", "interruption"]) element(`voice-${id}`).textContent = "–";
-  element("voice-count").textContent = "0";
+  captions.clear();
+  dropped = new Set();
+  stopwatch.reset();
   try {
     const speaker = await Player.open({
       onBegan: () => state(t("Speaking …")),
@@ -416,7 +343,7 @@ async function begin(open, live = false) {
     offerDevices();
   } catch (error) {
     if (mine !== opening) return;
-    complain(error.message);
+    captions.complain(error.message);
     end();
   }
 }
@@ -432,7 +359,7 @@ function end() {
   oldSession?.close();
   oldPlayer?.close();
   for (const id of ["voice-end", "voice-quiet", "voice-input", "voice-send"]) element(id).disabled = true;
-  for (const message of bubbles.values()) message.classList.remove("live");
+  captions.settle();
   element("voice-level").value = 0;
   element("voice").classList.remove("on");
   element("voice-hold").classList.remove("held");
@@ -459,7 +386,7 @@ export function leaveVoice() {
 export function startVoice() {
   offerDevices();
   navigator.mediaDevices?.addEventListener("devicechange", offerDevices);
-  messages.dataset.empty = t("Start the microphone and say something, or play a recording.");
+  element("voice-messages").dataset.empty = t("Start the microphone and say something, or play a recording.");
   element("voice-start").addEventListener("click", () => {
     if (opening === closed) begin(() => microphone(heard, element("voice-device").value), true);
     else source?.mute(muted = !muted);
@@ -501,10 +428,10 @@ export function startVoice() {
     if (!text || !session) return;
     element("voice-input").value = "";
     const id = `item_${crypto.getRandomValues(new Uint32Array(3)).join("")}`;
-    write(id, "user", text, { done: true });
+    captions.write(id, "user", text, { done: true });
     const content = [{ type: "input_text", text }];
     session.send({ type: "conversation.item.create", item: { id, type: "message", role: "user", content } });
-    endOfSpeech = endOfWords = performance.now();
+    stopwatch.asked(performance.now());
     session.send({ type: "response.create" });
   });
 }

@@ -30,6 +30,7 @@ pytestmark = [
 ]
 
 MARKDOWN = """# Title
+### Part
 Some **bold**, *thin*, ~~old~~ and `x < y` with a_name_like_this.
 
 1. one
@@ -116,7 +117,7 @@ async def test_markdown_is_shown_as_elements_and_code_can_be_copied(visit: Visit
     said = visit.page.locator("#chat-messages .assistant .said")
     shown = await said.evaluate('(said) => said.innerHTML.replace(/ (type|tabindex|role|aria-label)="[^"]*"/g, \'\')')
     for part in (
-        "<h3>Title</h3>",
+        "<h2>Title</h2><h3>Part</h3>",
         "<strong>bold</strong>, <em>thin</em>, <s>old</s> and <code>x &lt; y</code> with a_name_like_this.",
         '<ol><li><p>one</p></li><li><p>two</p><ul><li class="task">',
         "<blockquote><p>quoted</p></blockquote>",

@@ -217,6 +217,21 @@ async def test_a_connection_that_is_lost_is_made_again_with_what_was_said(browse
         assert await page.locator("#voice-messages .wrong").count() == 0
 
 
+@pytest.mark.proof
+async def test_a_call_that_the_server_hangs_up_says_so(browser: "Browser") -> None:
+    from playwright.async_api import expect
+
+    pytest.importorskip("aiortc", reason="the extra `webrtc` is not installed")
+    async with visiting(browser, FakeEngine(), "voice") as page:
+        async with page.expect_response("**/v1/realtime/calls**") as answered:
+            await page.click("#voice-start")
+        await expect(page.locator("#voice-end")).to_be_enabled()
+        location = await (await answered.value).header_value("location")
+        await page.evaluate("(call) => fetch(`${call}/hangup`, { method: 'POST' })", location)
+        await expect(page.locator("#voice-messages .wrong .said").last).to_contain_text("the server has hung up")
+        await expect(page.locator("#voice-state")).to_have_text("Not connected")
+
+
 TRACE = """async () => {
   const { Trace } = await import("/page/trace.js");
   const place = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -227,6 +242,8 @@ TRACE = """async () => {
   trace.began(6000);
   trace.ended(8000);
   trace.began(19000); // and goes on
+  trace.ended(20500); // as the server has it, whose clock may be ahead
+  trace.began(21000);
   trace.show(times);
   trace.show(times);
   while (!place.childElementCount) await new Promise((done) => setTimeout(done, 20));
@@ -243,7 +260,7 @@ async def test_the_trace_shows_how_loud_it_was_and_what_the_server_took_for_spee
 
     async with visiting(browser, FakeEngine(), "voice") as page:
         assert await page.evaluate(TRACE) == {
-            "marks": [[1000, 2000], [14000, 1000]],
+            "marks": [[1000, 2000], [14000, 1000], [15000, 0]],
             "count": 150,
             "last": "15000,0",
             "left": 0,
