@@ -65,7 +65,9 @@ class Pool {
         left_.store(items, std::memory_order_relaxed);
         progress_.store(static_cast<uint64_t>(generation_) << 32);
         bell_.store(generation_);
-        if (sleepers_.load() > 0) futex(bell_, FUTEX_WAKE_PRIVATE, static_cast<uint32_t>(threads - 1));
+        // Which of more helpers a lower number would wake, nobody knows: perhaps none that this loop is for.
+        const int64_t woken = started_ > threads - 1 ? INT32_MAX : threads - 1;
+        if (sleepers_.load() > 0) futex(bell_, FUTEX_WAKE_PRIVATE, static_cast<uint32_t>(woken));
         inside = true;
         take_items(INT64_MAX);
         inside = false;

@@ -115,6 +115,41 @@ raise SystemExit(0 if same and len(os.listdir("/proc/self/task")) == threads els
     assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0
 
 
+@pytest.mark.proof  # a process that imports torch
+def test_fewer_threads_than_there_are_helpers_find_theirs_awake() -> None:
+    """Every sleeping helper is woken: of one that is chosen among three, two in three would not be theirs."""
+    code = """
+import os, time, torch
+from pathlib import Path
+from stentor.kernels import linear
+x, weight = torch.randn(4, 64), torch.randn(2000, 64)
+torch.set_num_threads(1)
+linear(x, weight, invariant=True)
+others = set(os.listdir("/proc/self/task"))
+torch.set_num_threads(4)
+linear(x, weight, invariant=True)
+helpers = set(os.listdir("/proc/self/task")) - others
+assert len(helpers) == 3
+
+def woken():
+    found = []
+    for helper in helpers:
+        lines = Path(f"/proc/self/task/{helper}/status").read_text().splitlines()
+        found.append(sum(int(line.split()[1]) for line in lines if line.startswith("voluntary")))
+    return found
+
+torch.set_num_threads(2)
+before = woken()
+for loops in range(1, 500):
+    time.sleep(0.002)
+    linear(x, weight, invariant=True)
+    if loops >= 20 and min(now - then for now, then in zip(woken(), before, strict=True)) > loops / 2:
+        raise SystemExit(0)
+raise SystemExit(1)
+"""
+    assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0
+
+
 @pytest.mark.alone  # it crowds the machine
 def test_an_item_that_a_helper_holds_is_waited_for_on_a_crowded_machine() -> None:
     """Many more threads than cores, beside busy processes: helpers lose their core in the middle of items."""
