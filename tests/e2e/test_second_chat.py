@@ -141,6 +141,7 @@ def test_a_transcript_goes_on_after_its_worker_was_killed(served: Served) -> Non
                     os.kill(worker_of(server, 1), signal.SIGKILL)
                     killed = True
     assert "".join(pieces) == undisturbed
-    assert "the worker process was lost: killed by SIGKILL" in served.server.output()
+    lost = "the worker process was lost: killed by SIGKILL"
+    eventually(lambda: lost in served.server.output(), 60, "the server says that the worker was killed")
     health = f"http://127.0.0.1:{served.server.port}/health"
     eventually(lambda: httpx.get(health).status_code == 200, 60, "all models run again")

@@ -115,9 +115,10 @@ raise SystemExit(0 if same and len(os.listdir("/proc/self/task")) == threads els
     assert subprocess.run([sys.executable, "-P", "-c", code], timeout=60, check=False).returncode == 0
 
 
+@pytest.mark.alone  # a helper that finds no core in time is woken once for two loops
 @pytest.mark.proof  # a process that imports torch
 def test_fewer_threads_than_there_are_helpers_find_theirs_awake() -> None:
-    """Every sleeping helper is woken: of one that is chosen among three, two in three would not be theirs."""
+    """Every sleeping helper is woken: if one of three were, none would be for more than a third of the loops."""
     code = """
 import os, time, torch
 from pathlib import Path
@@ -143,7 +144,7 @@ before = woken()
 for loops in range(1, 500):
     time.sleep(0.002)
     linear(x, weight, invariant=True)
-    if loops >= 20 and min(now - then for now, then in zip(woken(), before, strict=True)) > loops / 2:
+    if loops >= 20 and min(now - then for now, then in zip(woken(), before, strict=True)) > 0.4 * loops:
         raise SystemExit(0)
 raise SystemExit(1)
 """
