@@ -159,8 +159,10 @@ class Sequence:
 
     @property
     def plannable(self) -> int:
-        """Positions that the next step may compute."""
-        return min(self.length, self.ready_len) - self.num_scheduled_tokens
+        """Positions that the next step may compute: those of the prompt, or those behind it, which a worker computes as
+        it has computed them when they were drawn."""
+        start, end, prompt_len = self.num_scheduled_tokens, min(self.length, self.ready_len), self.request.prompt_len
+        return (min(end, prompt_len) if start < prompt_len else end) - start
 
     def feed(self, end: int) -> RowInput | None:
         """What positions before ``end`` hear that the row has not been given; None where nothing. Mutates: it is given

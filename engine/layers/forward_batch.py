@@ -206,6 +206,8 @@ class ForwardBatch:
     [positions, rotating pairs] each."""
     taps: Taps | None = None
     """None: nothing is taken on the way."""
+    coded: int | None = None
+    """Tokens before this one multiply codes as they are, see :meth:`kernels.forward.Forward.run`; None: all do."""
     after_layer: Callable[[], None] | None = None
     """Called behind every layer that sees whole texts: others may compute on the device then."""
 

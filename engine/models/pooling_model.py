@@ -7,7 +7,7 @@ import torch
 
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
-from ..layers.forward_batch import ForwardBatch
+from ..layers.forward_batch import ForwardBatch, LayerCache
 from ..layers.layer_context import LayerContext
 from ..layers.pooling import PostPooling, normalize, pool
 from ..layers.weights import WeightError, WeightMap
@@ -18,6 +18,7 @@ from .decoder import Decoder
 from .encoder import Encoder
 from .encoder_names import canonical
 from .pooling_heads import LexicalWeights, Scorer, SpladeWeights, TokenVectorsLayer, activated
+from .programs import Programs
 from .transformers_encoder import TransformersBackbone, TransformersScorer
 
 Tensors = Iterable[tuple[str, torch.Tensor]]
@@ -132,6 +133,10 @@ class PoolingModel:
         :attr:`..model_config.pooling_config.PoolingConfig.adapters`; -1 for any other name. Empty where there are
         none."""
         return [self._adapters.get(name, -1) for name in adapters] if self._adapters else []
+
+    def programs(self, caches: Sequence[LayerCache]) -> Programs | None:
+        """See :meth:`.decoder.Decoder.programs`; None where the backbone is none."""
+        return self._backbone.programs(caches) if isinstance(self._backbone, Decoder) else None
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Hidden states [tokens, hidden] as the backbone leaves them."""

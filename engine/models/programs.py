@@ -26,7 +26,7 @@ class Body:
         tokens = batch.tokens
         if not isinstance(tokens, torch.Tensor) or batch.added is not None:
             raise ValueError("packed weights embed tokens alone: nothing can be added")
-        self.forward.run(len(tokens), tokens, batch.positions, batch.paged, batch, batch.adapter_rows)
+        self.forward.run(len(tokens), tokens, batch.positions, batch.paged, batch, batch.adapter_rows, batch.coded)
         return self.forward.buffer(self.residual, len(tokens))
 
 
@@ -50,6 +50,11 @@ class Programs:
     def calls(self) -> list[str]:
         """What a pass does between native stretches, in words."""
         return self._body.forward.program.calls + self._head.program.calls
+
+    @property
+    def expands(self) -> bool:
+        """See :attr:`stentor.kernels.forward.Forward.expands`."""
+        return self._body.forward.expands
 
     def over(self, caches: Sequence[LayerCache]) -> bool:
         """Whether these are the caches that the programs write."""

@@ -51,6 +51,8 @@ class ModelPass:
         """Whether adapters are the model's: those of rows for which it drafts are not."""
         self._nobody = [-1] * len(rows.adapters)
         self._programs = model.programs(caches) if isinstance(model, Decoder) else None
+        reads = model.programs(caches) if isinstance(model, PoolingModel) and caches else self._programs
+        self._expands = reads is not None and reads.expands
         self._step = (
             None if self._programs is None else self._programs.step_over(rows.tokens, rows.blocks, rows.block_size)
         )
@@ -70,10 +72,24 @@ class ModelPass:
     ) -> Passed:
         """``every``: hidden states of all tokens are wanted; ``taps``: and the stream before these layers. ``extras``
         is what the rows bring besides tokens."""
+        expands = [self._expands and self._rows.expands(row) for row in rows]
+        coded = expands.count(False)
+        if not any(expands[:coded]):
+            return self._run(rows, coded, extras, every=every, taps=taps)
+        order = sorted(range(len(rows)), key=expands.__getitem__)
+        passed = self._run([rows[at] for at in order], coded, extras, every=every, taps=taps)
+        return _in_order(passed, rows, order)
+
+    def _run(
+        self, rows: Sequence[RowStep], coded: int, extras: RowExtras | None, *, every: bool, taps: tuple[int, ...]
+    ) -> Passed:
+        """The first ``coded`` rows multiply codes as they are."""
         alone = self._step is not None and not taps and (extras is None or not extras.concerns(rows))
         if alone and self._adapts_as_program(rows):
-            return self._run_program(rows, every=every)
+            return self._run_program(rows, coded, every=every)
         batch = build_batch(rows, self._rows, self._caches, self._device)
+        if self._expands:
+            batch = replace(batch, forward=replace(batch.forward, coded=sum(row.count for row in rows[:coded])))
         if extras is not None:
             batch = replace(batch, forward=extras.extend(batch.forward, rows))
         tapped = Taps(taps)
@@ -105,7 +121,7 @@ class ModelPass:
         assert self._programs is not None
         return self._programs.adapts and not self._model.adapted_beside(self._rows.adapters[row.slot] for row in rows)
 
-    def _run_program(self, rows: Sequence[RowStep], *, every: bool) -> Passed:
+    def _run_program(self, rows: Sequence[RowStep], coded: int, *, every: bool) -> Passed:
         """The whole pass, from the tables of the rows to logits, as one call."""
         assert self._step is not None
         assert self._programs is not None
@@ -115,7 +131,7 @@ class ModelPass:
             (row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0, adapters[row.slot])
             for row in rows
         ]
-        found = self._step.run(work, every=every)
+        found = self._step.run(work, every=every, coded=coded)
         states = None
         if every:
             starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))
@@ -126,3 +142,23 @@ class ModelPass:
         if self._model.finishes:
             return Passed(self._model.finished(logits), states=states)
         return Passed(logits, best.tolist(), states)
+
+
+def _in_order(passed: Passed, rows: Sequence[RowStep], order: Sequence[int]) -> Passed:
+    """A pass over ``rows`` in another order, ``order``, as one in their own; hidden states stay where they are."""
+    drawn: list[range] = [range(0)] * len(rows)
+    starts = [0] * len(rows)
+    first = 0
+    for place, at in enumerate(order):
+        count = 1 + rows[at].num_drafts if rows[at].sample else 0
+        drawn[at] = range(first, first + count)
+        first += count
+        if passed.states is not None:
+            starts[at] = passed.states[0][place]
+    wanted = list(itertools.chain.from_iterable(drawn))
+    return replace(
+        passed,
+        logits=None if passed.logits is None else passed.logits[wanted],
+        best=None if passed.best is None else [passed.best[at] for at in wanted],
+        states=None if passed.states is None else (starts, passed.states[1]),
+    )

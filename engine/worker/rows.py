@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from stentor.kernels.forward import EXPANDED_FROM
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 _LOGIT_ROWS: Final = 64
@@ -144,6 +145,12 @@ class RowTable:
     def any_adapted(self, rows: Sequence[RowStep]) -> bool:
         """Whether any of them has an adapter."""
         return any(self.adapters[row.slot] >= 0 for row in rows)
+
+    def expands(self, row: RowStep) -> bool:
+        """Whether the row's products are best made with codes expanded, see
+        :data:`stentor.kernels.forward.EXPANDED_FROM`; all that it computes is of the prompt, or behind it."""
+        prompt_len = self._prompt_len[row.slot]
+        return row.start < prompt_len and prompt_len >= EXPANDED_FROM
 
     def want_prompt_logprobs(self, rows: Sequence[RowStep]) -> bool:
         return any(self._prompt_logprobs[row.slot] is not None for row in rows)

@@ -36,7 +36,11 @@ __all__ = [
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _RUN = NativeFunction("stentor_run_program", _P, _P, _I, restype=_I)
-_RUN_STEP = NativeFunction("stentor_run_step", _P, _P, _I, _I, _I, _I, _P, _P, _I, _I, _P, _I, restype=_I)
+_RUN_STEP = NativeFunction("stentor_run_step", _P, _P, _I, _I, _I, _I, _P, _P, _I, _I, _I, _P, _I, restype=_I)
+_EXPANDS = NativeFunction("stentor_expands_codes", _P, restype=_I)
+EXPANDED_FROM = 32
+"""Tokens of a prompt from which its products are best made with codes expanded to bfloat16 (:attr:`Forward.expands`).
+It is of a prompt, not of a step: results depend on it, and a token's must not on what is computed beside it."""
 _FAULTS = {
     1: "a token id outside the vocabulary",
     2: "a position outside the rotary table",
@@ -62,7 +66,14 @@ class _BufferStruct(ctypes.Structure):
 class _BoundStruct(ctypes.Structure):
     """``Bound`` of program.h."""
 
-    _fields_ = (("instructions", _P), ("count", _I), ("buffers", _P), ("prepared", _P * 2))
+    _fields_ = (
+        ("instructions", _P),
+        ("count", _I),
+        ("buffers", _P),
+        ("buffer_count", _I),
+        ("prepared", _P * 2),
+        ("prepared_bytes", _I * 2),
+    )
 
 
 class _SlotsStruct(ctypes.Structure):
@@ -89,6 +100,7 @@ class _BatchStruct(ctypes.Structure):
         *((name, _P) for name in ("query_start", "seq_lens", "tables")),
         ("table_width", _I),
         ("adapted", RowsStruct),
+        *((name, _I) for name in ("coded", "slot_stride", "table_stride")),
     )
 
 
@@ -154,7 +166,10 @@ class Forward:
         self._buffers: list[Tensor] = []
         self._buffer_structs = (_BufferStruct * 0)()
         self._bound = _BoundStruct(ctypes.addressof(self._structs), len(self._structs))
+        self._bound.prepared_bytes[:] = program.prepared_bytes
         self._stretches = list(_stretches(program))
+        self.expands = self.variant == "native" and bool(_EXPANDS(ctypes.byref(self._bound)))
+        """Whether rows may multiply codes expanded to bfloat16, see :meth:`run`: there are tiles, and codes."""
 
     def buffer(self, number: int, rows: int) -> Tensor:
         """The first ``rows`` rows of a buffer, float32 [rows, width]: good until the next run that is longer."""
@@ -169,6 +184,7 @@ class Forward:
         batches: Sequence[AttentionBatch] = (),
         besides: object = None,
         adapted: AdapterRows | None = None,
+        coded: int | None = None,
     ) -> None:
         """Runs the program over ``rows`` rows.
 
@@ -180,6 +196,8 @@ class Forward:
                 tables and slots, all else alike.
             besides: what the program's calls are given.
             adapted: which rows have adapters, whose instructions add to products; None: none has.
+            coded: rows before this one multiply codes as they are, those behind expand them, where the program
+                :attr:`expands`; a sequence's rows are alike. None: no row expands them.
 
         Raises:
             IndexError: an id, a position, a slot, a block table or a row that leads outside; nothing was written then.
@@ -198,7 +216,7 @@ class Forward:
             buffers = [buffer[:rows] for buffer in self._buffers]
             reference.run_program(self.program, buffers, self._caches, ids, positions, batches, adapted, besides)
             return
-        struct = _BatchStruct(tokens=rows)
+        struct = _BatchStruct(tokens=rows, coded=rows if coded is None or not self.expands else coded)
         for name, tensor in (("ids", ids), ("positions", positions)):
             if tensor is not None:
                 if tensor.shape != (rows,) or tensor.dtype != torch.int64 or not tensor.is_contiguous():
@@ -218,13 +236,13 @@ class Forward:
             struct.seq_lens = batch.seq_lens.data_ptr()
             struct.tables = tables.data_ptr()
             struct.table_width = tables.shape[-1]
+            struct.slot_stride, struct.table_stride = rows, batch.num_sequences * tables.shape[-1]
         if adapted is not None:
             struct.adapted = adapted.struct
         size = ctypes.sizeof(InstructionStruct)
         for first, end, called in self._stretches:
-            bound = _BoundStruct(
-                ctypes.addressof(self._structs) + first * size, end - first, self._bound.buffers, self._bound.prepared
-            )
+            bound = _BoundStruct.from_buffer_copy(self._bound)
+            bound.instructions, bound.count = ctypes.addressof(self._structs) + first * size, end - first
             _check_fault(_RUN(ctypes.byref(bound), ctypes.byref(struct), threads()), rows)
             if called is not None:
                 called.call(self._buffers[called.src][:rows], self._buffers[called.dst][:rows], besides)
@@ -248,6 +266,7 @@ class Forward:
         for scratch_slot, part in enumerate(parts[len(self._buffers) :]):
             self._bound.prepared[scratch_slot] = part.data_ptr()
         self._bound.buffers = ctypes.addressof(self._buffer_structs)
+        self._bound.buffer_count = len(self._buffers)
 
 
 def _stretches(program: Program) -> Iterator[tuple[int, int, Instruction | None]]:
@@ -324,7 +343,7 @@ class Step:
         self._best_at = self._best.ctypes.data
 
     def run(
-        self, work: Sequence[tuple[int, int, int, int, int]], *, every: bool = False
+        self, work: Sequence[tuple[int, int, int, int, int]], *, every: bool = False, coded: int | None = None
     ) -> tuple[Tensor, npt.NDArray[np.int64]] | None:
         """Runs some rows, at most one of each slot.
 
@@ -333,6 +352,7 @@ class Step:
                 of the row's adapter, below 0 for none.
             every: leave the residual of every token in its buffer; else that is there for none of them, and what the
                 last layer does after its keys and values is done for the tokens with logits alone.
+            coded: how many of the first rows multiply codes as they are, where the body expands them; None: all.
 
         Returns:
             For the tokens that are wanted, in order: float32 [wanted, vocabulary], and int64 [wanted] the largest
@@ -370,6 +390,7 @@ class Step:
             slots,
             self._work,
             len(work),
+            len(work) if coded is None or not self._body.expands else coded,
             every,
             self._best_at,
             threads(),

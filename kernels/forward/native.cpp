@@ -44,6 +44,11 @@ struct Run {
     bool expands;                  // codes are multiplied as weights of bfloat16
     int64_t gated_bytes = BLOCK;   // of the longest row of inputs that GATE_UP_ACTIVATE takes
 
+    Run(const Bound& program, const Batch& batch, int64_t threads, bool expands)
+        : instructions(program.instructions), count(program.count), buffers(program.buffers),
+          prepared(program.prepared), batch(batch), threads(threads), queries_of(count, -1), gate_up_items(count),
+          expands(expands) {}
+
     ActivationFormat taken(ActivationFormat format) const { return taken_as(format, expands); }
     // The input of products with a weight, as it has been made.
     Prepared input(int64_t slot, const Packed& w) const {
@@ -375,21 +380,9 @@ int64_t lay_out_adapted(Run& run) {
     return 0;
 }
 
-}  // namespace
-
-bool expands_codes(const Bound& program, int64_t tokens) {
-    if (tiles::form() == tiles::Form::NONE || tokens < EXPANDED_FROM) return false;
-    const auto mixes = [](const Instruction& op) { return op.kind == MOE; };  // experts take few rows each
-    return std::none_of(program.instructions, program.instructions + program.count, mixes);
-}
-
-int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, bool expands) {
-    const int64_t count = program.count;
-    const int64_t phases = declared_phases(program);
-    if (phases < 0) return WRONG_PHASES;
-    Run run{program.instructions, count, program.buffers, program.prepared, batch, threads, {},
-            std::vector<int64_t>(count, -1), {}, {}, std::vector<int64_t>(count), {}, expands};
-    for (int64_t i = 0; i < count; ++i) {
+// What a step needs besides its numbers, once these are found to be right. Returns as run_program does.
+int64_t plan(Run& run) {
+    for (int64_t i = 0; i < run.count; ++i) {
         const Instruction& op = run.instructions[i];
         if (op.kind == GATE_UP_ACTIVATE) run.gated_bytes = std::max(run.gated_bytes, run.input(0, op.weight).stride);
     }
@@ -404,8 +397,8 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, b
         return std::find_if(seen.begin(), seen.end(), [&](const auto& each) { return alike(each.first, op); });
     };
     std::vector<std::pair<const Instruction*, int64_t>> rotated, attended;  // one of each kind, and its queries
-    for (int64_t i = 0; i < count; ++i) {
-        const Instruction& op = program.instructions[i];
+    for (int64_t i = 0; i < run.count; ++i) {
+        const Instruction& op = run.instructions[i];
         if (op.kind == ROTATE) {
             if (like(rotated, op) != rotated.end()) continue;
             rotated.emplace_back(&op, 0);
@@ -418,20 +411,86 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, b
             }
         }
         if (const int64_t fault = find_fault(run, op)) return fault;
-        if (op.kind == MOE) run.routed.reserve(batch.tokens, op.router.top_k, op.router.experts);
+        if (op.kind == MOE) run.routed.reserve(run.batch.tokens, op.router.top_k, op.router.experts);
         if (op.kind == ATTEND) {
             const attention::Call<float, float> c = call_of<float>(run, op);
-            run.queries.push_back(cut_queries(c, threads));
+            run.queries.push_back(cut_queries(c, run.threads));
             run.partial.emplace_back(run.queries.back().parts.size() *
                                      attention::Running::floats(op.heads, attention::padded(op.dim)));
             run.queries_of[i] = (int64_t)run.queries.size() - 1;
             attended.emplace_back(&op, run.queries_of[i]);
         }
     }
-    Team team(threads, phases);
+    return 0;
+}
+
+void walk(Run& run, int64_t phases) {
+    Team team(run.threads, phases);
     team.run([&](Team::Walk& walk) {
-        for (int64_t i = 0; i < count; ++i) execute(run, i, walk);
+        for (int64_t i = 0; i < run.count; ++i) execute(run, i, walk);
     });
+}
+
+// The sequence that begins with the first token that is not among `coded`; -1: none does.
+int64_t first_behind(const Batch& batch) {
+    const int32_t *const begin = batch.query_start, *const end = begin + batch.sequences;
+    const int32_t* const found = std::find(begin, end, (int32_t)batch.coded);
+    return found == end ? -1 : found - begin;
+}
+
+// Tokens [first, end) of a batch, which are its sequences [from, to), as a batch of their own: rows of buffers count from
+// their first one.
+struct Piece {
+    Bound program;
+    Batch batch;
+    std::vector<Buffer> buffers;
+    std::vector<int32_t> query_start;
+    std::vector<int64_t> slots, starts, rows;  // of those that have adapters
+
+    Piece(const Bound& whole, const Batch& of, int64_t first, int64_t end, int64_t from, int64_t to)
+        : program(whole), batch(of), buffers(whole.buffers, whole.buffers + whole.buffer_count), starts{0} {
+        for (Buffer& buffer : buffers) buffer.rows += first * buffer.stride;
+        for (int slot = 0; slot < 2; ++slot) program.prepared[slot] += first * whole.prepared_bytes[slot];
+        program.buffers = buffers.data();
+        for (int64_t s = from; s <= to && of.sequences; ++s) query_start.push_back(of.query_start[s] - (int32_t)first);
+        batch.tokens = end - first, batch.sequences = to - from, batch.query_start = query_start.data();
+        if (of.ids) batch.ids += first;
+        if (of.positions) batch.positions += first;
+        if (of.slots) batch.slots += first;
+        if (of.sequences) batch.seq_lens += from, batch.tables += from * of.table_width;
+        for (int64_t g = 0; g < of.adapted.groups; ++g) {
+            for (int64_t at = of.adapted.starts[g]; at < of.adapted.starts[g + 1]; ++at)
+                // a row that is in no batch goes to one of them, which is refused
+                if (const int64_t row = of.adapted.rows[at]; first ? row >= first : row < end) rows.push_back(row - first);
+            if ((int64_t)rows.size() == starts.back()) continue;
+            slots.push_back(of.adapted.slots[g]);
+            starts.push_back((int64_t)rows.size());
+        }
+        batch.adapted = {(int64_t)slots.size(), slots.data(), starts.data(), rows.data()};
+    }
+    Piece(const Piece&) = delete;
+};
+
+}  // namespace
+
+int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
+    const int64_t phases = declared_phases(program);
+    if (phases < 0) return WRONG_PHASES;
+    if (batch.coded <= 0 || batch.coded >= batch.tokens) {
+        Run run(program, batch, threads, batch.coded < batch.tokens);
+        if (const int64_t fault = plan(run)) return fault;
+        walk(run, phases);
+        return 0;
+    }
+    const int64_t cut = batch.sequences ? first_behind(batch) : 0;
+    if (cut < 0) return WRONG_SEQUENCES;
+    const Piece front(program, batch, 0, batch.coded, 0, cut);
+    const Piece back(program, batch, batch.coded, batch.tokens, cut, batch.sequences);
+    Run coded(front.program, front.batch, threads, false), expanded(back.program, back.batch, threads, true);
+    if (const int64_t fault = plan(coded)) return fault;
+    if (const int64_t fault = plan(expanded)) return fault;
+    walk(coded, phases);
+    walk(expanded, phases);
     return 0;
 }
 
@@ -439,9 +498,19 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, b
 
 using namespace stentor;
 
+// Whether it pays a program to multiply what its codes stand for: experts take few rows each.
+STENTOR_EXPORT int64_t stentor_expands_codes(const Bound* program) {
+    const Instruction *const first = program->instructions, *const end = first + program->count;
+    const auto coded = [](const Instruction& op) {
+        return (op.kind == LINEAR || op.kind == GATE_UP_ACTIVATE) && has_codes(op.weight);
+    };
+    return tiles::form() != tiles::Form::NONE && std::any_of(first, end, coded) &&
+           std::none_of(first, end, [](const Instruction& op) { return op.kind == MOE; });
+}
+
 // See run_program for what it returns; NO_MEMORY where there is no memory to plan the batch, and nothing is written then.
 STENTOR_EXPORT int64_t stentor_run_program(const Bound* program, const Batch* batch, int64_t threads) try {
-    return run_program(*program, *batch, threads, expands_codes(*program, batch->tokens));
+    return run_program(*program, *batch, threads);
 } catch (const std::bad_alloc&) {
     return NO_MEMORY;
 }

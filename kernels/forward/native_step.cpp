@@ -86,8 +86,9 @@ struct Layout {
         return true;
     }
 
-    // The tokens whose logits are wanted, each a sequence of its own over what it sees.
-    Batch ends(const Work* work) {
+    // The tokens whose logits are wanted, each a sequence of its own over what it sees. Of these rows, the first `coded`
+    // multiply codes as they are.
+    Batch ends(const Work* work, int64_t coded) {
         const int64_t count = (int64_t)last.size(), rows = (int64_t)seq_lens.size();
         const int64_t width = table_width();
         ends_start.resize(count + 1), ends_lens.clear(), ends_tables.clear();
@@ -101,7 +102,7 @@ struct Layout {
                 }
             }
         return {count, nullptr, nullptr, nullptr, count, ends_start.data(), ends_lens.data(), ends_tables.data(), width,
-                adapted_ends(work)};
+                adapted_ends(work), ends_first[coded], 0, count * width};
     }
 
     // Those of the tokens whose logits are wanted.
@@ -110,11 +111,13 @@ struct Layout {
                                  [&](int64_t r) { return std::pair(ends_first[r], ends_first[r + 1]); });
     }
 
-    Batch batch(const Work* work, int64_t rows) {
+    // Of all tokens; the same.
+    Batch batch(const Work* work, int64_t rows, int64_t coded) {
         const low_rank::Rows of = adapted.fill(
             work, rows, [&](int64_t r) { return std::pair<int64_t, int64_t>(query_start[r], query_start[r + 1]); });
-        return {(int64_t)ids.size(), ids.data(), positions.data(), slots.data(), rows, query_start.data(),
-                seq_lens.data(), tables.data(), table_width(), of};
+        const int64_t tokens = (int64_t)ids.size(), width = table_width();
+        return {tokens, ids.data(), positions.data(), slots.data(), rows, query_start.data(), seq_lens.data(),
+                tables.data(), width, of, query_start[coded], tokens, rows * width};
     }
 
     int64_t table_width() const {
@@ -129,8 +132,18 @@ int64_t end_of_writes(const Bound& program) {
     return end;
 }
 
-// Moves the rows `from` to the front of all that the instructions from number `at` on may read. `from` rises.
-void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from, bool expands) {
+// Where a row's input of products with a weight is, if rows before `coded` multiply codes as they are: see run_program.
+uint8_t* prepared_at(const Bound& program, const Instruction& op, int64_t row, int64_t coded) {
+    const bool expands = row >= coded;
+    const ActivationFormat format = taken_as(activation_format_of(op.weight.kind), expands);
+    const int64_t stride = prepared_stride(format, op.weight.inputs), slot = op.scratch_slot;
+    return program.prepared[slot] + (expands ? coded * program.prepared_bytes[slot] + (row - coded) * stride : row * stride);
+}
+
+// Moves the rows `from` to the front of all that the instructions from number `at` on may read. `from` rises; rows before
+// `coded` multiply codes as they are.
+void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from, int64_t coded) {
+    const int64_t left = std::lower_bound(from.begin(), from.end(), coded) - from.begin();
     const auto move = [&](uint8_t* rows, int64_t bytes) {
         for (size_t i = 0; i < from.size(); ++i)
             if (from[i] != (int64_t)i) std::memcpy(rows + (int64_t)i * bytes, rows + from[i] * bytes, (size_t)bytes);
@@ -144,9 +157,10 @@ void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from, 
         if (!multiplies) buffers.push_back(op.src);  // a MOE has both
         if (op.kind == NORM_AND_QUANTIZE || op.kind == ADD) buffers.push_back(op.add);
         if ((multiplies || op.kind == MOE) && !made[op.scratch_slot]) {
-            const ActivationFormat format = taken_as(activation_format_of(op.weight.kind), expands);
-            const int64_t stride = prepared_stride(format, op.weight.inputs);
-            move(program.prepared[op.scratch_slot], stride);
+            const auto place = [&](int64_t row, int64_t begin) { return prepared_at(program, op, row, begin); };
+            for (size_t i = 0; i < from.size(); ++i)
+                if (uint8_t *const to = place((int64_t)i, left), *const source = place(from[i], coded); to != source)
+                    std::memmove(to, source, (size_t)(place(from[i] + 1, coded) - source));
             made[op.scratch_slot] = true;
         }
         if (op.kind == NORM_AND_QUANTIZE || op.kind == ACTIVATE) made[0] = true;
@@ -166,33 +180,34 @@ using namespace stentor;
 // A step from its rows' work: `body` over all their tokens, then `head` over those whose logits are wanted, from
 // buffer `residual` of the one to buffer `hidden` of the other, and `best` of what that leaves in its buffer `logits`.
 // What of the body comes after all writes to the cache runs for these tokens alone, unless `every` token's
-// residual is wanted. All have memory enough. Returns as stentor_run_program does, and 5 for work that leads outside its slot.
+// residual is wanted. The first `coded` rows multiply codes as they are, as the head does. All have memory enough. Returns
+// as stentor_run_program does, and 5 for work that leads outside its slot.
 STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, int64_t residual, int64_t hidden,
                                         int64_t logits, int64_t width, const Slots* slots, const Work* work,
-                                        int64_t rows, int64_t every, int64_t* best, int64_t threads) try {
+                                        int64_t rows, int64_t coded, int64_t every, int64_t* best,
+                                        int64_t threads) try {
     static thread_local Layout layout;
-    if (!layout.fill(*slots, work, rows)) return 5;
-    const Batch all = layout.batch(work, rows);
+    if (coded < 0 || coded > rows || !layout.fill(*slots, work, rows)) return 5;
+    const Batch all = layout.batch(work, rows, coded);
     const std::vector<int64_t>& last = layout.last;
     const int64_t writes = end_of_writes(*body);
-    const bool expands = expands_codes(*body, all.tokens);
     const bool fewer = !every && (int64_t)last.size() < all.tokens && writes > 0;
     Bound first = *body, rest = *body;
     if (fewer) first.count = writes;
     rest.instructions += first.count, rest.count -= first.count;
-    if (const int64_t fault = run_program(first, all, threads, expands)) return fault;
+    if (const int64_t fault = run_program(first, all, threads)) return fault;
     if (last.empty()) return 0;
     if (fewer) {
-        gather(*body, first.count, last, expands);
-        if (const int64_t fault = run_program(rest, layout.ends(work), threads, expands)) return fault;
+        gather(*body, first.count, last, all.coded);
+        if (const int64_t fault = run_program(rest, layout.ends(work, coded), threads)) return fault;
     }
     const Buffer &from = body->buffers[residual], &to = head->buffers[hidden];
     for (size_t i = 0; i < last.size(); ++i)
         std::copy_n(from.rows + (fewer ? (int64_t)i : last[i]) * from.stride, width, to.rows + (int64_t)i * to.stride);
     Batch batch = {};
-    batch.tokens = (int64_t)last.size();
+    batch.tokens = batch.coded = (int64_t)last.size();
     batch.adapted = layout.adapted_ends(work);
-    if (const int64_t fault = run_program(*head, batch, threads, expands_codes(*head, batch.tokens))) return fault;
+    if (const int64_t fault = run_program(*head, batch, threads)) return fault;
     const Buffer& scores = head->buffers[logits];
     stentor_sampling_argmax(scores.rows, batch.tokens, scores.stride, best, threads);
     return 0;

@@ -62,6 +62,8 @@ struct Buffer {
 };
 
 // `slots` and `tables` are those of all groups of layers, one after another: an instruction says whose it takes.
+// Tokens [0, coded) multiply codes as they are, and those behind multiply what codes stand for (linear_packed/expand.h):
+// a sequence is in one of the two.
 struct Batch {
     int64_t tokens;
     const int64_t *ids, *positions, *slots;
@@ -69,18 +71,22 @@ struct Batch {
     const int32_t *query_start, *seq_lens, *tables;
     int64_t table_width;
     low_rank::Rows adapted;  // the rows that have adapters
+    int64_t coded;
+    int64_t slot_stride, table_stride;  // numbers from one group's to the next one's
 
-    const int64_t* slots_of(int64_t group) const { return slots + group * tokens; }
-    const int32_t* tables_of(int64_t group) const { return tables + group * sequences * table_width; }
+    const int64_t* slots_of(int64_t group) const { return slots + group * slot_stride; }
+    const int32_t* tables_of(int64_t group) const { return tables + group * table_stride; }
 };
 
 // A program with its memory: `prepared` is what the next linears take, the second slot what a GATE_UP_ACTIVATE leaves,
-// or a MOE has between its products.
+// or a MOE has between its products; `prepared_bytes` are those of a row at most.
 struct Bound {
     const Instruction* instructions;
     int64_t count;
     const Buffer* buffers;
+    int64_t buffer_count;
     uint8_t* prepared[2];
+    int64_t prepared_bytes[2];
 };
 
 // What is known of every slot: its tokens, and its block table of each group of layers, those of one after another.
@@ -98,18 +104,15 @@ struct Work {
     int64_t slot, start, count, sample, adapter;
 };
 
+constexpr int64_t WRONG_SEQUENCES = 4;
 constexpr int64_t NO_MEMORY = 6;     // to plan the batch; nothing is written then
 constexpr int64_t WRONG_PHASES = 7;  // an instruction of no kind, or with other phases than it declares; the same
 constexpr int64_t WRONG_ADAPTED = 8;  // a row with an adapter that is not in the batch; the same
 
 // Returns 0, or what is wrong (nothing is written then): 1 a token id outside the vocabulary, 2 a position outside the
 // rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks lead outside, WRONG_PHASES or
-// WRONG_ADAPTED.
-// `expands` is that of the step that the batch is a part of. Throws std::bad_alloc. native.cpp
-int64_t run_program(const Bound& program, const Batch& batch, int64_t threads, bool expands);
-
-// Whether a step of so many tokens multiplies codes as weights of bfloat16 (linear_packed/expand.h). native.cpp
-bool expands_codes(const Bound& program, int64_t tokens);
+// WRONG_ADAPTED. Throws std::bad_alloc. native.cpp
+int64_t run_program(const Bound& program, const Batch& batch, int64_t threads);
 
 // How an instruction's products take the input that is kept as `format` otherwise.
 inline ActivationFormat taken_as(ActivationFormat format, bool expands) {

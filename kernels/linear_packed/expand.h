@@ -1,13 +1,11 @@
-// Steps of many rows multiply codes as weights of bfloat16: on the processor's tiles such products take a third of the time,
-// and writing the weights out, a stretch for as many rows as meet it, is little beside them.
+// Prompts multiply codes as weights of bfloat16 (EXPANDED_FROM of ../forward/__init__.py): on the processor's tiles such
+// products of many rows take a third of the time, and writing the weights out, a stretch for as many rows as meet it, is
+// little beside them.
 #pragma once
 
 #include "packed.h"
 
 namespace stentor {
-
-// Rows of a step from which it pays. A constant, since results depend on it.
-constexpr int64_t EXPANDED_FROM = 128;
 
 static inline bool has_codes(const Packed& w) { return w.kind != F32 && w.kind != BF16; }
 

@@ -246,10 +246,10 @@ class Sequences:
         )
         return ids, torch.cat(places), batch
 
-    def step(self, *spans: Span) -> list[Tensor]:
-        """Hidden states [count, hidden] of each span."""
+    def step(self, *spans: Span, coded: int | None = None) -> list[Tensor]:
+        """Hidden states [count, hidden] of each span; rows before ``coded`` multiply codes as they are."""
         ids, positions, batch = self.inputs(spans)
-        self.forward.run(len(ids), ids, positions, [batch])
+        self.forward.run(len(ids), ids, positions, [batch], coded=coded)
         hidden = self.forward.buffer(self.hidden, len(ids)).clone()
         return list(hidden.split([count for _, _, count in spans]))
 

@@ -1,4 +1,4 @@
-"""Steps of many tokens on tiles: codes are multiplied as the weights of bfloat16 that they stand for."""
+"""Tokens of prompts on tiles: codes are multiplied as the weights of bfloat16 that they stand for."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,8 +29,7 @@ pytestmark = [
 ]
 
 CODED = [pair for pair in KINDS if PARTS[pair[0]]]
-FROM = 128
-"""EXPANDED_FROM of expand.h."""
+ROWS = 45
 FORMS: list[TileForm] = ["emulated", "hardware"] if tile_form() == "hardware" else ["emulated"]
 
 
@@ -83,89 +82,136 @@ def layer(kind: PackedKind, scaling: Scaling, hidden: int, inner: int) -> tuple[
     return program, x, y
 
 
-def result(program: Program, given: Tensor, x: int, y: int) -> Tensor:
+def result(program: Program, given: Tensor, x: int, y: int, *, coded: int = 0) -> Tensor:
     forward = Forward(program, variant="native")
     forward.buffer(x, len(given)).copy_(given)
-    forward.run(len(given))
+    forward.run(len(given), coded=coded)
     return forward.buffer(y, len(given)).clone()
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("kind", "scaling"), CODED)
-def test_many_rows_have_the_bits_of_weights_in_bfloat16(form: TileForm, kind: PackedKind, scaling: Scaling) -> None:
-    """Inputs that fill no block, with any number of threads."""
-    given = normal(FROM + 5, 75, seed=9)
+def test_rows_have_the_bits_of_weights_in_bfloat16(form: TileForm, kind: PackedKind, scaling: Scaling) -> None:
+    """Inputs that fill no block, few rows and many, with any number of threads."""
     with on(form):
-        expected = result(expand(layer(kind, scaling, 75, 64)[0]), given, 0, 1)
-        for threads in (1, 3):
-            with thread_count(threads):
-                assert_same_bits(result(layer(kind, scaling, 75, 64)[0], given, 0, 1), expected)
+        for rows in (3, 133):
+            given = normal(rows, 75, seed=9)
+            expected = result(expand(layer(kind, scaling, 75, 64)[0]), given, 0, 1)
+            for threads in (1, 3):
+                with thread_count(threads):
+                    assert_same_bits(result(layer(kind, scaling, 75, 64)[0], given, 0, 1), expected)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_fewer_rows_have_those_of_codes(form: TileForm) -> None:
-    program, x, y = layer("q4", Scaling(), 64, 32)
-    given = normal(FROM, 64, seed=9)
+@pytest.mark.parametrize(("kind", "scaling"), CODED)
+def test_rows_before_them_have_those_of_codes(form: TileForm, kind: PackedKind, scaling: Scaling) -> None:
+    program, x, y = layer(kind, scaling, 75, 64)
+    given = normal(ROWS, 75, seed=9)
     with on("none"):
-        expected = result(program, given, x, y)
+        of_codes = result(program, given, x, y)
     with on(form):
-        assert_same_bits(result(program, given[: FROM - 1], x, y), expected[: FROM - 1])
-        found = result(program, given, x, y)
-    assert not torch.equal(found, expected)
-    assert (found - expected).abs().mean() < 2e-2 * expected.abs().mean()
+        expanded = result(layer(kind, scaling, 75, 64)[0], given, x, y)
+        assert not torch.equal(expanded, of_codes)
+        assert (expanded - of_codes).abs().mean() < 2e-2 * of_codes.abs().mean()
+        for coded in (1, 17, ROWS - 1, ROWS):
+            found = result(layer(kind, scaling, 75, 64)[0], given, x, y, coded=coded)
+            assert_same_bits(found[:coded], of_codes[:coded])
+            assert_same_bits(found[coded:], expanded[coded:])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_that_nobody_counts_multiplies_codes_as_they_are(form: TileForm) -> None:
+    given = normal(133, 64, seed=9)
+    with on("none"):
+        expected = result(layer("q4", Scaling(), 64, 32)[0], given, 0, 1)
+    with on(form):
+        forward = Forward(layer("q4", Scaling(), 64, 32)[0], variant="native")
+        forward.buffer(0, 133).copy_(given)
+        forward.run(133)
+        assert forward.expands
+        assert_same_bits(forward.buffer(1, 133), expected)
 
 
 @pytest.mark.parametrize("form", FORMS[1:] or FORMS)
 def test_weights_larger_than_the_room_are_expanded_in_parts(form: TileForm) -> None:
-    given = normal(FROM, 1060, seed=9)
+    given = normal(ROWS, 1060, seed=9)
     with on(form):
         found = result(layer("q4m", Scaling(), 1060, 2112)[0], given, 0, 1)
         assert_same_bits(found, result(expand(layer("q4m", Scaling(), 1060, 2112)[0]), given, 0, 1))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_adapters_add_to_them(form: TileForm) -> None:
-    given = normal(FROM + 40, HIDDEN, seed=6)
-    adapted = AdapterRows.of([row % 3 - 1 for row in range(len(given))], [1] * len(given), torch.device("cpu"))
-    found = []
+@pytest.mark.parametrize("coded", [0, 20])
+def test_adapters_add_to_them(form: TileForm, coded: int) -> None:
+    """Rows of each adapter are among both."""
+    given = normal(ROWS, HIDDEN, seed=6)
+    adapted = AdapterRows.of([row % 3 - 1 for row in range(ROWS)], [1] * ROWS, torch.device("cpu"))
+
+    def added(program: Program, coded: int | None) -> Tensor:
+        forward = Forward(program, variant="native")
+        forward.buffer(0, ROWS).copy_(given)
+        forward.run(ROWS, adapted=adapted, coded=coded)
+        return forward.buffer(0, ROWS).clone()
+
     with on(form):
-        for program in (network("q4", (8, 3))[0], expand(network("q4", (8, 3))[0])):
-            forward = Forward(program, variant="native")
-            forward.buffer(0, len(given)).copy_(given)
-            forward.run(len(given), adapted=adapted)
-            found.append(forward.buffer(0, len(given)).clone())
-    assert_same_bits(found[0], found[1])
+        found = added(network("q4", (8, 3))[0], coded)
+        assert_same_bits(found[:coded], added(network("q4", (8, 3))[0], None)[:coded])
+        assert_same_bits(found[coded:], added(expand(network("q4", (8, 3))[0]), None)[coded:])
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_pass_over_sequences_is_that_of_the_expanded_weights(form: TileForm) -> None:
-    shape = replace(SHAPES["mixed"], positions=FROM)
-    spans = [(0, 0, FROM - 7), (1, 0, 20)]
+@pytest.mark.parametrize("name", ["mixed", "windowed", "coded cache"])
+def test_a_pass_over_sequences_of_both_is_one_over_each(form: TileForm, name: str) -> None:
+    """Chunks of prompts behind rows that decode."""
+    shape, lengths = replace(SHAPES[name], positions=64, kinds=SHAPES["mixed"].kinds), (50, 20, 9, 33)
     with on(form):
-        codes, plain = (Sequences(shape, (FROM, 20)) for _ in range(2))
+        both, codes, plain = (Sequences(shape, lengths) for _ in range(3))
         plain.forward = Forward(expand(plain.forward.program), plain.caches, variant="native")
-        for mine, theirs in zip(codes.step(*spans), plain.step(*spans), strict=True):
-            assert_same_bits(mine, theirs)
+        for decoding, prompts in (([], [(0, 0, 50), (3, 0, 20)]), ([(1, 0, 20), (2, 0, 8)], [(3, 20, 13)])):
+            coded = sum(count for _, _, count in decoding)
+            found = both.step(*decoding, *prompts, coded=coded)
+            alone = [*(codes.step(*decoding) if decoding else []), *plain.step(*prompts)]
+            for mine, theirs in zip(found, alone, strict=True):
+                assert_same_bits(mine, theirs)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_sequence_that_is_in_neither_is_refused(form: TileForm) -> None:
+    with on(form):
+        sequences = Sequences(replace(SHAPES["mixed"], positions=64), (20, 20))
+        with pytest.raises(IndexError, match="lengths or a block table"):
+            sequences.step((0, 0, 20), (1, 0, 20), coded=19)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_experts_keep_their_codes(form: TileForm) -> None:
-    shape = replace(SHAPES["experts in codes"], positions=FROM)
+    shape = replace(SHAPES["experts in codes"], positions=ROWS)
     with on("none"):
-        (expected,) = Sequences(shape, (FROM,)).step((0, 0, FROM))
+        (expected,) = Sequences(shape, (ROWS,)).step((0, 0, ROWS))
     with on(form):
-        (found,) = Sequences(shape, (FROM,)).step((0, 0, FROM))
+        sequences = Sequences(shape, (ROWS,))
+        assert not sequences.forward.expands
+        (found,) = sequences.step((0, 0, ROWS), coded=0)
     assert_close(found, expected, 1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rows_that_sample_end_alone_as_they_end_among_all(form: TileForm) -> None:
-    """The last layer's products then have two rows, of a step of many."""
-    shape, found = replace(SHAPES["mixed"], positions=FROM), []
+@pytest.mark.parametrize("coded", [0, 1, 2, 3])
+def test_rows_that_sample_end_alone_as_they_end_among_all(form: TileForm, coded: int) -> None:
+    """The last layer's products then have a few rows, of a step of many."""
+    shape, found = replace(SHAPES["mixed"], positions=64), []
     with on(form):
         for every in (False, True):
-            step, *_ = step_over(Sequences(shape, (FROM, 20)))
-            made = step.run([(0, 0, FROM - 7, True, -1), (1, 0, 20, True, -1)], every=every)
+            step, *_ = step_over(Sequences(shape, (ROWS, 20, 12)))
+            work = [(0, 0, ROWS - 7, 1, -1), (1, 0, 20, 3, -1), (2, 0, 12, 1, -1)]
+            made = step.run(work, every=every, coded=coded)
             assert made is not None
             found.append(made[0].clone())
+        alone = []
+        for number, row in enumerate(work):
+            step, *_ = step_over(Sequences(shape, (ROWS, 20, 12)))
+            made = step.run([row], coded=int(number < coded))
+            assert made is not None
+            alone.append(made[0].clone())
     assert_same_bits(found[0], found[1])
+    assert_same_bits(found[0], torch.cat(alone))
