@@ -136,6 +136,17 @@ def test_a_preempted_row_waits_for_its_token_in_flight_and_begins_with_it() -> N
     engine.check_clients()
 
 
+def test_no_row_computes_its_prompt_and_what_is_behind_it_in_one_step() -> None:
+    """A worker may compute these otherwise, and does it again as it has done it."""
+    engine, victim = preempted_in_flight(SamplingParams(max_tokens=7))
+    engine.deliver()
+    before, known = len(engine.plans), len(victim.outputs)
+    engine.drain()
+    again = [(row.start, row.count) for plan in engine.plans[before:] for row in plan.rows if row.count > 1]
+    assert again == [(0, 3), (3, known)]
+    engine.check_clients()
+
+
 def test_a_preempted_row_that_ends_with_its_token_in_flight_ends_without_running_again() -> None:
     _, probe = preempted_in_flight(SamplingParams(max_tokens=7))
     engine, victim = preempted_in_flight(SamplingParams(max_tokens=len(probe.outputs) + 1))

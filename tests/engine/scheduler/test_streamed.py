@@ -158,8 +158,8 @@ def test_a_worker_that_died_is_followed_by_one_that_hears_everything_again() -> 
             engine.kill_worker()
         before = len(engine.plans)
         settle(engine)
-        (given,) = [each for plan in engine.plans[before:] for each in plan.inputs]
-        heard = b"".join(map(engine.shelf.reader.read, given.pieces))
+        given = [each for plan in engine.plans[before:] for each in plan.inputs]
+        heard = b"".join(engine.shelf.reader.read(piece) for each in given for piece in each.pieces)
         assert heard == engine.clients[rid].streamed.pcm  # type: ignore[union-attr]
     engine.append(rid, pcm(1), last=True)
     settle(engine)

@@ -185,7 +185,7 @@ def test_a_worker_that_dies_among_drafts_loses_and_repeats_nothing(plain: LocalE
         rng = random.Random(seed)
         oracle = _with_oracle(drafting, asks, expected, wrong=0.1)
         deaths = drafting.deaths
-        _same(_run(drafting, asks, dies=lambda rng=rng: rng.random() < 0.25), expected)
+        _same(_run(drafting, asks, dies=lambda rng=rng: rng.random() < 0.15), expected)
         assert drafting.deaths > deaths
         assert oracle.accepted > 30
 
