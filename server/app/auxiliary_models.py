@@ -177,7 +177,7 @@ def open_transcribing_chat(
     asking = asking_of(spec, architecture)
     if asking is None:
         raise CheckpointError(f"--transcription-model: {served.name} ({architecture}) makes no transcripts.")
-    text = open_text_side(served, checkpoint, generation_defaults("auto", checkpoint), config.limits.template, room)
+    text = open_text_side(served, checkpoint, generation_defaults(served, checkpoint), config.limits.template, room)
     opened = media.open(folder, served.served_names[0], spec)
     return TranscribingChat(served, client, text, checkpoint.config.vocab_size, opened, asking)
 

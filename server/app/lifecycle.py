@@ -107,7 +107,7 @@ def serve(config: Config, engines: Mapping[ModelRole, EngineProcess], access: Ac
         warn_if_open(config, sock, keys=access.keys.required)
         try:
             checkpoint = open_main(config)
-            defaults = generation_defaults(config.model.generation_config, checkpoint)
+            defaults = generation_defaults(config.model, checkpoint)
         except CheckpointError as error:
             raise StartError(str(error)) from error
         failure: BaseException

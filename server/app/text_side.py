@@ -5,6 +5,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_config import GenerationConfig, generation_config_from_hf
@@ -73,6 +75,8 @@ def open_text_side(
         tokenizer.template_source or " ".join(tokenizer.added_texts),  # markers show where no template does
         checkpoint.config.architecture,
     )
+    if taken := sorted(config.default_chat_template_kwargs.keys() & pool.chat_template.reserved):
+        raise CheckpointError(f"--default-chat-template-kwargs: the server sets {', '.join(taken)}; leave it out.")
     specials = special_tokens_of(tokenizer)
     ended = defaults.ending(specials[text] for text in output.turn_ends if text in specials)
     return TextSide(pool, renderer, output, ended)
@@ -86,12 +90,13 @@ def _tokenizer(config: ModelConfig, checkpoint: Checkpoint) -> Tokenizer:
     return load_tokenizer(source, override=override, chat_template_file=config.chat_template)
 
 
-def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaults:
-    """Sampling defaults from the model, from another file, or with ``none`` only its EOS tokens.
+def generation_defaults(config: ModelConfig, checkpoint: Checkpoint) -> GenerationDefaults:
+    """Sampling defaults from the model, from another file, or with ``none`` only its EOS tokens; and over these what
+    the operator says.
 
     Raises :class:`CheckpointError`.
     """
-    model = checkpoint.defaults
+    model, source = checkpoint.defaults, config.generation_config
     if source == "none":
         model = GenerationConfig(eos_token_ids=model.eos_token_ids)
     elif source != "auto":
@@ -105,4 +110,5 @@ def generation_defaults(source: str, checkpoint: Checkpoint) -> GenerationDefaul
         eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
         model = dataclasses.replace(given, eos_token_ids=eos)
     said = {field.name: getattr(model, field.name) for field in dataclasses.fields(GenerationDefaults)}
+    said |= msgspec.to_builtins(config.override_generation_config)
     return GenerationDefaults(**{name: value for name, value in said.items() if value is not None})

@@ -99,11 +99,16 @@ class AccessConfig(msgspec.Struct, frozen=True):
         Flag(
             "a PEM file with the certificate and its intermediates; read again on SIGHUP, as are the next three",
             kind="file",
+            aliases=("ssl-certfile",),
         ),
     ] = None
     tls_key: Annotated[
         Path | None,
-        Flag("a PEM file with the certificate's private key; by default it is in the certificate's file", kind="file"),
+        Flag(
+            "a PEM file with the certificate's private key; by default it is in the certificate's file",
+            kind="file",
+            aliases=("ssl-keyfile",),
+        ),
     ] = None
     tls_ca: Annotated[
         Path | None,
@@ -111,7 +116,7 @@ class AccessConfig(msgspec.Struct, frozen=True):
             "a PEM file with authorities; clients must then present a certificate signed by one of them",
             kind="file",
             name="tls-client-ca",
-            aliases=("tls-ca",),
+            aliases=("tls-ca", "ssl-ca-certs"),
         ),
     ] = None
     tls_key_password_file: Annotated[

@@ -1,9 +1,12 @@
 """Which models are served, and how."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from stentor.engine.loading.hub import (
     DEFAULT_MODEL,
@@ -24,6 +27,16 @@ def is_pattern(name: str) -> bool:
 def _names(served_as: tuple[str, ...], name: str) -> tuple[str, ...]:
     """Those that are no patterns, or else the model's own."""
     return tuple(each for each in served_as if not is_pattern(each)) or (name,)
+
+
+class SamplingOverrides(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Sampling where a request says nothing, in place of what the model says; None leaves that."""
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
@@ -76,6 +89,18 @@ class ModelConfig(msgspec.Struct, frozen=True):
         str,
         Flag("where sampling defaults come from: auto is the model's generation_config.json", kind="generation_config"),
     ] = "auto"
+    override_generation_config: Annotated[
+        SamplingOverrides,
+        Flag(
+            "sampling where a request says nothing, in place of those defaults: temperature, top_k, top_p, min_p, "
+            "repetition_penalty",
+            kind="sampling",
+        ),
+    ] = SamplingOverrides()
+    default_chat_template_kwargs: Annotated[
+        Mapping[str, Any],
+        Flag("arguments of the chat template where a request's chat_template_kwargs lack them", kind="template_kwargs"),
+    ] = MappingProxyType({})
     reasoning_parser: Annotated[
         str,
         Flag(

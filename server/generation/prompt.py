@@ -43,6 +43,7 @@ async def write_prompt(
         chat.output,
         _template_of(chat, body),
         template_kwargs=body.chat_template_kwargs,
+        defaults=chat.config.default_chat_template_kwargs,
         effort=body.reasoning_effort,
         budget=body.thinking_token_budget,
     )

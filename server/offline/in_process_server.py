@@ -94,7 +94,7 @@ class InProcessServer:
     async def _live(self) -> None:
         config = self._config
         checkpoint = open_main(config)
-        defaults = generation_defaults(config.model.generation_config, checkpoint)
+        defaults = generation_defaults(config.model, checkpoint)
         display = StartupDisplay(open_terminal())
         configs = config.engines()
         with first_engines(configs) as processes:

@@ -92,10 +92,14 @@ class LLM:
 
         Raises :class:`stentor.server.options.reading.ConfigError` for one that is unknown or wrong.
         """
-        known = {option.name.replace("-", "_") for option in OPTIONS}
-        for name in options.keys() - known:
-            raise ConfigError(f"{name}: no such option{nearest(name, sorted(known))}")
-        flags = {name.replace("_", "-"): _as_flag(value) for name, value in options.items() if value is not None}
+        known = {spelling.replace("-", "_"): option for option in OPTIONS for spelling in option.spellings}
+        flags: dict[str, object] = {}
+        for name, value in options.items():
+            if name not in known:
+                raise ConfigError(f"{name}: no such option{nearest(name, sorted(known))}")
+            if value is not None:
+                turned = name.replace("_", "-") in known[name].opposites and isinstance(value, bool)
+                flags[known[name].name] = _as_flag(not value if turned else value)
         self._server = InProcessServer(read_config({"model": model, **flags}, {}))
         self._numbers = itertools.count()
         self._enqueued: dict[str, _Call[RequestOutput]] = {}
@@ -258,7 +262,7 @@ def _one_each(given: SamplingParams | Sequence[SamplingParams] | None, count: in
 
 def _as_flag(value: object) -> object:
     """As the command line would have it."""
-    if isinstance(value, bool | str):
+    if isinstance(value, bool | str | dict):
         return value
     if isinstance(value, list | tuple):
         return [str(item) for item in value]

@@ -8,10 +8,11 @@ import ipaddress
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ from ..common.keys import KeyDigest, read_key_file
 from ..config.adapters import AdapterModule
 from ..config.config import ANY_ORIGIN, SocketMode, ToolServer
 from ..config.media import MAX_MEDIA, MediaCounts
+from ..config.models import SamplingOverrides
 
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
@@ -275,10 +277,30 @@ def _media_counts(raw: object) -> MediaCounts:
 def _speculative(raw: object) -> SpeculativeConfig:
     """As JSON, or a table of TOML."""
     try:
-        given = msgspec.json.decode(raw) if isinstance(raw, str) else raw
-        return msgspec.convert(given, SpeculativeConfig)
+        return msgspec.convert(_json(raw), SpeculativeConfig)
     except msgspec.ValidationError as error:
         raise Refused(str(error)) from None
+
+
+def _sampling(raw: object) -> SamplingOverrides:
+    """As JSON, or a table of TOML."""
+    try:
+        return msgspec.convert(_json(raw), SamplingOverrides)
+    except msgspec.ValidationError as error:
+        raise Refused(str(error)) from None
+
+
+def _template_kwargs(raw: object) -> Mapping[str, object]:
+    """The same."""
+    given = _json(raw)
+    if not isinstance(given, dict) or not all(isinstance(name, str) and name.isidentifier() for name in given):
+        raise ValueError(raw)
+    return MappingProxyType(given)
+
+
+def _json(raw: object) -> object:
+    """Raises ValueError for text that is no JSON."""
+    return msgspec.json.decode(raw) if isinstance(raw, str) else raw
 
 
 # ---- formats of a model's output, and its code
@@ -399,6 +421,8 @@ KINDS: Final = {
     "domains": Kind("one or more hosts, such as example.com or *.example.com", _domains, "HOST", many=True),
     "media_counts": Kind('a count of each medium, such as image=4,video=0 or {"image": 4}', _media_counts, "COUNTS"),
     "speculative": Kind('JSON such as {"method": "ngram", "num_speculative_tokens": 4}', _speculative, "JSON"),
+    "sampling": Kind('JSON such as {"temperature": 0.6, "top_p": 0.95}', _sampling, "JSON"),
+    "template_kwargs": Kind('JSON such as {"enable_thinking": false}', _template_kwargs, "JSON"),
     "server_urls": Kind(
         "one or more beginnings of URLs, such as https://mcp.example.com/", _server_urls, "URL", many=True
     ),

@@ -64,7 +64,12 @@ def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> 
 
 
 def nearest(name: str, known: Iterator[str] | list[str]) -> str:
-    """``; did you mean …?`` or nothing."""
+    """What to do about an option that is not known: ``: …`` of one that other servers have, ``; did you mean …?`` or
+    nothing."""
+    from .elsewhere import advice  # late: few need it
+
+    if said := advice(name.removeprefix(OPTION_PREFIX).lower().replace("_", "-").removeprefix("--")):
+        return said
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"; did you mean {close[0]}?" if close else ""
 

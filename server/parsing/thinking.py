@@ -33,12 +33,14 @@ def thinking_options(
     template_source: str,
     *,
     template_kwargs: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
     effort: str | None = None,
     budget: int | None = None,
 ) -> ThinkingOptions:
     """What a request says of thinking, in the words of the chat template that renders it.
 
-    The template gets what its source names and nothing else; arguments that the request gives it itself count most.
+    The template gets what its source names and nothing else; arguments that the request gives it itself count most,
+    and ``defaults``, the operator's, where the request says nothing.
     Without a source it is a renderer that is told, which takes what it knows.
     ``effort`` is OpenAI's (``none`` is no thinking, others are some), ``budget`` vLLM's ``thinking_token_budget``.
     """
@@ -47,6 +49,9 @@ def thinking_options(
     wanted = _switch(given)
     if wanted is None and effort is not None:
         wanted = effort != "none"
+    usual = {**(defaults or {})}
+    if wanted is None:
+        wanted = _switch(usual)
     made: dict[str, Any] = {}
     if wanted is not None:
         made |= dict.fromkeys(_SWITCHES, wanted)
@@ -62,8 +67,8 @@ def thinking_options(
         made["thinking_budget"] = 0
     elif budget is not None:
         made["thinking_budget"] = budget
-    kwargs = {name: value for name, value in made.items() if name in names or not template_source} | given
-    return ThinkingOptions(kwargs, wanted, budget)
+    said = {name: value for name, value in made.items() if name in names or not template_source}
+    return ThinkingOptions(usual | said | given, wanted, budget)
 
 
 def _switch(kwargs: Mapping[str, Any]) -> bool | None:

@@ -1,6 +1,7 @@
 """Codes on tiles: what a text's tokens multiply depends on the text alone, so that its draws do."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import gguf
@@ -72,6 +73,10 @@ def _alone(engine: LocalEngine, jobs: list[Job]) -> list[tuple[list[int], list[o
     return found
 
 
+def _happens(rng: random.Random, chance: float) -> bool:
+    return rng.random() < chance
+
+
 @pytest.mark.parametrize("budget", [40, 256])
 def test_streams_beside_each_other_draw_what_each_draws_alone(file: Path, budget: int) -> None:
     """In chunks of any size, in a pool too small, from a worker that dies: log-probabilities are the same bits."""
@@ -82,7 +87,7 @@ def test_streams_beside_each_other_draw_what_each_draws_alone(file: Path, budget
         for dies in (False, True):
             engine.restart(POOL, prefix_cache=False, max_num_batched_tokens=budget)
             rids = [engine.submit(prompt, params, [seed]) for prompt, params, seed in jobs]
-            engine.run(dies=lambda dies=dies: dies and rng.random() < 0.05)
+            engine.run(dies=partial(_happens, rng, 0.05 * dies))
             assert engine.deaths > 0 if dies else engine.scheduler.stats().preemptions > 0
             assert [_told(engine, rid) for rid in rids] == alone
 

@@ -200,10 +200,10 @@ def test_experts_keep_their_codes(form: TileForm) -> None:
 def test_rows_that_sample_end_alone_as_they_end_among_all(form: TileForm, coded: int) -> None:
     """The last layer's products then have a few rows, of a step of many."""
     shape, found = replace(SHAPES["mixed"], positions=64), []
+    work = [(0, 0, ROWS - 7, 1, -1), (1, 0, 20, 3, -1), (2, 0, 12, 1, -1)]
     with on(form):
         for every in (False, True):
             step, *_ = step_over(Sequences(shape, (ROWS, 20, 12)))
-            work = [(0, 0, ROWS - 7, 1, -1), (1, 0, 20, 3, -1), (2, 0, 12, 1, -1)]
             made = step.run(work, every=every, coded=coded)
             assert made is not None
             found.append(made[0].clone())

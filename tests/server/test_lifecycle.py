@@ -14,6 +14,7 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.server.app.lifecycle import Listener
 from stentor.server.app.text_side import generation_defaults
+from stentor.server.config.models import ModelConfig, SamplingOverrides
 from stentor.server.generation.chat_model import GenerationDefaults
 from stentor.server.http.listening import StartError, address_of, allow_connections, bind
 
@@ -95,11 +96,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 def test_the_models_own_defaults_and_all_its_ends_are_taken(checkpoint: Checkpoint) -> None:
-    assert generation_defaults("auto", checkpoint) == GenerationDefaults(temperature=0.6, top_k=9, eos_token_ids=(2, 7))
+    assert generation_defaults(ModelConfig(), checkpoint) == GenerationDefaults(
+        temperature=0.6, top_k=9, eos_token_ids=(2, 7)
+    )
 
 
 def test_without_defaults_only_the_ends_are_taken(checkpoint: Checkpoint) -> None:
-    assert generation_defaults("none", checkpoint) == GenerationDefaults(eos_token_ids=(2, 7))
+    assert generation_defaults(ModelConfig(generation_config="none"), checkpoint) == GenerationDefaults(
+        eos_token_ids=(2, 7)
+    )
 
 
 def test_another_file_or_its_folder_replaces_the_defaults_and_adds_its_ends(
@@ -108,8 +113,14 @@ def test_another_file_or_its_folder_replaces_the_defaults_and_adds_its_ends(
     file = tmp_path / "generation_config.json"
     file.write_text(json.dumps({"eos_token_id": 11, "top_p": 0.5, "temperature": 0.0}))
     expected = GenerationDefaults(temperature=0.0, top_p=0.5, eos_token_ids=(2, 7, 11))
-    assert generation_defaults(str(file), checkpoint) == expected
-    assert generation_defaults(str(tmp_path), checkpoint) == expected
+    assert generation_defaults(ModelConfig(generation_config=str(file)), checkpoint) == expected
+    assert generation_defaults(ModelConfig(generation_config=str(tmp_path)), checkpoint) == expected
+
+
+def test_what_the_operator_says_beats_the_model(checkpoint: Checkpoint) -> None:
+    config = ModelConfig(override_generation_config=SamplingOverrides(temperature=0.0, min_p=0.1))
+    expected = GenerationDefaults(temperature=0.0, top_k=9, min_p=0.1, eos_token_ids=(2, 7))
+    assert generation_defaults(config, checkpoint) == expected
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"top_k": "many"}'])
@@ -120,7 +131,7 @@ def test_a_file_of_defaults_that_cannot_be_used_is_named(
     if content is not None:
         file.write_text(content)
     with pytest.raises(CheckpointError, match=f"^Cannot .* {file}: "):
-        generation_defaults(str(tmp_path), checkpoint)
+        generation_defaults(ModelConfig(generation_config=str(tmp_path)), checkpoint)
 
 
 # ---- the listener

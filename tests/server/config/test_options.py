@@ -12,6 +12,7 @@ from stentor.server.common.keys import KeyDigest
 from stentor.server.config.adapters import AdapterModule
 from stentor.server.config.config import DEFAULTS, Config, ConfigError, ToolServer
 from stentor.server.config.media import MediaCounts
+from stentor.server.config.models import SamplingOverrides
 from stentor.server.options.option import OPTIONS
 from stentor.server.options.reading import CONFIG_FILE, read_config
 
@@ -83,6 +84,8 @@ SAMPLES: dict[str, tuple[str, object]] = {
         '{"method": "ngram", "num_speculative_tokens": 3}',
         SpeculativeConfig("ngram", 3),
     ),
+    "override-generation-config": ('{"temperature": 0.5, "top_k": 7}', SamplingOverrides(temperature=0.5, top_k=7)),
+    "default-chat-template-kwargs": ('{"enable_thinking": false}', {"enable_thinking": False}),
     "seed": ("11", 11),
     "max-worker-deaths": ("2", 2),
     "step-timeout": ("4.5", 4.5),
@@ -446,6 +449,22 @@ def test_adapters_may_be_given_as_vllms_json_and_want_lora_to_be_enabled() -> No
     for wrong in ("a", "a=", "{}", "a=/x,a=/y"):
         with pytest.raises(ConfigError):
             read_config({"lora-modules": [wrong] if "," not in wrong else wrong.split(",")}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("override-generation-config", '{"temperature": 3}', r"Expected `float` <= 2.0 - at `\$.temperature`"),
+        ("override-generation-config", '{"max_new_tokens": 3}', "unknown field `max_new_tokens`"),
+        ("override-generation-config", "[]", "Expected `object`, got `array`"),
+        ("override-generation-config", "temperature=1", "expected JSON such as"),
+        ("default-chat-template-kwargs", '{"enable-thinking": 1}', "expected JSON such as"),
+        ("default-chat-template-kwargs", "[1]", "expected JSON such as"),
+    ],
+)
+def test_sampling_and_template_arguments_that_cannot_be_say_why(name: str, value: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--{name}: .*{why}"):
+        read_config({name: value}, {})
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """Names that options had before, and that vLLM has for them."""
 
+import re
 from functools import reduce
 from pathlib import Path
 
 import pytest
 
 from stentor.server.config.config import ConfigError
-from stentor.server.main.commands import _build_parser
+from stentor.server.main.commands import _build_parser, _parse_arguments
+from stentor.server.options import elsewhere
 from stentor.server.options.option import OPTIONS
 from stentor.server.options.reading import read_config
 
@@ -34,6 +36,9 @@ def test_a_name_that_an_option_had_before_is_taken_and_not_shown(capsys: pytest.
         ("gpu-memory-utilization", "0.5", "gpu-memory-fraction"),
         ("max-num-queued-reqs", "3", "max-queued-requests"),
         ("tp", "2", "tensor-parallel-size"),
+        ("ssl-certfile", __file__, "tls-cert"),
+        ("ssl-keyfile", __file__, "tls-key"),
+        ("ssl-ca-certs", __file__, "tls-client-ca"),
     ],
 )
 def test_names_of_before_and_of_vllm_are_taken(spelling: str, given: str, name: str) -> None:
@@ -56,3 +61,32 @@ def test_a_switch_may_be_turned_off_by_the_name_that_vllm_has_for_it(tmp_path: P
     assert not config.engine.scheduler.prefix_cache
     with pytest.raises(ConfigError, match="given twice"):
         read_config({}, {"STENTOR_PREFIX_CACHE": "1", "STENTOR_ENABLE_PREFIX_CACHING": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("enforce-eager", "here it is --no-cuda-graphs"),
+        ("enable-auto-tool-choice", "calls are parsed wherever a request brings tools; leave it out"),
+        ("no-enable-chunked-prefill", "long prompts always come in chunks; leave it out"),
+        ("ctx-size", "here it is --max-model-len"),
+    ],
+)
+def test_an_option_that_other_servers_have_says_what_to_do(name: str, what: str, tmp_path: Path) -> None:
+    """Wherever it comes from."""
+    with pytest.raises(ConfigError, match=f"^unknown option --{name}: {what} "):
+        _parse_arguments(["serve", f"--{name}", "1"])
+    variable = f"STENTOR_{name.upper().replace('-', '_')}"
+    with pytest.raises(ConfigError, match=f"^{variable}: no such option: {what}$"):
+        read_config({}, {variable: "1"})
+    (tmp_path / "c.toml").write_text(f"{name} = 1\n")
+    with pytest.raises(ConfigError, match=f"no option '{name}': {what}$"):
+        read_config({"config": str(tmp_path / "c.toml")}, {})
+
+
+def test_what_other_servers_have_is_no_option_here_and_what_is_named_is_one() -> None:
+    known = {spelling for option in OPTIONS for spelling in option.spellings}
+    told = {**elsewhere._OTHERWISE, **elsewhere._NEEDLESS}
+    assert not known & told.keys()
+    named = {word for text in told.values() for word in re.findall(r"--([a-z-]+)", text)}
+    assert named <= known

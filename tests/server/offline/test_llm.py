@@ -114,6 +114,14 @@ def test_options_are_those_of_the_server() -> None:
         stentor.LLM(MODEL, max_model_len=0)
     with pytest.raises(ConfigError, match=r"max_modellen: no such option; did you mean max_model_len"):
         stentor.LLM(MODEL, max_modellen=5)
+    with pytest.raises(ConfigError, match="--gpu-memory-fraction: expected"):
+        stentor.LLM(MODEL, gpu_memory_utilization=2)
+    with pytest.raises(ConfigError, match="--prefix-cache: expected"):
+        stentor.LLM(MODEL, no_enable_prefix_caching="perhaps")
+    with pytest.raises(ConfigError, match="enforce_eager: no such option: here it is --no-cuda-graphs"):
+        stentor.LLM(MODEL, enforce_eager=True)
+    with pytest.raises(ConfigError, match=r"--override-generation-config: .*`\$.top_p`"):
+        stentor.LLM(MODEL, override_generation_config={"top_p": 7})
 
 
 @pytest.mark.proof  # an engine in a new process

@@ -62,6 +62,16 @@ SWITCHED_ON = {"enable_thinking": True, "thinking": True, "thinking_mode": "enab
             {"reasoning_effort": "deep"},
             True,
         ),
+        # the operator's count where the request says nothing
+        (QWEN, QWEN_TEMPLATE, {"defaults": {"enable_thinking": False}}, {"enable_thinking": False}, False),
+        (QWEN, "{{ a }}", {"defaults": {"a": 1, "b": 2}, "template_kwargs": {"a": 3}}, {"a": 3, "b": 2}, None),
+        (
+            QWEN,
+            QWEN_TEMPLATE,
+            {"defaults": {"enable_thinking": False}, "effort": "low"},
+            {"enable_thinking": True},
+            True,
+        ),
         (QWEN, SEED_TEMPLATE, {"budget": 512}, {"thinking_budget": 512}, None),
         (QWEN, SEED_TEMPLATE, {"effort": "none", "budget": 512}, {"thinking_budget": 0}, False),
         (HARMONY, "", {"effort": "low"}, {"reasoning_effort": "low", **SWITCHED_ON}, True),
