@@ -48,25 +48,8 @@ def beyond_the_share(
 ) -> set[pytest.Item]:
     """Tests of the tier that are another turn's. ``seconds``: what files have taken, by default as it was recorded."""
     portions = {item: portion_of(item) for item in items if in_proof(item)}
-    values: dict[tuple[Path, str], int] = defaultdict(int)
-    for item, portion in portions.items():
-        if portion.value is not None:
-            values[_test_of(item)] = max(values[_test_of(item)], portion.value + 1)
-
-    def is_few(item: pytest.Item) -> bool:
-        return 0 < values.get(_test_of(item), 0) < SHARES
-
-    dealt = deal(
-        {portion for item, portion in portions.items() if not is_few(item)}, _recorded() if seconds is None else seconds
-    )
-
-    def is_ours(item: pytest.Item, portion: Portion) -> bool:
-        if portion.value is not None and is_few(item):  # one of them runs in each turn
-            turns = values[_test_of(item)]
-            return portion.value % turns == turn % turns
-        return dealt[portion] == turn % SHARES
-
-    return {item for item, portion in portions.items() if not is_ours(item, portion)}
+    dealt = deal(portions.values(), _recorded() if seconds is None else seconds)
+    return {item for item, portion in portions.items() if dealt[portion] != turn % SHARES}
 
 
 def deal(portions: Iterable[Portion], seconds: Mapping[str, FileSeconds]) -> dict[Portion, int]:
