@@ -16,7 +16,8 @@ step would be more such steps, and with slices in them longer ones."""
 _BESIDE_PROMPTS: Final = 0.1
 """The same of a slice in a step that computes prompts of text, which take longer than that by themselves."""
 _ALONE_SECONDS: Final = 0.05
-"""Of an encoding beside nobody: who comes meanwhile waits for two such steps."""
+"""Of an encoding beside nobody: who comes meanwhile waits for two such steps. The same beside rows that have media
+themselves, of which more then decode together: each reads the weights for one where the others' wait for long."""
 _FIRST_PACE: Final = 0.02
 """Seconds of a step that decodes, while none has been seen."""
 _FADE: Final = 0.9
@@ -47,7 +48,8 @@ class MediaTime:
     def begin(self, rows: Sequence[RowStep], seeing: Container[int]) -> float | None:
         """A step begins with these rows, of which those in the slots ``seeing`` have media. Returns seconds for slices
         of what it encodes; None: none is for this step."""
-        self._decodes = sum(row.count == 1 for row in rows)
+        decoding = [row.slot for row in rows if row.count == 1]
+        self._decodes = len(decoding)
         self._prompts = sum(row.count for row in rows if row.count > 1 and row.slot in seeing)
         self._texts = sum(row.count for row in rows if row.count > 1) - self._prompts
         self._encoding = 0.0
@@ -55,7 +57,11 @@ class MediaTime:
             return _ALONE_SECONDS
         if self._decodes and self._prompts:
             return None
-        return self._decode * (_BESIDE_PROMPTS if self._prompts or self._texts else _SHARE)
+        if self._prompts or self._texts:
+            return self._decode * _BESIDE_PROMPTS
+        if all(slot in seeing for slot in decoding):
+            return _ALONE_SECONDS
+        return self._decode * _SHARE
 
     def encoded(self, seconds: float) -> None:
         """So long has the step encoded."""

@@ -18,7 +18,7 @@ class PromptBudget:
         self._burst = 0
         """Prompts of a burst that are yet to begin, or to be computed to their end."""
         self._media_room = 0
-        """Tokens of prompts with media beside rows that decode, as the worker has told; 0 before it has."""
+        """Tokens of prompts with media beside rows of text that decode, as the worker has told; 0 before it has."""
 
     def bound(self, draft: StepBuilder, memory: KVCacheManager, unfinished: list[Sequence], *, crowded: bool) -> None:
         """Mutates the step, which has its decodes: what is left in it for prompts. ``unfinished`` have begun;
@@ -32,7 +32,8 @@ class PromptBudget:
         draft.max_encodings = limits.max_mixed_encodings if crowded or draft.rows else limits.max_encodings
         if memory.cross is not None:
             draft.whole_spans, draft.sliced = memory.cross.whole > 0, memory.cross.sliced
-            if draft.sliced and not draft.whole_spans and self._media_room and (crowded or draft.rows):
+            bounded = draft.sliced and not draft.whole_spans and self._media_room
+            if bounded and (crowded or any(not sequence.request.inputs for sequence, *_ in draft.owners)):
                 draft.media_budget = self._media_room
 
     def begun(self, prompts: int) -> None:

@@ -214,6 +214,19 @@ def test_alone_prompts_with_media_have_all_of_a_step() -> None:
     assert max(row.count for plan in engine.plans for row in plan.rows) == 9
 
 
+def test_beside_rows_that_have_media_themselves_prompts_with_media_have_all_of_a_step() -> None:
+    engine = seeing(sliced=True, media_room=3, max_num_seqs=8, encoder_capacity=64)
+    engine.submit([1, *[9] * 5, 3], media=[picture(0, 1)], max_tokens=60)
+    engine.step()
+    engine.step()
+    engine.submit([1, *[9] * 5, 3, 4, 5, 6], media=[picture(1, 1)], max_tokens=1)
+    engine.drain()
+    engine.check_clients()
+    (second,) = [new.slot for plan in engine.plans[1:] for new in plan.new]
+    assert max(row.count for plan in engine.plans for row in plan.rows if row.slot == second) == 9
+    assert any({0, second} <= {row.slot for row in plan.rows} for plan in engine.plans)
+
+
 def test_a_picture_whose_slices_kill_the_worker_is_found_and_nobody_else_ends() -> None:
     engine = seeing(sliced=True)
     others = [engine.submit([number, 2], max_tokens=40) for number in range(2)]
