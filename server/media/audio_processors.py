@@ -115,10 +115,11 @@ class GraniteSpeechProcessor(ProcessorMixin):
         **{"projector_window_size": 15, "projector_downsample_rate": 5},
     }
 
-    def __init__(self, audio_token: str = "<|audio|>") -> None:
+    def __init__(self, audio_token: str = "<|audio|>", settings: Mapping[str, int] | None = None) -> None:
+        """``settings``: those that are not as in published models."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.audio_token = audio_token
-        self._set: Mapping[str, int] = self._SETTINGS
+        self._set: Mapping[str, int] = {**self._SETTINGS, **(settings or {})}
 
     @classmethod
     def of(cls, folder: Path) -> "GraniteSpeechProcessor":
@@ -129,10 +130,8 @@ class GraniteSpeechProcessor(ProcessorMixin):
             whole = json.loads(file.read_text()) if file.is_file() else {}
             for part in (whole, whole.get("feature_extractor"), whole.get("audio_processor")):
                 said |= {**(part or {}), **(part or {}).get("melspec_kwargs", {})}
-        token = said.get("audio_token")
-        made = cls(token) if isinstance(token, str) else cls()
-        made._set = {name: int(said.get(name) or value) for name, value in cls._SETTINGS.items()}
-        return made
+        token, settings = said.get("audio_token"), {name: int(said[name]) for name in cls._SETTINGS if said.get(name)}
+        return cls(token, settings) if isinstance(token, str) else cls(settings=settings)
 
     @property
     def feature_extractor(self) -> Any:

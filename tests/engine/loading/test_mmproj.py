@@ -18,7 +18,6 @@ from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.mmproj_files import write_mmproj, write_pair, write_text
-from stentor.tests.support.mmproj_sounds import write_sounds
 from stentor.tests.support.vision_models import FAMILIES, SIDE, token
 
 BESIDE: Final = "mmproj-m.gguf"
@@ -117,8 +116,14 @@ def refused(file: Path) -> str:
             {"projector_type": "ldpv2"},
             "clip.projector_type is 'ldpv2', which is not native here, expected one of idefics3",
         ),
-        ({"projector_type": "ldpv2"}, "qwen3a; without it, text alone is served"),
-        ({"projector_type": "llama4"}, "qwen3a; its model takes media here as safetensors files"),
+        ({"projector_type": "ldpv2"}, "gemma4v+gemma4a; without it, text alone is served"),
+        ({"projector_type": "glma"}, "gemma4v+gemma4a; its model takes media here as safetensors files"),
+        (
+            {"projector_type": None, "vision__projector_type": "gemma3nv", "has_audio_encoder": True}
+            | {"audio__projector_type": "gemma3na"},
+            "clip.projector_type is 'gemma3nv+gemma3na', which is not native here",
+        ),
+        ({"projector_type": "qwen2.5o"}, "its encoder takes pictures alone, and its projector (qwen2.5o) does not"),
         ({"vision__projection_dim": 48}, "it makes embeddings of 48 columns, and those of the text model have 64"),
         ({"vision__block_count": 0}, "clip.vision.block_count is '0', expected a whole number from 1 to 4096"),
         ({"vision__attention__head_count": 3}, "3 heads do not divide 64 dimensions"),
@@ -242,7 +247,7 @@ def test_a_projector_of_sounds_is_read_with_its_weights_in_16_bits_too(tmp_path:
     expected = {name: tensor for name, tensor in model.state_dict().items() if name in whole}
     assert whole.keys() == expected.keys() >= {"model.audio_tower.conv1.bias", "model.audio_tower.layers.1.fc2.weight"}
     assert all(torch.equal(whole[name], expected[name]) for name in expected)
-    write_sounds(file.parent / BESIDE, model, "voxtral", tmp_path, halves=True)
+    write_mmproj(file.parent / BESIDE, model, "voxtral", tmp_path, kind=gguf.GGMLQuantizationType.F16)
     halves = dict(tower_weights(open_checkpoint(file)))
     assert all(torch.allclose(halves[name].float(), whole[name], rtol=1e-3, atol=1e-4) for name in whole)
     assert halves["model.audio_tower.conv1.weight"].dtype == torch.float16
