@@ -41,17 +41,10 @@ class Qwen3ASRProcessor(transformers.Qwen3ASRProcessor):  # type: ignore[misc]
 class VoxtralProcessor(ProcessorMixin):
     """Audio is filled up with silence to whole pieces, which are encoded one by one."""
 
-    _TOKEN: Final = "[AUDIO]"
+    audio_token = "[AUDIO]"
 
-    def __init__(self, feature_extractor: Any = None, before: str = "") -> None:
-        """``before``: the mark before a sound, where no template writes it."""
+    def __init__(self, feature_extractor: Any = None) -> None:
         super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
-        self._before = before
-
-    @property
-    def audio_token(self) -> str:
-        """What stands for a sound in a text."""
-        return self._before + self._TOKEN
 
     def _process_audio(self, audio: Any, **arguments: Any) -> Any:
         extractor = self.feature_extractor
@@ -59,7 +52,7 @@ class VoxtralProcessor(ProcessorMixin):
         (features,) = extractor(audio, **{**arguments, **whole})["input_features"]
         pieces = features.reshape(len(features), -1, extractor.nb_max_frames).swapaxes(0, 1)
         count = len(pieces) * (extractor.nb_max_frames // _FRAMES_A_TOKEN)
-        return {"input_features": pieces}, [self._before + self._TOKEN * count]
+        return {"input_features": pieces}, [self.audio_token * count]
 
     @property
     def unused_input_names(self) -> list[str]:

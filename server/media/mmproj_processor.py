@@ -256,6 +256,11 @@ _SOUND_PROCESSORS: Final[Mapping[str, str]] = {
     "granite_speech": "GraniteSpeechProcessor",
 }
 """Processors of sounds by model type."""
+_AROUND_SOUNDS: Final[Mapping[str, tuple[str, str]]] = {
+    "Qwen3ASRProcessor": ("<|audio_start|>", "<|audio_end|>"),
+    "VoxtralProcessor": ("[BEGIN_AUDIO]", ""),
+}
+"""Of those that converters give a chat template that knows texts alone."""
 
 
 def _given_sounds(described: Mapping[str, object], token: str, id: int) -> GivenFiles:
@@ -267,13 +272,13 @@ def _given_sounds(described: Mapping[str, object], token: str, id: int) -> Given
             **{"placeholder": token, "audio_context_size": 2 * _positions(fields)},
             "stack_factor": fields.integer("stack_factor", 1),
         },
-        "VoxtralProcessor": lambda: {"before": "[BEGIN_AUDIO]"},
         "GraniteSpeechProcessor": lambda: {"settings": _conformer(fields)},
     }
     made = own[name]() if name in own else {}
     extractor = {} if name == "GraniteSpeechProcessor" else {"feature_extractor": _whisper(fields)}
     files = {"processor_config.json": {"processor_class": name, **extractor, **made}, "config.json": {**described}}
-    return GivenFiles(files, {token: id}, _OF_QWEN3_ASR if name == "Qwen3ASRProcessor" else {})
+    names = _OF_QWEN3_ASR if name == "Qwen3ASRProcessor" else {}
+    return GivenFiles(files, {token: id}, names, _AROUND_SOUNDS.get(name, ("", "")))
 
 
 def _conformer(fields: Fields) -> Values:

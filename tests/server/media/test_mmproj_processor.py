@@ -142,10 +142,10 @@ def test_sounds_are_processed_as_by_the_files_of_the_model(
     given = given_files(open_checkpoint(write_pair(tmp_path, model, family)))
     assert given is not None
     own, theirs = ModelProcessor(given), ModelProcessor(tmp_path)
-    before = "[BEGIN_AUDIO]" if family == "voxtral" else ""
-    assert own.written == {"audio": before + theirs.written["audio"]}
+    around = {"voxtral": ("[BEGIN_AUDIO]", ""), "qwen3_asr": ("<|audio_start|>", "<|audio_end|>")}.get(family, ("", ""))
+    assert own.written == {"audio": theirs.written["audio"].join(around)}
     heard, expected = (each.audio(SOUND) for each in (own, theirs))
-    assert heard == expected._replace(replacement=before + expected.replacement)
+    assert heard == expected._replace(replacement=expected.replacement.join(around))
 
 
 def _granite_speech(folder: Path) -> Any:
