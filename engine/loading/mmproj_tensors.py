@@ -23,7 +23,7 @@ _PROJECTORS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "llama4": ("", ("mm.model.mlp.1", "mm.model.mlp.2", "mm.model.fc")),
     "internvl": ("mm.model.mlp.0", ("mm.model.mlp.1", "mm.model.mlp.3")),
     "lfm2_vl": ("mm.input_norm", ("mm.1", "mm.2")),
-    "kimi_vl": ("mm.input_norm", ("mm.1", "mm.2")),
+    **dict.fromkeys(("kimi_vl", "kimi_k25"), ("mm.input_norm", ("mm.1", "mm.2"))),
     **dict.fromkeys(("glm4v", "glm4v_moe"), ("", ("mm.patch_merger", "mm.model.fc", "mm.up", "mm.down"))),
     "gemma4": ("", ("mm.input_projection",)),
 }
@@ -44,6 +44,9 @@ class TowerPart:
     """As the tower calls it; a stranger keeps its own."""
     heads: int = 0
     """Rows are stored in the order of interleaved rotary pairs of so many heads."""
+    apart: int = 0
+    """Of queries, keys and values of so many heads: rows that turn by column stand before those that turn by row in
+    each head of the former two, pair by pair."""
 
 
 class TowerParts:
@@ -55,6 +58,7 @@ class TowerParts:
         interleaved = spec.source == "sized"  # Pixtral's
         self._layers = [dict(_of_layer(layer, swapped=swapped)) for layer in spec.layers]
         self._heads = [layer.attention.heads if interleaved else 0 for layer in spec.layers]
+        self._apart = spec.architecture == "kimi_k25"
         self._outer = {
             "v.patch_embd": spec.patch_name,
             "v.position_embd": spec.position_name,
@@ -82,6 +86,8 @@ class TowerParts:
         own = f"{self._spec.prefix}.{layer}.{self._layers[layer][part]}"
         if part in ("ls1", "ls2"):
             return TowerPart(own)
+        if part == "attn_qkv" and self._apart:
+            return TowerPart(f"{own}.{ending}", apart=self._spec.layers[layer].attention.heads)
         return TowerPart(f"{own}.{ending}", self._heads[layer] if part in ("attn_q", "attn_k") else 0)
 
     def _tap(self, layer: int, part: str, ending: str) -> str | None:

@@ -244,7 +244,8 @@ def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) ->
                 continue
             part = parts.of(name)
             if part.name in raw:
-                yield part.name, reader.blocks(tensor, part.heads)
+                blocks = reader.blocks(tensor, part.heads)
+                yield part.name, _alternating(blocks, part.apart) if part.apart else blocks
                 continue
             dtype = _HALVES.get(tensor.type, torch.float32)
             values = reader.read(tensor, dtype, part.heads, 0.0)
@@ -253,9 +254,19 @@ def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) ->
                     raise CheckpointError(f"Cannot load {file}: the tensor {SECOND_FRAME} is missing.")
                 second = reader.read(opened.tensors[SECOND_FRAME], dtype, 0, 0.0)
                 values = torch.stack((values, second), dim=2)  # [hidden, channels, frames, patch, patch]
+            if part.apart:
+                values = _alternating(values, part.apart)
             if name == FIRST_FRAME and spec.source == "shaped":
                 values = values.permute(0, 2, 3, 1)  # processors leave the channels of each pixel beside each other
             yield part.name, values
+
+
+def _alternating(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows that stand as :attr:`.mmproj_tensors.TowerPart.apart` says, with each pair that turns by column before one
+    that turns by row."""
+    both, values = rows.tensor_split((2 * len(rows) // 3,))
+    pairs = both.unflatten(0, (2 * heads, 2, -1, 2))  # queries' heads, then keys'
+    return torch.cat((pairs.transpose(1, 2).reshape(both.shape), values))
 
 
 def _module_weights(file: Path, parts: ModuleParts) -> Iterator[tuple[str, torch.Tensor]]:

@@ -62,6 +62,7 @@ PROJECTORS: Final[Mapping[str, Projector]] = {
     "internvl": Projector("internvl", vision.internvl, ("<IMG_CONTEXT>",)),
     "lfm2": Projector("lfm2_vl", vision.lfm2, ("<image>",), ("lfm2",)),
     "kimivl": Projector("kimi_vl", vision.kimi_vl, ("<|media_pad|>",), ("deepseek2",)),
+    "kimik25": Projector("kimi_k25", vision.kimi_k25, ("<|media_pad|>",), ("deepseek2",)),
     "glm4v": Projector("glm4v", vision.glm4v, ("<|image|>",), ("glm4", "glm4moe"), "<|video|>", others=("glm4v_moe",)),
     "gemma4v": Projector("gemma4", vision.gemma4, ("<|image|>",), ("gemma4",), "<|video|>"),
     "lightonocr": Projector("lighton_ocr", vision.lighton_ocr, _QWEN_TOKENS),
@@ -84,7 +85,7 @@ PROJECTORS: Final[Mapping[str, Projector]] = {
 """By the names that llama.cpp gives them, those of two encoders with a plus between them."""
 _THINKERS: Final = frozenset({"qwen2_5_omni", "qwen3_omni_moe"})
 """Model types of which a part of the config.json is that of a model that reads and writes texts."""
-_FROM_CHECKPOINTS: Final = frozenset({"glma", "kimik25", "musicflamingo", "nemotron_v2_vl"})
+_FROM_CHECKPOINTS: Final = frozenset({"glma", "musicflamingo", "nemotron_v2_vl"})
 """Types of projectors of models that see or hear here as safetensors files alone."""
 _NAMED: Final = frozenset(each for projector in PROJECTORS.values() for each in projector.texts)
 

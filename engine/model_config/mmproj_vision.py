@@ -138,6 +138,15 @@ def kimi_vl(file: Projecting, text: TextFile) -> Values:
     }
 
 
+def kimi_k25(file: Projecting, text: TextFile) -> Values:
+    table = file.shapes.get("v.position_embd.weight", ())
+    if len(table) != 3:
+        raise ConfigError(f"v.position_embd.weight has the shape {list(table)}, expected columns and rows of vectors")
+    own = {"pos_emb_width": table[1], "pos_emb_height": table[2]}
+    merge = file.vision.integer("projector.scale_factor", 2)
+    return {"vision_config": {**file.tower(), **own, "merge_kernel_size": merge}}
+
+
 def glm4v(file: Projecting, text: TextFile) -> Values:
     """GLM-4.1V, or with experts GLM-4.5V."""
     vision = file.vision

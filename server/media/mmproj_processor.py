@@ -21,6 +21,8 @@ _QWEN2_BOUNDS: Final = (56 * 56, 28 * 28 * 16384)
 _QWEN3_BOUNDS: Final = (1 << 16, 1 << 24)
 _GLM_BOUNDS: Final = (112 * 112, 28 * 28 * 15_000)
 """Pixels of a picture, at least and at most."""
+_KIMI_PATCHES: Final = 16_384
+"""Of a picture of Kimi K2.5, at most."""
 _POSITIONS: Final = 1500
 """Of Whisper's window, two frames each."""
 _POSITIONS_A_SECOND: Final = 50
@@ -198,6 +200,12 @@ def _kimi_vl(facts: _Facts) -> _Processor:
     return _Processor("KimiVLProcessor", "KimiVLImageProcessor", {}, sizes)
 
 
+def _kimi_k25(facts: _Facts) -> _Processor:
+    most = facts.clip.integer("image_max_pixels", _KIMI_PATCHES * facts.patch**2) // facts.patch**2
+    sizes = {"patch_size": facts.patch, "merge_size": facts.tower.integer("merge_kernel_size"), "max_patches": most}
+    return _Processor("Kimi_K25Processor", "KimiImages", {}, sizes, {"image_token": facts.image})
+
+
 _QWEN3: Final = _qwen("Qwen3VLProcessor", _QWEN3_BOUNDS)
 _GLM: Final = _qwen(
     "Glm4vProcessor", _GLM_BOUNDS, "Glm4vImageProcessorPil", image_token="<|image|>", video_token="<|video|>"
@@ -215,6 +223,7 @@ _MAKERS: Final[Mapping[str, Callable[[_Facts], _Processor]]] = {
     "internvl": _internvl,
     "lfm2_vl": _lfm2_vl,
     "kimi_vl": _kimi_vl,
+    "kimi_k25": _kimi_k25,
     **dict.fromkeys(("glm4v", "glm4v_moe"), _GLM),
     "gemma4": _gemma4,
     "qwen2_5_omni": _omni(

@@ -40,6 +40,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "internvl": "qwen2",
     "lfm2_vl": "lfm2",
     "kimi_vl": "deepseek2",
+    "kimi_k25": "deepseek2",
     "glm4v": "glm4",
     "glm4v_moe": "glm4moe",
     "gemma4_large": "gemma4",
@@ -66,6 +67,7 @@ PROJECTORS: Final[Mapping[str, str]] = {
     "internvl": "internvl",
     "lfm2_vl": "lfm2",
     "kimi_vl": "kimivl",
+    "kimi_k25": "kimik25",
     **dict.fromkeys(("glm4v", "glm4v_moe"), "glm4v"),
     "gemma4_large": "gemma4v",
     "ultravox": "ultravox",
@@ -88,6 +90,7 @@ _GEMMA4: Final = {
 }
 SPELLED: Final = {
     "kimi_vl": {token("<|image_pad|>"): "<|media_pad|>"},
+    "kimi_k25": {token("<|image_pad|>"): "<|media_pad|>"},
     "glm4v": _GLM,
     "glm4v_moe": _GLM,
     "gemma4_large": _GEMMA4,
@@ -214,7 +217,7 @@ def write_mmproj(
     said otherwise, None for what is not said."""
     import transformers
 
-    own = (folder / "preprocessor_config.json").is_file() and PROJECTORS[family] not in ("lfm2", "kimivl", "llama4")
+    own = (folder / "preprocessor_config.json").is_file() and PROJECTORS[family] not in _OF_TORCHVISION
     writer, sees = gguf.GGUFWriter(path, "clip"), PROJECTORS[family] in _OWN
     writer.add_type(gguf.GGUFType.MMPROJ)
     said: dict[str, Any] = {}
@@ -242,6 +245,7 @@ def write_mmproj(
 
 
 _ENDINGS: Final = (".weight", ".bias", *(f".{side}put_{bound}" for side in ("in", "out") for bound in ("min", "max")))
+_OF_TORCHVISION: Final = ("lfm2", "kimivl", "kimik25", "llama4")
 _PLAIN: Final = SimpleNamespace(image_mean=[0.5] * 3, image_std=[0.5] * 3)
 """Of models that are saved without a processor, or with one that transformers has for torchvision alone."""
 
@@ -367,7 +371,7 @@ _OWN: Final[Mapping[str, Callable[[Any, Any], dict[str, Any]]]] = {
     "qwen3vl_merger": _of_qwen3,
     "internvl": _of_internvl,
     "lfm2": _of_lfm2,
-    "kimivl": _of_kimi_vl,
+    **dict.fromkeys(("kimivl", "kimik25"), _of_kimi_vl),
     "glm4v": lambda config, images: {"clip.use_silu": True},
     **dict.fromkeys(("gemma4v", "gemma4v+gemma4a"), _of_gemma4),
     "qwen2.5o": _of_qwen2_5,
@@ -403,6 +407,10 @@ _PUBLISHED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "lfm2": ((r"\Amodel\.", ""), (r"\Avision_tower\.", "vision_tower.vision_model.")),
     "kimivl": (),
+    "kimik25": (
+        (r"mm_projector\.proj\.0", "mm_projector.proj.linear_1"),
+        (r"mm_projector\.proj\.2", "mm_projector.proj.linear_2"),
+    ),
     "glm4v": ((r"\Amodel\.", ""),),
     **dict.fromkeys(
         ("gemma4v", "gemma4v+gemma4a"),
@@ -436,7 +444,7 @@ _PUBLISHED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 def _converted(model: Any, family: str, folder: Path) -> Named:
     """Of Kimi-VL, which transformers has under other names alone, from the files in ``folder``."""
     kind, vision = PROJECTORS[family], model.config.vision_config
-    tensors = load_file(folder / "model.safetensors") if kind == "kimivl" else model.state_dict()
+    tensors = load_file(folder / "model.safetensors") if kind in ("kimivl", "kimik25") else model.state_dict()
     for name, tensor in tensors.items():
         if any(part in name for part in ("language_model", "text_model", "audio")) or name == "lm_head.weight":
             continue
@@ -445,6 +453,11 @@ def _converted(model: Any, family: str, folder: Path) -> Named:
         for pattern, put in _PUBLISHED[kind]:
             name = re.sub(pattern, put, name)
         yield from _changed(name, tensor, kind, vision)
+
+
+def _apart(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """Pairs that turn by column before those that turn by row."""
+    return rows.view(heads, -1, 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _is_behind(name: str, last: int) -> bool:
@@ -458,14 +471,17 @@ def _changed(name: str, tensor: torch.Tensor, kind: str, vision: Any) -> Named:
         yield name, tensor + 1
     elif not tensor.dim():
         yield name, tensor.view(1)
-    elif name.endswith("patch_embed.proj.weight") and kind != "kimivl":
+    elif name.endswith("patch_embed.proj.weight") and kind not in ("kimivl", "kimik25"):
         yield from (("v.patch_embd.weight", tensor[:, :, 0]), ("v.patch_embd.weight.1", tensor[:, :, 1]))
     elif kind in ("gemma4v", "gemma4v+gemma4a", "lfm2") and name.endswith(
         ("input_proj.weight", "patch_embedding.weight")
     ):
         yield name, tensor.view(len(tensor), vision.patch_size, vision.patch_size, 3).permute(0, 3, 1, 2)
-    elif "pos_emb.weight" in name:
+    elif kind == "kimivl" and "pos_emb.weight" in name:
         yield name, tensor.flatten(0, 1)
+    elif kind == "kimik25" and ".wqkv." in name:
+        q, k, v = tensor.chunk(3)
+        yield name, torch.cat([*(_apart(each, vision.num_attention_heads) for each in (q, k)), v])
     elif ".wqkv." in name:
         yield from ((name.replace("wqkv", f"w{part}"), each) for part, each in zip("qkv", tensor.chunk(3), strict=True))
     elif ".qkv." in name and kind not in ("qwen3vl_merger", "qwen3vl_merger+qwen3a", "glm4v"):

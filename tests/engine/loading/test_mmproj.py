@@ -6,10 +6,13 @@ from typing import Any, Final
 import gguf
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
+from stentor.engine.loading.dequantize import dequantize
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.gguf_types import GGMLType
 from stentor.engine.loading.hub import resolve_model
 from stentor.engine.loading.mmproj_names import by_preference, is_mmproj
 from stentor.engine.loading.weights import tower_weights
@@ -204,6 +207,19 @@ def test_blocks_are_multiplied_as_they_are_stored(family: str, tmp_path: Path) -
     expanded, found = (embeddings(each, batched=False) for each in (tower_of(checkpoint, as_stored=False), tower))
     off = (found - expanded).square().mean().sqrt() / expanded.square().mean().sqrt()
     assert off < 5e-2  # inputs are rounded to eight bits, and what attends to bfloat16
+
+
+def test_rows_that_turn_by_column_and_by_row_are_put_beside_each_other_as_blocks_too(tmp_path: Path) -> None:
+    model = MAKERS["kimi_k25"](tmp_path)
+    file = write_pair(tmp_path, model, "kimi_k25")
+    stored = gguf.GGMLQuantizationType.Q8_0
+    write_mmproj(file.parent / BESIDE, model, "kimi_k25", tmp_path, kind=stored)
+    checkpoint, name = open_checkpoint(file), "encoder.blocks.0.attn.qkv_proj.weight"
+    whole, blocks = (dict(tower_weights(checkpoint, raw))[name] for raw in (frozenset(), frozenset({name})))
+    assert blocks.dtype == torch.uint8
+    assert torch.equal(dequantize(blocks, GGMLType.Q8_0).view(whole.shape), whole)
+    published = load_file(tmp_path / "model.safetensors")["vision_tower.encoder.blocks.0.wqkv.weight"]
+    assert torch.allclose(whole, published, atol=5e-3)
 
 
 def test_networks_that_old_converters_named_the_other_way_round_are_read(idefics: Pair, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import transformers as untyped_transformers
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
+from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
 from stentor.server.media.mmproj_processor import given_files
@@ -83,6 +84,13 @@ def _gemma4(folder: Path) -> Any:
     return MAKERS["gemma4_large"](folder)
 
 
+def _kimi_k25(folder: Path) -> Any:
+    names = {"image_token": "<|media_pad|>", "video_token": "<|video_pad|>"}
+    images = KimiImages(patch_size=PATCH)
+    write_processor(folder, "Kimi_K25Processor", images, CHATML, names=names, special=_spelled("kimi_k25"))
+    return MAKERS["kimi_k25"](folder)
+
+
 def _lighton_ocr(folder: Path) -> Any:
     images = transformers.PixtralImageProcessorPil(size={"longest_edge": 32}, patch_size={"height": 8, "width": 8})
     names = {"image_token": "<|image_pad|>", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
@@ -102,7 +110,7 @@ def _llama4(folder: Path) -> Any:
     ("family", "make"),
     [
         *(("lfm2_vl", _lfm2_vl), ("kimi_vl", _kimi_vl), ("glm4v", _glm4v), ("gemma4_large", _gemma4)),
-        *(("lighton_ocr", _lighton_ocr), ("llama4", _llama4)),
+        *(("lighton_ocr", _lighton_ocr), ("llama4", _llama4), ("kimi_k25", _kimi_k25)),
     ],
 )
 def test_what_a_file_does_not_say_is_what_published_models_have(family: str, make: Maker, tmp_path: Path) -> None:
