@@ -36,8 +36,8 @@ from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
 from .mmproj import Paired, beside, pair
+from .mmproj_modules import ModuleParts
 from .mmproj_names import is_mmproj
-from .mmproj_tensors import SoundParts
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json, safetensors_index
 
 CheckpointFormat = Literal["safetensors", "gguf", "ct2", "dummy"]
@@ -59,7 +59,7 @@ class StoredTower:
     nbytes: int
     described: Mapping[str, object]
     """The config.json, or what says the same of a GGUF file and its projector's."""
-    projector: VisionSpec | SoundParts | None = None
+    projector: VisionSpec | ModuleParts | None = None
     """What a projector file (llama.cpp's ``mmproj``) holds, where it is stored in one: what sees, or how the file calls
     the parts of what hears."""
     quantized: QuantizedCheckpoint | None = None

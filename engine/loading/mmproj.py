@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..model_config.config_fields import ConfigError
-from ..model_config.mmproj_config import Projecting, TextFile, described_by, seeing, tower_spec
+from ..model_config.media_spec import tapped_layers
+from ..model_config.mmproj_config import described_by, is_native, seeing, tower_spec
+from ..model_config.mmproj_file import Projecting, TextFile
 from ..model_config.model_spec import ModelSpec
 from ..model_config.vision_spec import VisionSpec
 from ..quantization.formats import Format, GGUFFormat, QuantizedCheckpoint
@@ -12,8 +14,9 @@ from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors
 from .gguf_types import FLOATS
+from .mmproj_modules import ModuleParts
 from .mmproj_names import by_preference, is_mmproj
-from .mmproj_tensors import SoundParts, TowerParts, is_changed
+from .mmproj_tensors import TowerParts, is_changed
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,8 @@ class Paired:
     spec: ModelSpec
     described: dict[str, object]
     """The config.json that says the same of both."""
-    tower: VisionSpec | SoundParts
-    """What sees, or how the file calls the parts of what hears."""
+    tower: VisionSpec | ModuleParts
+    """What sees, or where it is transformers' modules how the file calls their parts."""
     file: Path
     nbytes: int
     quantized: QuantizedCheckpoint | None
@@ -45,13 +48,14 @@ def pair(model: GGUFFile, spec: ModelSpec, file: Path) -> Paired:
         projecting = Projecting(opened.metadata, shapes)
         try:
             described = described_by(projecting, TextFile(model.metadata, spec))
-            tower = None if projecting.hears else tower_spec(projecting, described, spec.hidden_size)
+            tower = tower_spec(projecting, described, spec.hidden_size) if is_native(described) else None
             seen = seeing(spec, model.metadata, described)
         except ConfigError as error:
             raise CheckpointError(f"{file} is no projector of {model.path.name}: {error}.") from error
         nbytes = sum(tensor.nbytes for tensor in opened.tensors.values())
         if tower is None:
-            return Paired(seen, described, SoundParts(str(described["model_type"])), file, nbytes, None)
+            modules = ModuleParts(str(described["model_type"]), tuple(tapped_layers(described)))
+            return Paired(seen, described, modules, file, nbytes, None)
         parts = TowerParts(tower, swapped=projecting.swapped)
         stored = {parts.of(name).name: tensor.type for name, tensor in opened.tensors.items() if len(tensor.shape) == 2}
         formats: dict[str, Format] = {

@@ -1,10 +1,10 @@
-"""Which of a tower's tensors each tensor of a projector file holds.
+"""Which of a tower's tensors each tensor of a projector file holds, where the tower is our own.
 
 A part has one name in all files, and what :class:`..models.vision_tower.VisionTower` calls it the tower's spec says.
 """
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,10 +19,11 @@ _PROJECTORS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "gemma3": ("mm.soft_emb_norm", ("mm.input_projection",)),
     "llava": ("", ("mm.0", "mm.2")),
     "pixtral": ("", ("mm.1", "mm.2")),
-    "mistral3": ("mm.input_norm", ("mm.patch_merger", "mm.1", "mm.2")),
+    **dict.fromkeys(("mistral3", "lighton_ocr"), ("mm.input_norm", ("mm.patch_merger", "mm.1", "mm.2"))),
+    "llama4": ("", ("mm.model.mlp.1", "mm.model.mlp.2", "mm.model.fc")),
     "internvl": ("mm.model.mlp.0", ("mm.model.mlp.1", "mm.model.mlp.3")),
     "lfm2_vl": ("mm.input_norm", ("mm.1", "mm.2")),
-    "kimi_vl": ("mm.input_norm", ("mm.1", "mm.2")),
+    **dict.fromkeys(("kimi_vl", "kimi_k25"), ("mm.input_norm", ("mm.1", "mm.2"))),
     **dict.fromkeys(("glm4v", "glm4v_moe"), ("", ("mm.patch_merger", "mm.model.fc", "mm.up", "mm.down"))),
     "gemma4": ("", ("mm.input_projection",)),
 }
@@ -30,8 +31,9 @@ _PROJECTORS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 _QWEN: Final = ("v.post_ln", ("mm.0", "mm.2"))
 IGNORED: Final = frozenset({"v.token_embd.img_break"})
 """A row of the text model's embedding, which is there already."""
+FIRST_FRAME: Final = "v.patch_embd.weight"
 SECOND_FRAME: Final = "v.patch_embd.weight.1"
-"""The other half of ``v.patch_embd.weight``, where a patch spans two frames."""
+"""The other half, where a patch spans two frames."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,13 @@ class TowerPart:
     """As the tower calls it; a stranger keeps its own."""
     heads: int = 0
     """Rows are stored in the order of interleaved rotary pairs of so many heads."""
+    apart: int = 0
+    """Of queries, keys and values of so many heads: rows that turn by column stand before those that turn by row in
+    each head of the former two, pair by pair."""
 
 
 class TowerParts:
-    """Of one file of what sees."""
+    """Of one file."""
 
     def __init__(self, spec: VisionSpec, *, swapped: bool) -> None:
         """``swapped``: see :attr:`..model_config.mmproj_config.Projecting.swapped`."""
@@ -53,6 +58,7 @@ class TowerParts:
         interleaved = spec.source == "sized"  # Pixtral's
         self._layers = [dict(_of_layer(layer, swapped=swapped)) for layer in spec.layers]
         self._heads = [layer.attention.heads if interleaved else 0 for layer in spec.layers]
+        self._apart = spec.architecture == "kimi_k25"
         self._outer = {
             "v.patch_embd": spec.patch_name,
             "v.position_embd": spec.position_name,
@@ -80,6 +86,8 @@ class TowerParts:
         own = f"{self._spec.prefix}.{layer}.{self._layers[layer][part]}"
         if part in ("ls1", "ls2"):
             return TowerPart(own)
+        if part == "attn_qkv" and self._apart:
+            return TowerPart(f"{own}.{ending}", apart=self._spec.layers[layer].attention.heads)
         return TowerPart(f"{own}.{ending}", self._heads[layer] if part in ("attn_q", "attn_k") else 0)
 
     def _tap(self, layer: int, part: str, ending: str) -> str | None:
@@ -132,52 +140,3 @@ def _of_layer(layer: LayerSpec, *, swapped: bool) -> Mapping[str, str]:
         "ls1": "lambda_1",
         "ls2": "lambda_2",
     }
-
-
-_SOUND_BLOCK: Final = re.compile(r"a\.blk\.(\d+)\.(\w+)\.(weight|bias)")
-_SOUND_LAYER: Final[Mapping[str, str]] = {
-    "ln1": "self_attn_layer_norm",
-    "ln2": "final_layer_norm",
-    **{f"attn_{part}": f"self_attn.{part}_proj" for part in ("q", "k", "v", "out")},
-    "ffn_up": "fc1",
-    "ffn_down": "fc2",
-}
-_SOUND_OUTER: Final[Mapping[str, str]] = {
-    **{f"a.conv1d.{number}": f"conv{number}" for number in (1, 2)},
-    **{f"a.conv2d.{number}": f"conv2d{number}" for number in (1, 2, 3)},
-    "a.conv_out": "conv_out",
-    "a.position_embd": "embed_positions",
-}
-_SOUND_PROJECTOR: Final[Mapping[str, str]] = {
-    **{f"mm.a.mlp.{number}": f"linear_{number}" for number in (1, 2)},
-    "mm.a.fc": "linear",
-    "mm.a.norm_pre": "ln_pre",
-    "mm.a.norm_mid": "ln_mid",
-}
-
-
-@dataclass(frozen=True)
-class SoundParts:
-    """Of one file of what hears: by the names of transformers' class, or of Ultravox's published files."""
-
-    model_type: str
-
-    @property
-    def ignored(self) -> Set[str]:
-        """Sinusoids, where no position is learned."""
-        return {"a.position_embd.weight"} if self.model_type == "qwen3_asr" else frozenset()
-
-    def of(self, stored: str) -> TowerPart:
-        front = "" if self.model_type == "ultravox" else "model."
-        stem, _, ending = stored.rpartition(".")
-        block = _SOUND_BLOCK.fullmatch(stored)
-        if block is not None and (part := _SOUND_LAYER.get(block[2])) is not None:
-            return TowerPart(f"{front}audio_tower.layers.{block[1]}.{part}.{ending}")
-        if stem == "a.post_ln":
-            return TowerPart(
-                f"{front}audio_tower.{'ln_post' if self.model_type == 'qwen3_asr' else 'layer_norm'}.{ending}"
-            )
-        for known, module in ((_SOUND_OUTER, "audio_tower"), (_SOUND_PROJECTOR, "multi_modal_projector")):
-            if (own := known.get(stem)) is not None:
-                return TowerPart(f"{front}{module}.{own}.{ending}")
-        return TowerPart(stored)

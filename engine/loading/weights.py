@@ -12,7 +12,7 @@ from zlib import crc32
 import torch
 
 from ..model_config.hf_text_part import RETRIEVER, is_of_tower, text_name
-from ..model_config.mmproj_config import Projecting
+from ..model_config.mmproj_file import Projecting
 from ..model_config.model_spec import ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.vision_spec import VisionSpec
@@ -24,7 +24,9 @@ from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_types import GGMLType
 from .gguf_weights import TensorReader, gguf_weights
-from .mmproj_tensors import IGNORED, SECOND_FRAME, SoundParts, TowerParts
+from .mmproj_modules import ModuleParts
+from .mmproj_tensors import FIRST_FRAME, IGNORED, SECOND_FRAME, TowerParts
+from .module_weights import module_weights
 from .pieces import Progress, read_piece
 from .safetensors_index import StoredTensor, tensors_of
 
@@ -181,8 +183,8 @@ def tower_weights(checkpoint: Checkpoint, raw: Set[str] = frozenset()) -> Iterat
     :class:`CheckpointError` when a file cannot be read."""
     tower = checkpoint.tower
     if tower is not None and (projector := tower.projector) is not None:
-        if isinstance(projector, SoundParts):
-            yield from _sound_weights(tower.files[0], projector)
+        if isinstance(projector, ModuleParts):
+            yield from _module_weights(tower.files[0], projector)
         else:
             yield from mmproj_weights(tower.files[0], projector, raw)
         return
@@ -225,7 +227,6 @@ def _ct2(
             tell(done, total)
 
 
-_PATCH: Final = "v.patch_embd.weight"
 _HALVES: Final = {GGMLType.F16: torch.float16, GGMLType.BF16: torch.bfloat16}
 """What is kept as it is stored."""
 
@@ -243,30 +244,40 @@ def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) ->
                 continue
             part = parts.of(name)
             if part.name in raw:
-                yield part.name, reader.blocks(tensor, part.heads)
+                blocks = reader.blocks(tensor, part.heads)
+                yield part.name, _alternating(blocks, part.apart) if part.apart else blocks
                 continue
             dtype = _HALVES.get(tensor.type, torch.float32)
             values = reader.read(tensor, dtype, part.heads, 0.0)
-            if name == _PATCH and spec.frames > 1:
+            if name == FIRST_FRAME and spec.frames > 1:
                 if SECOND_FRAME not in opened.tensors:
                     raise CheckpointError(f"Cannot load {file}: the tensor {SECOND_FRAME} is missing.")
                 second = reader.read(opened.tensors[SECOND_FRAME], dtype, 0, 0.0)
                 values = torch.stack((values, second), dim=2)  # [hidden, channels, frames, patch, patch]
-            if name == _PATCH and spec.source == "shaped":
+            if part.apart:
+                values = _alternating(values, part.apart)
+            if name == FIRST_FRAME and spec.source == "shaped":
                 values = values.permute(0, 2, 3, 1)  # processors leave the channels of each pixel beside each other
             yield part.name, values
 
 
-def _sound_weights(file: Path, parts: SoundParts) -> Iterator[tuple[str, torch.Tensor]]:
+def _alternating(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows that stand as :attr:`.mmproj_tensors.TowerPart.apart` says, with each pair that turns by column before one
+    that turns by row."""
+    both, values = rows.tensor_split((2 * len(rows) // 3,))
+    pairs = both.unflatten(0, (2 * heads, 2, -1, 2))  # queries' heads, then keys'
+    return torch.cat((pairs.transpose(1, 2).reshape(both.shape), values))
+
+
+def _module_weights(file: Path, parts: ModuleParts) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, tensor), quantised blocks as what they stand for. Raises :class:`CheckpointError`."""
     with ExitStack() as stack:
         opened = stack.enter_context(GGUFFile(file))
         reader = TensorReader(file, stack.enter_context(FileIO(file)))
-        for name, tensor in opened.tensors.items():
-            if name in parts.ignored:
-                continue
-            values = reader.read(tensor, _HALVES.get(tensor.type, torch.float32), 0, 0.0)
-            yield (
-                parts.of(name).name,
-                values.flatten() if name.endswith(".bias") else values,
-            )  # convolutions' are columns
+
+        def read(name: str) -> torch.Tensor:
+            if (tensor := opened.tensors.get(name)) is None:
+                raise CheckpointError(f"Cannot load {file}: the tensor {name} is missing.")
+            return reader.read(tensor, _HALVES.get(tensor.type, torch.float32), 0, 0.0)
+
+        yield from module_weights(parts, opened.tensors, read)

@@ -183,6 +183,7 @@ def _values(metadata: Mapping[str, object], facts: GGUFFacts, read_floats: ReadF
         "rope_parameters": _rope_table(fields, shapes, read_floats, head_dim),
         "bos_token_id": Fields(metadata).token_id("tokenizer.ggml.bos_token_id"),
         "eos_token_id": list(Fields(metadata).token_ids("tokenizer.ggml.eos_token_id")),
+        "pad_token_id": Fields(metadata).token_id("tokenizer.ggml.padding_token_id"),
         **row.unsaid,
     }
     keys = {**KEYS, **row.keys}

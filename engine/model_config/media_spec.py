@@ -45,9 +45,14 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
             found[modality] = _within(token, config)
     if config.get("model_type") == "ovis2_5":
         found.setdefault("image", _QWENS_PAD)  # published files leave it out
-    vision = config.get("vision_config")
+    return MediaSpec(found, len(tapped_layers(config)), speaks) if found else None
+
+
+def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:
+    """Layers of what sees behind which something is taken off, for the first layers of the decoder."""
+    vision = thinker(config).get("vision_config")
     taps = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
-    return MediaSpec(found, len(taps) if isinstance(taps, Sequence) else 0, speaks) if found else None
+    return taps if isinstance(taps, Sequence) else ()
 
 
 def _within(token: int, config: Mapping[str, object]) -> int:

@@ -208,13 +208,21 @@ def _qwen2_audio(model: Any, input_features: torch.Tensor, feature_attention_mas
     return kept
 
 
+def _gemma4_sounds(model: Any, input_features: torch.Tensor, input_features_mask: torch.Tensor) -> torch.Tensor:
+    """[embeddings, hidden], without those of what fills sounds up."""
+    found = model.model.get_audio_features(input_features, input_features_mask, return_dict=True)
+    kept: torch.Tensor = found.pooler_output[found.attention_mask]
+    return kept
+
+
 def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
     """[rows, length]: so many of each row."""
     return torch.arange(length, device=counts.device) < counts[:, None]
 
 
 _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
+    ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
     ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
 }
-"""What encodes media where transformers' class of a model has no method for it (its whole pass does that), by the name
-of the class and the modality."""
+"""What encodes media where transformers' class of a model has no method for it, or its whole pass leaves something out
+of what that returns; by the name of the class and the modality."""

@@ -23,6 +23,7 @@ from ..audio.decode import AudioDecoder
 from ..config.config import Config
 from ..http.listening import StartError
 from ..media.collect import Accepted
+from ..media.mmproj_processor import given_files
 from ..pooling.model import EmbeddingModel
 from ..text.errors import TokenizerError
 from ..text.loading import load_tokenizer
@@ -173,12 +174,13 @@ def open_transcribing_chat(
     its inputs of sounds; both sides of the result must be closed."""
     served = config.transcription.as_chat
     checkpoint = open_checkpoint(folder)
-    spec, architecture = spec_of(checkpoint), checkpoint.config.architecture
-    asking = asking_of(spec, architecture)
+    spec = spec_of(checkpoint)
+    asking = asking_of(spec, checkpoint)
     if asking is None:
+        architecture = checkpoint.config.architecture
         raise CheckpointError(f"--transcription-model: {served.name} ({architecture}) makes no transcripts.")
     text = open_text_side(served, checkpoint, generation_defaults(served, checkpoint), config.limits.template, room)
-    opened = media.open(folder, served.served_names[0], spec)
+    opened = media.open(given_files(checkpoint) or folder, served.served_names[0], spec)
     return TranscribingChat(served, client, text, checkpoint.config.vocab_size, opened, asking)
 
 

@@ -10,7 +10,7 @@ from stentor.engine.channel import ChannelError
 from stentor.engine.channel.region import require_linux
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import resolve_model, resolve_tokenizer
-from stentor.engine.loading.kind import ModelKind, architectures_of, kind_of
+from stentor.engine.loading.kind import ModelKind, kind_of
 from stentor.engine.processes import launch
 from stentor.engine.processes.exception_groups import one_line
 from stentor.engine.processes.fork_server_owner import ForkServer
@@ -55,9 +55,9 @@ def fetch(config: Config) -> Config:
 
 def check_transcribes(option: str, name: str, path: Path) -> None:
     """As :func:`check_kind` for a model that transcribes, which some chat models do, too."""
-    from ..asr.asking import ASKING  # late: only a second model that chats is looked at
+    from .media import transcribes  # late: only a second model that chats is looked at
 
-    if not ASKING.keys() & set(architectures_of(path)):
+    if not transcribes(path):
         check_kind(option, name, path, "transcription")
 
 

@@ -243,7 +243,7 @@ async def load_state(
     except CheckpointError as error:
         raise StartError(str(error)) from error
     taken = taken_of(spec, config.media)
-    asking = asking_of(taken, checkpoint.config.architecture)
+    asking = asking_of(taken, checkpoint)
     try:
         enabled, kinds = config.engine.worker.enable_lora, config.adapted_kinds
         adapters = config.adapters.registry(enabled=enabled, main=config.main, kinds=kinds)

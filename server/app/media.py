@@ -4,9 +4,10 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from stentor.engine.loading.checkpoint import Checkpoint
+from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
+from stentor.engine.loading.kind import architectures_of
 from stentor.engine.loading.safetensors_index import read_json
-from stentor.engine.model_config.hf_text_part import described_part
+from stentor.engine.model_config.hf_text_part import SEEING, described_part
 from stentor.engine.model_config.media_spec import MediaSpec, media_spec
 from stentor.engine.model_config.model_spec import ModelSpec
 
@@ -47,9 +48,23 @@ def width_of(checkpoint: Checkpoint) -> int:
     return checkpoint.config.hidden_size if isinstance(checkpoint.config, ModelSpec) else 0
 
 
-def asking_of(spec: MediaSpec | None, architecture: str) -> Asking | None:
+def asking_of(spec: MediaSpec | None, checkpoint: Checkpoint) -> Asking | None:
     """How a model that chats is asked for transcripts; None where it makes none. ``spec`` is what it takes."""
-    return ASKING.get(architecture) if spec is not None and "audio" in spec.placeholders else None
+    if spec is None or "audio" not in spec.placeholders:
+        return None
+    tower, names = checkpoint.tower, [checkpoint.config.architecture]
+    if tower is not None and tower.projector is not None:  # the architecture is that of the text model
+        names = [name for name, each in SEEING.items() if each.model_type == tower.described.get("model_type")]
+    return next((ASKING[name] for name in names if name in ASKING), None)
+
+
+def transcribes(path: Path) -> bool:
+    """Whether a model on disk chats and makes transcripts. Raises
+    :class:`stentor.engine.loading.errors.CheckpointError` for a GGUF file that cannot be read."""
+    if path.suffix != ".gguf":
+        return bool(ASKING.keys() & set(architectures_of(path)))
+    checkpoint = open_checkpoint(path)
+    return asking_of(spec_of(checkpoint), checkpoint) is not None
 
 
 class MediaOpener:

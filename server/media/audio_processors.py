@@ -41,17 +41,10 @@ class Qwen3ASRProcessor(transformers.Qwen3ASRProcessor):  # type: ignore[misc]
 class VoxtralProcessor(ProcessorMixin):
     """Audio is filled up with silence to whole pieces, which are encoded one by one."""
 
-    _TOKEN: Final = "[AUDIO]"
+    audio_token = "[AUDIO]"
 
-    def __init__(self, feature_extractor: Any = None, before: str = "") -> None:
-        """``before``: the mark before a sound, where no template writes it."""
+    def __init__(self, feature_extractor: Any = None) -> None:
         super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
-        self._before = before
-
-    @property
-    def audio_token(self) -> str:
-        """What stands for a sound in a text."""
-        return self._before + self._TOKEN
 
     def _process_audio(self, audio: Any, **arguments: Any) -> Any:
         extractor = self.feature_extractor
@@ -59,7 +52,7 @@ class VoxtralProcessor(ProcessorMixin):
         (features,) = extractor(audio, **{**arguments, **whole})["input_features"]
         pieces = features.reshape(len(features), -1, extractor.nb_max_frames).swapaxes(0, 1)
         count = len(pieces) * (extractor.nb_max_frames // _FRAMES_A_TOKEN)
-        return {"input_features": pieces}, [self._before + self._TOKEN * count]
+        return {"input_features": pieces}, [self.audio_token * count]
 
     @property
     def unused_input_names(self) -> list[str]:
@@ -115,10 +108,11 @@ class GraniteSpeechProcessor(ProcessorMixin):
         **{"projector_window_size": 15, "projector_downsample_rate": 5},
     }
 
-    def __init__(self, audio_token: str = "<|audio|>") -> None:
+    def __init__(self, audio_token: str = "<|audio|>", settings: Mapping[str, int] | None = None) -> None:
+        """``settings``: those that are not as in published models."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.audio_token = audio_token
-        self._set: Mapping[str, int] = self._SETTINGS
+        self._set: Mapping[str, int] = {**self._SETTINGS, **(settings or {})}
 
     @classmethod
     def of(cls, folder: Path) -> "GraniteSpeechProcessor":
@@ -129,10 +123,8 @@ class GraniteSpeechProcessor(ProcessorMixin):
             whole = json.loads(file.read_text()) if file.is_file() else {}
             for part in (whole, whole.get("feature_extractor"), whole.get("audio_processor")):
                 said |= {**(part or {}), **(part or {}).get("melspec_kwargs", {})}
-        token = said.get("audio_token")
-        made = cls(token) if isinstance(token, str) else cls()
-        made._set = {name: int(said.get(name) or value) for name, value in cls._SETTINGS.items()}
-        return made
+        token, settings = said.get("audio_token"), {name: int(said[name]) for name in cls._SETTINGS if said.get(name)}
+        return cls(token, settings) if isinstance(token, str) else cls(settings=settings)
 
     @property
     def feature_extractor(self) -> Any:

@@ -5,13 +5,14 @@ leaves unsaid is what all published models of the family have.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.gguf_file import GGUFFile
 from stentor.engine.model_config.config_fields import ConfigError, Fields
+from stentor.engine.model_config.thinker import thinker
 
 from .model_files import GivenFiles
 
@@ -20,6 +21,16 @@ _QWEN2_BOUNDS: Final = (56 * 56, 28 * 28 * 16384)
 _QWEN3_BOUNDS: Final = (1 << 16, 1 << 24)
 _GLM_BOUNDS: Final = (112 * 112, 28 * 28 * 15_000)
 """Pixels of a picture, at least and at most."""
+_KIMI_PATCHES: Final = 16_384
+"""Of a picture of Kimi K2.5, at most."""
+_POSITIONS: Final = 1500
+"""Of Whisper's window, two frames each."""
+_POSITIONS_A_SECOND: Final = 50
+_OF_QWEN3_ASR: Final = {
+    "audio_token": "<|audio_pad|>",
+    "audio_bos_token": "<|audio_start|>",
+    "audio_eos_token": "<|audio_end|>",
+}
 
 
 class _Facts:
@@ -28,7 +39,8 @@ class _Facts:
     def __init__(self, metadata: Mapping[str, object], described: Mapping[str, object], image: str) -> None:
         """``described``: the config.json that says the same; ``image``: the token that embeddings replace."""
         self.clip = Fields(metadata, "clip.vision.")
-        self.described = Fields(described)
+        self.model_type = Fields(described).text("model_type")
+        self.described = Fields(thinker(described))
         self.tower = Fields(self.described.table("vision_config") or {})
         self.image = image
         self.patch = self.clip.integer("patch_size")
@@ -99,6 +111,20 @@ def _pixtral(facts: _Facts) -> _Processor:
     return _Processor("PixtralProcessor", "PixtralImageProcessorPil", settings, sizes)
 
 
+def _lighton_ocr(facts: _Facts) -> _Processor:
+    merge = facts.described.integer("spatial_merge_size", 2)
+    joined = {"height": merge * facts.patch, "width": merge * facts.patch}
+    names = {"image_token": facts.image, "image_break_token": "<|vision_pad|>", "image_end_token": "<|vision_end|>"}
+    settings = {"patch_size": facts.patch, "spatial_merge_size": merge}
+    sizes = {"size": {"longest_edge": facts.side}, "patch_size": joined}
+    return _Processor("LightOnOcrProcessor", "PixtralImageProcessorPil", settings, sizes, names)
+
+
+def _llama4(facts: _Facts) -> _Processor:
+    settings = {"patch_size": facts.patch, "pixel_shuffle_ratio": facts.tower.get("pixel_shuffle_ratio")}
+    return _Processor("Llama4Processor", "Llama4Images", settings, {"size": facts.square})
+
+
 def _qwen(
     name: str, bounds: tuple[int, int], images: str = "Qwen2VLImageProcessorPil", **names: str
 ) -> Callable[[_Facts], _Processor]:
@@ -116,8 +142,30 @@ def _qwen(
     return make
 
 
+def _omni(name: str, bounds: tuple[int, int], **names: str) -> Callable[[_Facts], _Processor]:
+    def make(facts: _Facts) -> _Processor:
+        settings = {"feature_extractor": _whisper(facts.described)}
+        return replace(_qwen(name, bounds, **names)(facts), settings=settings)
+
+    return make
+
+
+def _whisper(described: Fields) -> Values:
+    """What makes frames of sounds as Whisper has them."""
+    audio = Fields(described.table("audio_config") or {})
+    return {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "feature_size": audio.integer("num_mel_bins"),
+        "chunk_length": max(1, _positions(described) // _POSITIONS_A_SECOND),
+    }
+
+
+def _positions(described: Fields) -> int:
+    return Fields(described.table("audio_config") or {}).integer("max_source_positions", _POSITIONS)
+
+
 def _gemma4(facts: _Facts) -> _Processor:
-    """Its class asks for what makes frames of sounds, of which there are none."""
+    """Its class asks for what makes frames of sounds, though large ones take none."""
     sizes = {"patch_size": facts.patch, "pooling_kernel_size": facts.tower.integer("pooling_kernel_size")}
     names = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": facts.image}
     names |= {"audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>"}
@@ -152,6 +200,12 @@ def _kimi_vl(facts: _Facts) -> _Processor:
     return _Processor("KimiVLProcessor", "KimiVLImageProcessor", {}, sizes)
 
 
+def _kimi_k25(facts: _Facts) -> _Processor:
+    most = facts.clip.integer("image_max_pixels", _KIMI_PATCHES * facts.patch**2) // facts.patch**2
+    sizes = {"patch_size": facts.patch, "merge_size": facts.tower.integer("merge_kernel_size"), "max_patches": most}
+    return _Processor("Kimi_K25Processor", "KimiImages", {}, sizes, {"image_token": facts.image})
+
+
 _QWEN3: Final = _qwen("Qwen3VLProcessor", _QWEN3_BOUNDS)
 _GLM: Final = _qwen(
     "Glm4vProcessor", _GLM_BOUNDS, "Glm4vImageProcessorPil", image_token="<|image|>", video_token="<|video|>"
@@ -161,14 +215,30 @@ _MAKERS: Final[Mapping[str, Callable[[_Facts], _Processor]]] = {
     "gemma3": _gemma3,
     "llava": _llava,
     "mistral3": _pixtral,
+    "lighton_ocr": _lighton_ocr,
+    "llama4": _llama4,
     "qwen2_vl": _qwen("Qwen2VLProcessor", _QWEN2_BOUNDS),
     "qwen2_5_vl": _qwen("Qwen2_5_VLProcessor", _QWEN2_BOUNDS),
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _QWEN3),
     "internvl": _internvl,
     "lfm2_vl": _lfm2_vl,
     "kimi_vl": _kimi_vl,
+    "kimi_k25": _kimi_k25,
     **dict.fromkeys(("glm4v", "glm4v_moe"), _GLM),
     "gemma4": _gemma4,
+    "qwen2_5_omni": _omni(
+        "Qwen2_5OmniProcessor",
+        _QWEN2_BOUNDS,
+        **{"image_token": "<|IMAGE|>", "video_token": "<|VIDEO|>", "audio_token": "<|AUDIO|>"},
+        **{"vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>"},
+        **{"audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>"},
+    ),
+    "qwen3_omni_moe": _omni(
+        "Qwen3OmniMoeProcessor",
+        _QWEN2_BOUNDS,
+        **{"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"},
+        **{"vision_bos_token": "<|vision_start|>", "vision_eos_token": "<|vision_end|>", **_OF_QWEN3_ASR},
+    ),
 }
 """By the model type that :mod:`stentor.engine.model_config.mmproj_config` says."""
 _MARKS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -178,6 +248,11 @@ _MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     "InternVLProcessor": ("<img>", "</img>"),
     "Glm4vProcessor": tuple(f"<|{edge}_of_{what}|>" for what in ("image", "video") for edge in ("begin", "end")),
     "Gemma4Processor": ("<|image>", "<image|>"),
+    "Llama4Processor": (
+        *("<|image|>", "<|image_start|>", "<|image_end|>"),
+        *("<|tile_x_separator|>", "<|tile_y_separator|>"),
+    ),
+    "LightOnOcrProcessor": ("<|vision_pad|>", "<|vision_end|>"),
 }
 """Tokens that the texts of pictures hold besides the one that embeddings replace."""
 
@@ -187,39 +262,42 @@ _SOUND_PROCESSORS: Final[Mapping[str, str]] = {
     "voxtral": "VoxtralProcessor",
     "qwen2_audio": "Qwen2AudioProcessor",
     "qwen3_asr": "Qwen3ASRProcessor",
+    "granite_speech": "GraniteSpeechProcessor",
 }
 """Processors of sounds by model type."""
-_POSITIONS: Final = 1500
-"""Of Whisper's window, two frames each."""
-_POSITIONS_A_SECOND: Final = 50
-_OF_QWEN3_ASR: Final = {
-    "audio_token": "<|audio_pad|>",
-    "audio_bos_token": "<|audio_start|>",
-    "audio_eos_token": "<|audio_end|>",
+_AROUND_SOUNDS: Final[Mapping[str, tuple[str, str]]] = {
+    "Qwen3ASRProcessor": ("<|audio_start|>", "<|audio_end|>"),
+    "VoxtralProcessor": ("[BEGIN_AUDIO]", ""),
 }
+"""Of those that converters give a chat template that knows texts alone."""
 
 
 def _given_sounds(described: Mapping[str, object], token: str, id: int) -> GivenFiles:
-    """Of a model that hears by Whisper's frames, whose ``token`` embeddings replace."""
+    """Of a model that takes sounds alone, whose ``token`` embeddings replace."""
     fields = Fields(described)
     name = _SOUND_PROCESSORS[fields.text("model_type")]
-    audio = Fields(fields.table("audio_config") or {})
-    positions = audio.integer("max_source_positions", _POSITIONS)
-    extractor = {
-        "feature_extractor_type": "WhisperFeatureExtractor",
-        "feature_size": audio.integer("num_mel_bins"),
-        "chunk_length": max(1, positions // _POSITIONS_A_SECOND),
-    }
-    own: Mapping[str, Values] = {
-        "UltravoxProcessor": {
-            **{"placeholder": token, "audio_context_size": 2 * positions},
+    own: Mapping[str, Callable[[], Values]] = {
+        "UltravoxProcessor": lambda: {
+            **{"placeholder": token, "audio_context_size": 2 * _positions(fields)},
             "stack_factor": fields.integer("stack_factor", 1),
         },
-        "VoxtralProcessor": {"before": "[BEGIN_AUDIO]"},
+        "GraniteSpeechProcessor": lambda: {"settings": _conformer(fields)},
     }
-    settings = {"processor_class": name, "feature_extractor": extractor, **own.get(name, {})}
-    files = {"processor_config.json": settings, "config.json": {**described}}
-    return GivenFiles(files, {token: id}, _OF_QWEN3_ASR if name == "Qwen3ASRProcessor" else {})
+    made = own[name]() if name in own else {}
+    extractor = {} if name == "GraniteSpeechProcessor" else {"feature_extractor": _whisper(fields)}
+    files = {"processor_config.json": {"processor_class": name, **extractor, **made}, "config.json": {**described}}
+    names = _OF_QWEN3_ASR if name == "Qwen3ASRProcessor" else {}
+    return GivenFiles(files, {token: id}, names, _AROUND_SOUNDS.get(name, ("", "")))
+
+
+def _conformer(fields: Fields) -> Values:
+    """Two frames of mel bins stand beside each other."""
+    encoder = Fields(fields.table("encoder_config") or {})
+    return {
+        "n_mels": encoder.integer("input_dim") // 2,
+        "projector_window_size": fields.integer("window_size"),
+        "projector_downsample_rate": fields.integer("downsample_rate"),
+    }
 
 
 def given_files(checkpoint: Checkpoint) -> GivenFiles | None:
@@ -230,18 +308,20 @@ def given_files(checkpoint: Checkpoint) -> GivenFiles | None:
     with GGUFFile(checkpoint.files[0]) as model, GGUFFile(tower.files[0]) as projector:
         tokens = model.metadata.get("tokenizer.ggml.tokens")
         assert isinstance(tokens, list)  # the placeholder was found among them
-        if (sound := Fields(tower.described).token_id("audio_token_id")) is not None:
+        described = Fields(thinker(tower.described))
+        sound, picture = described.token_id("audio_token_id"), described.token_id("image_token_id")
+        if picture is None:
+            assert sound is not None  # one of both is
             return _given_sounds(tower.described, str(tokens[sound]), sound)
-        placeholder = Fields(tower.described).integer("image_token_id", least=0)
         try:
-            facts = _Facts(projector.metadata, tower.described, str(tokens[placeholder]))
-            processor = _MAKERS[facts.described.text("model_type")](facts)
+            facts = _Facts(projector.metadata, tower.described, str(tokens[picture]))
+            processor = _MAKERS[facts.model_type](facts)
             of_images = {"image_processor_type": processor.images, **facts.colours, **processor.of_images}
         except ConfigError as error:
             raise CheckpointError(f"Cannot load {tower.files[0]}: {error}.") from error
         ids = {str(token): id for id, token in enumerate(tokens)}
-    video = Fields(tower.described).token_id("video_token_id")
-    marks = [facts.image, *_MARKS.get(processor.name, ()), *([] if video is None else [str(tokens[video])])]
+    others = [str(tokens[id]) for id in (described.token_id("video_token_id"), sound) if id is not None]
+    marks = [facts.image, *_MARKS.get(processor.name, ()), *others]
     settings = {"processor_class": processor.name, **processor.settings}
     files = {
         "processor_config.json": settings,

@@ -16,6 +16,8 @@ class GivenFiles(msgspec.Struct, frozen=True, array_like=True):
     """The tokens that its texts are made of, with their ids."""
     names: dict[str, str]
     """What transformers' tokenizer calls some of them, such as ``boi_token``."""
+    around_sounds: tuple[str, str] = ("", "")
+    """Marks before and behind a sound, where the model's chat template writes none."""
 
 
 Source = Path | GivenFiles

@@ -161,6 +161,7 @@ class ModelProcessor:
         files = ModelFiles(source)
         self._name = _class_name(files)
         self._processor = _load(files, self._name)
+        self._around_sounds = source.around_sounds if isinstance(source, GivenFiles) else ("", "")
         self.written: dict[Modality, str] = {}
         self.missing: dict[Modality, str] = {}
         parts: dict[Modality, str] = {"image": "image_processor", "audio": "_audio_processor"}
@@ -170,7 +171,7 @@ class ModelProcessor:
                 self.missing["audio"] = "the model has no encoder of sounds"
                 continue
             if said is not None and getattr(self._processor, part, None) is not None:
-                self.written[modality] = said
+                self.written[modality] = said.join(self._around_sounds) if modality == "audio" else said
         self._videos = VIDEOS.get(self._name)
         video = getattr(self._processor, "video_token", None)
         if video is not None and self._videos is not None:
@@ -226,7 +227,8 @@ class ModelProcessor:
             found, (replacement, *_) = processor._process_audio([samples], **arguments)
         except (ValueError, ZeroDivisionError) as error:
             raise _refused("sound", error) from None
-        return ModelInputs(_payload(_tensors(found, processor.unused_input_names), "audio"), replacement, None)
+        tensors = _tensors(found, processor.unused_input_names)
+        return ModelInputs(_payload(tensors, "audio"), replacement.join(self._around_sounds), None)
 
     def _arguments(self, options: Mapping[str, object]) -> dict[str, Any]:
         """Of the image processor: the model's own, and what a request may change of them."""

@@ -14,8 +14,10 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.loadtest.server_process import ServerProcess
+from stentor.server.asr.asking import ASKING
 from stentor.server.media.model_processor import ModelProcessor
-from stentor.tests.e2e.made_up import EXACT
+from stentor.server.text.loading import load_tokenizer
+from stentor.tests.e2e.made_up import EXACT, describe
 from stentor.tests.e2e.test_media import Made, Turn, conversation, said_by_transformers
 from stentor.tests.parity.seeing import CONFIGS
 from stentor.tests.parity.sounding import model_of
@@ -95,22 +97,50 @@ def qwen2_audio(folder: Path) -> Any:
     return model
 
 
+class Hears:
+    """A model that hears, and how transformers answers it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.model = folder, qwen2_audio(folder)
+        write_pair(folder, self.model, "qwen2_audio")
+        self.processor = transformers.AutoProcessor.from_pretrained(folder)
+
+    def answer(self, text: str, sounds: Sequence[Any]) -> tuple[list[int], list[int]]:
+        """The prompt's tokens and 12 behind them, greedily."""
+        inputs = self.processor(text=text, audio=sounds, sampling_rate=16_000, return_tensors="pt")
+        with torch.no_grad():
+            whole = self.model.generate(**inputs, max_new_tokens=12, do_sample=False)[0].tolist()
+        prompt = inputs["input_ids"][0].tolist()
+        return prompt, whole[len(prompt) :]
+
+
+@pytest.fixture(scope="module")
+def hears(tmp_path_factory: pytest.TempPathFactory) -> Hears:
+    return Hears(tmp_path_factory.mktemp("hears"))
+
+
+def samples(seconds: float) -> Any:
+    return np.frombuffer(tone(seconds), "<i2").astype(np.float32) / 32768
+
+
+def check_transcript(hears: Hears, client: openai.OpenAI, name: str) -> None:
+    asking = ASKING["Qwen2AudioForConditionalGeneration"].text
+    _, written = hears.answer(asking, [samples(0.7)])
+    file = "clip.wav", encode_whole(tone(0.7), "wav", 16_000)
+    found = client.audio.transcriptions.create(model=name, file=file, extra_body={"max_completion_tokens": 12})
+    assert found.text == load_tokenizer(hears.folder).decode(written).strip() != ""
+
+
 @pytest.mark.proof
-def test_an_answer_to_sounds_is_that_of_transformers(tmp_path: Path) -> None:
-    model = qwen2_audio(tmp_path)
-    write_pair(tmp_path, model, "qwen2_audio")
-    sounds = [np.frombuffer(tone(seconds), "<i2").astype(np.float32) / 32768 for seconds in (0.7, 1.0)]
+def test_answers_to_sounds_and_transcripts_are_those_of_transformers(hears: Hears) -> None:
+    sounds = [samples(0.7), samples(1.0)]
     content = [{"type": "audio"}, {"type": "text", "text": "and"}, {"type": "audio"}, {"type": "text", "text": "?"}]
-    processor = transformers.AutoProcessor.from_pretrained(tmp_path)
-    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    inputs = processor(text=text, audio=sounds, sampling_rate=16_000, return_tensors="pt")
-    with torch.no_grad():
-        whole = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0].tolist()
-    prompt = inputs["input_ids"][0].tolist()
+    text = hears.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    prompt, wanted = hears.answer(text, sounds)
     given = iter(sounds)
     sent = [part if part["type"] == "text" else input_audio(next(given)) for part in content]
     question: Any = [{"role": "user", "content": sent}]
-    with serving(tmp_path) as client:
+    with serving(hears.folder) as client:
         found: Any = client.chat.completions.create(
             model="sees",
             messages=question,
@@ -118,8 +148,22 @@ def test_an_answer_to_sounds_is_that_of_transformers(tmp_path: Path) -> None:
             temperature=0,
             extra_body={"return_token_ids": True},
         )
+        check_transcript(hears, client, "sees")
     assert found.prompt_token_ids == prompt
-    assert found.choices[0].token_ids == whole[len(prompt) :]
+    assert found.choices[0].token_ids == wanted
+
+
+@pytest.mark.proof
+def test_a_pair_of_files_transcribes_beside_a_chat_model(hears: Hears, tmp_path: Path) -> None:
+    file = write_pair(hears.folder, hears.model, "qwen2_audio", tmp_path / "ears")
+    (tmp_path / "chat").mkdir()
+    chat = describe(tmp_path / "chat")
+    ears = ["--transcription-model", str(file), "--transcription-model-name", "ears"]
+    with (
+        ServerProcess([*chat, *EXACT, *ears]) as running,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{running.port}/v1", api_key="unused", max_retries=0) as client,
+    ):
+        check_transcript(hears, client, "ears")
 
 
 def input_audio(samples: Any) -> dict[str, Any]:

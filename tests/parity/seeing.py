@@ -10,7 +10,7 @@ import transformers as untyped_transformers
 
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture, square
 from stentor.tests.parity.published import PUBLISHED
-from stentor.tests.parity.sounding import SOUNDING, model_of, with_a_talker
+from stentor.tests.parity.sounding import SOUNDING, grouped, model_of, with_a_talker
 from stentor.tests.support.vision_models import EOS, PAD, PATCH, SIDE, SIZES, TEXT, VOCAB, Maker, randomised, token
 
 transformers: Any = untyped_transformers
@@ -174,6 +174,16 @@ def _gemma4_large() -> Any:
     return _gemma4(use_bidirectional_attention="vision")
 
 
+def _gemma4_hears() -> Any:
+    """Small ones hear, and clip."""
+    config = _gemma4_small()
+    config.vision_config.use_clipped_linears = True
+    audio = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "output_proj_dims": 48}
+    config.audio_config = transformers.Gemma4AudioConfig(**audio, subsampling_conv_channels=[128, 4])
+    config.audio_token_id = token("<image>")
+    return config
+
+
 def _ovis2() -> Any:
     vision = {**SIZES, "image_size": SIDE, "patch_size": PATCH, "vocab_size": 40, "hidden_stride": 2}
     return transformers.Ovis2Config(
@@ -303,6 +313,16 @@ def _gemma4_picture(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels, "image_position_ids": places}, tokens)
 
 
+def _gemma4_sound(random: torch.Generator, size: int) -> Picture:
+    """A picture, or a sound of which some is only filled up."""
+    if not size:
+        return _gemma4_picture(random, 0)
+    features, frames = torch.randn(1, 64, 128, generator=random), 50
+    mask = (torch.arange(64) < frames)[None]
+    inside = [token("<image>")] * -(-frames // 4)
+    return Picture({"input_features": features, "input_features_mask": mask}, inside, modality="audio")
+
+
 def _gemma4_film(random: torch.Generator, size: int) -> Picture:
     """Two frames with their times."""
     frames = [_gemma4_picture(random, 2) for _ in range(2)]
@@ -357,6 +377,10 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "granite_vision": (_granite_vision, Kind(_anyres, _IMAGE, cat())),
     "gemma4_small": (_gemma4_small, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
     "gemma4_large": (_gemma4_large, Kind(_gemma4_picture, token("<image_soft_token>"), _gemma4_padded)),
+    "gemma4_hears": (
+        _gemma4_hears,
+        Kind(_gemma4_sound, token("<image_soft_token>"), grouped, (token("<image>"),)),
+    ),
     "gemma4_film": (_gemma4_large, Kind(_gemma4_film, token("<video>"), cat())),
     "lighton_ocr": (_lighton_ocr, PICTURES["mistral3"]),
     "ovis2": (_ovis2, Kind(_ovis_picture, _IMAGE, cat())),
@@ -376,6 +400,9 @@ def _made(config: Callable[[], Any]) -> Maker:
                 for name, parameter in model.named_parameters():
                     if name.endswith("q_norm.weight"):
                         parameter.mul_(0.25)  # nothing else scales scores: a peaked softmax would magnify rounding
+                for name, limit in model.named_buffers():
+                    if name.endswith(("put_min", "put_max")):
+                        limit.fill_(0.5 if name.endswith("max") else -0.5)
         model.save_pretrained(folder)
         if hasattr(made, "thinker_config"):
             with_a_talker(folder, made)

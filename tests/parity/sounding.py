@@ -133,10 +133,10 @@ def _omni(sound: Callable[[torch.Generator, int], Picture]) -> Kind:
     def draw(random: torch.Generator, size: int) -> Picture:
         return sound(random, 0) if size else qwen_picture(random, 0)
 
-    return Kind(draw, token("<|image_pad|>"), _grouped, (_SOUND,))
+    return Kind(draw, token("<|image_pad|>"), grouped, (_SOUND,))
 
 
-def _grouped(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
+def grouped(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
     """Tensors of the same name as one: not every part has all."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: torch.cat([part[name] for part in parts if name in part]) for name in names}

@@ -20,6 +20,9 @@ class SeeingByFile(Seeing):
         self.kind = KINDS[name]
         if name == "qwen2_5_vl":  # no key says how large its windows are
             self.reference.model.visual.window_size = 112
+        if name == "qwen2_5_omni":  # nor that of how many frames the sounds have that are encoded together
+            self.reference.model.visual.window_size = 112
+            self.reference.model.audio_tower.n_window = 100
         file = write_pair(folder, self.reference, name.removesuffix("_film"))
         self.engine = LocalEngine(model_config(file, max_model_len=256, kv_cache_memory=8 << 20))
 

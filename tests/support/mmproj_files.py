@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import load_file
 
 from stentor.server.text.pieces import byte_alphabet
-from stentor.tests.engine.loading.gguf_families import write_family
+from stentor.tests.engine.loading.gguf_families import add_value, finish, write_family
 from stentor.tests.engine.loading.k_quants import quantize
 from stentor.tests.engine.loading.tiny_gguf import as_converted, experts_apart, write_metadata
-from stentor.tests.support.mmproj_sounds import SOUNDS, finish, write_sounds
-from stentor.tests.support.vision_models import SPECIAL, VOCAB, token
+from stentor.tests.support.mmproj_sounds import HEARING, converted_sounds, said_of_sounds
+from stentor.tests.support.vision_models import PAD, SPECIAL, VOCAB, token
 
 Named = Iterator[tuple[str, torch.Tensor]]
 MERGED: Final = VOCAB - 1
@@ -40,6 +40,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "internvl": "qwen2",
     "lfm2_vl": "lfm2",
     "kimi_vl": "deepseek2",
+    "kimi_k25": "deepseek2",
     "glm4v": "glm4",
     "glm4v_moe": "glm4moe",
     "gemma4_large": "gemma4",
@@ -47,6 +48,12 @@ TEXTS: Final[Mapping[str, str]] = {
     "voxtral": "llama",
     "qwen2_audio": "qwen2",
     "qwen3_asr": "qwen3vl",
+    "granite_speech": "granite",
+    "qwen2_5_omni": "qwen2vl",
+    "qwen3_omni": "qwen3vlmoe",
+    "gemma4_hears": "gemma4",
+    "lighton_ocr": "qwen3",
+    "llama4": "llama4",
 }
 """The architecture of the text file, by the family of :data:`.vision_models.FAMILIES` or of the parity tests."""
 PROJECTORS: Final[Mapping[str, str]] = {
@@ -60,23 +67,39 @@ PROJECTORS: Final[Mapping[str, str]] = {
     "internvl": "internvl",
     "lfm2_vl": "lfm2",
     "kimi_vl": "kimivl",
+    "kimi_k25": "kimik25",
     **dict.fromkeys(("glm4v", "glm4v_moe"), "glm4v"),
     "gemma4_large": "gemma4v",
     "ultravox": "ultravox",
     "voxtral": "voxtral",
     "qwen2_audio": "qwen2a",
     "qwen3_asr": "qwen3a",
+    "granite_speech": "granite_speech",
+    "qwen2_5_omni": "qwen2.5o",
+    "qwen3_omni": "qwen3vl_merger+qwen3a",
+    "gemma4_hears": "gemma4v+gemma4a",
+    "lighton_ocr": "lightonocr",
+    "llama4": "llama4",
 }
 _SOUND: Final = token("<video>")
 """Of tiny models that hear."""
 _GLM: Final = {token("<|image_pad|>"): "<|image|>", token("<|video_pad|>"): "<|video|>"}
+_GEMMA4: Final = {
+    **{token("<image_soft_token>"): "<|image|>", token("<video>"): "<|video|>"},
+    **{token("<start_of_image>"): "<|image>", token("<end_of_image>"): "<image|>"},
+}
 SPELLED: Final = {
     "kimi_vl": {token("<|image_pad|>"): "<|media_pad|>"},
+    "kimi_k25": {token("<|image_pad|>"): "<|media_pad|>"},
     "glm4v": _GLM,
     "glm4v_moe": _GLM,
-    "gemma4_large": {
-        **{token("<image_soft_token>"): "<|image|>", token("<video>"): "<|video|>"},
-        **{token("<start_of_image>"): "<|image>", token("<end_of_image>"): "<image|>"},
+    "gemma4_large": _GEMMA4,
+    "gemma4_hears": {**_GEMMA4, token("<image>"): "<|audio|>"},
+    "lighton_ocr": {token("[IMG]"): "<|image_pad|>", token("<|image_pad|>"): "<other>"},
+    "llama4": {
+        **{token("<image>"): "<|patch|>", token("<IMG_CONTEXT>"): "<|image|>", token("<img>"): "<|image_start|>"},
+        **{token("</img>"): "<|image_end|>", token("<row_1_col_1>"): "<|tile_x_separator|>"},
+        token("<row_1_col_2>"): "<|tile_y_separator|>",
     },
     "ultravox": {_SOUND: "<|reserved_special_token_247|>"},
     "voxtral": {_SOUND: "[AUDIO]"},
@@ -85,6 +108,12 @@ SPELLED: Final = {
         token("<|vision_end|>"): "<|audio_eos|>",
     },
     "qwen3_asr": {_SOUND: "<|audio_pad|>"},
+    "qwen3_omni": {_SOUND: "<|audio_pad|>"},
+    "qwen2_5_omni": {
+        **{_SOUND: "<|AUDIO|>", token("<|image_pad|>"): "<|IMAGE|>"},
+        token("<|video_pad|>"): "<|VIDEO|>",
+    },
+    "granite_speech": {_SOUND: "<|audio|>"},
 }
 """Other spellings of tokens, by family and id."""
 
@@ -94,8 +123,7 @@ def write_pair(folder: Path, model: Any, family: str, target: Path | None = None
     target = target or folder / "gguf"
     target.mkdir(exist_ok=True)
     write_text(target / "m.gguf", model, TEXTS[family], folder, SPELLED.get(family))
-    write = write_sounds if PROJECTORS[family] in SOUNDS else write_mmproj
-    write(target / "mmproj-m.gguf", model, family, folder)
+    write_mmproj(target / "mmproj-m.gguf", model, family, folder)
     return target / "m.gguf"
 
 
@@ -105,7 +133,7 @@ def write_text(path: Path, model: Any, arch: str, folder: Path, tokens: Mapping[
     config = model.config.get_text_config() if alone is None else alone.config
     text = SimpleNamespace(config=config, state_dict=lambda: _of_text(model) if alone is None else alone.state_dict())
     sections = [*(config.rope_parameters or {}).get("mrope_section", ())]
-    if arch in ("qwen35", "qwen35moe", "lfm2", "deepseek2", "glm4moe", "gemma4"):
+    if arch in ("qwen35", "qwen35moe", "lfm2", "deepseek2", "glm4moe", "gemma4", "llama4"):
         said = {"rope.dimension_sections": [*sections, 0], "rope.dimension_count": 2 * sum(sections)}
         said = said if sections else {}
         write_family(
@@ -146,7 +174,10 @@ def _halved(name: str, tensor: torch.Tensor, config: Any, turning: int) -> torch
 
 def _of_text(model: Any) -> dict[str, torch.Tensor]:
     """Its tensors as a model of text alone has them, without a head that is the embedding."""
-    inner = getattr(model.model, "language_model", None) or model.model.text_model
+    whole = getattr(model, "model", model)  # Llama 4 has its parts one deeper in each other
+    inner = getattr(whole, "language_model", None) or whole.text_model
+    if whole is model:
+        return dict(inner.state_dict())
     weights = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()}
     if model.lm_head.weight is not inner.embed_tokens.weight:
         weights["lm_head.weight"] = model.lm_head.weight.detach()
@@ -166,6 +197,7 @@ def _add_vocabulary(writer: Any, folder: Path, others: Mapping[int, str]) -> Non
     writer.add_token_merges([f"{spelled[0xC0]} {spelled[0xC1]}"])
     writer.add_bos_token_id(token("<s>"))
     writer.add_eos_token_id(token("</s>"))
+    writer.add_pad_token_id(token(PAD))
     writer.add_add_bos_token(False)
     template = folder / "chat_template.jinja"
     if template.is_file():
@@ -181,38 +213,39 @@ def write_mmproj(
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
-    """Matrices of layers are stored as ``kind``; ``metadata`` is what is said otherwise, None for what is not said."""
+    """Matrices of layers are stored as ``kind``, and where that is float16 all of what hears; ``metadata`` is what is
+    said otherwise, None for what is not said."""
     import transformers
 
-    own = (folder / "preprocessor_config.json").is_file() and PROJECTORS[family] not in ("lfm2", "kimivl")
-    images = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil") if own else _PLAIN
-    writer = gguf.GGUFWriter(path, "clip")
+    own = (folder / "preprocessor_config.json").is_file() and PROJECTORS[family] not in _OF_TORCHVISION
+    writer, sees = gguf.GGUFWriter(path, "clip"), PROJECTORS[family] in _OWN
     writer.add_type(gguf.GGUFType.MMPROJ)
-    said = {**_said(model.config, family, images), **(metadata or {})}
-    for key, value in said.items():
-        match value:
-            case bool():
-                writer.add_bool(key, value)
-            case int():
-                writer.add_uint32(key, value)
-            case float():
-                writer.add_float32(key, value)
-            case str():
-                writer.add_string(key, value)
-            case list() | tuple():
-                writer.add_array(key, list(value))
+    said: dict[str, Any] = {}
+    if sees:
+        images = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil") if own else _PLAIN
+        said |= _said(model.config, family, images)
+    if PROJECTORS[family] in HEARING:
+        said |= said_of_sounds(folder, PROJECTORS[family])
+    for key, value in {**said, **(metadata or {})}.items():
+        add_value(writer, key, value)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 8)
-    for name, tensor in _converted(model, family, folder):
-        stored = name if name.startswith(("v.", "mm.")) else names.get_name(name, (".weight", ".bias"))
+    tensors = [*(_converted(model, family, folder) if sees else ())]
+    tensors += converted_sounds(folder, PROJECTORS[family]) if PROJECTORS[family] in HEARING else ()
+    for name, tensor in tensors:
+        stored = name if name.startswith(("v.", "mm.")) else names.get_name(name, _ENDINGS)
         assert stored is not None, name
         values = tensor.detach().float().contiguous().numpy()
-        if ".blk." in stored and values.ndim == 2 and kind != gguf.GGMLQuantizationType.F32:
+        if kind == gguf.GGMLQuantizationType.F16 and stored.startswith(("a.", "mm.a.")) and values.ndim > 1:
+            writer.add_tensor(stored, values.astype("float16"))
+        elif ".blk." in stored and values.ndim == 2 and kind != gguf.GGMLQuantizationType.F32:
             writer.add_tensor(stored, quantize(values, kind), raw_dtype=kind)
         else:
             writer.add_tensor(stored, values)
     finish(writer)
 
 
+_ENDINGS: Final = (".weight", ".bias", *(f".{side}put_{bound}" for side in ("in", "out") for bound in ("min", "max")))
+_OF_TORCHVISION: Final = ("lfm2", "kimivl", "kimik25", "llama4")
 _PLAIN: Final = SimpleNamespace(image_mean=[0.5] * 3, image_std=[0.5] * 3)
 """Of models that are saved without a processor, or with one that transformers has for torchvision alone."""
 
@@ -292,6 +325,7 @@ def _of_qwen3(config: Any, images: Any) -> dict[str, Any]:
         "clip.use_gelu": True,
         "clip.vision.spatial_merge_size": vision.spatial_merge_size,
         "clip.vision.is_deepstack_layers": taps,
+        "clip.vision.projector_type": "qwen3vl_merger",
         **_bounds(config, images),
     }
 
@@ -313,6 +347,11 @@ def _of_kimi_vl(config: Any, images: Any) -> dict[str, Any]:
     return {"clip.use_gelu": True, "clip.vision.projector.scale_factor": config.vision_config.merge_kernel_size[0]}
 
 
+def _of_llama4(config: Any, images: Any) -> dict[str, Any]:
+    scale = int(1 / config.vision_config.pixel_shuffle_ratio)
+    return {"clip.use_gelu": True, "clip.vision.projector.scale_factor": scale}
+
+
 def _of_gemma4(config: Any, images: Any) -> dict[str, Any]:
     """Its type stands where that of several encoders would."""
     return {
@@ -332,9 +371,13 @@ _OWN: Final[Mapping[str, Callable[[Any, Any], dict[str, Any]]]] = {
     "qwen3vl_merger": _of_qwen3,
     "internvl": _of_internvl,
     "lfm2": _of_lfm2,
-    "kimivl": _of_kimi_vl,
+    **dict.fromkeys(("kimivl", "kimik25"), _of_kimi_vl),
     "glm4v": lambda config, images: {"clip.use_silu": True},
-    "gemma4v": _of_gemma4,
+    **dict.fromkeys(("gemma4v", "gemma4v+gemma4a"), _of_gemma4),
+    "qwen2.5o": _of_qwen2_5,
+    "qwen3vl_merger+qwen3a": _of_qwen3,
+    "lightonocr": _of_pixtral,
+    "llama4": _of_llama4,
 }
 
 _PUBLISHED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
@@ -364,11 +407,35 @@ _PUBLISHED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "lfm2": ((r"\Amodel\.", ""), (r"\Avision_tower\.", "vision_tower.vision_model.")),
     "kimivl": (),
+    "kimik25": (
+        (r"mm_projector\.proj\.0", "mm_projector.proj.linear_1"),
+        (r"mm_projector\.proj\.2", "mm_projector.proj.linear_2"),
+    ),
     "glm4v": ((r"\Amodel\.", ""),),
-    "gemma4v": (
-        (r"\Amodel\.vision_tower\.encoder\.", "vision_model.model."),
-        (r"\.linear\.weight", ".weight"),
-        (r"position_embedding_table", "position_embedding_table.weight"),
+    **dict.fromkeys(
+        ("gemma4v", "gemma4v+gemma4a"),
+        (
+            (r"\Amodel\.vision_tower\.encoder\.", "vision_model.model."),
+            (r"\.linear\.weight", ".weight"),
+            (r"position_embedding_table", "position_embedding_table.weight"),
+        ),
+    ),
+    "qwen2.5o": ((r"\Amodel\.", ""),),
+    "qwen3vl_merger+qwen3a": (
+        (r"\Amodel\.", ""),
+        (r"merger_list\.(\d+)\.ln_q", r"deepstack_merger_list.\1.norm"),
+        (r"merger_list\.(\d+)\.mlp\.0", r"deepstack_merger_list.\1.linear_fc1"),
+        (r"merger_list\.(\d+)\.mlp\.2", r"deepstack_merger_list.\1.linear_fc2"),
+    ),
+    "lightonocr": (
+        (r"\Amodel\.vision_encoder\.", "vision_tower."),
+        (r"\Amodel\.vision_projection\.", "multi_modal_projector."),
+    ),
+    "llama4": (
+        (r"\Avision_model\.class_embedding", "v.class_embd"),
+        (r"\Avision_model\.positional_embedding_vlm", "v.position_embd.weight"),
+        (r"\Avision_model\.model\.layers\.(\d+)\.post_attention_layernorm", r"v.blk.\1.ln2"),
+        (r"\Amulti_modal_projector\.linear_1", "mm.model.fc"),
     ),
 }
 """From transformers' names to those that converters know."""
@@ -377,15 +444,20 @@ _PUBLISHED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 def _converted(model: Any, family: str, folder: Path) -> Named:
     """Of Kimi-VL, which transformers has under other names alone, from the files in ``folder``."""
     kind, vision = PROJECTORS[family], model.config.vision_config
-    tensors = load_file(folder / "model.safetensors") if kind == "kimivl" else model.state_dict()
+    tensors = load_file(folder / "model.safetensors") if kind in ("kimivl", "kimik25") else model.state_dict()
     for name, tensor in tensors.items():
-        if "language_model" in name or "text_model" in name or name == "lm_head.weight":
+        if any(part in name for part in ("language_model", "text_model", "audio")) or name == "lm_head.weight":
             continue
         if kind == "mlp" and _is_behind(name, vision.num_hidden_layers + model.config.vision_feature_layer):
             continue
         for pattern, put in _PUBLISHED[kind]:
             name = re.sub(pattern, put, name)
         yield from _changed(name, tensor, kind, vision)
+
+
+def _apart(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """Pairs that turn by column before those that turn by row."""
+    return rows.view(heads, -1, 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _is_behind(name: str, last: int) -> bool:
@@ -397,21 +469,28 @@ def _is_behind(name: str, last: int) -> bool:
 def _changed(name: str, tensor: torch.Tensor, kind: str, vision: Any) -> Named:
     if name.endswith("soft_emb_norm.weight"):
         yield name, tensor + 1
-    elif name.endswith("patch_embed.proj.weight") and kind != "kimivl":
+    elif not tensor.dim():
+        yield name, tensor.view(1)
+    elif name.endswith("patch_embed.proj.weight") and kind not in ("kimivl", "kimik25"):
         yield from (("v.patch_embd.weight", tensor[:, :, 0]), ("v.patch_embd.weight.1", tensor[:, :, 1]))
-    elif kind in ("gemma4v", "lfm2") and name.endswith(("input_proj.weight", "patch_embedding.weight")):
+    elif kind in ("gemma4v", "gemma4v+gemma4a", "lfm2") and name.endswith(
+        ("input_proj.weight", "patch_embedding.weight")
+    ):
         yield name, tensor.view(len(tensor), vision.patch_size, vision.patch_size, 3).permute(0, 3, 1, 2)
-    elif "pos_emb.weight" in name:
+    elif kind == "kimivl" and "pos_emb.weight" in name:
         yield name, tensor.flatten(0, 1)
+    elif kind == "kimik25" and ".wqkv." in name:
+        q, k, v = tensor.chunk(3)
+        yield name, torch.cat([*(_apart(each, vision.num_attention_heads) for each in (q, k)), v])
     elif ".wqkv." in name:
         yield from ((name.replace("wqkv", f"w{part}"), each) for part, each in zip("qkv", tensor.chunk(3), strict=True))
-    elif ".qkv." in name and kind not in ("qwen3vl_merger", "glm4v"):
+    elif ".qkv." in name and kind not in ("qwen3vl_merger", "qwen3vl_merger+qwen3a", "glm4v"):
         yield from ((name.replace("qkv", part), each) for part, each in zip("qkv", tensor.chunk(3), strict=True))
     elif (tap := re.search(r"deepstack_merger_list\.(\d+)\.(\w+)\.(\w+)", name)) is not None:
         layer = vision.deepstack_visual_indexes[int(tap[1])]
         part = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}[tap[2]]
         yield f"v.deepstack.{layer}.{part}.{tap[3]}", tensor
-    elif kind == "pixtral" and (".q_proj." in name or ".k_proj." in name):
+    elif kind in ("pixtral", "lightonocr") and (".q_proj." in name or ".k_proj." in name):
         heads = vision.num_attention_heads
         yield name, tensor.view(heads, 2, -1, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
     else:

@@ -41,8 +41,7 @@ def write_family(
         for key, field in {**COMMON, **METADATA[arch]}.items()
     }
     for key, value in {**said, **_rope(config), **(metadata or {})}.items():
-        if value is not None:
-            _add(writer, f"{arch}.{key}", value)
+        add_value(writer, f"{arch}.{key}", value)
     if vocabulary is not None:
         vocabulary(writer)
     else:
@@ -64,13 +63,19 @@ def write_family(
         else:
             rows = quantize(values.reshape(-1, values.shape[-1]), kind)
             writer.add_tensor(stored, rows.reshape(*values.shape[:-1], -1), raw_dtype=kind)
+    finish(writer)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Writes what it was told."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """None is not said."""
     match value:
         case bool():
             writer.add_bool(key, value)
@@ -80,8 +85,8 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
             writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
-        case list():
-            writer.add_array(key, value)
+        case list() | tuple():
+            writer.add_array(key, list(value))
 
 
 def _rope(config: Any) -> dict[str, Any]:

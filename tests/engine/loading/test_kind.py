@@ -8,6 +8,8 @@ import pytest
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.server.app.first_engine import check_kind, check_transcribes
+from stentor.tests.parity.seeing import MAKERS
+from stentor.tests.support.mmproj_files import write_pair
 
 
 def folder(tmp_path: Path, config: object, *files: str) -> Path:
@@ -83,6 +85,12 @@ def test_chat_models_that_are_asked_for_transcripts_transcribe_too(tmp_path: Pat
     for name in ("Qwen3ASRForConditionalGeneration", "WhisperForConditionalGeneration"):
         (tmp_path / name).mkdir()
         check_transcribes("--transcription-model", "owner/ears", folder(tmp_path / name, {"architectures": [name]}))
+    model = MAKERS["qwen3_asr"](tmp_path)
+    pair = write_pair(tmp_path, model, "qwen3_asr")
+    check_transcribes("--transcription-model", "owner/ears", pair)
+    (tmp_path / "gguf" / "mmproj-m.gguf").unlink()
+    with pytest.raises(CheckpointError, match=r"owner/text is a chat model, .*; name it as MODEL instead"):
+        check_transcribes("--transcription-model", "owner/text", pair)
     (tmp_path / "text").mkdir()
     text = folder(tmp_path / "text", {"architectures": ["LlamaForCausalLM"]})
     with pytest.raises(CheckpointError, match=r"owner/text is a chat model, .*; name it as MODEL instead"):

@@ -6,10 +6,13 @@ from typing import Any, Final
 import gguf
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
+from stentor.engine.loading.dequantize import dequantize
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.gguf_types import GGMLType
 from stentor.engine.loading.hub import resolve_model
 from stentor.engine.loading.mmproj_names import by_preference, is_mmproj
 from stentor.engine.loading.weights import tower_weights
@@ -18,7 +21,6 @@ from stentor.engine.models.payload import Payload
 from stentor.engine.models.vision_tower import VisionTower
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.mmproj_files import write_mmproj, write_pair, write_text
-from stentor.tests.support.mmproj_sounds import write_sounds
 from stentor.tests.support.vision_models import FAMILIES, SIDE, token
 
 BESIDE: Final = "mmproj-m.gguf"
@@ -117,8 +119,14 @@ def refused(file: Path) -> str:
             {"projector_type": "ldpv2"},
             "clip.projector_type is 'ldpv2', which is not native here, expected one of idefics3",
         ),
-        ({"projector_type": "ldpv2"}, "qwen3a; without it, text alone is served"),
-        ({"projector_type": "llama4"}, "qwen3a; its model takes media here as safetensors files"),
+        ({"projector_type": "ldpv2"}, "gemma4v+gemma4a; without it, text alone is served"),
+        ({"projector_type": "glma"}, "gemma4v+gemma4a; its model takes media here as safetensors files"),
+        (
+            {"projector_type": None, "vision__projector_type": "gemma3nv", "has_audio_encoder": True}
+            | {"audio__projector_type": "gemma3na"},
+            "clip.projector_type is 'gemma3nv+gemma3na', which is not native here",
+        ),
+        ({"projector_type": "qwen2.5o"}, "its encoder takes pictures alone, and its projector (qwen2.5o) does not"),
         ({"vision__projection_dim": 48}, "it makes embeddings of 48 columns, and those of the text model have 64"),
         ({"vision__block_count": 0}, "clip.vision.block_count is '0', expected a whole number from 1 to 4096"),
         ({"vision__attention__head_count": 3}, "3 heads do not divide 64 dimensions"),
@@ -201,6 +209,19 @@ def test_blocks_are_multiplied_as_they_are_stored(family: str, tmp_path: Path) -
     assert off < 5e-2  # inputs are rounded to eight bits, and what attends to bfloat16
 
 
+def test_rows_that_turn_by_column_and_by_row_are_put_beside_each_other_as_blocks_too(tmp_path: Path) -> None:
+    model = MAKERS["kimi_k25"](tmp_path)
+    file = write_pair(tmp_path, model, "kimi_k25")
+    stored = gguf.GGMLQuantizationType.Q8_0
+    write_mmproj(file.parent / BESIDE, model, "kimi_k25", tmp_path, kind=stored)
+    checkpoint, name = open_checkpoint(file), "encoder.blocks.0.attn.qkv_proj.weight"
+    whole, blocks = (dict(tower_weights(checkpoint, raw))[name] for raw in (frozenset(), frozenset({name})))
+    assert blocks.dtype == torch.uint8
+    assert torch.equal(dequantize(blocks, GGMLType.Q8_0).view(whole.shape), whole)
+    published = load_file(tmp_path / "model.safetensors")["vision_tower.encoder.blocks.0.wqkv.weight"]
+    assert torch.allclose(whole, published, atol=5e-3)
+
+
 def test_networks_that_old_converters_named_the_other_way_round_are_read(idefics: Pair, tmp_path: Path) -> None:
     whole = embeddings(tower_of(open_checkpoint(idefics.write(tmp_path))))
     data = (tmp_path / BESIDE).read_bytes()
@@ -242,7 +263,7 @@ def test_a_projector_of_sounds_is_read_with_its_weights_in_16_bits_too(tmp_path:
     expected = {name: tensor for name, tensor in model.state_dict().items() if name in whole}
     assert whole.keys() == expected.keys() >= {"model.audio_tower.conv1.bias", "model.audio_tower.layers.1.fc2.weight"}
     assert all(torch.equal(whole[name], expected[name]) for name in expected)
-    write_sounds(file.parent / BESIDE, model, "voxtral", tmp_path, halves=True)
+    write_mmproj(file.parent / BESIDE, model, "voxtral", tmp_path, kind=gguf.GGMLQuantizationType.F16)
     halves = dict(tower_weights(open_checkpoint(file)))
     assert all(torch.allclose(halves[name].float(), whole[name], rtol=1e-3, atol=1e-4) for name in whole)
     assert halves["model.audio_tower.conv1.weight"].dtype == torch.float16

@@ -12,13 +12,12 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import MLPSpec
 from stentor.engine.model_config.mmproj_config import (
     PROJECTORS,
-    Projecting,
-    TextFile,
     described_by,
     projector_names,
     seeing,
     tower_spec,
 )
+from stentor.engine.model_config.mmproj_file import Projecting, TextFile
 from stentor.engine.model_config.model_spec import PRE, LayerSpec, ModelSpec
 
 transformers: Any = untyped_transformers

@@ -10,18 +10,21 @@ import transformers as untyped_transformers
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
+from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
+from stentor.server.media.images.llama4 import Llama4Images
 from stentor.server.media.mmproj_processor import given_files
 from stentor.server.media.model_processor import ModelProcessor
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE
-from stentor.tests.support.audio_models import write_extractor
+from stentor.tests.support.audio_models import granite_speech, qwen3_omni, write_extractor
 from stentor.tests.support.mmproj_files import SPELLED, TEXTS, write_mmproj, write_pair
 from stentor.tests.support.vision_models import (
     CHATML,
     FAMILIES,
     PATCH,
+    SIDE,
     SPECIAL,
     Maker,
     token,
@@ -32,6 +35,7 @@ from stentor.tests.support.vision_models import (
 transformers: Any = untyped_transformers
 
 SIZES = ((40, 30), (90, 20), (64, 64))
+SOUND = np.sin(np.arange(9000), dtype=np.float32)
 
 
 @pytest.mark.proof(each="family")
@@ -80,9 +84,34 @@ def _gemma4(folder: Path) -> Any:
     return MAKERS["gemma4_large"](folder)
 
 
+def _kimi_k25(folder: Path) -> Any:
+    names = {"image_token": "<|media_pad|>", "video_token": "<|video_pad|>"}
+    images = KimiImages(patch_size=PATCH)
+    write_processor(folder, "Kimi_K25Processor", images, CHATML, names=names, special=_spelled("kimi_k25"))
+    return MAKERS["kimi_k25"](folder)
+
+
+def _lighton_ocr(folder: Path) -> Any:
+    images = transformers.PixtralImageProcessorPil(size={"longest_edge": 32}, patch_size={"height": 8, "width": 8})
+    names = {"image_token": "<|image_pad|>", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
+    settings: dict[str, Any] = {"patch_size": PATCH, "spatial_merge_size": 2}
+    special = _spelled("lighton_ocr")
+    write_processor(folder, "LightOnOcrProcessor", images, CHATML, names=names, special=special, **settings)
+    return MAKERS["lighton_ocr"](folder)
+
+
+def _llama4(folder: Path) -> Any:
+    images = Llama4Images(size={"height": SIDE, "width": SIDE})
+    write_processor(folder, "Llama4Processor", images, CHATML, special=_spelled("llama4"), patch_size=PATCH)
+    return MAKERS["llama4"](folder)
+
+
 @pytest.mark.parametrize(
     ("family", "make"),
-    [("lfm2_vl", _lfm2_vl), ("kimi_vl", _kimi_vl), ("glm4v", _glm4v), ("gemma4_large", _gemma4)],
+    [
+        *(("lfm2_vl", _lfm2_vl), ("kimi_vl", _kimi_vl), ("glm4v", _glm4v), ("gemma4_large", _gemma4)),
+        *(("lighton_ocr", _lighton_ocr), ("llama4", _llama4), ("kimi_k25", _kimi_k25)),
+    ],
 )
 def test_what_a_file_does_not_say_is_what_published_models_have(family: str, make: Maker, tmp_path: Path) -> None:
     given = given_files(open_checkpoint(write_pair(tmp_path, make(tmp_path), family)))
@@ -121,10 +150,65 @@ def test_sounds_are_processed_as_by_the_files_of_the_model(
     given = given_files(open_checkpoint(write_pair(tmp_path, model, family)))
     assert given is not None
     own, theirs = ModelProcessor(given), ModelProcessor(tmp_path)
-    before = "[BEGIN_AUDIO]" if family == "voxtral" else ""
-    assert own.written == {"audio": before + theirs.written["audio"]}
-    heard, expected = (each.audio(np.sin(np.arange(9000), dtype=np.float32)) for each in (own, theirs))
-    assert heard == expected._replace(replacement=before + expected.replacement)
+    around = {"voxtral": ("[BEGIN_AUDIO]", ""), "qwen3_asr": ("<|audio_start|>", "<|audio_end|>")}.get(family, ("", ""))
+    assert own.written == {"audio": theirs.written["audio"].join(around)}
+    heard, expected = (each.audio(SOUND) for each in (own, theirs))
+    assert heard == expected._replace(replacement=expected.replacement.join(around))
+
+
+def _granite_speech(folder: Path) -> Any:
+    granite_speech(folder)
+    return MAKERS["granite_speech"](folder)
+
+
+def _qwen3_omni(folder: Path) -> Any:
+    qwen3_omni(folder)
+    return MAKERS["qwen3_omni"](folder)
+
+
+def _qwen2_5_omni(folder: Path) -> Any:
+    """The same with other tokens."""
+    qwen3_omni(folder)
+    for file in folder.glob("*.json*"):
+        text = file.read_text().replace("Qwen3OmniMoe", "Qwen2_5Omni")
+        for old, new in (("image_pad", "IMAGE"), ("video_pad", "VIDEO"), ("audio_pad", "AUDIO")):
+            text = text.replace(old, new)
+        for what in ("vision", "audio"):
+            text = text.replace(f"<|{what}_start|>", f"<|{what}_bos|>").replace(f"<|{what}_end|>", f"<|{what}_eos|>")
+        file.write_text(text)
+    return MAKERS["qwen2_5_omni"](folder)
+
+
+def _gemma4_hears(folder: Path) -> Any:
+    names = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}
+    names |= {"audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>"}
+    images = transformers.Gemma4ImageProcessorPil(patch_size=PATCH, pooling_kernel_size=2)
+    special = [*_spelled("gemma4_hears"), "<|audio>", "<audio|>"]
+    write_processor(folder, "Gemma4Processor", images, CHATML, names=names, special=special)
+    seen = json.loads((folder / "preprocessor_config.json").read_text())
+    transformers.Gemma4AudioFeatureExtractor().save_pretrained(folder)
+    heard = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").write_text(json.dumps({**heard, **seen}))
+    return MAKERS["gemma4_hears"](folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "make"),
+    [
+        *(("granite_speech", _granite_speech), ("qwen3_omni", _qwen3_omni), ("qwen2_5_omni", _qwen2_5_omni)),
+        ("gemma4_hears", _gemma4_hears),
+    ],
+)
+def test_sounds_and_pictures_are_processed_as_by_the_files_of_the_model(
+    family: str, make: Maker, tmp_path: Path
+) -> None:
+    given = given_files(open_checkpoint(write_pair(tmp_path, make(tmp_path), family)))
+    assert given is not None
+    own, theirs = ModelProcessor(given), ModelProcessor(tmp_path)
+    assert own.written == theirs.written
+    assert own.audio(SOUND) == theirs.audio(SOUND)
+    if "image" in theirs.written:
+        assert own.image(picture(40, 30), {}, alone=True) == theirs.image(picture(40, 30), {}, alone=True)
 
 
 @pytest.mark.parametrize(("family", "bounds"), [("qwen2_5_vl", (3136, 12_845_056)), ("qwen3_vl", (65_536, 16_777_216))])
