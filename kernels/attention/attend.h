@@ -205,6 +205,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
                 else
                     for (int64_t row = 0; row < count; ++row) weigh_row(first + row, from + row * KEYS);
             });
+            Kernel::lay_out_values(cached, room);
             Kernel::accumulate(held, rows, weights, tile, state.sums, state.width);
         } else {
             by_rows<DEEP>(rows, [&](int64_t first, auto deep) {
@@ -277,29 +278,25 @@ void attend_one_part_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, 
 // Calls body(Kernel()) with what takes the products: tiles where there are any, for all rows alike, else vectors.
 template <class T, class Body>
 void by_kernel(int64_t rows, int64_t dim, const Body& body) {
-    if constexpr (std::is_same<T, e4m3>::value) {
-        return by_kernel<bf16>(rows, dim, [&](auto kernel) {
-            using Kernel = decltype(kernel);
-            if constexpr (std::is_same<Kernel, Singles<bf16>>::value)
-                if (rows <= DEEP) return body(Singles<e4m3>());
-            body(Expanded<Kernel>());
-        });
-    }
+    [[maybe_unused]] constexpr bool brain = std::is_same<T, bf16>::value || std::is_same<T, e4m3>::value;
 #if defined(STENTOR_TILES)
-    if constexpr (std::is_same<T, bf16>::value)
-        if (dim % SUMMED == 0 && tiles::with_tiles([&](auto of) { return body(Tiled<decltype(of)>()), true; }, false)) return;
+    if constexpr (brain)
+        if (dim % SUMMED == 0 && tiles::with_tiles([&](auto of) { return body(Tiled<decltype(of), T>()), true; }, false))
+            return;
 #endif
 #if defined(__AVX512BF16__)
-    if constexpr (std::is_same<T, bf16>::value)
-        if (Pairs::takes(dim)) return body(Pairs());
+    if constexpr (brain)
+        if (Pairs<T>::takes(dim)) return body(Pairs<T>());
 #endif
 #if defined(STENTOR_PRODUCTS_OF_CODES)
     if constexpr (std::is_same<T, i8>::value)
         if (Codes::takes(dim)) return body(Codes());
 #endif
+    if constexpr (std::is_same<T, e4m3>::value)
+        if (rows > DEEP) return body(Expanded());
     if constexpr (std::is_same<T, i8>::value)
         body(SingleCodes());
-    else if constexpr (!std::is_same<T, e4m3>::value)
+    else
         body(Singles<T>());
 }
 

@@ -1,5 +1,5 @@
-// The two products of attention over float8 caches for many rows: a tile becomes bfloat16 once, which holds all codes
-// exactly, and whoever takes caches of that takes it. Few rows read the codes (Singles<e4m3>), with the same bits.
+// The two products of attention over float8 caches in single precision, for many rows: a tile becomes bfloat16 once, which
+// holds all codes exactly. Few rows read the codes (Singles<e4m3>), with the same bits.
 #pragma once
 
 #include "products.h"
@@ -7,18 +7,16 @@
 namespace stentor {
 namespace attention {
 
-template <class Kernel>
-struct Expanded : Kernel {
-    static int64_t laid_out(int64_t rows, int64_t dim) { return own(dim) + Kernel::laid_out(rows, dim); }
+struct Expanded : Singles<bf16> {
+    static int64_t laid_out(int64_t, int64_t dim) { return 2 * KEYS * dim; }
 
     // Keys become [dim, KEYS], values [KEYS, dim].
-    static Tile<bf16> lay_out(const Tile<e4m3>& tile, int64_t rows, bf16* room) {
+    static Tile<bf16> lay_out(const Tile<e4m3>& tile, int64_t, bf16* room) {
         const int64_t dim = tile.dim, low = tile.first_run(), high = low + tile.runs() - 1;
         bf16 *const keys = room, *const values = room + KEYS * dim;
         for (int64_t run = low; run <= high; ++run)
             for (int64_t d = 0; d < dim; ++d) expand(tile.keys[run] + d * tile.size, RUN, keys + d * KEYS + run * RUN);
-        // from an even one on: what takes pairs of keys reads one before the first that is seen
-        for (int64_t key = tile.begin / 2 * 2; key < tile.end; ++key)
+        for (int64_t key = tile.begin; key < tile.end; ++key)
             expand(tile.values[key / RUN] + key % RUN * dim, dim, values + key * dim);
         Tile<bf16> out{{}, {}, KEYS, dim, tile.begin, tile.end};
         for (int64_t run = 0; run < RUNS; ++run) {
@@ -26,12 +24,10 @@ struct Expanded : Kernel {
             out.keys[run] = keys + seen * RUN;
             out.values[run] = values + seen * RUN * dim;
         }
-        return Kernel::lay_out(out, rows, room + own(dim));
+        return out;
     }
 
    private:
-    static int64_t own(int64_t dim) { return 2 * KEYS * dim; }
-
     static void expand(const e4m3* from, int64_t count, bf16* to) {
         int64_t i = 0;
         for (; i + RUN <= count; i += RUN) {

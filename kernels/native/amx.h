@@ -37,12 +37,9 @@ constexpr int64_t ROWS = 16;
 constexpr int64_t BYTES = 64;  // of a row
 constexpr int64_t PAIRS = 16;  // of bfloat16 in a row, that one instruction sums
 
-// Rows from which attention goes by tiles; vectors take fewer. Bits do not depend on it.
-constexpr int64_t FROM_ROWS = 5;
-
-// The same of products, by what the weights are: codes of four bits have to be unpacked first, and of bfloat16 vectors have
-// no product that sums as tiles do. What was measured on a Xeon with AMX, until it is measured on this machine
-// (linear_packed/crossover.py).
+// Rows from which products go by tiles; vectors take fewer. Bits do not depend on it. It goes by what the weights are: codes of
+// four bits have to be unpacked first, and of bfloat16 vectors have no product that sums as tiles do. What was measured on a
+// Xeon with AMX, until it is measured on this machine (linear_packed/crossover.py).
 enum class Weights : int64_t { BRAIN = 0, NIBBLES = 1, BYTES = 2 };
 constexpr int64_t USUAL_ROWS[3] = {4, 16, 10};
 int64_t from_rows(Weights weights);  // native_amx.cpp

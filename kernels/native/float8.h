@@ -36,6 +36,34 @@ static inline float16x8_t as_half(int8x8_t codes) {
 }
 #endif
 
+#if defined(__AVX512VBMI__)
+// The two bytes of the bfloat16 that a code without its sign stands for, in FLOAT8_UNIT-ths.
+struct BrainBytes {
+    alignas(64) uint8_t low[128] = {}, high[128] = {};
+
+    constexpr BrainBytes() {
+        for (int code = 0; code < 128; ++code) {
+            int exponent = code / 8, fraction = code % 8;
+            if (exponent > 0) fraction += 8, --exponent;
+            for (; fraction > 0 && fraction < 8; fraction *= 2) --exponent;
+            const int bits = code == 0 ? 0 : code == 127 ? 0x7fc0 : (exponent + 113) << 7 | (fraction - 8) << 4;
+            low[code] = (uint8_t)bits, high[code] = (uint8_t)(bits >> 8);
+        }
+    }
+};
+
+// Sixty-four codes as bfloat16: of the sixteen in each quarter of a register the first eight are in out[0], in order.
+static inline void as_brain(__m512i codes, __m512i* out) {
+    static constexpr BrainBytes BYTES;
+    const auto find = [&](const uint8_t* bytes) {
+        return _mm512_permutex2var_epi8(_mm512_load_si512(bytes), codes, _mm512_load_si512(bytes + 64));
+    };
+    const __m512i low = find(BYTES.low), high = find(BYTES.high) | (codes & _mm512_set1_epi8((char)0x80));
+    out[0] = _mm512_unpacklo_epi8(low, high);
+    out[1] = _mm512_unpackhi_epi8(low, high);
+}
+#endif
+
 // Sixteen that lie side by side.
 static inline void load_sixteen(const e4m3* p, vf* out) {
 #if defined(__F16C__) && defined(__AVX2__)

@@ -7,7 +7,7 @@ import torch
 
 from stentor.kernels import native
 from stentor.kernels.attention import choose
-from stentor.kernels.native.processor import multiplies_bfloat16
+from stentor.kernels.native.processor import TileForm, force_tiles, multiplies_bfloat16, tile_form
 from stentor.tests.kernels.helpers import TOLERANCE as OF_DTYPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, thread_count
 from stentor.tests.kernels.test_attention import DTYPES, World, make_world
@@ -94,6 +94,27 @@ def test_codes_cost_attention_a_hundredth_or_six(codes: torch.dtype, dim: int) -
         assert ((mine - theirs).square().mean() / theirs.square().mean()).sqrt() < ERROR[codes]
 
 
+def assert_float8_has_the_bits_of_bfloat16(dim: int, size: int) -> None:
+    """A few rows and many, over a cache of all codes and over one of bfloat16 that holds their numbers."""
+    made = replace(world(FP8, dim=dim, size=size, dtype=torch.bfloat16), scales=(torch.full((2,), 2.0**-9),) * 2)
+    finite = torch.tensor([code for code in range(256) if code & 127 < 127], dtype=torch.uint8)
+    for number, cache in enumerate((made.k_cache, made.v_cache)):
+        codes = finite[torch.arange(cache.numel()) * (59 + 2 * number) % len(finite)]
+        cache.view(torch.uint8).copy_(codes.view(cache.shape))
+    k_cache, v_cache = ((cache.float() * 2.0**-9).bfloat16() for cache in (made.k_cache, made.v_cache))
+    plain = replace(made, k_cache=k_cache, v_cache=v_cache, scales=(None, None))
+    for parts in (PARTS, [(4, 699, 700), (2, 199, 200)], [(4, 330, 333)]):
+        for mine, theirs in zip(made.run(parts), plain.run(parts), strict=True):
+            assert_same_bits(mine, theirs)
+
+
+@pytest.mark.parametrize("form", ["none", "hardware"] if tile_form() == "hardware" else ["none"])
+@pytest.mark.parametrize(("dim", "size"), [(64, 16), (96, 32), (24, 16)])
+def test_a_float8_cache_has_the_bits_of_a_bfloat16_cache_of_its_numbers(form: TileForm, dim: int, size: int) -> None:
+    with force_tiles(form):
+        assert_float8_has_the_bits_of_bfloat16(dim, size)
+
+
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
 @pytest.mark.parametrize("dim", [8, 64])
 def test_what_is_not_finite_stays_with_its_sequence(number: float, dim: int) -> None:
@@ -106,11 +127,12 @@ def test_what_is_not_finite_stays_with_its_sequence(number: float, dim: int) -> 
     assert_same_bits(made.run([(2, 190, 200)])[0], expected)
 
 
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
 @pytest.mark.parametrize("dim", [8, 64])
-def test_a_code_that_is_no_number_stays_with_its_sequence(dim: int) -> None:
+def test_a_code_that_is_no_number_stays_with_its_sequence(dim: int, code: int) -> None:
     made = world(FP8, dim=dim)
     expected = made.run([(2, 190, 200)])[0]
-    made.v_cache.view(torch.uint8)[made.tables[4][0], :, 3] = 0xFF
+    made.v_cache.view(torch.uint8)[made.tables[4][0], :, 3] = code
     _assert_not_finite_behind(made, 4)
     assert_same_bits(made.run([(2, 190, 200)])[0], expected)
 

@@ -20,8 +20,10 @@ from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
 from stentor.tests.kernels.mixers import Mixer
 from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, factors_of, packed_weight, spans_of, zeros_of
 from stentor.tests.kernels.programs import Sequences, shuffled, whole
+from stentor.tests.kernels.test_attention_coded import assert_float8_has_the_bits_of_bfloat16
 from stentor.tests.kernels.test_forward import LENGTHS, assert_agrees, same
 from stentor.tests.kernels.test_linear_packed import TOLERANCE
+from stentor.tests.kernels.tile_library import calls_to
 
 pytestmark = [
     pytest.mark.proof,
@@ -34,13 +36,17 @@ NEEDS = {
     "x86-64": set[str](),
     "x86-64-v3": {"avx2", "fma", "f16c", "bmi2", "movbe"},
     "skylake-avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"},
+    "cooperlake": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd", "avx512_vnni", "avx512_bf16"},
 }
-"""Plain SSE2, AVX2, and AVX-512 without its instructions for bytes and bfloat16, with what the kernel calls them."""
+"""Plain SSE2, AVX2, AVX-512 without its instructions for bytes and bfloat16, and without those for tables of bytes
+alone, with what the kernel calls them."""
 PRODUCT = ("linear_packed", "native")
 MIXERS = ("causal_conv", "gated_delta", "mamba2")
 ALL = (*PRODUCT, *MIXERS, "attention", "forward", "sampling")
 """Folders whose units are compiled, some seconds each."""
 PRODUCTS = [("x86-64-v3", ALL), ("x86-64", PRODUCT), ("skylake-avx512", PRODUCT)]
+ATTENTION = ("attention", "native")
+ATTENTIONS = [("x86-64-v3", ALL), *((march, ATTENTION) for march in ("x86-64", "skylake-avx512", "cooperlake"))]
 MODULES = ("linear_packed", "linear_packed.weight", "forward", *MIXERS)
 
 
@@ -144,6 +150,15 @@ def test_what_is_packed_there_means_what_it_means_here(
     assert torch.equal(there.scales.view(torch.uint8), here.scales.view(torch.uint8))
     assert_same_bits(rows, dequantize(here) + 0.0)  # no zero has a sign
     assert_same_bits(values, dequantize(here))
+
+
+@pytest.mark.parametrize("library", ATTENTIONS, indirect=True)
+@pytest.mark.parametrize(("dim", "size"), [(64, 16), (96, 32), (24, 16)])
+def test_a_float8_cache_has_the_bits_of_a_bfloat16_cache_of_its_numbers(
+    library: NativeLibrary, dim: int, size: int
+) -> None:
+    with calls_to(library):
+        assert_float8_has_the_bits_of_bfloat16(dim, size)
 
 
 @pytest.mark.parametrize("library", PRODUCTS[:1], indirect=True)

@@ -28,6 +28,7 @@ from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
 from stentor.tests.kernels.packed_weights import KINDS, packed_weight
 from stentor.tests.kernels.paged_sequences import make_step
 from stentor.tests.kernels.programs import Sequences, shuffled, whole
+from stentor.tests.kernels.test_attention_coded import assert_float8_has_the_bits_of_bfloat16
 from stentor.tests.kernels.test_forward import LENGTHS, assert_agrees, same
 from stentor.tests.kernels.test_linear_packed import TOLERANCE
 from stentor.tests.kernels.tile_library import IS_X86, calls_to, emulated
@@ -38,7 +39,7 @@ pytestmark = [
 ]
 
 OF_TILES = ("ldtilecfg", "tileloadd", "tdpbf16ps", "tdpbssd", "tdpbsud", "tilestored", "tilerelease")
-OF_CODES = ("vpdpwssd", "vcvtph2ps")
+OF_CODES = ("vpdpwssd", "vperm[it]2b")
 """Instructions by which such a processor reads caches of int8 and of float8."""
 CODED = [pair for pair in KINDS if PARTS[pair[0]]]
 BRAIN = torch.bfloat16
@@ -159,6 +160,7 @@ def _one_by_one(step_lengths: list[tuple[int, int]], batch: AttentionBatch) -> A
 
 
 @on_tiles
+@pytest.mark.parametrize("cached", [BRAIN, torch.float8_e4m3fn])
 @pytest.mark.parametrize(
     ("dim", "size", "heads", "kv_heads", "options"),
     [
@@ -169,15 +171,22 @@ def _one_by_one(step_lengths: list[tuple[int, int]], batch: AttentionBatch) -> A
     ],
 )
 def test_attention_on_tiles_is_the_references_and_a_tokens_bits_are_those_it_has_alone(
-    dim: int, size: int, heads: int, kv_heads: int, options: dict[str, float]
+    cached: torch.dtype, dim: int, size: int, heads: int, kv_heads: int, options: dict[str, float]
 ) -> None:
-    """Alone, its heads are few rows, which vectors take. Slots that nobody wrote hold NaN."""
+    """Slots that nobody wrote hold NaN."""
     lengths = [(130, 30), (1, 1), (66, 1), (300, 5), (13, 13)]
-    step = make_step(lengths, heads=heads, kv_heads=kv_heads, dim=dim, size=size, dtype=BRAIN, transposed=True)
+    shape = {"heads": heads, "kv_heads": kv_heads, "dim": dim, "size": size}
+    step = make_step(lengths, **shape, dtype=BRAIN, cache_dtype=cached, transposed=True)
     found = step.run("native", **options)
     assert_close(found, step.run("reference", **options))
     step.batch = _one_by_one(lengths, step.batch)
     assert_same_bits(step.run("native", **options), found)
+
+
+@on_tiles
+@pytest.mark.parametrize(("dim", "size"), [(64, 16), (96, 32)])
+def test_a_float8_cache_on_tiles_has_the_bits_of_a_bfloat16_cache_of_its_numbers(dim: int, size: int) -> None:
+    assert_float8_has_the_bits_of_bfloat16(dim, size)
 
 
 @on_tiles
@@ -291,12 +300,14 @@ def test_the_processors_form_has_the_bits_of_the_emulator(
     size=st.sampled_from([16, 32, 64]),
     group=st.integers(1, 6),
     window=st.sampled_from([0, 40]),
+    cached=st.sampled_from([BRAIN, torch.float8_e4m3fn]),
 )
 def test_attention_has_the_emulators_bits_on_the_processor(
-    lengths: list[tuple[int, int]], dim: int, size: int, group: int, window: int
+    lengths: list[tuple[int, int]], dim: int, size: int, group: int, window: int, cached: torch.dtype
 ) -> None:
     steps = [(before + new, new) for before, new in lengths]
-    step = make_step(steps, heads=2 * group, kv_heads=2, dim=dim, size=size, dtype=BRAIN, transposed=True)
+    shape = {"heads": 2 * group, "kv_heads": 2, "dim": dim, "size": size}
+    step = make_step(steps, **shape, dtype=BRAIN, cache_dtype=cached, transposed=True)
     with _tiles("emulated"):
         expected = step.run("native", window=window)
     with _tiles("hardware"):

@@ -102,6 +102,20 @@ void float8() {
         store(part, load(codes));
         for (int i = 0; i < LANES; ++i) expect(same(part[i], wide[i]), "a vector of float8", part[i], wide[i]);
     }
+#if defined(__AVX512VBMI__)
+    for (int first = 0; first < 256; first += 64) {
+        uint8_t codes[64];
+        bf16 brains[64];
+        for (int i = 0; i < 64; ++i) codes[i] = (uint8_t)(first + i);
+        __m512i both[2];
+        as_brain(_mm512_loadu_si512(codes), both);
+        std::memcpy(brains, both, sizeof brains);
+        for (int i = 0; i < 64; ++i) {
+            const float one = widen(brains[i % 16 / 8 * 32 + i / 16 * 8 + i % 8]) * FLOAT8_UNIT;
+            expect(same(one, number_of(first + i)), "sixty-four float8 as bfloat16", one, number_of(first + i));
+        }
+    }
+#endif
     // each code's number, the ties to the next one, and what is just beside those
     for (int code = 0; code < 0x7e; ++code) {
         const float low = number_of(code), high = number_of(code + 1), tie = (low + high) / 2;
