@@ -144,30 +144,42 @@ int64_t gated_rows(const Run& run) {
     return rows_of_block(run.batch.tokens, rows_gated(run.gated_bytes), run.expands ? 1 : run.threads);
 }
 
-// What A makes of the input of all rows that have adapters. Returns whether there are any.
-bool shrink_adapted(Run& run, const Instruction& op, ActivationFormat format, int64_t width, Team::Walk& walk) {
+// What A makes of the input of all rows that have adapters; then(adapter, span) follows. Returns whether there are any.
+template <class Then>
+bool shrink_adapted(Run& run, const Instruction& op, ActivationFormat format, int64_t width, Team::Walk& walk,
+                    const Then& then) {
     Adapted& adapted = run.adapted;
     if (!op.adapters || adapted.low_stride == 0) return false;
     format = run.taken(format);
     const Prepared x{run.prepared[op.scratch_slot], prepared_stride(format, width)};
     walk.phase((int64_t)adapted.spans.size(), [&](int64_t item) {
         const low_rank::Span& span = adapted.spans[item];
-        if (const low_rank::Adapter* adapter = op.adapters->at(span.slot))
-            low_rank::shrink(*adapter, span, run.batch.adapted.rows, x, format, adapted.low.data(), adapted.low_stride);
+        const low_rank::Adapter* const adapter = op.adapters->at(span.slot);
+        if (!adapter) return;
+        low_rank::shrink(*adapter, span, run.batch.adapted.rows, x, format, adapted.low.data(), adapted.low_stride);
+        then(*adapter, span);
     });
     return true;
 }
 
+// B follows A where there are spans enough for all threads: what an adapter has for a product is read in one go.
 void add_low_rank(Run& run, const Instruction& op, Team::Walk& walk) {
-    if (!shrink_adapted(run, op, (ActivationFormat)op.activation_format, op.width, walk)) return;
     const Adapted& adapted = run.adapted;
     const Buffer& to = run.buffers[op.dst];
-    const int64_t items = (int64_t)adapted.spans.size(), pieces = ceil_div(4 * run.threads, items);
+    const int64_t items = (int64_t)adapted.spans.size();
+    const bool at_once = items >= 4 * run.threads;
+    const auto add = [&](const low_rank::Adapter& adapter, const low_rank::Span& span, int64_t piece, int64_t pieces) {
+        const auto row = [&](int64_t place) { return to.rows + run.batch.adapted.rows[place] * to.stride; };
+        low_rank::expand_piece(adapter, piece, pieces, span, adapted.low.data(), adapted.low_stride, row);
+    };
+    const auto then = [&](const low_rank::Adapter& adapter, const low_rank::Span& span) {
+        if (at_once) add(adapter, span, 0, 1);
+    };
+    if (!shrink_adapted(run, op, (ActivationFormat)op.activation_format, op.width, walk, then) || at_once) return;
+    const int64_t pieces = ceil_div(4 * run.threads, items);
     walk.phase(items * pieces, [&](int64_t item) {
         const low_rank::Span& span = adapted.spans[item / pieces];
-        const auto row = [&](int64_t place) { return to.rows + run.batch.adapted.rows[place] * to.stride; };
-        if (const low_rank::Adapter* adapter = op.adapters->at(span.slot))
-            low_rank::expand_piece(*adapter, item % pieces, pieces, span, adapted.low.data(), adapted.low_stride, row);
+        if (const low_rank::Adapter* adapter = op.adapters->at(span.slot)) add(*adapter, span, item % pieces, pieces);
     });
 }
 
@@ -190,7 +202,8 @@ void add_to_gate_up(const Run& run, const Instruction& op, int64_t rows, int64_t
 
 // The weights of a block of columns meet as many rows as the second-level cache holds, a few at a time.
 void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
-    const bool adapts = shrink_adapted(run, op, activation_format_of(op.weight.kind), op.weight.inputs, walk);
+    const bool adapts = shrink_adapted(run, op, activation_format_of(op.weight.kind), op.weight.inputs, walk,
+                                       [](const low_rank::Adapter&, const low_rank::Span&) {});
     const GateUp pair{&op.weight, &op.second_weight, op.bias, op.second_bias, 0, 0, op.width, op.activation,
                       run.taken((ActivationFormat)op.activation_format), nullptr};
     const int64_t tokens = run.batch.tokens, blocks = pair.blocks();

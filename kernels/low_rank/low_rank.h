@@ -47,6 +47,10 @@ struct Span {
 
 constexpr int64_t MOST = 12;  // rows of a span, where one item of work computes it
 
+// Bytes that A and B are fetched ahead. They pass as fast as memory gives them, and nothing of them is there from the step
+// before: nearer is too late.
+constexpr int64_t FAR = 6144;
+
 // Rows that meet a line of A, and of B, in as many tiles: their sums and the line stay in registers.
 constexpr int SHRUNK = LANES == 16 ? 6 : 2, EXPANDED = LANES == 16 ? 6 : LANES == 8 ? 4 : 2;
 constexpr int WIDE = REGISTERS == 1 ? 2 : 1;
@@ -76,14 +80,16 @@ struct Single {
     static vf read(const uint8_t* codes, int64_t k, int half, int i) {
         return load((const float*)(codes + (k + half) * VECTOR) + i * LANES);
     }
-    static void ahead(const uint8_t* codes, int64_t k) { fetch(codes + k * VECTOR), fetch(codes + (k + 1) * VECTOR); }
+    static void ahead(const uint8_t* codes, int64_t k) {
+        fetch(codes + k * VECTOR, FAR), fetch(codes + (k + 1) * VECTOR, FAR);
+    }
 };
 struct Brain {
     static vf read(const uint8_t* codes, int64_t k, int half, int i) {
         const vu pairs = load_as<vu>(codes + k / 2 * VECTOR + i * sizeof(vu));
         return (vf)(half ? pairs & 0xffff0000u : pairs << 16);
     }
-    static void ahead(const uint8_t* codes, int64_t k) { fetch(codes + k / 2 * VECTOR); }
+    static void ahead(const uint8_t* codes, int64_t k) { fetch(codes + k / 2 * VECTOR, FAR); }
 };
 
 // Calls body for some rows at a time, [0, count) in all: R is how many.
@@ -108,6 +114,7 @@ static void shrink_tile(const uint8_t* codes, int64_t inputs, const float* const
     };
     int64_t k = 0;
     for (; k + 2 <= inputs; k += 2) {
+        Weights::ahead(codes, k);
         take(k, 0);
         take(k, 1);
     }
