@@ -130,6 +130,12 @@ void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int6
     }
 }
 
+// Some of what is read next, while tiles multiply: as many lines as can be on their way by then. More would keep products
+// waiting behind them.
+static inline void fetch_some(const void* from) {
+    for (int64_t line = 0; line < 8; ++line) __builtin_prefetch((const char*)from + line * 64);
+}
+
 // Weighs N keys for one row that sees [begin, end) of them.
 template <int N, bool FROM_ZERO, class Weight>
 void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const Running& state, int64_t row,
@@ -166,6 +172,8 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
     state.clear(rows);
     [[maybe_unused]] typename Kernel::Held held;
     const int32_t* table = c.tables + item.sequence * c.table_width;
+    const auto head_at = [&](int64_t key) { return (int64_t)table[key / c.size] * c.kv_heads + kv_head; };
+    const auto keys_at = [&](int64_t key) { return c.k_cache + head_at(key) * dim * c.size + key % c.size; };
     const int64_t start = std::max(first_visible(c, item.position), part * PART);
     const int64_t stop = std::min(end_visible(c, item, item.count - 1), (part + 1) * PART);
     for (int64_t key = start / KEYS * KEYS; key < stop; key += KEYS) {
@@ -173,15 +181,16 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
         const int64_t low = cached.begin / RUN * RUN, high = (cached.end - 1) / RUN * RUN;
         for (int64_t run = 0; run < RUNS; ++run) {
             const int64_t at = key + std::min(std::max(run * RUN, low), high);
-            const int64_t head = (int64_t)table[at / c.size] * c.kv_heads + kv_head, offset = at % c.size;
-            cached.keys[run] = c.k_cache + head * dim * c.size + offset;
+            const int64_t head = head_at(at), offset = at % c.size;
+            cached.keys[run] = keys_at(at);
             cached.values[run] = c.v_cache + (head * c.size + offset) * dim;
             if constexpr (std::is_same<T, i8>::value) {
                 cached.key_scales[run] = c.k_scales + head * c.size + offset;
                 cached.value_scales[run] = c.v_scales + head * c.size + offset;
             }
         }
-        if (key + KEYS < stop) fetch_tile(c, table, kv_head, key + KEYS, stop);
+        if constexpr (!Kernel::ON_TILES)
+            if (key + KEYS < stop) fetch_tile(c, table, kv_head, key + KEYS, stop);
         const auto& tile = Kernel::lay_out(cached, rows, room);
         const int64_t from_all = first_visible(c, item.position + item.count - 1), to_all = end_visible(c, item, 0);
         const bool all = from_all <= key && to_all >= key + KEYS;  // every row sees every key
@@ -196,6 +205,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
                 weigh_runs<Kernel>(from, tile, begin, end, c.softcap, state, row, to);
         };
         if constexpr (Kernel::ON_TILES) {
+            for (int64_t run = 0; run < RUNS; ++run) fetch_some(cached.values[run]);
             Kernel::score(held, rows, queries, tile, scores, [&](int64_t first, int64_t count, float* from) {
                 if (all && c.softcap <= 0)
                     by_rows<DEEP>(count, [&](int64_t row, auto deep) {
@@ -206,6 +216,7 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
                     for (int64_t row = 0; row < count; ++row) weigh_row(first + row, from + row * KEYS);
             });
             Kernel::lay_out_values(cached, room);
+            for (int64_t next = key + KEYS; next < std::min(key + 2 * KEYS, stop); next += RUN) fetch_some(keys_at(next));
             Kernel::accumulate(held, rows, weights, tile, state.sums, state.width);
         } else {
             by_rows<DEEP>(rows, [&](int64_t first, auto deep) {
