@@ -3,8 +3,8 @@
 #   docker build -t stentor .
 #   docker run --gpus all -p 8000:8000 -v stentor-cache:/cache stentor serve OWNER/NAME
 #
-# It builds for amd64 and arm64 (docker buildx build --platform linux/amd64,linux/arm64 .), best on a machine of each: a build
-# imports torch, which crashes under qemu 7.2, where /proc/cpuinfo shows another kind of processor.
+# It builds for amd64 and arm64 (docker buildx build --platform linux/amd64,linux/arm64 .), best on a machine of each: to compile
+# GPU kernels (PRECOMPILED) imports torch, which crashes under qemu 7.2, where /proc/cpuinfo shows another kind of processor.
 # For a node without GPUs: --build-arg BASE=ubuntu:24.04
 #                          --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu --build-arg PRECOMPILED=
 

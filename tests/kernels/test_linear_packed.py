@@ -27,8 +27,19 @@ from stentor.kernels.linear_packed import (
     unpack_rows,
     unsupported_reason,
 )
-from stentor.kernels.linear_packed.reference import dequantize
-from stentor.kernels.linear_packed.weight import FOUR_BITS, HALVES, MINS, OFFSETS, PARTS, TABLES, USUAL_ZEROS, ZEROS
+from stentor.kernels.linear_packed.reference import dequantize, round_input
+from stentor.kernels.linear_packed.weight import (
+    FOUR_BITS,
+    HALVES,
+    MINS,
+    OFFSETS,
+    PARTS,
+    TABLES,
+    USUAL_ZEROS,
+    ZEROS,
+    PackedWeight,
+    activation_format_of,
+)
 from stentor.kernels.linear_packed.weight import KINDS as ALL_KINDS
 from stentor.tests.examples import examples
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
@@ -43,8 +54,14 @@ MOST_BYTES: dict[Stored, float] = dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K")
 SHAPES = ((1, 1), (15, 31), (16, 32), (17, 33), (37, 95), (50, 257), (130, 64))
 """Outputs and inputs: tiles, blocks and pairs that are whole and that are not."""
 BYTES = 1e-6
-"""Rounded alike, sums of integers: only the order of the blocks' sums differs from the reference's."""
+"""Rounded alike, sums of integers: only the blocks' sums are rounded."""
 TOLERANCE: dict[PackedKind, float] = dict.fromkeys(ALL_KINDS, BYTES) | {"f32": 2e-6, "bf16": 4e-6}
+
+
+def summed_in_double(x: Tensor, weight: PackedWeight) -> Tensor:
+    """The reference's product but for its sums, which are up to 1e-6 off, otherwise on each processor."""
+    rounded = round_input(x, activation_format_of(weight.kind))
+    return (rounded.double() @ dequantize(weight).double().T).float()
 
 
 def resident() -> int:
@@ -146,14 +163,14 @@ def test_rows_are_unpacked_in_any_order(kind: PackedKind, scaling: Scaling, inpu
 
 @pytest.mark.parametrize(("kind", "scaling"), KINDS)
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-def test_the_native_product_is_the_references_for_every_number_of_rows(
+def test_the_native_product_is_the_defined_one_for_every_number_of_rows(
     kind: PackedKind, scaling: Scaling, outputs: int, inputs: int
 ) -> None:
     weight, bias = packed_weight(kind, outputs, inputs, scaling=scaling), normal(outputs, seed=5)
     x = normal(40, inputs, seed=6)
     x[7] = 0
     assert choose(x, "native") == "native"
-    expected = linear_packed(x, weight, variant="reference")
+    expected = summed_in_double(x, weight)
     for count in range(1, 41):
         chosen = bias if count % 2 else None
         wanted = expected[:count] if chosen is None else expected[:count] + bias
@@ -193,16 +210,14 @@ def test_the_largest_codes_and_inputs_fit_into_every_sum(kind: PackedKind, scali
     largest = torch.full_like(codes, 7 if kind in TABLES else 15 if kind in FOUR_BITS else 255)
     pack_codes_(weight, 0, largest, scales, factors_of(kind, 16, seed=4), zeros, spans)
     x = torch.full((5, 64), sign)
-    assert_close(linear_packed(x, weight), linear_packed(x, weight, variant="reference"), TOLERANCE[kind])
+    assert_close(linear_packed(x, weight), summed_in_double(x, weight), TOLERANCE[kind])
 
 
 @pytest.mark.parametrize(("kind", "scaling"), KINDS)
 def test_large_products_are_cut_without_a_seam(kind: PackedKind, scaling: Scaling) -> None:
     """More rows than stay in a cache and more tiles than an item has."""
     weight, x = packed_weight(kind, 530, 1100, scaling=scaling), normal(300, 1100, seed=1)
-    assert_close(
-        linear_packed(x, weight, variant="native"), linear_packed(x, weight, variant="reference"), 2 * TOLERANCE[kind]
-    )
+    assert_close(linear_packed(x, weight, variant="native"), summed_in_double(x, weight), 2 * TOLERANCE[kind])
 
 
 @pytest.mark.parametrize(("kind", "scaling"), KINDS)
