@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from stentor import kernels
-from stentor.kernels.low_rank import AdapterRows, LowRankSum
+from stentor.kernels.low_rank import AdapterRows
 from stentor.kernels.moe.reference import activate_experts
 
 from ..model_config.mlp_spec import APART, ExpertNames, MoESpec
@@ -24,11 +24,13 @@ _APART = (APART, _MIXTRAL)
 class AdaptedExperts:
     """The experts of rows with adapters: each gate, up and down may be added to. Other rows are computed as ever."""
 
-    def __init__(self, places: AdapterPlaces, prefix: str, spec: MoESpec, hidden: int, *, invariant: bool) -> None:
+    def __init__(
+        self, places: AdapterPlaces, prefix: str, spec: MoESpec, hidden: int, *, packed: bool, invariant: bool
+    ) -> None:
         """``prefix`` is that of the layer, whose router has its place; ``hidden`` is what experts take."""
         self._spec, self._invariant = spec, invariant
         self._into, self._out = (
-            tuple(AdaptedLinear(*sizes, invariant=invariant) for _ in range(spec.experts))
+            tuple(AdaptedLinear(*sizes, packed=packed, invariant=invariant) for _ in range(spec.experts))
             for sizes in ((hidden, spec.into), (spec.inner, hidden))
         )
         router = places.by_name[f"{prefix}.{spec.names[0].router}"]
@@ -96,9 +98,9 @@ class AdaptedExperts:
             multiply: Callable[[torch.Tensor, int], torch.Tensor] = experts.down if out else experts.gate_up
             made = torch.cat([multiply(part, each).float() for each, part in enumerate(parts) if len(part)])
             added = AdaptedLinear(inputs.shape[1], made.shape[1], invariant=self._invariant)
-            for number, (expert, slot) in enumerate(pairs):
-                what: LowRankSum | None = linears[expert].get(slot)
-                added.put(number, what)
+            for number in reversed(range(len(pairs))):  # the last first: its place makes room for all
+                expert, slot = pairs[number]
+                added.put(number, linears[expert].get(slot))
             return added.add_(made, inputs, rows)
 
         inner = activate_experts(product(taken, self._into, out=False), spec.inner, spec.activation)

@@ -55,7 +55,8 @@ class MoE:
         self._experts = experts_of(weights, prefix, spec, spec.width(hidden), context)
         self._adapted: AdaptedExperts | None = None
         if places is not None:
-            self._adapted = AdaptedExperts(places, prefix, spec, spec.width(hidden), invariant=context.invariant)
+            width, packed, invariant = spec.width(hidden), context.packed, context.invariant
+            self._adapted = AdaptedExperts(places, prefix, spec, width, packed=packed, invariant=invariant)
         latents = [
             Linear.of(weights, prefix, projection, context, adaptable=True) for projection in spec.latents(hidden)
         ]

@@ -379,8 +379,9 @@ int64_t lay_out_adapted(Run& run) {
                 adapted.low_stride = std::max(adapted.low_stride, low_rank::padded_ranks(*adapter));
     }
     if (adapted.low_stride == 0) return 0;
-    adapted.low.resize((size_t)(rows.starts[rows.groups] * adapted.low_stride));
-    adapted.spans = low_rank::spans_of(rows, low_rank::MOST);
+    const int64_t count = rows.starts[rows.groups];
+    adapted.low.resize((size_t)(count * adapted.low_stride));
+    adapted.spans = low_rank::spans_of(rows, low_rank::rows_of_span(count, run.threads));
     if (!gates) return 0;
     for (int64_t first = 0; first < run.batch.tokens; first += gated_rows(run)) {
         const int64_t end = std::min(first + gated_rows(run), run.batch.tokens);

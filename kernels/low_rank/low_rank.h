@@ -1,12 +1,13 @@
 // What adapters add to the rows of a product: y += scale * (x Aᵀ) Bᵀ, each row with the matrices of its own adapter.
 //
 // A and B are packed weights of float or bfloat16, see ../linear_packed/packed.h: lanes are ranks of A, and outputs of B.
-// Inputs and what comes of A stay floats, so that weights are widened where they meet them, and nothing is rounded on the
-// way. A is summed apart over even and over odd inputs, B over its ranks in order: a row has the same bits whatever rows
-// are beside it, and whoever computes them.
+// Inputs that are of bfloat16 as A is meet it as they meet other weights (../linear_packed/multiply.h), by tiles where there
+// are some. Others, and what comes of A, stay floats, so that weights are widened where they meet them, and nothing is
+// rounded on the way: A is then summed apart over even and over odd inputs, B over its ranks in order. A row has the same
+// bits whatever rows are beside it, and whoever computes them.
 #pragma once
 
-#include "../linear_packed/stream.h"
+#include "../linear_packed/multiply.h"
 
 #include <vector>
 
@@ -45,7 +46,9 @@ struct Span {
     int64_t slot, first, last;
 };
 
-constexpr int64_t MOST = 12;  // rows of a span, where one item of work computes it
+// Rows of a span, where one item of work computes it: of many as many as tiles take together.
+constexpr int64_t MOST = 32;
+static inline int64_t rows_of_span(int64_t rows, int64_t threads) { return rows < 2 * MOST * threads ? 12 : MOST; }
 
 // Bytes that A and B are fetched ahead. They pass as fast as memory gives them, and nothing of them is there from the step
 // before: nearer is too late.
@@ -100,9 +103,11 @@ static inline void in_groups(int64_t count, const Body& body, int64_t row = 0) {
         if (row < count) in_groups<R - 1>(count, body, row);
 }
 
-// What R rows of x, `inputs` long, make of a tile of A.
+// What R rows of x, `inputs` long, make of a tile of A. By itself, as is what follows: within the loop over numbers of rows
+// GCC keeps sums and addresses of all of them in memory.
 template <class Weights, int R>
-static void shrink_tile(const uint8_t* codes, int64_t inputs, const float* const* from, float* const* to) {
+__attribute__((noinline)) static void shrink_tile(const uint8_t* codes, int64_t inputs, const float* const* from,
+                                                  float* const* to) {
     const float* x[R];
     for (int r = 0; r < R; ++r) x[r] = from[r];
     vf sums[R][2][REGISTERS] = {};
@@ -125,8 +130,8 @@ static void shrink_tile(const uint8_t* codes, int64_t inputs, const float* const
 
 // Adds to R rows what T tiles of B make of `low`; of the last tile `columns` are there.
 template <class Weights, int R, int T>
-static void expand_tiles(const uint8_t* codes, int64_t apart, int64_t ranks, const float* const* from, float* const* to,
-                         int64_t columns) {
+__attribute__((noinline)) static void expand_tiles(const uint8_t* codes, int64_t apart, int64_t ranks,
+                                                   const float* const* from, float* const* to, int64_t columns) {
     const float* low[R];
     for (int r = 0; r < R; ++r) low[r] = from[r];
     vf sums[R][T * REGISTERS] = {};
@@ -189,11 +194,25 @@ static inline const float* plain_row(const void* row, ActivationFormat format, i
     return room;
 }
 
-// low[place] = scale · (A x) for the places of a span, `stride` floats apart.
-static inline void shrink(const Adapter& adapter, const Span& span, const int64_t* rows, const Prepared& x,
-                          ActivationFormat format, float* low, int64_t stride) {
+// low[place] = A x for the places of a span, `stride` floats apart, with inputs of bfloat16.
+static inline void shrink_brain(const Packed& down, const Span& span, const int64_t* rows, const Prepared& x, float* low,
+                                int64_t stride) {
+    int32_t index[MOST];
+    const int64_t count = span.last - span.first, first = rows[span.first];
+    bool apart = false;
+    for (int64_t i = 0; i < count; ++i) {
+        index[i] = (int32_t)rows[span.first + i];
+        apart |= index[i] != first + i;
+    }
+    const Prepared own{apart ? x.rows : x.at(first), x.stride, apart ? index : nullptr};
+    multiply_tiles(down, 0, ceil_div(down.outputs, TILE), own, 0, count, {low + span.first * stride, stride, nullptr});
+}
+
+// The same with inputs of any form, by vectors.
+static inline void shrink_plain(const Packed& down, const Span& span, const int64_t* rows, const Prepared& x,
+                                ActivationFormat format, float* low, int64_t stride) {
     static thread_local std::vector<float> room;
-    const int64_t inputs = adapter.down.inputs, width = ceil_div(inputs, BLOCK) * BLOCK, count = span.last - span.first;
+    const int64_t inputs = down.inputs, width = ceil_div(inputs, BLOCK) * BLOCK, count = span.last - span.first;
     if ((int64_t)room.size() < count * width) room.resize((size_t)(count * width));
     const float* from[MOST];
     float* to[MOST];
@@ -201,23 +220,32 @@ static inline void shrink(const Adapter& adapter, const Span& span, const int64_
         from[i] = plain_row(x.at(rows[span.first + i]), format, inputs, room.data() + i * width);
         to[i] = low + (span.first + i) * stride;
     }
-    const int64_t apart = tile_bytes(adapter.down.kind, inputs);
-    for (int64_t tile = 0; tile * TILE < adapter.down.outputs; ++tile) {
-        const uint8_t* const codes = adapter.down.codes + tile * apart;
+    const int64_t apart = tile_bytes(down.kind, inputs);
+    for (int64_t tile = 0; tile * TILE < down.outputs; ++tile) {
+        const uint8_t* const codes = down.codes + tile * apart;
         in_groups<SHRUNK>(count, [&](auto together, int64_t row) {
             constexpr int R = decltype(together)::value;
             float* out[R];
             for (int r = 0; r < R; ++r) out[r] = to[row + r] + tile * TILE;
-            if (adapter.down.kind == F32)
+            if (down.kind == F32)
                 shrink_tile<Single, R>(codes, inputs, from + row, out);
             else
                 shrink_tile<Brain, R>(codes, inputs, from + row, out);
         });
     }
+}
+
+// low[place] = scale · (A x) for the places of a span, `stride` floats apart.
+static inline void shrink(const Adapter& adapter, const Span& span, const int64_t* rows, const Prepared& x,
+                          ActivationFormat format, float* low, int64_t stride) {
+    if (format == ActivationFormat::BF16 && adapter.down.kind == BF16)
+        shrink_brain(adapter.down, span, rows, x, low, stride);
+    else
+        shrink_plain(adapter.down, span, rows, x, format, low, stride);
     for (int64_t p = 0; p < adapter.count; ++p) {
         const Part& part = adapter.parts[p];
-        for (int64_t i = 0; i < count; ++i)
-            for (int64_t r = 0; r < part.up.inputs; ++r) to[i][part.first + r] *= (float)part.scale;
+        for (int64_t place = span.first; place < span.last; ++place)
+            for (int64_t r = 0; r < part.up.inputs; ++r) low[place * stride + part.first + r] *= (float)part.scale;
     }
 }
 
