@@ -16,8 +16,10 @@ step would be more such steps, and with slices in them longer ones."""
 _BESIDE_PROMPTS: Final = 0.1
 """The same of a slice in a step that computes prompts of text, which take longer than that by themselves."""
 _ALONE_SECONDS: Final = 0.05
-"""Of an encoding beside nobody: who comes meanwhile waits for two such steps. The same beside rows that have media
-themselves, of which more then decode together: each reads the weights for one where the others' wait for long."""
+"""Of an encoding beside nobody: who comes meanwhile waits for two such steps."""
+_AMONG_MEDIA: Final = 0.1
+"""The same beside rows that have media themselves. They are told as fast as one reads, and decode together, where
+shorter slices have each of a crowd decode by itself and read all weights for one row."""
 _FIRST_PACE: Final = 0.02
 """Seconds of a step that decodes, while none has been seen."""
 _FADE: Final = 0.9
@@ -60,7 +62,7 @@ class MediaTime:
         if self._prompts or self._texts:
             return self._decode * _BESIDE_PROMPTS
         if all(slot in seeing for slot in decoding):
-            return _ALONE_SECONDS
+            return _AMONG_MEDIA
         return self._decode * _SHARE
 
     def encoded(self, seconds: float) -> None:

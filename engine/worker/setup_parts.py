@@ -206,14 +206,17 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: 
     ours = alone and reason is None
     plan = hold(choose_cpus(config, native.threads() if ours else torch.get_num_threads()))
     if ours:
-        keep_freed_memory()
         native.set_threads(plan.threads)
         torch.set_num_threads(1)
     else:
         torch.set_num_threads(plan.threads)
-    products = describe_tiles() if reason is None else f"CPU kernels run in plain torch, several times slower: {reason}"
-    if (limits := measure_crossover() if ours else None) is not None:
-        products = f"{products}: {describe_crossover(limits)}"
+    if reason is not None:
+        products: str | None = f"CPU kernels run in plain torch, several times slower: {reason}"
+    else:
+        keep_freed_memory()
+        products = describe_tiles()
+        if (limits := measure_crossover()) is not None:
+            products = f"{products}: {describe_crossover(limits)}"
     return [*([] if products is None else [products]), f"computes with {plan}"], plan.is_own
 
 

@@ -10,7 +10,7 @@ from ..native.processor import tile_form
 from . import linear_packed
 from .weight import PackedKind, PackedWeight, empty_packed
 
-ROWS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of rows that are tried."""
 KINDS: tuple[PackedKind, ...] = ("bf16", "q4", "q8")
 """One kind of each of the classes that have a limit of their own: ``tiles::Weights`` in ``native/amx.h``."""
