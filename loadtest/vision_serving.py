@@ -246,8 +246,9 @@ def _over_http(port: int, bodies: Sequence[Mapping[str, Any]]) -> Round:
     async def load() -> list[Answer]:
         return await asyncio.gather(*(complete(port, body, _PATH) for body in bodies))
 
+    limit = _SECONDS * len(bodies)
     try:
-        answers = asyncio.run(asyncio.wait_for(load(), limit := _SECONDS * len(bodies)))
+        answers = asyncio.run(asyncio.wait_for(load(), limit))
     except TimeoutError:
         raise StreamError(f"it gave no answers to {len(bodies)} at once within {limit:.0f} s") from None
     rates = [(answer.tokens - 1) / (answer.ended - answer.arrivals[0]) for answer in answers if answer.gaps]
