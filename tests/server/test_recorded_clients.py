@@ -69,10 +69,12 @@ class TextsAlone(TemplateRenderer):
     async def render(self, request: RenderRequest) -> list[int]:
         kept = []
         for message in request.messages:
-            parts = message.get("content")
-            texts = [part for part in parts if part != {"type": "image"}] if isinstance(parts, list) else parts
-            self.pictures += len(parts) - len(texts) if isinstance(parts, list) else 0
-            kept.append({**message, "content": texts})
+            content = message.get("content")
+            if isinstance(content, list):
+                texts = [part for part in content if part != {"type": "image"}]
+                self.pictures += len(content) - len(texts)
+                message = {**message, "content": texts}
+            kept.append(message)
         return await super().render(replace(request, messages=kept))
 
 
