@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import anthropic
 import httpx
 import ollama
 import openai
@@ -143,6 +144,35 @@ def test_langchain_sends_a_picture_and_gets_the_answer_of_the_sdk(
             assert found.content == wanted.choices[0].message.content
             assert found.usage_metadata["input_tokens"] == wanted.usage.prompt_tokens
             assert "".join(piece.content for piece in chat.stream(question)) == found.content
+
+
+def test_anthropic_s_sdk_and_responses_show_a_picture_to_the_same_effect(
+    server: ServerProcess, client: openai.OpenAI
+) -> None:
+    turns: Sequence[Turn] = [("user", ["wide", "what is it?"])]
+    wanted: Any = client.chat.completions.create(
+        model=NAME, messages=conversation(turns, sent=True), max_tokens=12, temperature=0
+    )
+    data = base64.b64encode(png(*SIZES["wide"])).decode()
+    with anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key="unused", max_retries=0) as theirs:
+        block: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+        content: Any = [block, {"type": "text", "text": "what is it?"}]
+        question: Any = [{"role": "user", "content": content}]
+        cold = {"temperature": 0}
+        found: Any = theirs.messages.create(model=NAME, messages=question, max_tokens=12, extra_body=cold)
+        counted = theirs.messages.count_tokens(model=NAME, messages=question)
+    parts: Any = [
+        {"type": "input_image", "image_url": f"data:image/png;base64,{data}", "detail": "auto"},
+        {"type": "input_text", "text": "what is it?"},
+    ]
+    response = client.responses.create(
+        model=NAME, input=[{"role": "user", "content": parts}], max_output_tokens=12, temperature=0
+    )
+    said, tokens = wanted.choices[0].message.content, wanted.usage.prompt_tokens
+    assert "".join(block.text for block in found.content) == response.output_text == said
+    used = found.usage.input_tokens + (found.usage.cache_read_input_tokens or 0)
+    assert response.usage is not None
+    assert used == counted.input_tokens == response.usage.input_tokens == tokens
 
 
 def test_an_answer_to_a_video_is_that_of_transformers_given_its_frames(client: openai.OpenAI, made: Made) -> None:

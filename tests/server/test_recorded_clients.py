@@ -7,6 +7,7 @@ those of its ``headers`` that the server reads.
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,15 @@ import openai.types.responses
 import pydantic
 import pytest
 
+from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.server.app.state import ServerState
+from stentor.server.config.media import MediaConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
+from stentor.server.media.collect import Accepted
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
-from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.server.text.renderers.choose import TemplateRenderer
+from stentor.server.text.renderers.interface import RenderRequest
+from stentor.tests.fakes import FakeEngine, byte_pool, fake_state, says
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.pooling.pooler import NAME, FakePooler, config, model_of
 from stentor.tests.server.responses.shapes import EXTENSIONS
@@ -50,6 +56,26 @@ FIELDS = {
     "/v1/responses/input_tokens": "input_tokens",
 }
 """Of the answers of endpoints that generate no text."""
+
+
+SEES = Accepted.of(MediaSpec({"image": 5}), MediaConfig())
+
+
+class TextsAlone(TemplateRenderer):
+    """Of a template that has no place for pictures, and counts them."""
+
+    pictures = 0
+
+    async def render(self, request: RenderRequest) -> list[int]:
+        kept = []
+        for message in request.messages:
+            content = message.get("content")
+            if isinstance(content, list):
+                texts = [part for part in content if part != {"type": "image"}]
+                self.pictures += len(content) - len(texts)
+                message = {**message, "content": texts}
+            kept.append(message)
+        return await super().render(replace(request, messages=kept))
 
 
 def described(recorded: dict[str, Any]) -> str:
@@ -102,29 +128,33 @@ def lengthened(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, **limits, **options}
 
 
-def state_with(engine: FakeEngine) -> ServerState:
-    """A server that takes any name for its chat model, and names of OpenAI's for its embedding model."""
+def state_with(engine: FakeEngine, renderer: TextsAlone) -> ServerState:
+    """A server that takes any name for its chat model, which sees, and names of OpenAI's for its embedding model."""
     embedder = model_of(FakePooler(), config())
     embeds = ServedModel("embedding", (NAME,), patterns=("text-embedding-*",))
-    return fake_state(
+    state = fake_state(
         engine,
+        renderer=renderer,
         served_names=("fake",),
         registry=ModelRegistry([ServedModel("chat", ("fake",), patterns=("*",)), embeds]),
         output=OutputFormat(tools=TOOL_FORMATS["hermes"]),
         embedding=embedder,
         runners={"embedding": embedder.client},
     )
+    return replace(state, chat=replace(state.chat, accepted=SEES))
 
 
 @pytest.mark.parametrize("client_name", sorted({recorded["client"].split()[0] for recorded in RECORDED}))
 async def test_what_a_client_sends_is_served(client_name: str) -> None:
     engine = FakeEngine(max_model_len=200_000)
     engine.burst = 16
-    async with in_memory(state_with(engine)) as client:
+    renderer = TextsAlone(byte_pool())
+    async with in_memory(state_with(engine, renderer)) as client:
         for recorded in RECORDED:
             if recorded["client"].split()[0] != client_name:
                 continue
             body = recorded.get("body")
+            shown = renderer.pictures
             tool = first_tool(body or {})
             call = json.dumps({"name": tool, "arguments": ARGUMENTS})
             engine.answer = says(ANSWER if tool is None else f"<tool_call>\n{call}\n</tool_call>")
@@ -135,6 +165,7 @@ async def test_what_a_client_sends_is_served(client_name: str) -> None:
                 headers=recorded.get("headers"),
             )
             assert response.status_code == 200, (described(recorded), response.text)
+            assert renderer.pictures - shown == json.dumps(body).count("image/png"), described(recorded)
             path = recorded["path"].partition("?")[0]
             if path in FIELDS:
                 assert FIELDS[path] in response.json(), described(recorded)
