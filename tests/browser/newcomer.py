@@ -1,11 +1,12 @@
 """How long somebody new takes from ``git clone`` to a spoken answer: ``python -P -m stentor.tests.browser.newcomer``.
 
-Clones what this checkout has committed into an empty folder, runs the README's command there, opens the page once the
-server is ready, and asks it something by microphone, in the server's own voice. Caches begin empty: pip's, and Stentor's
-with the models and the native code.
+Clones what this checkout has committed into an empty folder, runs the README's command there, opens the page once
+the server is ready, and asks it something by microphone, in the server's own voice. Caches begin empty: pip's, and
+Stentor's with the models and the native code.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stentor.loadtest.record import describe_machine
-from stentor.loadtest.server_process import Launched, StartFailed, hold_port
+from stentor.loadtest.server_process import Launched, hold_port
 from stentor.tests.browser.visitor import MILLISECONDS, browsing, missing, spoken, visiting
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def main() -> int:
     if why := missing(speech=True):
         print(f"not measured: {why}", file=sys.stderr)
         return 1
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # of a time limit: what was begun is ended
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
         measure(Path(folder))
@@ -85,7 +87,7 @@ def measure(folder: Path) -> None:
                 server.wait_until("/health", _SERVE_SECONDS)
             print(f"           of these {(clone / '.venv' / '.stamp').stat().st_mtime - began:.1f} s for packages")
             _ask(f"http://127.0.0.1:{server.port}", folder)
-        except StartFailed as error:
+        except BaseException as error:
             error.add_note(server.output()[-_LAST_CHARACTERS:])
             raise
         finally:
@@ -120,7 +122,7 @@ def _stage(name: str) -> Iterator[None]:
     began = time.time()
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
         error.add_note(f"after {time.time() - began:.1f} s in the stage: {name}")
         raise
     print(f"{time.time() - began:7.1f} s  {name}", flush=True)

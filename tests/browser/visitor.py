@@ -61,8 +61,8 @@ def browsing(microphone: Path | None = None) -> Iterator["Browser"]:
 
 @contextmanager
 def visiting(browser: "Browser", url: str, key: str = "", script: str = "") -> Iterator["Page"]:
-    """The page, in a profile of its own; ``script`` runs first, ``key`` is typed in. Errors on the page are raised. An error
-    of its visitor's keeps a picture of it, and says what stood on its console."""
+    """The page, in a profile of its own; ``script`` runs first, ``key`` is typed in. Errors on the page are raised;
+    an error of its visitor's comes with what stood on its console, and where a picture of it lies."""
     with browser.new_context(viewport=SIZE, permissions=["microphone"]) as profile:  # type: ignore[arg-type]
         page = profile.new_page()
         page.set_default_timeout(MILLISECONDS)
