@@ -19,6 +19,12 @@ _CONTROL = 3
 """GGUF's token type of special tokens."""
 
 
+_RECOMMENDED: Mapping[object, Mapping[str, object]] = {
+    "smollm2": {"general.sampling.temp": 0.2, "general.sampling.top_p": 0.9},
+}
+"""By ``general.basename``: what models' cards say; files that were written before there were keys for it lack it."""
+
+
 @dataclass(frozen=True)
 class GenerationConfig:
     """None where the checkpoint says nothing."""
@@ -57,7 +63,8 @@ def generation_config_from_gguf(metadata: Mapping[str, object]) -> GenerationCon
     eos = {token for key in _END_OF_TURN_KEYS for token in tokenizer.token_ids(key)}
     if not tokenizer.has("eot_token_id"):
         eos.update(_end_of_turn_tokens(metadata))
-    sampling = Fields(metadata, "general.sampling.")
+    recommended = _RECOMMENDED.get(metadata.get("general.basename"), {})
+    sampling = Fields({**recommended, **metadata}, "general.sampling.")
     return GenerationConfig(
         eos_token_ids=tuple(sorted(eos)),
         temperature=sampling.optional_number("temp"),

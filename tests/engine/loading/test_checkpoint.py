@@ -115,7 +115,7 @@ def test_the_demo_model_is_what_its_makers_say(demo_gguf: Path) -> None:
     assert mixer.rope.theta == 100000.0
     assert config.norm_eps == pytest.approx(1e-5)
     assert (config.bos_token_id, config.eos_token_ids) == (1, (2,))
-    assert found.defaults == GenerationConfig(eos_token_ids=(2,))
+    assert found.defaults == GenerationConfig(eos_token_ids=(2,), temperature=0.2, top_p=0.9)
     assert found.dtype == "Q4_1"
     assert found.quantized is not None
     assert found.quantized.format_of("model.layers.29.mlp.down_proj") == GGUFFormat("Q4_1")
