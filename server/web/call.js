@@ -34,6 +34,7 @@ export class Call extends Session {
   hello(onEvent, onClose) {
     return new Promise((resolve, reject) => {
       let open = false;
+      let code = 1000;
       const lost = (why, code) => {
         if (!open) reject(new Error(why || "The server does not open a session."));
         onClose(why, code);
@@ -41,10 +42,11 @@ export class Call extends Session {
       this.channel.onmessage = ({ data }) => {
         const event = JSON.parse(data);
         if (event.type === "session.created") open = true;
+        if (event.error?.code === "shutting_down") code = 1012; // as of a WebSocket: another server may be there soon
         onEvent(event);
         resolve();
       };
-      this.channel.onclose = () => lost("the server has hung up", 1000);
+      this.channel.onclose = () => lost("the server has hung up", code);
       this.peer.onconnectionstatechange = () => {
         if (this.peer.connectionState === "failed") lost("the connection was lost", 1006);
       };
