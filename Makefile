@@ -37,7 +37,7 @@ NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/te
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 COMPILE = TRITON_INTERPRET=0 $(PYTEST) --turn $(TURN) tests/compile
 
-.PHONY: help venv serve pull pictures test quick lint format chromium try-chromium pytest proof faults compile kernels arm chaos soak mix properties schemas reference gpu gpu-smoke gpu-tests gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull pictures newcomer test quick lint format chromium try-chromium pytest proof faults compile kernels arm chaos soak mix properties schemas reference gpu gpu-smoke gpu-tests gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -183,6 +183,9 @@ gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transf
 
 pictures: $(STAMP) ## make the pictures of the page in docs/guides again, with the demo models in Chromium
 	$(BIN)/python -P -m stentor.tests.browser.pictures
+
+newcomer: $(STAMP) ## clone this checkout into an empty folder, with empty caches, and time each stage to a spoken answer in Chromium
+	$(BIN)/python -P -m stentor.tests.browser.newcomer
 
 bench: $(STAMP) ## measure beside the peers that are installed (make peers) and print a table
 	$(BIN)/stentor bench peers $(ARGS)

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import msgspec
 
 from stentor.engine.loading.hub import (
+    DEFAULT_MODEL,
     DEMO_EMBEDDING_MODEL,
     DEMO_SPEECH_MODEL,
     DEMO_TRANSCRIPTION_MODEL,
@@ -22,9 +23,18 @@ from .adapters import AdapterRegistry, AdaptersConfig
 from .limits import LimitsConfig, OverloadConfig
 from .media import MediaConfig
 from .model_registry import ModelRegistry, ModelRole, ServedModel
-from .models import EmbeddingConfig, ModelConfig, SpeechConfig, TranscriptionConfig, is_pattern
+from .models import (
+    EmbeddingConfig,
+    ModelConfig,
+    SamplingOverrides,
+    SpeechConfig,
+    TranscriptionConfig,
+    is_pattern,
+)
 
 ANY_ORIGIN: Final = "*"
+DEMO_SAMPLING: Final = SamplingOverrides(temperature=0.2, top_p=0.9)
+"""What the card of the demo model that chats recommends; its file says nothing."""
 
 
 class ConfigError(Exception):
@@ -328,14 +338,18 @@ class Config(msgspec.Struct, frozen=True):
         """The same with the demo models, where they are wanted."""
         if not self.demo:
             return self
-        transcription, embedding, speech = self.transcription, self.embedding, self.speech
+        model, transcription, embedding, speech = self.model, self.transcription, self.embedding, self.speech
+        if model.name == DEFAULT_MODEL and model.override_generation_config == SamplingOverrides():
+            model = msgspec.structs.replace(model, override_generation_config=DEMO_SAMPLING)
         if transcription.model is None:
             transcription = msgspec.structs.replace(transcription, model=DEMO_TRANSCRIPTION_MODEL)
         if embedding.model is None:
             embedding = msgspec.structs.replace(embedding, model=DEMO_EMBEDDING_MODEL)
         if speech.model is None:
             speech = msgspec.structs.replace(speech, model=DEMO_SPEECH_MODEL)
-        return msgspec.structs.replace(self, transcription=transcription, embedding=embedding, speech=speech)
+        return msgspec.structs.replace(
+            self, model=model, transcription=transcription, embedding=embedding, speech=speech
+        )
 
     def texts_alone(self) -> "Config":
         """The same without transcription and speech models."""

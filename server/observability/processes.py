@@ -13,7 +13,12 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-ROLES: Final = {"stentor-engine": "engine", "stentor-worker": "worker", "stentor-forksrv": "forkserver"}
+ROLES: Final = {
+    "stentor-engine": "engine",
+    "stentor-worker": "worker",
+    "stentor-forksrv": "forkserver",
+    "stentor-speech": "speech",
+}
 """By the name that a process gives itself; every other one is a helper."""
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")

@@ -21,7 +21,7 @@
     figures.js      rates and percentiles between two answers   presets.js      settings under a name
     code.js         a request as a program                      tools.js        the tab "More"
     schema.js       a form for a JSON schema                    calls.js        calls of tools, and questions about them
-    responses.js    what is asked where there are MCP servers
+    tokens.js       how probable tokens were                    responses.js    what is asked with MCP servers
     language.js     the page's language                         german.js       its texts in German
 """
 
@@ -73,6 +73,7 @@ FILES: Final = (
     "store.js",
     "temml.js",
     "theme.js",
+    "tokens.js",
     "tools.js",
     "trace.js",
     "voice.js",

@@ -20,7 +20,7 @@ function dataUrl(file) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(new Error(`${file.name} cannot be read`));
+    reader.onerror = () => reject(new Error(t("{} cannot be read.", file.name)));
     reader.readAsDataURL(file);
   });
 }

@@ -1,6 +1,7 @@
 // A realtime session over WebRTC: events on a data channel, and sound both ways by the browser itself.
 
 import { call } from "./api.js";
+import { t } from "./language.js";
 import { Session } from "./session.js";
 
 export const canCall = document.querySelector("meta[name=webrtc]")?.content === "yes" && "RTCPeerConnection" in window;
@@ -34,19 +35,21 @@ export class Call extends Session {
   hello(onEvent, onClose) {
     return new Promise((resolve, reject) => {
       let open = false;
+      let code = 1000;
       const lost = (why, code) => {
-        if (!open) reject(new Error(why || "The server does not open a session."));
+        if (!open) reject(new Error(why || t("The server does not open a session.")));
         onClose(why, code);
       };
       this.channel.onmessage = ({ data }) => {
         const event = JSON.parse(data);
         if (event.type === "session.created") open = true;
+        if (event.error?.code === "shutting_down") code = 1012; // as of a WebSocket: another server may be there soon
         onEvent(event);
         resolve();
       };
-      this.channel.onclose = () => lost("the server has hung up", 1000);
+      this.channel.onclose = () => lost(t("the server has hung up"), code);
       this.peer.onconnectionstatechange = () => {
-        if (this.peer.connectionState === "failed") lost("the connection was lost", 1006);
+        if (this.peer.connectionState === "failed") lost(t("the connection was lost"), 1006);
       };
     });
   }

@@ -1,5 +1,7 @@
 // A conversation: a tree of messages, of which one path is shown. Editing a question and answering anew make branches.
 
+import { t } from "./language.js";
+
 let counted = 0;
 
 export function newId() {
@@ -68,7 +70,7 @@ export function asRequested(nodes) {
 // What an exported file must be; throws with what is wrong with it.
 export function checked(data) {
   if (data?.format !== "stentor-conversations" || !Array.isArray(data.conversations)) {
-    throw new Error("This is not a file of exported conversations.");
+    throw new Error(t("This is not a file of exported conversations."));
   }
   for (const each of data.conversations) {
     const nodes = each?.nodes;
@@ -80,7 +82,7 @@ export function checked(data) {
         ([id, { id: own, parent, role }]) =>
           id === own && ["user", "assistant", "tool"].includes(role) && (parent === null || parent in nodes),
       );
-    if (!linked || hasCycle(nodes)) throw new Error("The file of exported conversations is damaged.");
+    if (!linked || hasCycle(nodes)) throw new Error(t("The file of exported conversations is damaged."));
   }
   return data.conversations.map((each) => ({ ...newConversation(), settings: {}, ...each }));
 }

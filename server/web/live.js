@@ -87,9 +87,10 @@ function draw() {
     return make("div", { className: "card" }, make("h2", {}, name), make("p", {}, written(values[last])), small, sparkline(values));
   });
   element("live-cards").replaceChildren(...cards);
-  element("live-models").replaceChildren(...now.models.map(row));
+  element("live-models").replaceChildren(...[...now.models, ...(now.speech ? [now.speech] : [])].map(row));
 }
 
+// A speech model has no engine, and none of an engine's figures.
 function row(model) {
   const found = model.prefix_queries ? model.prefix_hits / model.prefix_queries : null;
   const cells = [
@@ -97,13 +98,13 @@ function row(model) {
     model.ready ? t("ready") : t("starting"),
     model.running,
     model.waiting,
-    percent(model.kv_usage),
+    percent(model.kv_usage ?? null),
     percent(found),
     model.preemptions,
-    `${model.engine_restarts + model.worker_restarts}`,
+    model.restarts ?? model.engine_restarts + model.worker_restarts,
     model.recovered,
   ];
-  return make("tr", {}, ...cells.map((cell) => make("td", {}, String(cell))));
+  return make("tr", {}, ...cells.map((cell) => make("td", {}, String(cell ?? "–"))));
 }
 
 // Only what is new is read out by a screen reader.

@@ -7,6 +7,7 @@ import { t } from "./language.js";
 import { Growing } from "./markdown.js";
 import { mediaOf } from "./media.js";
 import { shortName } from "./models.js";
+import { tokensOf } from "./tokens.js";
 
 function nameOf({ role, model, name, approvals }) {
   if (approvals) return t("Your decision");
@@ -94,7 +95,7 @@ export class MessageView {
     const shown = this.place.querySelector(".tokens");
     this.said.hidden = !shown;
     if (shown) return shown.remove();
-    this.said.after(make("div", { className: "tokens" }, ...this.node.logprobs.map(token)));
+    this.said.after(tokensOf(this.node.logprobs));
   }
 
   edit() {
@@ -124,14 +125,6 @@ export class MessageView {
     this.foot.hidden = true;
     input.focus();
   }
-}
-
-function token([text, logprob, others]) {
-  const written = ([each, its]) => `${JSON.stringify(each)} ${(100 * Math.exp(its)).toFixed(2)} %`;
-  const list = others.length ? others : [[text, logprob]];
-  const likely = Math.exp(logprob);
-  const className = likely < 0.1 ? "unlikely" : likely < 0.5 ? "doubtful" : "";
-  return make("span", { className, title: list.map(written).join("\n") }, text);
 }
 
 function figuresOf({ prompt, answer, first, rate }) {

@@ -1,6 +1,7 @@
 // A realtime session: events as JSON both ways, and a clock that knows when each sample left the microphone.
 
 import { realtimeAddress } from "./api.js";
+import { t } from "./language.js";
 import { RATE, toBase64 } from "./sound.js";
 
 const KEPT = 3000; // pieces whose time is remembered: two minutes
@@ -27,8 +28,8 @@ export class Session {
         }
       };
       socket.onclose = ({ code, reason }) => {
-        const why = reason || (code === 1000 ? "" : `the connection ended (${code})`);
-        if (!open) reject(new Error(why || "The server does not open a session; is the key right?"));
+        const why = reason || (code === 1000 ? "" : t("the connection ended ({})", code));
+        if (!open) reject(new Error(why || t("The server does not open a session; is the key right?")));
         onClose(why, code);
       };
     });

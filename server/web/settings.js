@@ -2,6 +2,7 @@
 
 import { asRequested } from "./conversation.js";
 import { element } from "./dom.js";
+import { t } from "./language.js";
 import { offer } from "./models.js";
 import { startPresets } from "./presets.js";
 import { asResponse, mcpServers, RESPONSES } from "./responses.js";
@@ -66,9 +67,9 @@ export class Settings {
     const likeliest = Number(field("logprobs").value);
     if (likeliest) Object.assign(body, { logprobs: true, top_logprobs: likeliest });
     if (field("effort").value) body.reasoning_effort = field("effort").value;
-    const schema = parsed("schema", "The JSON schema");
+    const schema = parsed("schema", t("The JSON schema"));
     if (schema) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
-    const tools = parsed("tools", "The list of tools");
+    const tools = parsed("tools", t("The list of tools"));
     if (tools) body.tools = tools.map((tool) => (tool.type ? tool : { type: "function", function: tool }));
     if (isContinued) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
     const servers = isContinued ? [] : mcpServers(field("mcp").value, field("approval").value || "always");
@@ -84,8 +85,8 @@ function parsed(name, what) {
   try {
     value = JSON.parse(text);
   } catch (error) {
-    throw new Error(`${what} is not JSON: ${error.message}`);
+    throw new Error(t("{} is not JSON: {}", what, error.message));
   }
-  if (name === "tools" && !Array.isArray(value)) throw new Error(`${what} must be an array.`);
+  if (name === "tools" && !Array.isArray(value)) throw new Error(t("{} must be an array.", what));
   return value;
 }

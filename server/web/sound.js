@@ -1,11 +1,13 @@
 // Sound in and out, as pcm of 24 kHz. A source calls `onPiece(Int16Array)` in real time until it is closed.
 
+import { t } from "./language.js";
+
 export const RATE = 24000;
 const PIECE = RATE / 25;
 const WORKLETS = new URL("./worklets.js", import.meta.url);
 
 export async function microphone(onPiece, device) {
-  if (!navigator.mediaDevices) throw new Error("A microphone can be used on localhost or over https only; play a file.");
+  if (!navigator.mediaDevices) throw new Error(t("A microphone can be used on localhost or over https only; play a file."));
   const stream = await navigator.mediaDevices.getUserMedia({
     audio: { ...(device ? { deviceId: { exact: device } } : {}), echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 },
   });

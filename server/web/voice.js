@@ -35,7 +35,7 @@ let sounding = false; // something is played in a call
 let held = null; // when the button to talk was pressed, in milliseconds of sound that have been sent
 let hushed = Promise.resolve(); // once the last interruption has been told to the server
 
-const WAITS = [500, 1000, 2000, 4000]; // milliseconds before each try to connect again
+const WAITS = [500, 1000, 2000, 4000, 8000, 8000, 8000]; // milliseconds before each try to connect again
 const LEAST_MS = 100; // of sound that is taken for something said
 const SETTINGS = ["voice", "transcription", "modality", "turns", "silence", "instructions"].map((name) => `voice-${name}`);
 
@@ -178,7 +178,9 @@ const HANDLERS = {
     if (response.status === "failed") captions.complain(response.status_details?.error?.message ?? t("The answer failed."));
     if (!(player?.playing || sounding)) state(t("Listening …"));
   },
-  error: ({ error }) => captions.complain(error.message),
+  error: ({ error }) => {
+    if (error.code !== "shutting_down") captions.complain(error.message);
+  },
 };
 
 function quieted() {
@@ -272,6 +274,7 @@ async function connect() {
 // Connects again where the connection was lost, and tells the server what has been said so far.
 async function resume(why) {
   const mine = opening;
+  session.close();
   session = held = null;
   responding = sounding = false;
   player?.stop();

@@ -17,6 +17,7 @@ from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
 from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.realtime.session_fakes import fake_speech
 from stentor.tests.server.responses.test_socket import serving
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ async def visit() -> AsyncIterator[Visit]:
     engine = FakeEngine(max_model_len=4096)
     engine.burst = 64
     output = OutputFormat(REASONING_FORMATS["qwen3"], TOOL_FORMATS["hermes"])
-    state = fake_state(engine, output=output, served_names=("pypi:some/fake-model",))
+    state = fake_state(engine, output=output, served_names=("pypi:some/fake-model",), speech=fake_speech())
     async with serving(state) as address, async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=browser_flags(None))
         profile = await browser.new_context(permissions=["clipboard-read", "clipboard-write"])
@@ -297,9 +298,22 @@ async def test_the_context_is_gauged_and_tokens_tell_how_probable_they_were(visi
     asked = len(visit.engine.streams[-1].prompt)
     await expect(page.locator("#chat-context")).to_have_text(f"{asked + 5} / 4,096 tokens")
     await page.click("#chat-messages [title='Probabilities of tokens']")
-    tokens = page.locator("#chat-messages .tokens span")
+    tokens, likely = page.locator("#chat-messages .tokens span"), page.locator("#chat-messages .likely")
     assert (await tokens.all_inner_texts())[:4] == ["Y", "e", "s", "."]
-    assert (await tokens.first.get_attribute("title") or "").splitlines()[0] == '"Y" 77.88 %'
+    await expect(likely).to_be_hidden()
+    await tokens.nth(1).hover()
+    await expect(likely).to_contain_text('"e" 77.88 %')
+    await page.hover("#chat-input")
+    await expect(likely).to_be_hidden()
+    await page.focus("#chat-messages [role=listbox]")
+    await expect(likely).to_contain_text('"Y" 77.88 %')
+    await page.keyboard.press("ArrowRight")
+    await page.keyboard.press("ArrowRight")
+    await expect(likely).to_contain_text('"s" 77.88 %')
+    await page.keyboard.press("End")
+    await expect(page.locator(f"#{await tokens.last.get_attribute('id')}")).to_have_attribute("aria-selected", "true")
+    await tokens.first.dispatch_event("click")  # all that comes of a touch
+    await expect(likely).to_contain_text('"Y" 77.88 %')
     await page.select_option("#chat-logprobs", "")
     await page.click("#chat-settings summary")
 
@@ -345,7 +359,7 @@ async def test_the_figures_of_now_are_drawn_while_somebody_looks(visit: Visit) -
     await expect(cards.filter(has_text="Running").locator("p")).to_have_text(str(visit.engine.stats.running))
     await expect(cards.filter(has_text="KV cache").locator("p")).to_have_text("50 %")
     await expect(cards.filter(has_text="First token").locator("p")).not_to_contain_text("ms")  # in the last half minute
-    await expect(page.locator("#live-models tr")).to_contain_text("fake-model")
+    await expect(page.locator("#live-models tr")).to_contain_text(["fake-model", "fake-voice"])
     await page.click("#chat-tab")
 
 
@@ -364,6 +378,10 @@ async def test_a_phone_has_room_for_the_message_and_nothing_beside_the_screen(vi
     assert message["width"] > 250
     assert header is not None
     assert header["height"] < 60
+    await visit.ask("Hi", "Yes.")
+    for part in ("#chat-gauge", "#chat-context", "#code-show"):
+        await expect(page.locator(part)).to_be_in_viewport()
+    assert await page.evaluate("document.documentElement.scrollWidth") == 390
     await expect(page.locator("#chat-history")).to_be_hidden()
     await page.click("#history-show")
     await expect(page.locator("#history-search")).to_be_focused()

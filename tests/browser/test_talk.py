@@ -5,9 +5,11 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from stentor.server.app.state import ServerState
 from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import until
@@ -48,10 +50,11 @@ async def browser() -> AsyncIterator["Browser"]:
 
 
 @asynccontextmanager
-async def visiting(browser: "Browser", engine: FakeEngine, tab: str = "chat") -> AsyncIterator["Page"]:
+async def visiting(browser: "Browser", served: FakeEngine | ServerState, tab: str = "chat") -> AsyncIterator["Page"]:
     from playwright.async_api import expect
 
-    async with serving(fake_state(engine)) as address, await browser.new_context(permissions=["microphone"]) as profile:
+    state = served if isinstance(served, ServerState) else fake_state(served)
+    async with serving(state) as address, await browser.new_context(permissions=["microphone"]) as profile:
         page = await profile.new_page()
         page.set_default_timeout(MILLISECONDS)
         await page.add_init_script(KEEP_STREAMS)
@@ -230,6 +233,34 @@ async def test_a_call_that_the_server_hangs_up_says_so(browser: "Browser") -> No
         await page.evaluate("(call) => fetch(`${call}/hangup`, { method: 'POST' })", location)
         await expect(page.locator("#voice-messages .wrong .said").last).to_contain_text("the server has hung up")
         await expect(page.locator("#voice-state")).to_have_text("Not connected")
+
+
+async def test_a_call_goes_on_with_a_server_that_has_been_started_again(browser: "Browser") -> None:
+    from playwright.async_api import expect
+
+    pytest.importorskip("aiortc", reason="the extra `webrtc` is not installed")
+    before, after = fake_state(FakeEngine()), fake_state(FakeEngine(answer=says("Yes.")))
+    async with visiting(browser, before, "voice") as page, serving(after) as address:
+
+        async def go_there(route: Any) -> None:
+            asked = urlsplit(route.request.url)._replace(netloc=address).geturl()
+            answer = await route.fetch(url=asked, headers={"content-type": "application/sdp"})
+            await route.fulfill(response=answer)
+
+        await page.select_option("#voice-modality", "text")
+        await page.click("#voice-start")
+        await expect(page.locator("#voice-end")).to_be_enabled()
+        await page.route("**/v1/realtime/calls**", go_there)
+        await before.for_realtime.calls.close()
+        await expect(page.locator("#voice-state")).to_have_text("Connecting again …")
+        await expect(page.locator("#voice-state")).to_have_text("Listening …")
+        await page.fill("#voice-input", "Is it?")
+        await page.click("#voice-send")
+        await expect(page.locator("#voice-messages .assistant .said")).to_have_text("Yes.")
+        assert len(after.for_realtime.calls) == 1
+        await expect(
+            page.locator("#voice-messages .wrong", has_text=re.compile("shutting down|hung up"))
+        ).to_have_count(0)
 
 
 TRACE = """async () => {

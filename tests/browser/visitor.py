@@ -1,8 +1,9 @@
 """Someone who opens the page in a real browser, with a recording for a microphone."""
 
 import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -60,21 +61,28 @@ def browsing(microphone: Path | None = None) -> Iterator["Browser"]:
 
 @contextmanager
 def visiting(browser: "Browser", url: str, key: str = "", script: str = "") -> Iterator["Page"]:
-    """The page, in a profile of its own; ``script`` runs first, ``key`` is typed in. Errors on the page are raised."""
+    """The page, in a profile of its own; ``script`` runs first, ``key`` is typed in. Errors on the page are raised;
+    an error of its visitor's comes with what stood on its console, and where a picture of it lies."""
     with browser.new_context(viewport=SIZE, permissions=["microphone"]) as profile:  # type: ignore[arg-type]
         page = profile.new_page()
         page.set_default_timeout(MILLISECONDS)
         page.add_init_script(script)
-        wrong: list[str] = []
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on(
-            "console", lambda message: wrong.append(message.text) if _is_wrong(message.text, message.type) else None
-        )
-        page.goto(url)
-        if key:
-            page.fill("#key", key)
-            page.press("#key", "Enter")
-        yield page
+        said: list[tuple[str, str]] = []
+        page.on("pageerror", lambda error: said.append(("error", str(error))))
+        page.on("console", lambda message: said.append((message.type, message.text)))
+        try:
+            page.goto(url)
+            if key:
+                page.fill("#key", key)
+                page.press("#key", "Enter")
+            yield page
+        except Exception as error:
+            picture = Path(tempfile.mkdtemp(prefix="stentor-page-")) / "page.png"
+            error.add_note(f"the page's console: {said}; its picture: {picture}")
+            with suppress(Exception):  # of a page that no longer answers
+                page.screenshot(path=picture)
+            raise
+        wrong = [text for kind, text in said if _is_wrong(text, kind)]
         assert not wrong, wrong
 
 

@@ -7,6 +7,7 @@ from stentor.server.middleware.access_control import AccessControl
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory
 from stentor.tests.server.middleware.keyrings import keyring
+from stentor.tests.server.realtime.session_fakes import fake_speech, voice_state
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +43,13 @@ async def test_the_figures_are_those_of_the_engine_and_of_the_requests_so_far() 
     assert sum(after["inter_token_latency"]["counts"]) == 4
     assert len(after["inter_token_latency"]["counts"]) == len(after["inter_token_latency"]["bounds"]) + 1
     assert after["memory"]["server"] > 0
+    assert after["speech"] is None
+
+
+async def test_a_speech_model_has_figures_though_it_has_no_engine() -> None:
+    async with in_memory(voice_state(FakeEngine(), speech=fake_speech())) as client:
+        told = (await client.get("/v1/stats")).json()["speech"]
+    assert told == {"model": "fake-voice", "ready": True, "running": 0, "restarts": 0}
 
 
 async def test_the_figures_want_an_admin_key_where_the_server_has_one() -> None:

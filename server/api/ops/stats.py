@@ -18,6 +18,7 @@ from ...middleware.auth import AdminRoute
 from ...observability.metrics import EngineFigures, Metrics
 from ...observability.processes import usage_by_role
 from ...observability.quick_metrics import QuickHistogram
+from ...tts.model import SpeechModel
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response
 
@@ -49,6 +50,15 @@ class ModelStats(msgspec.Struct, frozen=True):
     """Draft tokens that were drawn."""
 
 
+class SpeechStats(msgspec.Struct, frozen=True):
+    model: str
+    ready: bool
+    running: int
+    """Texts that are being spoken, each in its turn."""
+    restarts: int
+    """Of its process, since the server's start."""
+
+
 class Latency(msgspec.Struct, frozen=True):
     """In seconds, since the server's start."""
 
@@ -71,6 +81,8 @@ class ServerStats(msgspec.Struct, frozen=True):
     inter_token_latency: Latency
     memory: dict[str, int]
     """Resident bytes by the role of the process."""
+    speech: SpeechStats | None
+    """Of the speech model, which has no engine; null where none is served."""
 
 
 OPERATIONS: Final[Operations] = {
@@ -81,11 +93,11 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-def routes(figures: Metrics, keys: Keyring) -> list[Route]:
-    return [AdminRoute("/v1/stats", partial(stats, figures), keys, methods=["GET"], open_without=True)]
+def routes(figures: Metrics, speech: SpeechModel | None, keys: Keyring) -> list[Route]:
+    return [AdminRoute("/v1/stats", partial(stats, figures, speech), keys, methods=["GET"], open_without=True)]
 
 
-async def stats(figures: Metrics, _request: Request) -> Response:
+async def stats(figures: Metrics, speech: SpeechModel | None, _request: Request) -> Response:
     return json_response(
         ServerStats(
             [_model(model, engine) for model, engine in figures.engines.items()],
@@ -93,6 +105,7 @@ async def stats(figures: Metrics, _request: Request) -> Response:
             _latency(figures.requests.ttft),
             _latency(figures.requests.inter_token),
             {role: usage.resident_bytes for role, usage in usage_by_role(os.getpid()).items()},
+            None if speech is None else _speech(speech),
         )
     )
 
@@ -115,6 +128,10 @@ def _model(model: str, engine: EngineFigures) -> ModelStats:
         now.num_drafts,
         sum(now.accepted_by_position),
     )
+
+
+def _speech(model: SpeechModel) -> SpeechStats:
+    return SpeechStats(model.names[0], model.ready is not None and model.stalled is None, model.callers, model.restarts)
 
 
 def _latency(histogram: QuickHistogram) -> Latency:

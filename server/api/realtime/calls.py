@@ -178,6 +178,7 @@ class Call:
         self._audio = bytearray()
         self._news = anyio.Event()
         self._leave: Callable[[], None] | None = None
+        self._last_word: RealtimeError | None = None
         self._life = anyio.CancelScope()
 
     async def answer(self, offer: "Offer", request: Request) -> str:
@@ -224,13 +225,16 @@ class Call:
         finally:
             await self._close()
 
-    def end(self) -> None:
-        """Has :meth:`run` come to its end; may be called at any time, and again."""
+    def end(self, why: RealtimeError | None = None) -> None:
+        """Has :meth:`run` come to its end; may be called at any time, and again. The client is told ``why``."""
+        self._last_word = why
         self._life.cancel()
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             if self._peer is not None:
+                if self._last_word is not None:
+                    await self._send(_message(self._last_word))
                 await self._peer.close()
         if self._leave is not None:
             self._leave()
@@ -259,8 +263,7 @@ class Call:
         most = self._peer.max_message_bytes
         if len(message) > most:
             why = f"An event has {len(message)} bytes, and this client takes at most {most} at once over WebRTC."
-            error = RealtimeError("invalid_request_error", "event_too_large", why, None, None)
-            message = encode(ErrorEvent(event_id=short_id("event"), error=error))
+            message = _message(RealtimeError("invalid_request_error", "event_too_large", why, None, None))
         await self._peer.send(message.decode())
 
     def _plays(self, player: CallPlayer) -> None:
@@ -286,6 +289,10 @@ class Call:
 
     def _next_frame(self, size: int) -> bytes:
         return bytes(size) if self._player is None else self._player.next_frame(size)
+
+
+def _message(error: RealtimeError) -> bytes:
+    return encode(ErrorEvent(event_id=short_id("event"), error=error))
 
 
 def _import_peer() -> None:

@@ -3,17 +3,21 @@
 import asyncio
 from typing import Final, NamedTuple, Protocol
 
+from stentor.protocols.openai.realtime.server import RealtimeError
+
+from ...common.errors import ShutDown
 from ...common.task_scope import TaskScope
 
 _CLOSE_SECONDS: Final = 10.0
+_SHUT_DOWN: Final = RealtimeError(ShutDown.kind, ShutDown.code, "The server is shutting down; call again.", None, None)
 
 
 class AnyCall(Protocol):
     async def run(self) -> None:
         """To its end, which lets everything go that it has."""
 
-    def end(self) -> None:
-        """Has :meth:`run` come to its end; may be called at any time, and again."""
+    def end(self, why: RealtimeError | None = None) -> None:
+        """Has :meth:`run` come to its end; may be called at any time, and again. The client is told ``why``."""
 
 
 class _Live(NamedTuple):
@@ -47,10 +51,10 @@ class LiveCalls:
         return True
 
     async def close(self) -> None:
-        """Ends all."""
+        """Ends all: the server is shutting down."""
         live = list(self._calls.values())
         for each in live:
-            each.call.end()
+            each.call.end(_SHUT_DOWN)
         if live:
             await asyncio.wait([each.task for each in live], timeout=_CLOSE_SECONDS)
         await self._tasks.aclose()

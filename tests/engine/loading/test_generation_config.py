@@ -1,4 +1,4 @@
-"""How a GGUF file's vocabulary says where a turn ends, when its metadata does not."""
+"""What a GGUF file says of sampling, and how its vocabulary says where a turn ends, when its metadata does not."""
 
 import pytest
 
@@ -29,3 +29,8 @@ def test_a_token_that_users_may_write_ends_no_turn() -> None:
 def test_a_vocabulary_of_no_texts_names_no_end() -> None:
     metadata = {"tokenizer.ggml.tokens": [["a"], ["b"]], "tokenizer.ggml.token_type": [CONTROL, CONTROL]}
     assert generation_config_from_gguf(metadata).eos_token_ids == ()
+
+
+def test_what_a_file_says_of_sampling_is_taken() -> None:
+    said = generation_config_from_gguf({"general.sampling.temp": 0.5, "general.sampling.top_p": 0.9})
+    assert (said.temperature, said.top_p, said.top_k) == (0.5, 0.9, None)

@@ -451,6 +451,16 @@ def test_adapters_may_be_given_as_vllms_json_and_want_lora_to_be_enabled() -> No
             read_config({"lora-modules": [wrong] if "," not in wrong else wrong.split(",")}, {})
 
 
+def test_the_demo_samples_as_its_models_card_says_unless_somebody_says_otherwise() -> None:
+    assert read_config({"demo": True}, {}).model.override_generation_config == SamplingOverrides(
+        temperature=0.2, top_p=0.9
+    )
+    said = {"demo": True, "override-generation-config": '{"top_k": 3}'}
+    assert read_config(said, {}).model.override_generation_config == SamplingOverrides(top_k=3)
+    assert read_config({"demo": True, "model": "a/b"}, {}).model.override_generation_config == SamplingOverrides()
+    assert read_config({}, {}).model.override_generation_config == SamplingOverrides()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [

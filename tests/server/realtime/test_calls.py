@@ -262,6 +262,13 @@ async def test_a_call_is_hung_up_by_whom_it_belongs_to(monkeypatch: pytest.Monke
         await client.when(lambda: client.connection.connectionState == "closed")
 
 
+async def test_a_server_that_shuts_down_says_so_before_it_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with answering(monkeypatch) as (state, address), dialled(address) as client:
+        await state.for_realtime.calls.close()
+        assert (await client.until("error"))["error"]["code"] == "shutting_down"
+        await client.when(lambda: client.connection.connectionState == "closed")
+
+
 async def test_a_call_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     async with answering(monkeypatch) as (state, address):
         async with dialled(address):

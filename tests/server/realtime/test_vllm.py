@@ -162,7 +162,7 @@ async def test_audio_is_not_read_before_enough_has_been_heard(monkeypatch: pytes
     model.gate = anyio.Event()
     async with connected(model) as client:
         await client.say(COMMIT, *[audio(words(*(at % 9 for at in range(20))) + silence(150)) for _ in range(6)])
-        await anyio.sleep(0.05)
+        await anyio.wait_all_tasks_blocked()
         assert client.sent.statistics().current_buffer_used > 0
         model.gate.set()
         await client.say(FINAL)
@@ -210,7 +210,7 @@ async def test_audio_waits_while_finished_utterances_wait_to_be_heard(monkeypatc
     async with connected(model) as client:
         for number in range(3):
             await client.say(audio(words(number, 9)), FINAL)
-        await anyio.sleep(0.05)
+        await anyio.wait_all_tasks_blocked()
         assert client.sent.statistics().current_buffer_used == 1  # the last commit, behind audio that is not taken
         model.gate.set()
         assert (await client.ended(3))["text"] == "w2 w9"
