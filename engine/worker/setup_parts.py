@@ -206,6 +206,7 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: 
     ours = alone and reason is None
     plan = hold(choose_cpus(config, native.threads() if ours else torch.get_num_threads()))
     if ours:
+        keep_freed_memory()
         native.set_threads(plan.threads)
         torch.set_num_threads(1)
     else:
@@ -213,7 +214,6 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: 
     if reason is not None:
         products: str | None = f"CPU kernels run in plain torch, several times slower: {reason}"
     else:
-        keep_freed_memory()
         products = describe_tiles()
         if (limits := measure_crossover()) is not None:
             products = f"{products}: {describe_crossover(limits)}"
