@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 
@@ -35,10 +35,12 @@ from .generation_config import GenerationConfig, generation_config_from_gguf, ge
 from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
-from .mmproj import Paired, beside, pair
-from .mmproj_modules import ModuleParts
 from .mmproj_names import is_mmproj
 from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json, safetensors_index
+
+if TYPE_CHECKING:
+    from .mmproj import Paired
+    from .mmproj_modules import ModuleParts
 
 CheckpointFormat = Literal["safetensors", "gguf", "ct2", "dummy"]
 
@@ -59,7 +61,7 @@ class StoredTower:
     nbytes: int
     described: Mapping[str, object]
     """The config.json, or what says the same of a GGUF file and its projector's."""
-    projector: VisionSpec | ModuleParts | None = None
+    projector: "VisionSpec | ModuleParts | None" = None
     """What a projector file (llama.cpp's ``mmproj``) holds, where it is stored in one: what sees, or how the file calls
     the parts of what hears."""
     quantized: QuantizedCheckpoint | None = None
@@ -250,6 +252,8 @@ def described_quantization(folder: Path, config: Mapping[str, object]) -> Quanti
 
 def _open_gguf(file: Path, mmproj: str = "") -> Checkpoint:
     """``mmproj``: the projector file; empty: one beside it that fits."""
+    from .mmproj import pair  # late: of GGUF files alone
+
     with GGUFFile(file) as gguf:
         parts = gguf.metadata.get("split.count", 1)
         if isinstance(parts, int) and parts > 1:
@@ -279,12 +283,14 @@ def _open_gguf(file: Path, mmproj: str = "") -> Checkpoint:
     )
 
 
-def _by_projector(paired: Paired) -> StoredTower:
+def _by_projector(paired: "Paired") -> StoredTower:
     return StoredTower((paired.file,), paired.nbytes, paired.described, paired.tower, paired.quantized)
 
 
-def _paired_beside(gguf: GGUFFile, config: ModelSpec, notes: list[str]) -> Paired | None:
+def _paired_beside(gguf: GGUFFile, config: ModelSpec, notes: list[str]) -> "Paired | None":
     """With the first projector file beside a model that fits; ``notes`` grows by what is wrong with others."""
+    from .mmproj import beside, pair
+
     for file in beside(gguf.path):
         try:
             return pair(gguf, config, file)

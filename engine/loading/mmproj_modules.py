@@ -152,7 +152,7 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
 ``{}`` stands for a number."""
 
 
-def form_of(stored: str) -> tuple[str, list[str]]:
+def template_of(stored: str) -> tuple[str, list[str]]:
     """A tensor's name with ``{}`` for each number, and these."""
     return _NUMBER.sub("{}", stored), _NUMBER.findall(stored)
 
@@ -167,7 +167,7 @@ class ModuleParts:
 
     def name(self, stored: str) -> str:
         """Of the tensor that a stored one holds; a stranger keeps its own."""
-        names, (form, numbers) = _NAMES[self.model_type], form_of(stored)
+        names, (form, numbers) = _NAMES[self.model_type], template_of(stored)
         if form.startswith("v.deepstack.") and int(numbers[0]) in self.taps:
             numbers[0] = str(self.taps.index(int(numbers[0])))
         if form in names:

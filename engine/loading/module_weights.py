@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from .mmproj_modules import LIMITS, ModuleParts, form_of
+from .mmproj_modules import LIMITS, ModuleParts, template_of
 from .mmproj_tensors import FIRST_FRAME, SECOND_FRAME
 
 Read = Callable[[str], torch.Tensor]
@@ -70,7 +70,7 @@ def module_weights(parts: ModuleParts, names: Collection[str], read: Read) -> It
     joined = _JOINED if kind == "granite_speech" else {}
     passed_over = {SECOND_FRAME, *([] if kind in _LEARNED else [_SINUSOIDS])}
     for stored in names:
-        form, numbers = form_of(stored)
+        form, numbers = template_of(stored)
         if stored in passed_over or form in joined.values():
             continue
         values, name = read(stored), parts.name(stored)

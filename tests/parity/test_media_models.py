@@ -54,9 +54,13 @@ class Seeing:
         assert answer.tokens == greedy(self.reference, self.kind, prompt, ANSWER)
 
 
-OF_EACH_KIND = ("idefics3", "qwen3_vl", "qwen3_5", "gemma3", "gemma4_small", "gemma4_large")
+OF_EACH_KIND = (
+    *("idefics3", "qwen3_vl", "qwen3_5", "gemma3", "gemma4_small", "gemma4_large"),
+    *("qwen2_vl_film", "voxtral", "qwen2_5_omni"),
+)
 """Text between the embeddings of a picture, m-rope with features behind layers, with recurrent states, pictures that
-see themselves whole, embeddings of their own for each layer, pictures that see themselves whole in some layers."""
+see themselves whole, embeddings of their own for each layer, pictures that see themselves whole in some layers; videos,
+sounds, and both pictures and sounds."""
 
 
 @pytest.fixture(scope="module", params=OF_EACH_KIND)
