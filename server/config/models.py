@@ -38,6 +38,9 @@ class SamplingOverrides(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
 
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode()
+
 
 class ModelConfig(msgspec.Struct, frozen=True):
     """Which model, and how its text side is read."""

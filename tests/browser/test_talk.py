@@ -251,8 +251,8 @@ async def test_a_call_goes_on_with_a_server_that_has_been_started_again(browser:
         await page.click("#voice-start")
         await expect(page.locator("#voice-end")).to_be_enabled()
         await page.route("**/v1/realtime/calls**", go_there)
-        await before.for_realtime.calls.close()
-        await expect(page.locator("#voice-state")).to_have_text("Connecting again …")
+        async with page.expect_response("**/v1/realtime/calls**"):
+            await before.for_realtime.calls.close()
         await expect(page.locator("#voice-state")).to_have_text("Listening …")
         await page.fill("#voice-input", "Is it?")
         await page.click("#voice-send")
