@@ -1,13 +1,19 @@
 """Rows that need one position each, and drafts behind it."""
 
+import math
+
 from ..sequence import Sequence
 from .draft_control import DraftControl
 from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 
 
-def plan_decodes(draft: StepBuilder, memory: KVCacheManager, *, drafting: bool = False) -> list[Sequence]:
+def plan_decodes(
+    draft: StepBuilder, memory: KVCacheManager, *, drafting: bool = False, held_from: float = math.inf
+) -> list[Sequence]:
     """Plan every running row that has one position left to compute; returns those that have more.
+
+    Rows of text that began at ``held_from`` or later, in seconds of ``time.monotonic()``, wait once they have drawn.
 
     A row's next token may still be in flight: only its position is needed, the worker has the
     token. Rows come most important first, and when blocks run out it is the tail of that order, not
@@ -18,7 +24,7 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager, *, drafting: bool =
     """
     running = memory.rows.running
     block_size = memory.block_size
-    streams, states = draft.streams, memory.states
+    streams, states, holding = draft.streams, memory.states, held_from < math.inf
     longer: list[Sequence] = []
     visited = 0
     while visited < len(running):
@@ -33,8 +39,11 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager, *, drafting: bool =
         if sequence.length - sequence.num_scheduled_tokens > 1 or (sequence.spans and sequence.spans[0].start >= 0):
             longer.append(sequence)
             continue
-        new_blocks: list[int] = []
         at = sequence.num_scheduled_tokens
+        if holding and _waits_for_crowd(sequence, held_from):
+            draft.waiting += 1
+            continue
+        new_blocks: list[int] = []
         if drafting and sequence.num_drafts_in_flight:
             at += sequence.num_drafts_in_flight
             if at + 1 >= sequence.limit_len:
@@ -46,6 +55,13 @@ def plan_decodes(draft: StepBuilder, memory: KVCacheManager, *, drafting: bool =
             new_blocks = memory.cover(sequence, at + 1)
         draft.add(sequence, 1, new_blocks, -1 if states is None else states.next_slot(sequence))
     return longer
+
+
+def _waits_for_crowd(sequence: Sequence, held_from: float) -> bool:
+    request = sequence.request
+    if request.inputs or request.first_scheduled is None:
+        return False
+    return request.first_scheduled >= held_from and sequence.num_scheduled_tokens >= request.prompt_len
 
 
 def plan_drafts(draft: StepBuilder, memory: KVCacheManager, control: DraftControl) -> None:

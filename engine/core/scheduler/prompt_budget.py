@@ -1,5 +1,7 @@
 """What a step has for prompts: less beside rows that decode, unless the prompts are a burst."""
 
+import math
+
 from ..sequence import Sequence
 from .kv_cache_manager import KVCacheManager
 from .limits import Limits
@@ -8,6 +10,8 @@ from .step import StepBuilder
 
 _BURST = 4
 """Prompts that make a burst, if they are half as many as the rows that decode."""
+_HELD_SECONDS = 1.0
+"""From the beginning of a burst on, so long its rows wait with their second tokens for the first tokens of the rest."""
 
 
 class PromptBudget:
@@ -17,14 +21,25 @@ class PromptBudget:
         self._limits = limits
         self._burst = 0
         """Prompts of a burst that are yet to begin, or to be computed to their end."""
+        self._burst_since = 0.0
         self._media_room = 0
         """Tokens of prompts with media beside rows of text that decode, as the worker has told; 0 before it has."""
 
-    def bound(self, draft: StepBuilder, memory: KVCacheManager, unfinished: list[Sequence], *, crowded: bool) -> None:
+    def held_from(self, now: float) -> float:
+        """Rows of requests that began then or later do not decode yet; infinity where all do.
+
+        A row costs a step with prompts what it costs one without, which the first tokens of the rest of the crowd would
+        wait for. Who decoded before the crowd came is not held up.
+        """
+        return self._burst_since if self._burst and now < self._burst_since + _HELD_SECONDS else math.inf
+
+    def bound(
+        self, draft: StepBuilder, memory: KVCacheManager, unfinished: list[Sequence], now: float, *, crowded: bool
+    ) -> None:
         """Mutates the step, which has its decodes: what is left in it for prompts. ``unfinished`` have begun;
         ``crowded``: others wait for the device."""
         limits = self._limits
-        self._note_burst(len(draft.rows), memory, unfinished)
+        self._note_burst(len(draft.rows), memory, unfinished, now)
         if crowded or (draft.rows and not self._burst):
             draft.budget = min(draft.budget, limits.max_mixed_prefill_tokens)
         if limits.sees_all:
@@ -44,7 +59,7 @@ class PromptBudget:
         """The worker's word on the tokens of prompts with media beside rows that decode; 0 where it says nothing."""
         self._media_room = media_room or self._media_room
 
-    def _note_burst(self, decoding: int, memory: KVCacheManager, unfinished: list[Sequence]) -> None:
+    def _note_burst(self, decoding: int, memory: KVCacheManager, unfinished: list[Sequence], now: float) -> None:
         """Counts those who could begin, where they are so many that those who decode are not spared.
 
         Small chunks do not make these wait less in all, only evenly; and a crowd would wait longer for its first
@@ -63,4 +78,6 @@ class PromptBudget:
             begin, queued = len(unfinished), len(memory.queue)
         waiting = begin + (free and min(queued, free))
         is_burst = waiting >= _BURST and 2 * waiting >= decoding
+        if is_burst and not self._burst:
+            self._burst_since = now
         self._burst = waiting if is_burst else min(self._burst, waiting)

@@ -1,5 +1,6 @@
 """The scheduler: what the engine loop calls, step by step."""
 
+import math
 from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
 
@@ -263,8 +264,9 @@ class Scheduler:
             streams=limits.stream is not None,
             max_bytes=limits.max_plan_bytes,
         )
-        unfinished = plan_decodes(draft, memory, drafting=limits.max_drafts > 0)
-        self._prompts.bound(draft, memory, unfinished, crowded=crowded)
+        drafting, held_from = limits.max_drafts > 0, self._prompts.held_from(now)
+        unfinished = plan_decodes(draft, memory, drafting=drafting, held_from=held_from)
+        self._prompts.bound(draft, memory, unfinished, now, crowded=crowded)
         plan_chunks(draft, memory, unfinished)
         withheld = max(0, draft.budget - limits.max_admitted_tokens)
         draft.budget -= withheld
@@ -272,6 +274,8 @@ class Scheduler:
         draft.budget += withheld
         self._prompts.begun(len(draft.new) + len(draft.forks))
         self.prerequisites.media_wanted += draft.wanted
+        if not draft.works and held_from < math.inf:  # the rest is none, or lacks what those who wait hold
+            plan_decodes(draft, memory, drafting=drafting)
         if not draft.works:
             return None
         if limits.max_drafts:

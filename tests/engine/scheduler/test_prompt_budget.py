@@ -44,8 +44,40 @@ def test_as_many_prompts_of_a_burst_begin_in_one_step_as_fill_a_piece() -> None:
     for _ in range(6):
         engine.step()
     counts = [[row.count for row in plan.rows] for plan in engine.plans]
-    assert counts[:5] == [[*[1] * decoding, 8, 8] for decoding in (0, 2, 4, 6, 8)], "to the last of them"
+    assert counts[:5] == [[8, 8]] * 5, "to the last of them"
     assert counts[5] == [1] * 10
+
+
+def test_who_decoded_before_a_burst_came_decodes_beside_it() -> None:
+    engine = Engine(max_num_batched_tokens=64, max_admitted_tokens=16, num_blocks=99, max_num_seqs=16)
+    engine.submit([9] * 8, max_tokens=30)
+    engine.step()
+    for token in range(6):
+        engine.submit([token] * 8, max_tokens=30)
+    for _ in range(4):
+        engine.step()
+    counts = [[row.count for row in plan.rows] for plan in engine.plans]
+    assert counts[1:] == [[1, 8, 8], [1, 8, 8], [1, 8, 8], [1] * 7]
+
+
+def test_rows_of_a_burst_wait_for_the_rest_of_it_for_a_second_at_most() -> None:
+    engine = Engine(max_num_batched_tokens=64, max_admitted_tokens=16, num_blocks=99, max_num_seqs=16)
+    for token in range(12):
+        engine.submit([token] * 8, max_tokens=30)
+    engine.step()
+    engine.step()
+    engine.now += 1.0
+    engine.step()
+    counts = [[row.count for row in plan.rows] for plan in engine.plans]
+    assert counts == [[8, 8], [8, 8], [1, 1, 1, 1, 8, 8]]
+
+
+def test_rows_of_a_burst_decode_where_the_rest_lacks_the_blocks_that_they_hold() -> None:
+    engine = Engine(max_num_batched_tokens=64, max_admitted_tokens=16, num_blocks=7, max_num_seqs=16)
+    for token in range(8):
+        engine.submit([token] * 8, max_tokens=3)
+    engine.drain()
+    assert [[row.count for row in plan.rows] for plan in engine.plans[:3]] == [[8, 8], [8], [1, 1]]
 
 
 def test_a_long_prompt_and_those_that_begin_beside_it_share_a_step() -> None:

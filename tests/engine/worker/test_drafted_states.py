@@ -65,6 +65,7 @@ def test_texts_of_a_model_with_recurrent_states_are_the_same_with_drafts_of_whic
     _same(_run(pair.drafting, asks, blocks=9), expected)
     assert pair.drafting.scheduler.stats().preemptions > 0
     assert 30 < oracle.accepted < oracle.drafted - 30
+    _same(_run(pair.plain, asks, blocks=9), expected)
     assert pair.drafting.steps < pair.plain.steps
 
 
