@@ -38,6 +38,9 @@ CPU revision\t: 1
 of Arm's there, ends with a segmentation fault at its import."""
 MAIN_ID: Final = "0x00000000413fd0c1"
 """The same in the register that says what a processor is; without it oneDNN complains."""
+ALLOCATOR: Final = "G_SLICE=always-malloc"
+"""For the emulator's trees. A fork, and a vfork too, forks the emulator: where another of its threads held GLib's own
+allocator, the child waits for it forever."""
 FOR_TESTS: Final = ("gguf", "hypothesis", "pytest", "pytest-timeout")
 
 
@@ -109,7 +112,7 @@ def emulated_python(home: Path) -> Path:
     python = script(
         folder / "python",
         f"export PYTHONHOME={home}/root/usr PYTHONPATH={home}/site:{ROOT}/.link XDG_CACHE_HOME={home}/cache",
-        f"export PATH={folder}:$PATH PYTHONDONTWRITEBYTECODE=",
+        f"export PATH={folder}:$PATH PYTHONDONTWRITEBYTECODE= {ALLOCATOR}",
         f'exec {EMULATOR} -cpu max -L {home}/root -0 {folder}/python {home}/root/usr/bin/python{PYTHON} "$@"',
     )
     script(

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from stentor.loadtest.peers.figures import Column
 from stentor.loadtest.peers.random_mmproj import write_random_mmproj
 from stentor.loadtest.peers.random_weights import write_random_gguf
 from stentor.loadtest.peers.seeing_child import answer
+from stentor.loadtest.peers.seeing_library import Library
 from stentor.loadtest.series import CONFIGS
 from stentor.loadtest.vision_serving import FOLDER, TEXT, VisionServing, png, request, shapes_of, show
 from stentor.server.media.mmproj_processor import given_files
@@ -110,6 +112,12 @@ def test_transformers_answers_several_pictures_as_one_batch(tmp_path: Path) -> N
     assert found["tokens"] == 3
     assert 0 < found["ttft"] < found["seconds"]
     assert found["prompt_tokens"] > 9, "four of the whole picture, and what stands around"
+
+
+def test_the_command_that_a_record_keeps_names_no_place_of_this_machine() -> None:
+    command = Library(Path("weights")).command
+    assert "python -P -m stentor.loadtest.peers.seeing_child weights --threads " in command
+    assert not any(Path(part).is_absolute() for part in shlex.split(command))
 
 
 def test_a_side_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
