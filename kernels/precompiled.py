@@ -117,19 +117,30 @@ def _stand_in_library(folder: Path, modules: Iterable[tuple[str, str]]) -> None:
 def _build(folder: Path, library: Path, name: str, source: str) -> None:
     """Compiles a module as Triton does, which would load it too."""
     from triton.backends.nvidia import driver
-    from triton.runtime.build import _build, platform_key
+    from triton.runtime.build import _build
     from triton.runtime.cache import _base32
 
-    digest = hashlib.sha256((source + platform_key()).encode()).hexdigest()
-    target = folder / _base32(digest) / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if target.exists():
+    digests = [hashlib.sha256((source + key).encode()).hexdigest() for key in _platform_keys()]
+    targets = [folder / _base32(digest) / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for digest in digests]
+    if all(target.exists() for target in targets):
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / f"{name}.c"
         file.write_text(source)
         places = [driver.libdevice_dir, str(library)]
-        shutil.copyfile(_build(name, str(file), scratch, places, driver.include_dirs, driver.libraries, []), target)
+        built = _build(name, str(file), scratch, places, driver.include_dirs, driver.libraries, [])
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(built, target)
+
+
+def _platform_keys() -> list[str]:
+    """What Triton calls this machine. Python asks the program ``file`` how executables are linked, and does not know
+    where there is none: images often lack it."""
+    from triton.runtime.build import platform_key
+
+    known = platform_key().split(",")[:-1]
+    return [",".join([*known, linkage]) for linkage in ("ELF", "")]
 
 
 def main() -> int:

@@ -211,6 +211,8 @@ class AsyncExecutor:
         """The end of its forward."""
         self._lent = False
         """Whether others may have the device until its masks come."""
+        self._idle_from = 0.0
+        """When the last step ended."""
         self._queue: queue.SimpleQueue[tuple[Pending, Names] | AdapterLoaded | Failed | None] = queue.SimpleQueue()
         self._capturing = threading.Lock()
         self._capture_failed: Failed | None = None
@@ -262,14 +264,15 @@ class AsyncExecutor:
         if self._held is not None:
             # what lies between its two halves on the device is in the very tensors that a capture would use
             return self._lend_device()
-        busy = self._compute.pending > 0
+        pending = self._compute.pending > 0
+        left = self._idle_from + _IDLE_SECONDS - time.monotonic()
         try:
-            seconds = self._capture(busy=busy)
+            seconds = self._capture(busy=pending or left > 0)
         except Exception as error:
             return self._fail_between_steps(error)
-        if not busy:
-            return seconds
-        return _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
+        if pending:
+            return _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
+        return seconds if seconds is None or left <= 0 else min(seconds, left)
 
     def close(self) -> None:
         self._queue.put(None)
@@ -333,6 +336,7 @@ class AsyncExecutor:
                     self._send(failure)
                     return
                 self._turns.end()
+                self._idle_from = time.monotonic()
                 self._send(result)
         except PeerDied:
             pass  # the thread that receives is told too, and ends the worker

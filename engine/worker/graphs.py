@@ -100,9 +100,9 @@ def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
     """The steps to capture, in this order; none where graphs are off, or where workers split the model: each captures
     when it has time, and what it captures would wait for the others.
 
-    The largest comes first, in whose memory all others find room for their temporaries. Then decode steps, then
-    prompts, few decoding rows beside them before many. Of each kind the largest is first, since all that are smaller
-    can run in it until they have one of their own.
+    The largest comes first, in whose memory all others find room for their temporaries. Then decode steps of 1, 2, 4, 8
+    rows and so on, in which all others find room with at most as much padding again; then prompts, few decoding rows
+    beside them before many and the most tokens first; then the decode steps between.
     """
     if not config.cuda_graphs or config.tensor_parallel_size > 1:
         return []
@@ -113,9 +113,11 @@ def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
     coarse = (*_BESIDE_PROMPTS, *range(_FINE_UP_TO + 128, most, 128), most)
     beside = decodes if config.cuda_graph_sizes else [size for size in coarse if size <= most]
     mixed = mixed_sizes(beside, config.cuda_graph_prompt_tokens, config.max_num_batched_tokens)
+    common = [rows for rows in decodes if rows & (rows - 1) == 0 or rows == decodes[-1]]
     ordered = [
-        *(GraphSize(rows) for rows in reversed(decodes)),
+        *(GraphSize(rows) for rows in common),
         *sorted(mixed, key=lambda size: (size.decodes, -size.prompt_tokens)),
+        *(GraphSize(rows) for rows in decodes if rows not in common),
     ]
     if config.enable_lora:
         ordered = [replace(size, adapted=adapted) for size in ordered for adapted in (True, False)]
@@ -170,7 +172,8 @@ class StepGraphs:
 
     Each takes two pieces of work: a run without a graph, in which kernels are compiled and libraries choose theirs, and
     then the capture. The first size that it is given comes first; of the rest always the one that most steps would have
-    run in, and where no step has, the next in order.
+    run in, and where no step has, the next in order. While steps run, only what one of them would have run in is
+    captured: what nobody has asked for waits until the worker has nothing to do.
     """
 
     def __init__(
@@ -187,7 +190,7 @@ class StepGraphs:
         self._device = device
         self._waiting = list(sizes)
         self._missed: Counter[GraphSize] = Counter()
-        """Steps that would have run in a size which waits."""
+        """Steps that would have run in a size, of those that wait."""
         self._warmed: GraphSize | None = None
         self._warm = warm
         self._bodies = bodies
@@ -242,16 +245,18 @@ class StepGraphs:
         """Does the next piece of work if it may be done now.
 
         Args:
-            busy: steps run or wait; then the budget counts.
+            busy: steps run or wait; then the budget counts, and what none of them would run in is left for later.
 
         Returns:
-            seconds until the next may be done, None when all is.
+            seconds until the next may be done, None when all is. Without an end where a step must come first.
 
         Raises:
             CaptureError: no further step may run on this device.
         """
         if self.finished:
             return None
+        if busy and not self._missed:
+            return math.inf
         if busy and (seconds := self._budget.wait()) > 0:
             return seconds
         began = self._clock()
@@ -278,6 +283,7 @@ class StepGraphs:
             raise CaptureError(f"capturing a CUDA graph of {size} failed: {type(error).__name__}") from error
         self._warmed = None
         self._waiting.remove(size)
+        self._missed.pop(size, None)
         self._captured[size] = graph
         logger.debug("captured a graph of %s", size)
         if self.finished:

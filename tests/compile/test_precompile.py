@@ -3,10 +3,13 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +17,13 @@ import triton
 import triton.language as tl
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.engine.worker.precompile import precompile
+from stentor.engine.worker import precompile as precompile_module
 from stentor.kernels.dry_run import compiling
 from stentor.kernels.launch import launch
 from stentor.kernels.precompiled import VARIABLE, differences
 from stentor.kernels.tuning import Config, pick, table_path, tuned_for
 from stentor.protocols.ipc.config import WorkerConfig
+from stentor.tests.kernels.cuda_stub import build_stub, stubbed_cuda
 
 pytestmark = pytest.mark.compiles
 
@@ -60,20 +64,53 @@ made = fill(Path(sys.argv[1]), Path(sys.argv[2]))
 print(len(found), sum(found), made)
 """
 
+LOADED = """
+import json
+import sys
+from pathlib import Path
+from stentor.tests.compile.test_precompile import load_without_a_compiler
+
+print(json.dumps(load_without_a_compiler(Path(sys.argv[1]))))
+"""
+PROGRAMS = {"os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"}
+
+
+def load_without_a_compiler(model: Path) -> tuple[int, list[str]]:
+    """How many kernels a start has Triton load, as far as the driver, where the search path leads to no program; and
+    all programs that were run, with their arguments. Of this process, which is never the same afterwards."""
+    build_stub()
+    os.environ["PATH"] = ""
+    os.environ.pop("CC", None)
+    programs: list[str] = []
+    sys.addaudithook(lambda event, args: programs.append(str(args[1])) if event in PROGRAMS else None)
+    loaded = []
+
+    def load(_: Path, kernels: Iterable[Any]) -> int:
+        with stubbed_cuda():
+            loaded.extend(kernel.run for kernel in kernels)  # finds what starts it, and has the driver load it
+        return len(loaded)
+
+    precompile_module.fill = load
+    return fill(model, Path()), programs
+
 
 def fill(model: Path, folder: Path) -> int:
     config = WorkerConfig(
         model=str(model), load_format="dummy", max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32
     )
-    return precompile(config, None, CAPABILITY, folder, lambda *_: None)
+    return precompile_module.precompile(config, None, CAPABILITY, folder, lambda *_: None)
+
+
+def _said(script: str, *arguments: Path, **variables: str) -> str:
+    """The last line that a process of its own prints."""
+    command = [sys.executable, "-P", "-c", script, *map(str, arguments)]
+    variables = {**os.environ, "TRITON_INTERPRET": "0", **variables}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
 
 
 def _again(model: Path, folder: Path, **variables: str) -> tuple[int, ...]:
     """How many kernels another process asks Triton for, how many of them it finds, and how many it fills into."""
-    command = [sys.executable, "-P", "-c", AGAIN, str(model), str(folder)]
-    variables = {**os.environ, "TRITON_INTERPRET": "0", **variables}
-    said = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
-    return tuple(map(int, said.split()[-3:]))
+    return tuple(map(int, _said(AGAIN, model, folder, **variables).split()))
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +146,18 @@ def test_what_starts_kernels_is_in_the_folder_too_and_needs_the_drivers_library(
     assert list(folder.glob("*/cuda_utils.*.so"))
     for module in folder.glob("*/*.so"):
         assert b"\0libcuda.so.1\0" in module.read_bytes()
+
+
+def test_a_start_loads_all_of_the_folder_where_there_is_no_compiler(
+    model: Path, folder: Path, tmp_path: Path
+) -> None:
+    """No program is run but the assembler, for its version. Python looks in vain for ``file``."""
+    own = tmp_path / "cache"
+    loaded, programs = json.loads(_said(LOADED, model, **{VARIABLE: str(folder), "TRITON_CACHE_DIR": str(own)}))
+    assert loaded == len(list(folder.glob("*/*.cubin")))
+    asked = re.compile(r"\['\S+/ptxas', '--version'\]|\['file', '-b', '\S+'\]")
+    assert [program for program in programs if not asked.fullmatch(program)] == []
+    assert not [path for path in own.rglob("*") if path.is_file()]
 
 
 def test_a_folder_says_why_its_kernels_are_not_found(folder: Path) -> None:

@@ -82,7 +82,7 @@ class _StubDriver:
 
 
 @cache  # Triton's host code is linked to the first library that it finds
-def _built() -> tuple[CudaStub, tempfile.TemporaryDirectory[str]]:
+def build_stub() -> tuple[CudaStub, tempfile.TemporaryDirectory[str]]:
     """The library, and the folder that it is in."""
     import triton
 
@@ -106,7 +106,7 @@ def stubbed_cuda() -> Iterator[CudaStub]:
     import triton
     from triton.runtime import driver
 
-    stub, folder = _built()
+    stub, folder = build_stub()
     with triton.knobs.nvidia.scope():
         triton.knobs.nvidia.libcuda_path = folder.name
         driver.set_active(_StubDriver())

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from stentor.engine.worker import staging
-from stentor.engine.worker.graphs import CaptureError, GraphSize
+from stentor.engine.worker.graphs import CaptureError, GraphSize, graph_sizes
 from stentor.engine.worker.staging import Shape
 from stentor.kernels import force_variant
+from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
-from stentor.tests.engine.worker.fake_device import FakeDevice
-from stentor.tests.engine.worker.runners import BLOCK, CONTEXT, SLOTS, Pair, WatchedDecoder, load, prompt
+from stentor.tests.engine.worker.fake_device import FakeDevice, FakeGraph
+from stentor.tests.engine.worker.runners import BLOCK, BUDGET, CONTEXT, SLOTS, Pair, WatchedDecoder, load, prompt
 from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -133,6 +134,21 @@ def test_graphs_that_are_captured_between_steps_change_nothing(model: WatchedDec
     pair.run(capture_between=True)
     assert pair.compute.captured == [GraphSize(rows) for rows in SIZES]
     assert all(graph.replays for graph in pair.device.graphs[:2])
+
+
+def test_a_stream_that_decodes_alone_runs_in_its_graph_from_the_second_capture_on(model: WatchedDecoder) -> None:
+    sizes = graph_sizes(WorkerConfig("", max_num_seqs=SLOTS, max_num_batched_tokens=BUDGET))
+    pair = Pair(model, mixed=sizes)
+    pair.submit(prompt(9), SamplingParams(max_tokens=24, **GREEDY))
+    with force_variant("reference"):
+        while pair.turn():
+            pair.compute.advance(busy=True)
+    (alone,) = (graph.forward for size, graph in pair.compute._graphs._captured.items() if size == GraphSize(1))
+    assert isinstance(alone, FakeGraph)
+    assert pair.device.graphs.index(alone) == 2, "the largest one's two graphs come before"
+    assert len(pair.plans) == 1 + 23
+    assert alone.replays == 23 - 4, "one step of the stream goes by for each piece of work, and two are on their way"
+    assert pair.compute.captured == [GraphSize(1), GraphSize(0, 16), sizes[0]], "what no step asked for waits"
 
 
 def test_a_step_is_launched_before_anybody_has_read_what_its_rows_drew(model: WatchedDecoder) -> None:

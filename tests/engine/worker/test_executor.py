@@ -1,5 +1,6 @@
 """Steps one ahead: each result goes as soon as it is there, in order, and a failure is said once."""
 
+import math
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -204,6 +205,25 @@ def test_a_worker_rests_until_there_is_work_and_looks_at_running_steps(runner: S
     runner.work.extend([9.0, 0.01, None])
     assert [steps.rest() for _ in range(3)] == [0.25, 0.01, 0.25]
     assert runner.busy == [False, False, False, True, True, True]
+    steps.close()
+
+
+def test_a_worker_whose_step_has_just_ended_is_busy_still(
+    runner: ScriptedRunner, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is on its way, and would wait for a capture that nobody has asked for."""
+    now = 100.0
+    monkeypatch.setattr("stentor.engine.worker.executor.time.monotonic", lambda: now)
+    steps = _ahead(runner, outbox)
+    steps.take(_plan(0))
+    runner.gates[0].set()
+    outbox.wait_for(1)
+    runner.pending = 0
+    runner.work.extend([math.inf, 0.001, 0.0, None])
+    assert [steps.rest(), steps.rest()] == pytest.approx([0.005, 0.001])
+    now += 0.006
+    assert [steps.rest(), steps.rest()] == [0.0, None]
+    assert runner.busy == [True, True, False, False]
     steps.close()
 
 

@@ -32,14 +32,18 @@ def test_sizes_are_close_enough_that_little_is_padding() -> None:
         assert size - rows < max(2, min(32, rows))
 
 
-def test_the_largest_step_is_captured_first_then_decode_steps_then_prompts() -> None:
+def test_the_largest_step_is_captured_first_then_common_decode_steps_then_prompts() -> None:
     sizes = graph_sizes(WorkerConfig("", max_num_seqs=16, max_num_batched_tokens=256, cuda_graph_prompt_tokens=64))
     assert sizes == [
         GraphSize(16, 64),
-        *(GraphSize(rows) for rows in (16, 8, 4, 2, 1)),
+        *(GraphSize(rows) for rows in (1, 2, 4, 8, 16)),
         *(GraphSize(rows, tokens) for rows in (0, 1, 4) for tokens in (64, 16)),
         GraphSize(16, 16),
     ]
+    many = graph_sizes(WorkerConfig("", max_num_seqs=100, max_num_batched_tokens=2048))
+    assert many[:9] == [GraphSize(100, 512), *(GraphSize(rows) for rows in (1, 2, 4, 8, 16, 32, 64, 100))]
+    assert [size.decodes for size in many if not size.prompt_tokens][8:] == [24, 40, 48, 56, 72, 80, 88, 96]
+    assert all(not size.prompt_tokens for size in many[-8:]), "those between come last"
     asked = WorkerConfig("", max_num_seqs=16, max_num_batched_tokens=256, cuda_graph_sizes=(8, 2))
     assert {size.decodes for size in graph_sizes(asked)} == {0, 2, 8}
     assert max(size.prompt_tokens for size in graph_sizes(asked)) == 256
@@ -111,6 +115,12 @@ class Captures:
             self.device, sizes, self._warm, self._bodies, StallBudget(share, self.clock), self.clock
         )
 
+    def miss_all(self) -> None:
+        """A step comes for each size."""
+        for sizes in self.graphs._holding.values():
+            for *_, size in sizes:
+                self.graphs.graph_for(size.decodes, size.prompts, size.prompt_tokens)
+
     def _warm(self, size: GraphSize) -> None:
         self.log.append(f"warm {size.tokens}")
         self.clock.now += self.took
@@ -171,7 +181,7 @@ def test_what_most_steps_would_run_in_is_captured_next() -> None:
         pass
     order = [line.removeprefix("capture ") for line in captures.log if line.startswith("capture")]
     assert order == ["8", "1", "24", "2", "4"], "one that has been run is captured before any other"
-    assert not graphs._missed.keys() - {GraphSize(1), GraphSize(2), GraphSize(8, 16)}
+    assert not graphs._missed
 
 
 def test_steps_with_prompts_and_without_have_graphs_of_their_own() -> None:
@@ -193,6 +203,7 @@ def test_a_large_step_is_not_filled_up_to_twice_its_size() -> None:
 
 def test_a_busy_worker_gives_captures_only_their_share_of_time() -> None:
     captures = Captures(_decodes(*range(8, 0, -1)), share=0.05, took=0.4)
+    captures.miss_all()
     begun = captures.clock.now
     worked = 0
     while (seconds := captures.graphs.advance(busy=True)) is not None:
@@ -208,6 +219,7 @@ def test_a_busy_worker_gives_captures_only_their_share_of_time() -> None:
 
 def test_nothing_is_done_before_it_is_paid_for() -> None:
     captures = Captures(_decodes(8, 4), share=0.1, took=0.3)
+    captures.miss_all()
     wait = captures.graphs.advance(busy=True)
     assert wait == pytest.approx(2.7)
     captures.clock.now += 2.6
@@ -233,8 +245,32 @@ def test_what_is_paid_for_from_the_beginning_is_done_at_once_and_counts_once() -
     assert budget.wait() == pytest.approx(3.0), "time without work earns nothing"
 
 
+def test_a_busy_worker_captures_only_what_its_steps_would_run_in() -> None:
+    captures = Captures([GraphSize(8, 64), *_decodes(1, 2, 4, 8)], share=1.0, took=0.0)
+    graphs = captures.graphs
+
+    def work() -> list[str]:
+        done = len(captures.log)
+        while graphs.advance(busy=True) not in (math.inf, None):
+            pass
+        return captures.log[done:]
+
+    assert work() == [], "nobody has come"
+    assert _found(graphs, 1) is None
+    assert work() == ["warm 72", "capture 72", "warm 1", "capture 1"]
+    assert _found(graphs, 1) == GraphSize(1)
+    assert work() == []
+    assert _found(graphs, 3) is None
+    assert work() == ["warm 4", "capture 4"]
+    assert not graphs.finished
+    while graphs.advance(busy=False) is not None:
+        pass
+    assert captures.log[6:] == ["warm 2", "capture 2", "warm 8", "capture 8"]
+
+
 def test_without_a_share_only_an_idle_worker_captures() -> None:
     captures = Captures(_decodes(4), share=0.0)
+    captures.miss_all()
     assert captures.graphs.advance(busy=True) == math.inf
     assert captures.log == []
     assert captures.graphs.advance(busy=False) == 0.0
