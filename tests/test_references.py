@@ -56,6 +56,15 @@ def test_the_options_that_a_page_names_exist(page: Path) -> None:
     assert {name for name in unknown if f'"--{name}"' not in _sources()} == set()
 
 
+@pytest.mark.parametrize("page", PAGES, ids=_page)
+def test_a_page_says_nothing_under_the_same_heading_twice_and_its_tables_have_heads(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ .*", prose, re.MULTILINE) if page in NAMED else []
+    assert [each for each in headings if headings.count(each) > 1] == []
+    tables = re.findall(r"^(?<!\|\n)\|.*\n(.*)", prose, re.MULTILINE)
+    assert [line for line in tables if not re.fullmatch(r"[|: -]+", line)] == []
+
+
 @cache
 def _sources() -> str:
     """Of the tools, whose options are not the server's."""

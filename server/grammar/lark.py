@@ -23,6 +23,8 @@ ANY_TEXT: Final = r"/(.|\n)*/"
 _NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
 """As the engine has it before a source that is Lark alone."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CLASS: Final = re.compile(r"\\[^dDwW]|--|(-?)\\([dDwW])", re.DOTALL)
+_ASCII: Final = {"d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]"}
 
 
 class Lark:
@@ -81,12 +83,13 @@ class Lark:
         return self.rule(f"%json {encoded(prepare(schema, field, allowed, closed=closed))}")
 
     def regex(self, pattern: str, field: str = "regex") -> str:
-        """``pattern`` in the syntax of Rust's regex crate, without look-around. Raises BadRequest."""
+        """``pattern`` in the syntax of Rust's regex crate, without look-around; ``\\d`` and ``\\w`` are ASCII's, as in
+        JavaScript and in patterns of schemas. Raises BadRequest."""
         if not pattern:
             return '""'
         written: list[str] = []
         escaped = False
-        for character in pattern:
+        for character in _CLASS.sub(_of_ascii, pattern):
             if escaped and character in "\n\r":
                 raise refused(field, "a backslash stands before a line's end", "invalid_value")
             if character == "/":
@@ -141,3 +144,8 @@ class Lark:
 
 def _quoted(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))
+
+
+def _of_ascii(found: re.Match[str]) -> str:
+    """A class of ASCII for one of Unicode, which may stand in another class; a hyphen before it begins no range."""
+    return found[0] if found[2] is None else (r"\-" if found[1] else "") + _ASCII[found[2]]

@@ -85,6 +85,26 @@ def test_choices_patterns_and_their_older_names(allows: Accepts) -> None:
         assert [text for text in ("1", "12", "123", "ab") if allows(wanted, text)] == ["12"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        (r"\d+-\d", ["12-3"], ["\u0663-3", "1-\u0663", "1--2"]),
+        (r"\w+", ["aZ_9"], ["\xe9", "-"]),
+        (r"\D\W", ["\u0663\xe9", "a "], ["1 ", "aa"]),
+        (r"[-\d.]+", ["-1.5"], ["\u0663", "["]),
+        (r"[^\w-]", ["\xe9"], ["a", "-"]),
+        (r"[+-\d]+", ["+-1"], [",", "a"]),
+        (r"[\w--\d]+", ["ab_"], ["1", "\xe9"]),
+        (r"\\d\[\\w", ["\\d[\\w"], ["\\1[\\w"]),
+    ],
+)  # fmt: skip
+def test_digits_and_letters_of_a_pattern_are_those_of_ascii(
+    allows: Accepts, pattern: str, matching: list[str], others: list[str]
+) -> None:
+    for wanted in ({"regex": pattern}, asked(guided_regex=pattern)):
+        assert [text for text in [*matching, *others] if allows(wanted, text)] == matching
+
+
 ARITHMETIC = 'root ::= term ("+" term)* # a sum\nterm ::= [0-9]+ | "(" root ")"\n'
 
 
