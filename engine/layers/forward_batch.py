@@ -206,6 +206,8 @@ class ForwardBatch:
     [positions, rotating pairs] each."""
     taps: Taps | None = None
     """None: nothing is taken on the way."""
+    drawn: Sequence[bool] = ()
+    """Of each sequence of a pass on a CPU, whether all its tokens are behind its prompt."""
     coded: int | None = None
     """Tokens before this one multiply codes as they are, see :meth:`kernels.forward.Forward.run`; None: all do."""
     after_layer: Callable[[], None] | None = None

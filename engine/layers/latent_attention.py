@@ -31,10 +31,11 @@ _EXPANDED_BYTES: Final = 64 << 20
 class LatentAttention:
     """Keys and values are made of one latent a token, which is all that is kept.
 
-    A row attends in one of two forms, whichever is less work for as many tokens after so many others, whatever else is
-    in the batch. *Absorbed*: queries are taken into the space of latents, and what a head found there out of it.
-    *Expanded*: keys and values of all that a row sees are made anew. On a device, whose host does not know the lengths,
-    and where rows must not depend on how they are cut, all are absorbed.
+    A row attends in one of two forms, in its prompt whichever is less work for as many tokens after so many others,
+    whatever else is in the batch. *Absorbed*: queries are taken into the space of latents, and what a head found there
+    out of it. *Expanded*: keys and values of all that a row sees are made anew. On a device, whose host does not know
+    the lengths, and where rows must not depend on how they are cut, all are absorbed; behind a prompt they always are,
+    for tokens that were drawn one by one are computed again in one chunk.
 
     With an index a token sees what that chooses, or what that of a layer before has chosen; rows that see no more than
     may be chosen are computed as without.
@@ -133,7 +134,7 @@ class LatentAttention:
         normed = self._kv_norm.plain(latent)
         kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, paged.slots)
         chosen = None if spec.index is None else batch.chosen.positions
-        return self._attended(q, q_rotated, cache, paged, chosen, self._added_by(batch.adapter_rows))
+        return self._attended(q, q_rotated, cache, paged, chosen, self._added_by(batch.adapter_rows), batch.drawn)
 
     def _added_by(self, rows: AdapterRows | None) -> Added:
         """Of adapters that change the matrix from which keys and values are made."""
@@ -157,6 +158,7 @@ class LatentAttention:
         paged: kernels.AttentionBatch,
         chosen: torch.Tensor | None,
         added: Added,
+        drawn: Sequence[bool],
     ) -> torch.Tensor:
         """[tokens, heads, nope_dim] and [tokens, heads, rope_dim] → [tokens, heads * v_dim]"""
         if not self._chooses:
@@ -165,8 +167,8 @@ class LatentAttention:
         spans = [slice(first, end) for first, end in itertools.pairwise(starts)]
         counts = [span.stop - span.start for span in spans]
         absorbed = [
-            length < count or self._spec.absorbs(count, length - count)
-            for count, length in zip(counts, lengths, strict=True)
+            behind or length < count or self._spec.absorbs(count, length - count)
+            for count, length, behind in zip(counts, lengths, drawn, strict=True)
         ]
         if all(absorbed):
             return self._absorbed(q, q_rotated, cache, paged, chosen, added)

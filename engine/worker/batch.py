@@ -36,6 +36,7 @@ def build_batch(rows: Sequence[RowStep], table: RowTable, caches: Sequence[Layer
             torch.from_numpy(layout.positions).to(device),
             caches,
             _paged(layout, longest, table, device),
+            drawn=[table.drawn(row) for row in rows],
         )
     else:
         forward = ForwardBatch.whole(tokens, VarlenBatch(torch.from_numpy(layout.query_start), longest))

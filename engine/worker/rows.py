@@ -149,8 +149,11 @@ class RowTable:
     def expands(self, row: RowStep) -> bool:
         """Whether the row's products are best made with codes expanded, see
         :data:`stentor.kernels.forward.EXPANDED_FROM`; all that it computes is of the prompt, or behind it."""
-        prompt_len = self._prompt_len[row.slot]
-        return row.start < prompt_len and prompt_len >= EXPANDED_FROM
+        return not self.drawn(row) and self._prompt_len[row.slot] >= EXPANDED_FROM
+
+    def drawn(self, row: RowStep) -> bool:
+        """Whether all that it computes is behind its prompt, be it for the first time or behind a worker's death."""
+        return row.start >= self._prompt_len[row.slot]
 
     def want_prompt_logprobs(self, rows: Sequence[RowStep]) -> bool:
         return any(self._prompt_logprobs[row.slot] is not None for row in rows)

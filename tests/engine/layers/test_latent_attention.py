@@ -15,8 +15,9 @@ from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.attention_spec import LatentAttentionSpec
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.server.options.model_facts import describe_model
-from stentor.tests.engine.local import model_config
+from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits
 from stentor.tests.parity import tiny
 from stentor.tests.parity.paged import BLOCK, PagedDecoder
@@ -80,6 +81,20 @@ def test_a_row_has_the_form_that_its_own_chunk_asks_for_whatever_is_beside_it(
             ("_expanded", 50),
         ]
     assert_same_bits(logits[True], logits[False])
+
+
+def test_what_was_drawn_one_by_one_has_the_same_bits_when_it_is_computed_again(folder: Path) -> None:
+    engine = LocalEngine(model_config(folder, dtype="bfloat16"))
+    asked = SamplingParams(max_tokens=40, temperature=0.0, logprobs=2)
+    found = []
+    for deaths in ([], [30, 15]):
+        engine.restart(engine.ready.num_blocks, prefix_cache=False)
+        engine.submit(prompt(1)[:9], asked)
+        drawn = engine.outcomes[0, 0].tokens
+        engine.run(dies=lambda left=deaths, drawn=drawn: left[-1:] == [len(drawn)] and bool(left.pop()))
+        found.append(engine.outcomes[0, 0])
+    assert engine.deaths == 2
+    assert found[0] == found[1]
 
 
 def test_a_batch_invariant_worker_absorbs_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
