@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from stentor.kernels.attention import triton as dispatch
-from stentor.kernels.attention.whole_prompt import CUDNN, HELD_BACK, LIBRARY, OPERATION, OURS, choose_whole_prompt
+from stentor.kernels.attention.prefill_tunables import sequence, tunables
+from stentor.kernels.attention.whole_prompt import (
+    CUDNN,
+    HELD_BACK,
+    LIBRARY,
+    OPERATION,
+    OURS,
+    attend_whole_prompt,
+    choose_whole_prompt,
+)
 from stentor.kernels.tuning import overridden
 from stentor.tests.kernels.gpu import DEVICE
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits
@@ -111,6 +120,13 @@ def test_what_it_does_not_know_runs_on_our_kernel(ran: list[str], options: dict[
     assert ran == ["paged_prefill"]
 
 
+def test_no_number_of_the_device_is_waited_for() -> None:
+    """On ``meta`` there is none to be had."""
+    paged = sequence(4, 8192, 64, BF16, torch.device("meta"))
+    attend_whole_prompt(paged, skipped=0, tokens=8192)
+    assert paged.out.shape == (8192, 32, 128)
+
+
 def test_an_untuned_gpu_runs_our_kernel(ran: list[str]) -> None:
     step = make_step([(PROMPT, PROMPT)], dtype=FP16)
     step.run()
@@ -159,8 +175,6 @@ def test_it_is_held_back_until_the_tuner_has_found_it_faster(monkeypatch: pytest
 
 
 def test_the_tuner_is_offered_it_beside_ours() -> None:
-    from stentor.kernels.attention.prefill_tunables import tunables  # late: it imports Triton
-
     offered = [tunable for tunable in tunables() if tunable.operation == OPERATION]
     assert len({tunable.key for tunable in offered}) == len(offered) == 8
     assert all(tunable.candidates == [LIBRARY] for tunable in offered)
