@@ -93,6 +93,8 @@ compile: $(STAMP) ## compile a sample of the Triton kernels for a GPU that need 
 # The versions of the GPU machine, in an environment of their own. Torch needs no CUDA: TORCH_INDEX may name its CPU builds.
 GPU_VENV ?= .gpu-venv
 GPU_MODELS ?= llama-3.1-8b
+# Each is compiled with each of these options, and with GPU_ARGS; the smoke serves both ways.
+GPU_MODES ?= --no-batch-invariant --batch-invariant
 COMPILED_KERNELS := $(CURDIR)/.gpu-kernels
 .PHONY: compile-gpu-machine gpu-kernels
 gpu gpu-smoke gpu-tests gpu-bench: export TRITON_PRECOMPILED_DIR := $(wildcard $(COMPILED_KERNELS))
@@ -110,10 +112,10 @@ compile-gpu-machine: $(GPU_VENV)/.stamp ## every compile test under the versions
 
 gpu-kernels: $(GPU_VENV)/.stamp ## compile here what GPU_MODELS launch on the GPU machine (GPU_ARGS: options of `stentor serve`), for `make gpu` there
 	rm -rf $(COMPILED_KERNELS)
-	@set -e; for model in $(GPU_MODELS); do \
+	@set -e; for model in $(GPU_MODELS); do for mode in $(GPU_MODES); do \
 	  config=loadtest/configs/$$model; \
 	  PYTHONPATH=$(CURDIR)/.link TRITON_INTERPRET=0 $(GPU_VENV)/bin/python -P -m stentor.server.main.cli precompile \
-	    $$(test -d $$config && echo $$config --load-format dummy || echo $$model) --output $(COMPILED_KERNELS) $(GPU_ARGS); done
+	    $$(test -d $$config && echo $$config --load-format dummy || echo $$model) --output $(COMPILED_KERNELS) $$mode $(GPU_ARGS); done; done
 
 kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is no GPU, and compiled for one
 	$(PYTEST) -m triton --all-kernels tests

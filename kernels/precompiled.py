@@ -67,6 +67,20 @@ def differences(folder: Path) -> list[str]:
     return [f"{name} is {here[name]}, not {made.get(name)}" for name in here if here[name] != made.get(name)]
 
 
+def unloadable(folder: Path) -> list[str]:
+    """Which modules that start kernels of ``folder`` cannot be loaded here, each a clause. The driver's library must be
+    here; no GPU is touched."""
+    from triton.runtime.build import _load_module_from_path  # late: heavy
+
+    suffix, wrong = str(sysconfig.get_config_var("EXT_SUFFIX")), []
+    for module in sorted(folder.glob(f"*/*{suffix}")):
+        try:
+            _load_module_from_path(module.name.removesuffix(suffix), str(module))
+        except ImportError as error:
+            wrong.append(f"{module.parent.name}/{module.name} cannot be loaded: {error}")
+    return wrong
+
+
 def fill(folder: Path, made: Iterable[Any]) -> int:
     """Copies to ``folder`` what is needed to run the kernels ``made``, as Triton has compiled them, and returns how
     many they are. Raises RuntimeError where there is no C compiler for what starts them."""
@@ -144,11 +158,11 @@ def _platform_keys() -> list[str]:
 
 
 def main() -> int:
-    """``python -m stentor.kernels.precompiled FOLDER``: whether its kernels are found here."""
+    """``python -m stentor.kernels.precompiled FOLDER``: whether its kernels are found here, and what starts them."""
     folder = Path(sys.argv[1])
     kernels = len(list(folder.glob("*/*.cubin")))
-    wrong = differences(folder)
-    print(f"{kernels} kernels; " + ("; ".join(wrong) if wrong else "they are found here"))
+    wrong = differences(folder) or unloadable(folder)
+    print(f"{kernels} kernels; " + ("; ".join(wrong) if wrong else "they are found here, and what starts them"))
     return bool(wrong)
 
 

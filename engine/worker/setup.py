@@ -54,7 +54,7 @@ from .memory import GIB, available_memory, default_kv_bytes, resident_bytes
 from .pooling_family import PoolingFamily
 from .prefault import Prefault
 from .runner import ModelRunner
-from .setup_device import run_ahead
+from .setup_device import attention_notes, run_ahead
 from .setup_drafts import Drafter, DraftSource, check_drafts, draft_lines, draft_of, make_proposer, open_draft
 from .setup_parts import (
     ProgressCallback,
@@ -244,6 +244,7 @@ def set_up_family(
     ahead: AsyncCompute | None = None
     if device is not None and isinstance(family, Text) and family.runs_ahead(config):
         runner, ahead, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
+        notes += attention_notes(config, family.spec, dtype, cache_dtype, at)
         config = with_rows(config, sizes.num_states)
         executor = partial(AsyncExecutor, runner, ahead)
     else:

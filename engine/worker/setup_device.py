@@ -11,6 +11,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPlan
 
 from ..layers.forward_batch import LayerCache
+from ..model_config.attention_spec import AttentionSpec
 from ..model_config.model_spec import ModelSpec
 from ..models.decoder import Decoder
 from .adapter_setup import adapter_bytes, adapter_lines, as_adapted
@@ -66,6 +67,28 @@ def run_ahead(
         profile = replace(profile, loaded=profile.loaded - places.table_bytes)
     memory = profile.lines(f"{dtype_name(dtype)} on {device.name}", kept, len(graphs))
     return runner, compute, sizes, memory
+
+
+def attention_notes(
+    config: WorkerConfig, spec: ModelSpec, dtype: torch.dtype, cache_dtype: torch.dtype, place: torch.device
+) -> list[str]:
+    """Who attends prompts that begin with their step, and why nobody else does, by the kinds of layers; of a GPU."""
+    if place.type != "cuda":
+        return []
+    from stentor.kernels.attention.whole_prompt import choose_whole_prompt  # late: importing Triton takes half a second
+
+    said = {}
+    for mixer in dict.fromkeys(layer.mixer for layer in spec.layers):
+        if isinstance(mixer, AttentionSpec):
+            chosen = choose_whole_prompt(
+                *(place, dtype, cache_dtype, mixer.head_dim, mixer.heads // mixer.kv_heads, config.block_size),
+                window=mixer.window,
+                softcap=mixer.softcap,
+                sinks=mixer.sinks,
+                invariant=config.batch_invariant,
+            )
+            said[chosen.describe("whole prompts")] = True
+    return list(said)
 
 
 def _to_this_model(config: WorkerConfig) -> str:

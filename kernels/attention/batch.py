@@ -101,6 +101,14 @@ class AttentionBatch:
         return cdiv(self.max_seq_len, LENGTHS_ALIKE) * LENGTHS_ALIKE
 
     @property
+    def whole_prompt(self) -> int:
+        """Tokens of the one sequence behind the decode rows, where it has no keys but theirs; 0 where it may have, or
+        there are others. By host numbers alone: where a graph is captured they are bounds, and it is 0."""
+        tokens = self.num_tokens - self.decode_tokens
+        alone = self.num_sequences == self.decode_rows + 1
+        return tokens if alone and tokens == self.max_query_len == self.max_seq_len else 0
+
+    @property
     def num_sequences(self) -> int:
         return self.seq_lens.shape[0]
 

@@ -10,6 +10,8 @@ from ..tuning import Config, Tunable
 from .paged import Paged
 from .prefill_config import attention_key, few_rows
 from .triton_prefill import OPERATION, paged_prefill
+from .whole_prompt import LIBRARY, attend_whole_prompt, runs_on_library
+from .whole_prompt import OPERATION as WHOLE_PROMPT
 
 KEYS = 8192
 KV_HEADS, DIM = 8, 128
@@ -19,7 +21,8 @@ SHARED_BYTES = 227 * 1024
 
 
 def tunables() -> list[Tunable]:
-    """Launches of many tiles and of few, without a window; the defaults stand for those with one."""
+    """Launches of many tiles and of few, without a window; the defaults stand for those with one. Then cuDNN's kernel
+    beside ours."""
     return [
         Tunable(
             OPERATION,
@@ -33,6 +36,15 @@ def tunables() -> list[Tunable]:
         for tokens in (KEYS, 8192 // (KV_HEADS * group))
         for size in BLOCK_SIZES
         for cache in CACHES
+    ] + [
+        Tunable(
+            WHOLE_PROMPT,
+            attention_key(DIM, group, torch.bfloat16, torch.bfloat16, size, few=False, windowed=False),
+            [LIBRARY],
+            partial(whole_prompt, group, size),
+        )
+        for group in (4, 8)
+        for size in BLOCK_SIZES
     ]
 
 
@@ -53,6 +65,21 @@ def candidates(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> list[Conf
 
 
 def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: torch.device) -> Callable[[], object]:
+    return partial(paged_prefill, sequence(group, tokens, size, cache, device), skipped=0, tokens=tokens)
+
+
+def whole_prompt(group: int, size: int, device: torch.device) -> Callable[[], object]:
+    """A prompt of which nothing was cached, by whom the table names."""
+    paged = sequence(group, KEYS, size, torch.bfloat16, device)
+
+    def attend() -> None:
+        run = attend_whole_prompt if runs_on_library(paged, KEYS) else paged_prefill
+        run(paged, skipped=0, tokens=KEYS)
+
+    return attend
+
+
+def sequence(group: int, tokens: int, size: int, cache: torch.dtype, device: torch.device) -> Paged:
     """The last ``tokens`` of a sequence whose keys lie in scattered blocks."""
     width = KEYS // size
     shape = (width, KV_HEADS, size, DIM)
@@ -60,7 +87,7 @@ def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
     q = torch.randn((tokens, KV_HEADS * group, DIM), device=device, dtype=torch.bfloat16)
     table = torch.randperm(width, device=device).int().view(1, width)
     scales = torch.ones(KV_HEADS, device=device) if cache != torch.bfloat16 else None
-    paged = Paged(
+    return Paged(
         q,
         k.transpose(2, 3),
         v,
@@ -77,4 +104,3 @@ def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
         v_scale=scales,
         max_seq_len=KEYS,
     )
-    return partial(paged_prefill, paged, skipped=0, tokens=tokens)

@@ -1,4 +1,4 @@
-"""Paged attention on CUDA: decode rows by one kernel, the other sequences by another."""
+"""Paged attention on CUDA: decode rows by one kernel, the other sequences by another, or by cuDNN's."""
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from .paged import Paged
 from .triton_decode import DecodeLaunch, paged_decode, prepare_decode
 from .triton_invariant import paged_invariant
 from .triton_prefill import paged_prefill
+from .whole_prompt import attend_whole_prompt, runs_on_library
 
 
 def paged_attention(
@@ -53,5 +54,8 @@ def paged_attention(
         launch.run(*paged.tensors)
         return out, launch
     paged_decode(paged, rows=rows, query_len=query_len)
-    paged_prefill(paged, skipped=rows, tokens=batch.num_tokens - batch.decode_tokens)
+    if (tokens := batch.whole_prompt) and runs_on_library(paged, tokens):
+        attend_whole_prompt(paged, skipped=rows, tokens=tokens)
+    else:
+        paged_prefill(paged, skipped=rows, tokens=batch.num_tokens - batch.decode_tokens)
     return out, None

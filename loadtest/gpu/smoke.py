@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from stentor.kernels.precompiled import VARIABLE
+
 from ..series import CONFIGS
 from ..tool import FAILED, at_least
 from . import rows
@@ -111,15 +113,21 @@ def run(checks: Iterable[Check], output: Path, deadline: float, done: set[str]) 
 
 
 def failed_before(earlier: Path | None, workers: int) -> list[Check]:
-    """The tests that failed in an earlier run, if any did: of those files that there still are."""
+    """The tests that failed in an earlier run, if any did: of those functions that there still are, since all others of
+    their files would be collected first."""
     if earlier is None:
         return []
-    files = {test.partition("::")[0] for test in rows.failed(earlier)}
-    found = sorted(file for file in files if (_ROOT / file).is_file())
+    found = sorted(filter(_is_there, {test.partition("[")[0] for test in rows.failed(earlier)}))
     if not found:
         return []
     command = (*_tests(workers), "(gpu or triton) and not alone", "--all-kernels", *found)
     return [Check("failed before", command, 90, environment=(("TEST_ROWS_FAILED", str(earlier.absolute())),))]
+
+
+def _is_there(test: str) -> bool:
+    """``FILE::FUNCTION``; pytest runs nothing at all where one of several is not."""
+    file, _, function = test.partition("::")
+    return (_ROOT / file).is_file() and f"def {function}(" in (_ROOT / file).read_text(encoding="utf-8")
 
 
 def _tests(workers: int) -> tuple[str, ...]:
@@ -137,8 +145,11 @@ def checks(weights: Path | None, output: Path, workers: int) -> list[Check]:
     exact = "--decode 1 --decode 64 --prefill 512 --prefill 8192"
     batches = "64q1kv4k q8k q1kv4k 64q1kv4k_q512kv8k --seconds 0.05"
     served = ("--weights", str(weights.resolve())) if weights else ()
+    kernels = os.environ.get(VARIABLE)
+    compiled = [Check("compiled kernels", ("stentor.kernels.precompiled", kernels), 60)] if kernels else []
     return [
         Check("machine", ("stentor.server.main.cli", "env"), 60),
+        *compiled,
         Check("kernels", (*tests, "gpu or triton", "tests/kernels"), 150),
         Check("models", (*tests, "gpu and not alone", "tests/gpu"), 150),
         Check("memory", (*_PYTEST, "-m", "gpu and alone", "tests/gpu"), 60, alone=True),

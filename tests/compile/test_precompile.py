@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,10 +18,10 @@ import triton
 import triton.language as tl
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.engine.worker import precompile as precompile_module
+from stentor.engine.worker.precompile import precompile
 from stentor.kernels.dry_run import compiling
 from stentor.kernels.launch import launch
-from stentor.kernels.precompiled import VARIABLE, differences
+from stentor.kernels.precompiled import VARIABLE, differences, unloadable
 from stentor.kernels.tuning import Config, pick, table_path, tuned_for
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.tests.kernels.cuda_stub import build_stub, stubbed_cuda
@@ -78,27 +79,30 @@ PROGRAMS = {"os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Po
 def load_without_a_compiler(model: Path) -> tuple[int, list[str]]:
     """How many kernels a start has Triton load, as far as the driver, where the search path leads to no program; and
     all programs that were run, with their arguments. Of this process, which is never the same afterwards."""
+    folder = Path(os.environ[VARIABLE])
+    without = unloadable(folder)  # all, but where there is a GPU
+    assert len(without) in (0, len(list(folder.glob("*/*.so"))))
+    assert all("libcuda.so.1" in said for said in without)
     build_stub()
+    assert unloadable(folder) == []
     os.environ["PATH"] = ""
     os.environ.pop("CC", None)
     programs: list[str] = []
     sys.addaudithook(lambda event, args: programs.append(str(args[1])) if event in PROGRAMS else None)
-    loaded = []
 
     def load(_: Path, kernels: Iterable[Any]) -> int:
         with stubbed_cuda():
-            loaded.extend(kernel.run for kernel in kernels)  # finds what starts it, and has the driver load it
-        return len(loaded)
+            return len([kernel.run for kernel in kernels])  # finds what starts it, and has the driver load it
 
-    precompile_module.fill = load
-    return fill(model, Path()), programs
+    with patch("stentor.engine.worker.precompile.fill", load):
+        return fill(model, Path()), programs
 
 
 def fill(model: Path, folder: Path) -> int:
     config = WorkerConfig(
         model=str(model), load_format="dummy", max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32
     )
-    return precompile_module.precompile(config, None, CAPABILITY, folder, lambda *_: None)
+    return precompile(config, None, CAPABILITY, folder, lambda *_: None)
 
 
 def _said(script: str, *arguments: Path, **variables: str) -> str:
@@ -148,9 +152,7 @@ def test_what_starts_kernels_is_in_the_folder_too_and_needs_the_drivers_library(
         assert b"\0libcuda.so.1\0" in module.read_bytes()
 
 
-def test_a_start_loads_all_of_the_folder_where_there_is_no_compiler(
-    model: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_a_start_loads_all_of_the_folder_where_there_is_no_compiler(model: Path, folder: Path, tmp_path: Path) -> None:
     """No program is run but the assembler, for its version. Python looks in vain for ``file``."""
     own = tmp_path / "cache"
     loaded, programs = json.loads(_said(LOADED, model, **{VARIABLE: str(folder), "TRITON_CACHE_DIR": str(own)}))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stentor.kernels.precompiled import VARIABLE
 from stentor.loadtest import model_speed
 from stentor.loadtest.gpu import pytest_rows, rows, serving, smoke
 from stentor.loadtest.gpu.serving import write_model
@@ -54,6 +55,17 @@ def test_every_check_of_the_smoke_is_a_module_that_there_is(tmp_path: Path) -> N
     assert alone == sorted(alone)  # what is timed comes last
 
 
+def test_kernels_that_were_compiled_elsewhere_are_looked_at_before_they_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    without = smoke.checks(None, tmp_path, workers=1)
+    monkeypatch.setenv(VARIABLE, "/kernels")
+    (added,) = [check for check in smoke.checks(None, tmp_path, workers=1) if check not in without]
+    assert added.command == ("stentor.kernels.precompiled", "/kernels")
+    assert not added.alone
+
+
 def test_every_check_of_the_smoke_gives_arguments_that_its_command_takes(tmp_path: Path) -> None:
     parsers = {"kernels": command._parser(), "model": model_speed._parser()}
     seen = set()
@@ -95,16 +107,16 @@ def test_tests_leave_rows_and_those_that_passed_are_left_out(
     assert told == [request.node]
 
 
-def test_what_failed_and_did_not_pass_since_runs_first_of_the_files_that_there_are(tmp_path: Path) -> None:
+def test_what_failed_and_did_not_pass_since_runs_first_of_the_functions_that_there_are(tmp_path: Path) -> None:
     earlier = tmp_path / "earlier.jsonl"
-    rows.append(
-        earlier, {"failed": ["tests/gpu/test_parity.py::a", "tests/gone.py::b", "tests/kernels/test_moe.py::c"]}
-    )
+    here = "tests/loadtest/test_gpu_smoke.py"
+    named = f"{here}::{test_nothing_starts_when_the_time_is_over.__name__}"
+    failed = [f"{named}[a-1]", f"{named}[b]", f"{here}::test_gone[c]", "tests/gone.py::test_b"]
+    rows.append(earlier, {"failed": [*failed, "tests/kernels/test_moe.py::c"]})
     rows.append(earlier, {"test": "tests/kernels/test_moe.py::c", "outcome": "passed"})
-    assert rows.failed(earlier) == {"tests/gpu/test_parity.py::a", "tests/gone.py::b"}
+    assert rows.failed(earlier) == {*failed}
     (check,) = smoke.failed_before(earlier, workers=2)
-    assert check.command[-1] == "tests/gpu/test_parity.py"
-    assert "tests/gone.py" not in check.command
+    assert [part for part in check.command if part.startswith("tests/")] == [named]
     assert dict(check.environment) == {"TEST_ROWS_FAILED": str(earlier)}
     assert smoke.failed_before(None, workers=2) == []
     assert smoke.failed_before(tmp_path / "none", workers=2) == []

@@ -38,6 +38,7 @@ from stentor.tests.engine.lease_child import NOTED
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.test_lease import Members, line_of
 from stentor.tests.engine.worker.fake_device import FakeDevice, FakeGraph
+from stentor.tests.kernels.test_moe_grouped import on_a_gpu
 from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -338,7 +339,7 @@ def test_the_sizes_of_graphs_are_those_asked_for() -> None:
 
     assert decodes(max_num_seqs=8, cuda_graph_sizes=(8, 2, 8)) == [8, 2]
     assert decodes(cuda_graphs=False) == []
-    assert decodes(max_num_seqs=5, max_num_batched_tokens=64) == [5, 4, 2, 1]
+    assert decodes(max_num_seqs=5, max_num_batched_tokens=64) == [1, 2, 4, 5]
     config = WorkerConfig("", max_num_seqs=5, max_num_batched_tokens=64, cuda_graph_prompt_tokens=0)
     assert {size.prompt_tokens for size in graph_sizes(config)} == {0}
 
@@ -489,3 +490,22 @@ def test_batch_invariance_is_refused_where_a_device_does_not_have_it(
 def test_a_batch_invariant_worker_gets_ready_on_a_device(folder: Path) -> None:
     setup = _set_up(folder, _device(), batch_invariant=True, kv_cache_memory=4 * MIB)
     assert setup.ahead is not None
+
+
+def test_who_attends_whole_prompts_is_told_once_for_each_kind_of_layer(
+    model: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_gpu(monkeypatch, 90)
+    windowed = replace(model.layers[0], mixer=replace(model.layers[0].attention, window=16))
+    mixed = replace(model, layers=(*model.layers, windowed, windowed))
+
+    def told(place: str) -> list[str]:
+        bf16 = torch.bfloat16
+        return setup_device.attention_notes(WorkerConfig(""), mixed, bf16, bf16, torch.device(place))
+
+    ours = "whole prompts run on this server's kernels (Triton); cuDNN's attention does not run: "
+    assert told("cuda") == [
+        f"{ours}stentor tune has not found it faster on this GPU",
+        f"{ours}it does not take windows",
+    ]
+    assert told("cpu") == []

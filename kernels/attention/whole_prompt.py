@@ -1,0 +1,115 @@
+"""Attention of a prompt that begins with its step, by torch's SDPA: on a GPU cuDNN's kernel.
+
+Its keys are those of this step, so that they can be laid out in a row; ours follow a block table. cuDNN makes a plan
+for each length: lengths are rounded up.
+"""
+
+from typing import Final
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from ..launch import cdiv
+from ..providers import Case, Chosen, Provider, choose_provider
+from ..tuning import Config, pick
+from .paged import Paged
+from .prefill_config import attention_key
+
+OPERATION: Final = "whole_prompt"
+OURS, LIBRARY = Config.of(PROVIDER=1), Config.of(PROVIDER=2)
+"""Who attends: the kernels of this server, where no table says that cuDNN's is faster."""
+LEAST_TOKENS: Final = 512
+"""For fewer, laying out keys and starting other kernels takes longer than they save."""
+LENGTHS: Final = 256
+"""Prompts are filled up to a multiple of it: with keys that no query of theirs sees."""
+HELD_BACK: Final = "stentor tune has not found it faster on this GPU"
+CUDNN: Final = Provider(
+    name="torch",
+    title="cuDNN's attention",
+    capabilities=(90, 100),
+    dtypes=(torch.bfloat16, torch.float16),
+    multiple=8,  # dims of a head
+    features=frozenset(),
+    graph_safe=True,  # it waits for nothing; in a graph lengths are not known, and nobody asks for it
+)
+
+
+def choose_whole_prompt(
+    device: torch.device,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    dim: int,
+    group: int,
+    size: int,
+    *,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: bool = False,
+    causal: bool = True,
+    invariant: bool = False,
+) -> Chosen:
+    """Who attends prompts that begin with their step, of :data:`LEAST_TOKENS` and more.
+
+    Args:
+        device: where they are.
+        dtype, kv_dtype: of queries and of the cache.
+        dim: of a head.
+        group: query heads of a kv head.
+        size: tokens of a block of the cache.
+        window, softcap, sinks, causal, invariant: as for :func:`stentor.kernels.paged_attention`; a chunk is a window.
+    """
+    asked = {
+        "windows": window != 0,
+        "soft caps": softcap > 0,
+        "sinks": sinks,
+        "keys after a query": not causal,
+        "caches of 8 bits": kv_dtype != dtype,
+        "batch invariance": invariant,
+    }
+    case = Case(device, dtype, (dim,), frozenset(name for name, wants in asked.items() if wants))
+    chosen = choose_provider(case, (CUDNN,))
+    if chosen.provider is None:
+        return chosen
+    key = attention_key(dim, group, dtype, kv_dtype, size, few=False, windowed=False)
+    return chosen if pick(OPERATION, key, OURS) == LIBRARY else Chosen(None, ((CUDNN, HELD_BACK),))
+
+
+def runs_on_library(paged: Paged, tokens: int) -> bool:
+    """Whether cuDNN attends a prompt of so many tokens."""
+    q, k_cache = paged.q, paged.k_cache
+    if tokens < LEAST_TOKENS:
+        return False
+    chosen = choose_whole_prompt(
+        q.device,
+        q.dtype,
+        k_cache.dtype,
+        q.shape[2],
+        q.shape[1] // k_cache.shape[1],
+        k_cache.shape[3],
+        window=paged.window,
+        softcap=paged.softcap,
+        sinks=paged.sinks is not None,
+        causal=paged.causal,
+    )
+    return chosen.provider is not None
+
+
+def attend_whole_prompt(paged: Paged, *, skipped: int, tokens: int) -> None:
+    """Attends the one sequence after the first ``skipped``, whose last ``tokens`` rows of ``q`` are all that it has;
+    writes ``out``."""
+    first = len(paged.q) - tokens
+    size = paged.k_cache.shape[3]
+    blocks = paged.block_tables[skipped, : cdiv(tokens, size)]
+    keys = paged.k_cache.index_select(0, blocks).permute(1, 0, 3, 2)  # [kv heads, blocks, size, dim]
+    values = paged.v_cache.index_select(0, blocks).permute(1, 0, 2, 3)
+    behind = (0, 0, 0, -tokens % LENGTHS)
+    q = pad(paged.q[first:].transpose(0, 1), behind)
+    # what lies behind in the last block nobody wrote
+    k, v = (pad(each.flatten(1, 2)[:, :tokens], behind) for each in (keys, values))
+    backend = SDPBackend.CUDNN_ATTENTION if q.is_cuda else SDPBackend.MATH
+    with sdpa_kernel(backend):
+        found = scaled_dot_product_attention(
+            q[None], k[None], v[None], is_causal=True, scale=paged.scale, enable_gqa=True
+        )
+    paged.out[first:] = found[0, :, :tokens].transpose(0, 1)
