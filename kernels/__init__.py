@@ -15,6 +15,7 @@ from .linear_fp8 import linear_fp8
 from .linear_gguf import GGUFWeight, linear_gguf
 from .linear_heads import linear_heads
 from .linear_int8 import linear_int8
+from .linear_row import NormedProduct, normed_linear
 from .linear_w4 import W4Weight, linear_w4
 from .mamba2 import mamba2
 from .moe import ExpertActivation, Router, Routing, choose_experts, experts_mlp, packed_experts_mlp, route
@@ -46,6 +47,7 @@ __all__ = [
     "ExpertActivation",
     "GGUFWeight",
     "KeyLayout",
+    "NormedProduct",
     "Quantized",
     "Router",
     "Routing",
@@ -86,6 +88,7 @@ __all__ = [
     "make_kv_cache",
     "mamba2",
     "norm",
+    "normed_linear",
     "packed_experts_mlp",
     "paged_attention",
     "quantize",

@@ -15,9 +15,9 @@ from .layer_context import LayerContext
 from .linear import Linear
 from .mlp import MLP
 from .moe import MoE, NormedMoE
-from .norm import Norm, added_, joined, make_norm
+from .norm import Norm, added_, joined, make_norm, stream_behind
 from .per_layer import PerLayer, PerLayerInputs, scaled_
-from .quantized import Stream
+from .quantized import Stream, Unnormed
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
 from .shared_attention import SharedAttention
@@ -74,6 +74,7 @@ class Layer:
         if self._mixer is not None:
             x = joined(delta, residual, self._mixer_in) if given is None else given
             delta = _scaled(self._mixer(x, batch), self._mixer_scale, self._mixer_out)
+            residual = stream_behind(x, residual)
             if self._beside is not None:
                 delta, residual = _scaled(self._beside(x, batch), self._beside_scale), added_(residual, delta)
             if self._parallel:
@@ -83,7 +84,9 @@ class Layer:
         if self.cross is not None:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
         if self._mlp is not None:
-            delta = _scaled(self._mlp(joined(delta, residual, self._mlp_in), batch), self._mlp_scale, self._mlp_out)
+            x = joined(delta, residual, self._mlp_in)
+            delta = _scaled(self._mlp(x, batch), self._mlp_scale, self._mlp_out)
+            residual = stream_behind(x, residual)
             delta, residual = _summed(delta, residual, self._mlp_sum)
         if self._own is None and self._scalar is None:
             return delta, residual
@@ -135,5 +138,5 @@ def _summed(delta: Stream, residual: Stream, norm: Norm | None) -> tuple[Stream 
     if norm is None:
         return delta, residual
     summed = norm.add(delta, residual)
-    assert not isinstance(summed, Quantized), "only the input of a product is quantised"
+    assert not isinstance(summed, Quantized | Unnormed), "only the input of a product is quantised, or not normed yet"
     return None, summed

@@ -8,6 +8,7 @@ import torch
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
+from stentor.kernels.linear_row import choose as choose_normed
 from stentor.kernels.quantize import ActivationScheme, Quantized
 
 from ..model_config.model_spec import TaskAdapters
@@ -29,7 +30,7 @@ from .coded import CodedLinear
 from .layer_context import LayerContext
 from .packed import PackedLinear
 from .parts import BeforePart, parts
-from .quantized import GGUFLinear, Input, Int4Linear, ScaledLinear, Stream
+from .quantized import GGUFLinear, Input, Int4Linear, ScaledLinear, Stream, Unnormed
 from .task_adapters import linear_of_tasks
 from .weights import WeightError, WeightMap
 
@@ -62,6 +63,14 @@ class PlainLinear:
         assert isinstance(x, torch.Tensor)
         return kernels.linear(x, self.weight, self._bias, invariant=self._invariant)
 
+    def takes_norm(self, x: torch.Tensor, gate: kernels.ActivationKind | None) -> bool:
+        """Whether one kernel norms ``x`` [tokens, inputs], multiplies it and perhaps gates the product."""
+        alike = len(x) == 1 and x.dtype == self.weight.dtype and not self._invariant
+        return alike and choose_normed(x, self.weight, gate) == "triton"
+
+    def normed(self, x: Unnormed, gate: kernels.ActivationKind | None) -> torch.Tensor:
+        return x.product(self.weight, self._bias, gate)
+
 
 class Linear:
     """y = act(x Wᵀ + b) with W [sum of parts, inputs]; each part is a projection stored under its own name."""
@@ -81,6 +90,8 @@ class Linear:
         """``bias``: whether all parts have one, or those that do; the others' is zero. ``dtype``: what ``y`` is rounded
         to. ``adapted``: what adapters add to the product."""
         self._activation, self._dtype, self._adapted, self._stream = activation, dtype, adapted, context.stream
+        self.gate: kernels.ActivationKind | None = None
+        """What gates a product that takes its norm along; other products are gated by who called for them."""
         self._before = context.before_part
         added = torch.float32 if context.packed else context.dtype
         bias_ = context.empty(sum(parts.values()), dtype=added) if bias else None
@@ -132,6 +143,12 @@ class Linear:
         """float32 [1], where :attr:`input_scheme` has granularity ``tensor``."""
         return self._multiply.input_scale
 
+    def takes_norm(self, x: torch.Tensor) -> bool:
+        """Whether it takes ``x`` [tokens, inputs] as :class:`Unnormed`."""
+        if not isinstance(self._multiply, PlainLinear) or self._adapted is not None or self._before is not None:
+            return False
+        return self._activation is None and self._dtype in (None, x.dtype) and self._multiply.takes_norm(x, self.gate)
+
     @overload
     def __call__(self, x: torch.Tensor | Quantized, adapters: AdapterRows | None = None) -> torch.Tensor: ...
 
@@ -139,10 +156,13 @@ class Linear:
     def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream: ...
 
     def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream:
-        """x [tokens, inputs], plain or quantised as :attr:`input_scheme` says → [tokens, outputs]. ``adapters`` are
-        those of its rows."""
+        """x [tokens, inputs], plain, quantised as :attr:`input_scheme` says, or unnormed → [tokens, outputs].
+        ``adapters`` are those of its rows."""
         if isinstance(x, Traced):
             return self._traced(x, adapters)
+        if isinstance(x, Unnormed):
+            assert isinstance(self._multiply, PlainLinear)
+            return self._multiply.normed(x, self.gate)
         if self._before is not None:
             if isinstance(self._multiply, PackedLinear) and isinstance(x, torch.Tensor) and adapters is None:
                 return self._in_parts(x, self._multiply, self._before)

@@ -12,7 +12,7 @@ from .elementwise import elementwise
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear
-from .quantized import Input, Stream
+from .quantized import Input, Stream, Unnormed
 from .weights import WeightMap
 
 _XIELU_BETA, _XIELU_EPS = 0.5, -1e-6
@@ -66,11 +66,16 @@ class MLP:
         self._down = Linear.of(
             weights, prefix, out, context, adapters=adapters, adaptable=True, dtype=context.stream, summed=True
         )
+        gated = spec.gated and spec.gate_scale == 1.0 and self._down.input_scheme is None
+        if gated and spec.activation != "relu" and spec.activation != "xielu":
+            self.input.gate = spec.activation
         self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden], plain or quantised → [tokens, hidden]"""
-        return self._down(self._activated(self.input(x, batch.adapter_rows)), batch.adapter_rows)
+        """x [tokens, hidden], plain, quantised or unnormed → [tokens, hidden]"""
+        up = self.input(x, batch.adapter_rows)
+        gated = isinstance(x, Unnormed) and self.input.gate is not None
+        return self._down(up if gated else self._activated(up), batch.adapter_rows)
 
     def _activated(self, up: Stream) -> Input:
         """As the last product takes it; ``up`` may begin with gates."""

@@ -12,7 +12,7 @@ from stentor.kernels.forward import Traced
 from ..model_config.model_spec import Backbone, Norms
 from .layer_context import LayerContext
 from .linear import Linear
-from .quantized import Input, Stream
+from .quantized import Input, Stream, Unnormed
 from .weights import WeightMap
 
 
@@ -37,6 +37,7 @@ class RMSNorm:
         self.weight = context.empty(size)
         self._eps = eps
         self._plus_one = plus_one
+        self._before = before
         self._scheme = before.input_scheme if before else None
         self._scale = before.input_scale if before else None
         if name is not None:
@@ -67,14 +68,19 @@ class RMSNorm:
 
     def __call__(self, x: Stream) -> Input:
         """x [tokens, size] as the next layer takes it."""
+        if self._before is not None and not isinstance(x, Traced) and self._before.takes_norm(x):
+            return Unnormed(x, None, self.weight, self._eps, plus_one=self._plus_one)
         if self._scheme is None or isinstance(x, Traced):
             return self.plain(x)
         return kernels.rms_norm_quantized(x, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one)
 
     def add(self, x: Stream, residual: Stream) -> Input:
-        """Adds x [tokens, size] to ``residual`` in place and normalises the sum."""
+        """Adds x [tokens, size] to ``residual`` in place and normalises the sum; an :class:`Unnormed` sum is a new
+        tensor."""
         if isinstance(x, Traced) or isinstance(residual, Traced):
             return self.plain(added_(residual, x))
+        if self._before is not None and x.dtype == residual.dtype and self._before.takes_norm(x):
+            return Unnormed(x, residual, self.weight, self._eps, plus_one=self._plus_one)
         if self._scheme is None:
             return kernels.add_rms_norm(x, residual, self.weight, self._eps, plus_one=self._plus_one)
         return kernels.add_rms_norm_quantized(
@@ -158,7 +164,12 @@ def make_norm(
 
 
 def joined(delta: Stream | None, residual: Stream, norm: Norm | None) -> Input:
-    """Adds ``delta`` to the stream in place, and gives the next part its input."""
+    """Adds ``delta`` to the stream in place, and gives the next part its input; see :func:`stream_behind`."""
     if norm is None:
         return residual if delta is None else added_(residual, delta)
     return norm(residual) if delta is None else norm.add(delta, residual)
+
+
+def stream_behind(x: Input, residual: Stream) -> Stream:
+    """The stream once ``x``, which is of :func:`joined`, has been taken."""
+    return x.stream if isinstance(x, Unnormed) else residual

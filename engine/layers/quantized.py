@@ -28,7 +28,38 @@ from .weights import Place, WeightError, WeightMap, check_shape
 
 Stream = torch.Tensor | Traced
 """What goes from layer to layer: [tokens, columns], or what stands for it while a pass is recorded."""
-Input = Stream | Quantized
+
+
+class Unnormed:
+    """What a product of one row takes in place of its norm, where one kernel does both."""
+
+    stream: torch.Tensor
+    """What was normed, once :meth:`product` has been called: the stream from then on."""
+
+    def __init__(
+        self, x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, *, plus_one: bool
+    ) -> None:
+        """``x`` [1, size] is yet to be added to ``residual``, where there is one."""
+        self._x, self._residual, self._norm, self._eps, self._plus_one = x, residual, norm, eps, plus_one
+
+    def product(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, gate: kernels.ActivationKind | None
+    ) -> torch.Tensor:
+        """[1, outputs], gated where there is a gate."""
+        product, self.stream = kernels.normed_linear(
+            self._x,
+            self._norm,
+            weight,
+            self._eps,
+            residual=self._residual,
+            bias=bias,
+            kind=gate,
+            plus_one=self._plus_one,
+        )
+        return product
+
+
+Input = Stream | Quantized | Unnormed
 
 _NOWHERE = torch.device("meta")
 

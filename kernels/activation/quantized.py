@@ -5,9 +5,11 @@ from torch import Tensor
 from ..quantize import quantize
 from ..quantize.fused import check_fused, empty_quantized, fused_unsupported_reason, unfused
 from ..quantize.scheme import ActivationScheme, Quantized
+from ..repeated import Kept, Start
 from ..variants import Choice, Variant, select_variant
 from .gated import ActivationKind, check_gate_up, gated_activation
 
+_STARTS: Kept[Start] = Kept()
 MAX_WIDTH = 32768
 """The longest row that the Triton kernel scales as a whole."""
 
@@ -43,6 +45,11 @@ def gated_activation_quantized(
     Raises:
         ValueError: an unknown kind, a width, dtype, stride or scale that does not fit.
     """
+    given, numbers = (gate_up,) if scale is None else (gate_up, scale), (kind, scheme, variant)
+    if (start := _STARTS.find(given, *numbers)) is not None:
+        out = empty_quantized(gate_up.shape[0], gate_up.shape[1] // 2, scheme, scale, gate_up)
+        start(gate_up, *out)
+        return out
     check_gate_up("gated_activation_quantized", gate_up, kind)
     check_fused("gated_activation_quantized", gate_up, scheme, scale)
     if choose_quantized(gate_up, scheme, variant) == "reference":
@@ -52,5 +59,5 @@ def gated_activation_quantized(
 
     out = empty_quantized(gate_up.shape[0], gate_up.shape[1] // 2, scheme, scale, gate_up)
     start = prepare_gated_activation(gate_up, kind, out.values, scheme, out.scales)
-    start(gate_up, out.values, out.scales)
+    _STARTS.keep(start, given, *numbers)(gate_up, *out)
     return out

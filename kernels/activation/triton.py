@@ -1,8 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""act(gate) · up in tiles of one row, quantised where asked for
-
-gelu's tanh form is x · sigmoid(2u) with u = √(2/π) · (x + 0.044715 x³), since (1 + tanh u) / 2 = sigmoid(2u).
-"""
+"""act(gate) · up in tiles of one row, quantised where asked for"""
 
 import triton
 import triton.language as tl
@@ -14,6 +11,7 @@ from ..quantize.scheme import LARGEST, ActivationScheme
 from ..quantize.triton_rows import store_rows
 from ..repeated import Start, prepare
 from ..tuning import Config, pick
+from .triton_gate import gated
 
 
 @triton.jit
@@ -36,17 +34,7 @@ def gated_activation_kernel(
     source = gate_up_ptr + rows * row_stride + columns  # [1, BLOCK]
     gate = tl.load(source, mask=fits, other=0.0).to(tl.float32)
     up = tl.load(source + WIDTH, mask=fits, other=0.0).to(tl.float32)
-    if KIND == "silu":
-        activated = gate * tl.sigmoid(gate)
-    elif KIND == "gelu_tanh":
-        activated = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
-    elif KIND == "relu2":
-        activated = tl.where(gate < 0.0, 0.0, gate * gate)
-    elif KIND == "quick_gelu":
-        activated = gate * tl.sigmoid(1.702 * gate)
-    else:
-        activated = gate * (0.5 + 0.5 * tl.erf(gate * 0.7071067811865476))
-    y = (activated * up).to(gate_up_ptr.dtype.element_ty).to(tl.float32)
+    y = gated(gate, up, KIND).to(gate_up_ptr.dtype.element_ty).to(tl.float32)
     store_rows(y, out_ptr, scales_ptr, rows, rows >= 0, first, WIDTH, GRANULARITY, GROUP, GREATEST)
 
 

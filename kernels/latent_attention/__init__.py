@@ -1,6 +1,7 @@
 """Attention over a paged cache of latents, and that cache: multi-head latent attention (arXiv:2405.04434)."""
 
 import ctypes
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,15 +10,20 @@ from ..attention import AttentionBatch
 from ..guards import FLOATS, describe, native_unsupported_reason, triton_unsupported_reason
 from ..kv_cache.layout import BLOCK_MULTIPLE
 from ..native import by_dtype, pointers, threads
+from ..repeated import Kept
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .reference import latents_of
+
+if TYPE_CHECKING:
+    from .triton import LatentLaunch  # heavy
 
 __all__ = ["choose", "latent_attention", "latent_cache_shape", "latents_of", "write_latents_"]
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _ARGUMENTS = (_P, _P, _P, _P, _P, _P, _I, _I, _I, _I, _I, _I, _I, _I, _P, _I, _F, _I)
 _NATIVE = by_dtype("stentor_latent_attention", *_ARGUMENTS, restype=_I)
+_LAUNCHES: "Kept[LatentLaunch]" = Kept()
 
 
 def latent_cache_shape(num_blocks: int, dim: int, block_size: int) -> tuple[int, int, int]:
@@ -99,6 +105,10 @@ def latent_attention(
             token does not see, on the CPU.
         MemoryError: no room to plan the batch, on the CPU.
     """
+    given = (q, cache, batch.block_tables) if chosen is None else (q, cache, batch.block_tables, chosen)
+    numbers = (rank, scale, batch.num_tokens, batch.max_seq_len, variant)
+    if (launch := _LAUNCHES.find(given, *numbers)) is not None:
+        return launch.run(q, cache, batch, chosen)
     fits = (
         cache.dim() == 3 and cache.is_contiguous() and cache.dtype == q.dtype and cache.shape[1] % BLOCK_MULTIPLE == 0
     )
@@ -116,9 +126,10 @@ def latent_attention(
     if selected == "reference":
         return reference.latent_attention(q, cache, batch, rank, scale, chosen)
     if selected == "triton":
-        from .triton import latent_attention as run  # late: Triton takes long to import
+        from .triton import prepare_latents  # late: Triton takes long to import
 
-        return run(q, cache, batch, rank, scale, chosen)
+        launch = prepare_latents(q, cache, batch, rank, scale, chosen)
+        return _LAUNCHES.keep(launch, given, *numbers).run(q, cache, batch, chosen)
     tokens, heads, dim = q.shape
     blocks, size, _ = cache.shape
     out = q.new_empty((tokens, heads, rank))

@@ -1,26 +1,51 @@
 """Starts the Triton kernels: grids from host numbers alone, so that a captured launch is right for any lengths."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from ..attention import AttentionBatch
 from ..attention.triton_decode import MIN_DOT, multiprocessors, padded_rows
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import cdiv, next_power_of_2
+from ..repeated import Start, prepare
 from ..tuning import Config, pick
 from .triton_kernels import join_kernel, latent_kernel
 
 OPERATION = "latent_attention"
 
 
-def latent_attention(
-    q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float, chosen: Tensor | None = None
-) -> Tensor:
-    """See :func:`stentor.kernels.latent_attention`. Nothing on the device is waited for, nor looked at here."""
+class LatentLaunch(NamedTuple):
+    """Of which all is settled but where tensors lie."""
+
+    attend: Start
+    join: Start | None
+    """None where each token is one program's."""
+    shape: tuple[int, int, int]
+    """Of the result."""
+    kept: int
+    """Parts of a token that wait to be joined."""
+
+    def run(self, q: Tensor, cache: Tensor, batch: AttentionBatch, chosen: Tensor | None) -> Tensor:
+        """Nothing on the device is waited for, nor looked at here."""
+        tokens, heads, rank = self.shape
+        out = q.new_empty(self.shape)
+        partial = torch.empty((tokens, heads, self.kept, rank), dtype=torch.float32, device=q.device)
+        partial_lse = torch.empty((tokens, heads, self.kept), dtype=torch.float32, device=q.device)
+        starts, lens, tables = batch.query_start, batch.seq_lens, batch.block_tables
+        choices = tables if chosen is None else chosen
+        self.attend(q, cache, starts, lens, tables, choices, out, partial, partial_lse)
+        if self.join is not None:
+            self.join(partial, partial_lse, starts, lens, out)
+        return out
+
+
+def prepare_latents(
+    q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float, chosen: Tensor | None
+) -> LatentLaunch:
+    """What :func:`stentor.kernels.latent_attention` starts."""
     tokens, heads, dim = q.shape
     size = cache.shape[1]
-    out = q.new_empty((tokens, heads, rank))
-    if tokens == 0:
-        return out
     sparse = chosen is not None
     key = latent_key(dim, rank, heads, size, q.dtype, sparse=sparse)
     config = pick(OPERATION, key, default_config(heads, rank, q.dtype, sparse=sparse))
@@ -28,11 +53,12 @@ def latent_attention(
     m_blocks = cdiv(heads, rows)
     top = 0 if chosen is None else chosen.shape[1]
     most = cdiv(min(batch.max_seq_len, top or batch.max_seq_len), config["MIN_KEYS"])
-    wanted = cdiv(multiprocessors(q.device) * config["PROGRAMS_PER_SM"], tokens * m_blocks)
+    wanted = cdiv(multiprocessors(q.device) * config["PROGRAMS_PER_SM"], max(1, tokens * m_blocks))
     splits = max(1, min(most, wanted))
-    kept = splits if splits > 1 else 0
-    partial = torch.empty((tokens, heads, kept, rank), dtype=torch.float32, device=q.device)
-    partial_lse = torch.empty((tokens, heads, kept), dtype=torch.float32, device=q.device)
+    shape, kept = (tokens, heads, rank), splits if splits > 1 else 0
+    out = q.new_empty(shape)
+    partial, partial_lse = (q.new_empty(0, dtype=torch.float32) for _ in range(2))
+    starts, lens, tables = batch.query_start, batch.seq_lens, batch.block_tables
     shared = {
         "HEADS": heads,
         "RANK": rank,
@@ -41,22 +67,14 @@ def latent_attention(
         "MIN_TILES": cdiv(config["MIN_KEYS"], tile),
     }
     block_r = max(MIN_DOT, next_power_of_2(rank))
-    launch(
+    attend = prepare(
         latent_kernel,
         (tokens * m_blocks, splits),
-        q,
-        cache,
-        batch.query_start,
-        batch.seq_lens,
-        batch.block_tables,
-        chosen if chosen is not None else batch.block_tables,
-        out,
-        partial,
-        partial_lse,
+        (q, cache, starts, lens, tables, tables if chosen is None else chosen, out, partial, partial_lse),
         batch.num_sequences,
         splits,
         scale,
-        batch.block_tables.stride(0),
+        tables.stride(0),
         config=Config.of(
             TILE=tile,
             BLOCK_M=rows,
@@ -69,21 +87,18 @@ def latent_attention(
         SIZE=size,
         **shared,
     )
+    join = None
     if splits > 1:
-        launch(
+        join = prepare(
             join_kernel,
             (tokens, heads),
-            partial,
-            partial_lse,
-            batch.query_start,
-            batch.seq_lens,
-            out,
+            (partial, partial_lse, starts, lens, out),
             batch.num_sequences,
             splits,
             config=Config.of(TILE=tile, BLOCK_R=block_r, num_warps=4, num_stages=1),
             **shared,
         )
-    return out
+    return LatentLaunch(attend, join, shape, kept)
 
 
 def latent_key(dim: int, rank: int, heads: int, size: int, dtype: torch.dtype, *, sparse: bool = False) -> str:

@@ -7,7 +7,8 @@ import torch
 
 from ..attention import AttentionBatch
 from ..tuning import Config, Tunable
-from .triton import OPERATION, latent_attention, latent_key
+from . import latent_attention
+from .triton import OPERATION, latent_key
 
 ROWS, TOKENS = 64, 4096
 RANK, DIM = 512, 576
@@ -48,7 +49,7 @@ def workload(heads: int, size: int, device: torch.device) -> Callable[[], object
     generator = torch.Generator(device).manual_seed(0)
     q = torch.randn((ROWS, heads, DIM), device=device, dtype=torch.bfloat16, generator=generator)
     cache, batch = scattered(DIM, size, device)
-    return partial(latent_attention, q, cache, batch, RANK, DIM**-0.5)
+    return partial(latent_attention, q, cache, batch, rank=RANK, scale=DIM**-0.5)
 
 
 def scattered(dim: int, size: int, device: torch.device) -> tuple[torch.Tensor, AttentionBatch]:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..launch import cdiv, launch
 from ..tuning import Config, pick
-from .triton_weights import code_form_of, tensors_of, weights_at
-from .weight import CodedMatrices
+from .triton_weights import weights_at
+from .weight import CodedMatrices, code_form_of, tensors_of
 
 OPERATION = "linear_coded"
 

@@ -142,6 +142,23 @@ class CodedMatrices:
                 raise ValueError(f"experts in {self.kind}: {name} {tuple(given.shape)}, expected {shape}")
 
 
+def tensors_of(weight: Tensor | CodedMatrices) -> tuple[Tensor | None, ...]:
+    """What :func:`.triton_weights.weights_at` reads: weights or codes, scales, factors, and zeros or minima."""
+    if isinstance(weight, CodedMatrices):
+        return weight.codes, weight.scales, weight.factors, weight.mins if weight.zeros is None else weight.zeros
+    return weight, None, None, None
+
+
+def code_form_of(weight: Tensor | CodedMatrices) -> tuple[str, int, int, str, int]:
+    """Its kind of codes, inputs (0: all) and outputs that share a scale, whether it has ``zeros`` or ``mins``, and
+    inputs that share a factor (-1: there is none)."""
+    if not isinstance(weight, CodedMatrices):
+        return "plain", 1, 1, "", -1
+    group = 0 if weight.group >= weight.shape[2] else weight.group
+    shift = "zeros" if weight.zeros is not None else "mins" if weight.mins is not None else ""
+    return weight.kind, group, weight.rows, shift, -1 if weight.factors is None else weight.span
+
+
 def empty_coded(
     kind: CodeKind,
     experts: int,

@@ -13,11 +13,12 @@ from ..linear import linear
 from ..linear_coded import CodedMatrices
 from ..native import NativeFunction, threads
 from ..providers import Wanted
+from ..repeated import Kept, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 from .checks import ACTIVATIONS, ExpertActivation, check_experts, check_gate
 from .grouped import choose_experts, grouped, unsupported_reason
-from .operands import Operands
+from .operands import Operands, Run
 from .packed import choose_packed, packed_experts, packed_experts_mlp
 from .router import GroupScore, Router, RouterStruct, Routing, Score, router_struct
 
@@ -46,6 +47,8 @@ FEW_TOKENS = 8
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ROUTE = NativeFunction("stentor_route", _P, _P, _I, _I, _P, _P, _I)
+_ROUTES: Kept[Start] = Kept()
+_RUNS: Kept[Run] = Kept()
 
 
 def choose_route(logits: Tensor, router: Router, variant: Choice = "auto") -> Variant:
@@ -72,6 +75,12 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
     Raises:
         ValueError: shapes or dtypes that do not fit, or too few experts.
     """
+    bias = None if bias is None else bias.contiguous()
+    given = (logits,) if bias is None else (logits, bias)
+    if (start := _ROUTES.find(given, router, variant)) is not None:
+        routing = _empty_routing(logits, router)
+        start(logits, bias, *routing)
+        return routing
     if logits.dim() != 2 or logits.dtype != torch.float32:
         raise ValueError(f"route: logits {describe(logits)} must be float32 [tokens, experts]")
     if bias is not None and (bias.shape != logits.shape[1:] or bias.dtype != torch.float32):
@@ -81,15 +90,12 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
     if chosen == "reference":
         return reference.route(logits, router, bias)
     tokens, count = logits.shape
-    bias = None if bias is None else bias.contiguous()
-    routing = Routing(
-        torch.empty(tokens, router.top_k, dtype=torch.int32, device=logits.device),
-        torch.empty(tokens, router.top_k, device=logits.device),
-    )
+    routing = _empty_routing(logits, router)
     if chosen == "triton":
-        from .triton_route import route_rows  # late: heavy
+        from .triton_route import prepare_route  # late: heavy
 
-        route_rows(logits, router, bias, routing)
+        start = prepare_route(logits, router, bias, routing)
+        _ROUTES.keep(start, given, router, variant)(logits, bias, *routing)
         return routing
     _ROUTE(
         ctypes.byref(router_struct(router, count, bias)),
@@ -100,6 +106,11 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
         threads(),
     )
     return routing
+
+
+def _empty_routing(logits: Tensor, router: Router) -> Routing:
+    shape = (logits.shape[0], router.top_k)
+    return Routing(logits.new_empty(shape, dtype=torch.int32), logits.new_empty(shape))
 
 
 def choose(
@@ -158,6 +169,21 @@ def experts_mlp(
         ValueError: an unknown activation, shapes or dtypes that do not fit, or a provider that cannot run.
         IndexError: an expert that there is not, on the CPU. On CUDA nobody waits to look, and it adds nothing.
     """
+    operands = Operands(
+        x,
+        routing.experts.contiguous(),
+        routing.weights.contiguous(),
+        gate_up,
+        down,
+        activation,
+        None if gate_up_bias is None else gate_up_bias.contiguous(),
+        None if down_bias is None else down_bias.contiguous(),
+        weight_input,
+        invariant,
+    )
+    tensors, numbers = operands.tensors, (operands.forms, provider, variant)
+    if (run := _RUNS.find(tensors, *numbers)) is not None:
+        return run(operands)
     check_experts("experts_mlp", x, routing, activation)
     experts, into, hidden = gate_up.shape if len(gate_up.shape) == 3 else (0, 0, 0)
     inner = down.shape[2] if len(down.shape) == 3 else 0
@@ -175,25 +201,13 @@ def experts_mlp(
             given.check()
         elif given is not None and given.dtype != x.dtype:
             raise ValueError(f"experts_mlp: {describe(given)} must have the dtype of x {describe(x)}")
-    operands = Operands(
-        x,
-        routing.experts.contiguous(),
-        routing.weights.contiguous(),
-        gate_up,
-        down,
-        activation,
-        None if gate_up_bias is None else gate_up_bias.contiguous(),
-        None if down_bias is None else down_bias.contiguous(),
-        weight_input,
-        invariant,
-    )
     if provider == "torch":
         if (reason := unsupported_reason(operands)) is not None:
             raise ValueError(f"experts_mlp: torch's grouped product cannot run: {reason}")
         return grouped(operands)
     chosen = choose(x, gate_up, down, variant)
     if chosen == "triton":
-        return _run_triton(operands)
+        return _RUNS.keep(_prepare_triton(operands), tensors, *numbers)(operands)
     own: Choice = "auto" if chosen == "native" else "reference"
     return reference.experts_mlp(
         x,
@@ -210,11 +224,11 @@ def experts_mlp(
     )
 
 
-def _run_triton(operands: Operands) -> Tensor:
+def _prepare_triton(operands: Operands) -> Run:
     if len(operands.chosen) <= FEW_TOKENS and not operands.invariant:
-        from .triton_rows import rows  # late: heavy
+        from .triton_rows import prepare_rows  # late: heavy
 
-        return rows(operands)
-    from .triton_tiles import tiles  # late: heavy
+        return prepare_rows(operands)
+    from .triton_tiles import prepare_tiles  # late: heavy
 
-    return tiles(operands)
+    return prepare_tiles(operands)

@@ -1,11 +1,13 @@
 """What the Triton kernels of experts are given."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from ..launch import cdiv
 from ..linear_coded import CodedMatrices
+from ..linear_coded.weight import code_form_of, tensors_of
 from .checks import ExpertActivation
 
 
@@ -27,6 +29,20 @@ class Operands:
     invariant: bool = False
 
     @property
+    def tensors(self) -> list[Tensor]:
+        """All that there are, in one order."""
+        into, out = tensors_of(self.gate_up), tensors_of(self.down)
+        each = (self.x, self.chosen, self.factors, *into, *out, self.gate_up_bias, self.down_bias)
+        return [tensor for tensor in each if tensor is not None]
+
+    @property
+    def forms(self) -> tuple[object, ...]:
+        """What else launches depend on."""
+        coded = code_form_of(self.gate_up), code_form_of(self.down)
+        biased = self.gate_up_bias is None, self.down_bias is None
+        return *coded, *biased, self.activation, self.weight_input, self.invariant
+
+    @property
     def gated(self) -> bool:
         return self.gate_up.shape[1] != self.down.shape[2]
 
@@ -44,3 +60,8 @@ class Operands:
     def rows_of_expert(self) -> int:
         """That an expert has if all have as many."""
         return cdiv(self.chosen.numel(), len(self.down))
+
+
+Run = Callable[[Operands], Tensor]
+"""What was prepared for some operands, and takes others that are laid out alike; see
+:func:`stentor.kernels.experts_mlp`."""

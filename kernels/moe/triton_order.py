@@ -5,22 +5,22 @@ The host never learns how many tokens an expert has. It launches as many blocks 
 are not needed have expert -1: the launches are the same in every step, and a CUDA graph can hold them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import cdiv, next_power_of_2
+from ..repeated import prepare
 from ..tuning import Config
 
 _CHUNK = 1024
 """Pairs that a program reads at a time."""
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """A pair has number token · top_k + place. Those of an expert rise; a pair of an expert that there is not is left
     out."""
 
@@ -82,29 +82,33 @@ def place_kernel(
             seen += tl.sum(is_mine, 0)
 
 
-def order_by_expert(chosen: Tensor, experts: int, block: int) -> Order:
-    """``chosen``: int32 [tokens, top_k], contiguous; ``block``: the most pairs of a block."""
+def prepare_order(chosen: Tensor, experts: int, block: int) -> Callable[[Tensor], Order]:
+    """``chosen``: int32 [tokens, top_k], contiguous, as what it returns takes them; ``block``: the most pairs of a
+    block."""
     pairs = chosen.numel()
     most = most_blocks(pairs, experts, block)
-    counts = torch.empty(experts, dtype=torch.int32, device=chosen.device)
-    found = Order(
-        torch.empty(pairs, dtype=torch.int32, device=chosen.device),
-        torch.empty(3, most, dtype=torch.int32, device=chosen.device),
-    )
     chunk = min(_CHUNK, max(16, next_power_of_2(pairs)))
     config = Config.of(num_warps=4)
-    launch(count_kernel, (experts,), chosen, counts, pairs, config=config, CHUNK=chunk)
-    launch(
+    count = prepare(count_kernel, (experts,), (chosen, chosen), pairs, config=config, CHUNK=chunk)
+    place = prepare(
         place_kernel,
         (experts + 1,),
-        *(chosen, counts, found.pairs, found.blocks, pairs, most),
+        (chosen, chosen, chosen, chosen),
+        *(pairs, most),
         config=config,
         EXPERTS=experts,
         PADDED=next_power_of_2(experts),
         BLOCK_T=block,
         CHUNK=chunk,
     )
-    return found
+
+    def run(chosen: Tensor) -> Order:
+        counts, order = chosen.new_empty(experts), Order(chosen.new_empty(pairs), chosen.new_empty((3, most)))
+        count(chosen, counts)
+        place(chosen, counts, *order)
+        return order
+
+    return run
 
 
 def most_blocks(pairs: int, experts: int, block: int) -> int:

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import launch, next_power_of_2
+from ..launch import next_power_of_2
+from ..repeated import Start, prepare
 from ..tuning import Config
 from .router import Router, Routing
 
@@ -91,13 +92,17 @@ def route_kernel(
     tl.store(weights + to, kept * scale, mask=place < TOP_K)
 
 
-def route_rows(logits: Tensor, router: Router, bias: Tensor | None, routing: Routing) -> None:
-    """Fills ``routing``, contiguous. Where groups are closed, the number of experts is a power of two."""
+def prepare_route(logits: Tensor, router: Router, bias: Tensor | None, routing: Routing) -> Start:
+    """A launch with ``logits``, ``bias`` and both of ``routing``, contiguous, which it fills. Where groups are closed,
+    the number of experts is a power of two."""
     tokens, count = logits.shape
-    launch(
+    return prepare(
         route_kernel,
         (tokens,),
-        *(logits, bias, routing.experts, routing.weights, logits.stride(0), count, router.scale),
+        (logits, bias, *routing),
+        logits.stride(0),
+        count,
+        router.scale,
         config=Config.of(num_warps=1),
         TOP_K=router.top_k,
         SIGMOID=router.score == "sigmoid",

@@ -9,11 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch
-from ..linear_coded.triton_weights import code_form_of, tensors_of, weights_at
+from ..activation.triton_gate import activated, gated
+from ..launch import cdiv
+from ..linear_coded.triton_weights import weights_at
+from ..linear_coded.weight import code_form_of, tensors_of
+from ..repeated import prepare
 from ..tuning import Config, pick
-from .operands import Operands
-from .triton_gate import activated, gated
+from .operands import Operands, Run
 
 OPERATION = "moe_rows"
 
@@ -128,17 +130,16 @@ def down_kernel(
     tl.store(out + token * hidden + column, total.to(out.dtype.element_ty), mask=column < hidden)
 
 
-def rows(of: Operands) -> Tensor:
+def prepare_rows(of: Operands) -> Run:
     """Any number of tokens, of which a few are meant."""
     config = pick(OPERATION, key(of), default(of))
     tokens, top_k = of.chosen.shape
     experts, hidden, inner = of.down.shape
-    made = of.x.new_empty((tokens * top_k, inner))
-    out = of.x.new_empty((tokens, hidden))
-    launch(
+    made = out = of.x.new_empty(0)
+    gate_up = prepare(
         gate_up_kernel,
         (tokens * top_k, cdiv(inner, config["BLOCK_N"])),
-        *(of.x, *tensors_of(of.gate_up), of.gate_up_bias, of.chosen, of.factors, made),
+        (of.x, *tensors_of(of.gate_up), of.gate_up_bias, of.chosen, of.factors, made),
         *(of.x.stride(0), inner, hidden, experts),
         config=config,
         TOP_K=top_k,
@@ -148,17 +149,25 @@ def rows(of: Operands) -> Tensor:
         KIND=of.activation,
         FORM=code_form_of(of.gate_up),
     )
-    launch(
+    down = prepare(
         down_kernel,
         (tokens, cdiv(hidden, config["BLOCK_N"])),
-        *(made, *tensors_of(of.down), of.down_bias, of.chosen, of.factors, out, inner, hidden, experts),
+        (made, *tensors_of(of.down), of.down_bias, of.chosen, of.factors, out),
+        *(inner, hidden, experts),
         config=config,
         TOP_K=top_k,
         HAS_BIAS=of.down_bias is not None,
         WEIGHTED=not of.weight_input,
         FORM=code_form_of(of.down),
     )
-    return out
+
+    def run(of: Operands) -> Tensor:
+        made, out = of.x.new_empty((tokens * top_k, inner)), of.x.new_empty((tokens, hidden))
+        gate_up(of.x, *tensors_of(of.gate_up), of.gate_up_bias, of.chosen, of.factors, made)
+        down(made, *tensors_of(of.down), of.down_bias, of.chosen, of.factors, out)
+        return out
+
+    return run
 
 
 def key(of: Operands) -> str:

@@ -10,12 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
-from ..linear_coded.triton_weights import code_form_of, tensors_of, weights_at
+from ..activation.triton_gate import activated, gated
+from ..launch import cdiv, next_power_of_2
+from ..linear_coded.triton_weights import weights_at
+from ..linear_coded.weight import code_form_of, tensors_of
+from ..repeated import prepare
 from ..tuning import Config, pick
-from .operands import Operands
-from .triton_gate import activated, gated
-from .triton_order import order_by_expert
+from .operands import Operands, Run
+from .triton_order import most_blocks, prepare_order
 
 OPERATION = "moe_tiles"
 _BLOCKS_TOGETHER = 8
@@ -167,21 +169,20 @@ def sum_kernel(
     tl.store(out + token * hidden + column, total.to(out.dtype.element_ty), mask=column < hidden)
 
 
-def tiles(of: Operands) -> Tensor:
+def prepare_tiles(of: Operands) -> Run:
     """Any number of tokens."""
     config = pick(OPERATION, key(of), default(of))
     tokens, top_k = of.chosen.shape
     experts, hidden, inner = of.down.shape
-    order = order_by_expert(of.chosen, experts, config["BLOCK_T"])
-    most = order.blocks.shape[1]
-    made = of.x.new_empty((tokens * top_k, inner))
-    outputs = of.x.new_empty((tokens * top_k, hidden))
-    out = of.x.new_empty((tokens, hidden))
+    order_by_expert = prepare_order(of.chosen, experts, config["BLOCK_T"])
+    most = most_blocks(tokens * top_k, experts, config["BLOCK_T"])
+    made = outputs = out = of.x.new_empty(0)
+    pairs = blocks = of.chosen
     precision = "ieee" if of.x.dtype == torch.float32 else "tf32"
-    launch(
+    gate_up = prepare(
         gate_up_kernel,
         (most * cdiv(inner, config["BLOCK_N"]),),
-        *(of.x, *tensors_of(of.gate_up), of.gate_up_bias, order.pairs, of.factors, order.blocks, made),
+        (of.x, *tensors_of(of.gate_up), of.gate_up_bias, pairs, of.factors, blocks, made),
         *(most, of.x.stride(0), inner, hidden),
         config=config,
         TOP_K=top_k,
@@ -195,10 +196,11 @@ def tiles(of: Operands) -> Tensor:
     )
     # one sum in place of two: tiles may be as wide again
     wide = config.replaced({**config.to_json(), "BLOCK_N": 2 * config["BLOCK_N"]})
-    launch(
+    down = prepare(
         down_kernel,
         (most * cdiv(hidden, wide["BLOCK_N"]),),
-        *(made, *tensors_of(of.down), of.down_bias, order.pairs, order.blocks, outputs, most, inner, hidden),
+        (made, *tensors_of(of.down), of.down_bias, pairs, blocks, outputs),
+        *(most, inner, hidden),
         config=wide,
         HAS_BIAS=of.down_bias is not None,
         PRECISION=precision,
@@ -206,16 +208,27 @@ def tiles(of: Operands) -> Tensor:
         TOGETHER=_BLOCKS_TOGETHER,
     )
     block = min(1024, next_power_of_2(hidden))
-    launch(
+    add_up = prepare(
         sum_kernel,
         (tokens, cdiv(hidden, block)),
-        *(outputs, of.chosen, of.factors, out, hidden, experts),
+        (outputs, of.chosen, of.factors, out),
+        *(hidden, experts),
         config=Config.of(num_warps=4),
         TOP_K=top_k,
         WEIGHTED=not of.weight_input,
         BLOCK=block,
     )
-    return out
+
+    def run(of: Operands) -> Tensor:
+        order = order_by_expert(of.chosen)
+        made, outputs = (of.x.new_empty((tokens * top_k, width)) for width in (inner, hidden))
+        out = of.x.new_empty((tokens, hidden))
+        gate_up(of.x, *tensors_of(of.gate_up), of.gate_up_bias, order.pairs, of.factors, order.blocks, made)
+        down(made, *tensors_of(of.down), of.down_bias, order.pairs, order.blocks, outputs)
+        add_up(outputs, of.chosen, of.factors, out)
+        return out
+
+    return run
 
 
 def key(of: Operands) -> str:

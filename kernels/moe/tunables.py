@@ -9,7 +9,7 @@ from torch import Tensor
 from ..linear_coded import CodedMatrices, empty_coded
 from ..tuning import Tunable
 from . import triton_rows, triton_tiles
-from .operands import Operands
+from .operands import Operands, Run
 
 SIZES = ((128, 8, 2048, 768), (8, 2, 4096, 14336), (128, 4, 2880, 2880))
 """(experts, top_k, hidden, inner)"""
@@ -27,13 +27,13 @@ def tunables() -> list[Tunable]:
         for tokens in FEW:
             shown = _operands(sizes, coded, tokens, torch.device("meta"))
             key, candidates = triton_rows.key(shown), triton_rows.candidates(shown)
-            workload = partial(_workload, triton_rows.rows, sizes, coded, tokens, False)
+            workload = partial(_workload, triton_rows.prepare_rows, sizes, coded, tokens, False)
             found.append(Tunable(triton_rows.OPERATION, key, candidates, workload))
         for rows, invariant in (*((rows, False) for rows in ROWS), (ROWS[0], True)):
             tokens = rows * sizes[0] // sizes[1]
             shown = _operands(sizes, coded, tokens, torch.device("meta"), invariant)
             key, candidates = triton_tiles.key(shown), triton_tiles.candidates(shown)
-            workload = partial(_workload, triton_tiles.tiles, sizes, coded, tokens, invariant)
+            workload = partial(_workload, triton_tiles.prepare_tiles, sizes, coded, tokens, invariant)
             found.append(Tunable(triton_tiles.OPERATION, key, candidates, workload))
     return found
 
@@ -66,11 +66,12 @@ def _operands(
 
 
 def _workload(
-    run: Callable[[Operands], Tensor],
+    prepare: Callable[[Operands], Run],
     sizes: tuple[int, int, int, int],
     coded: bool,
     tokens: int,
     invariant: bool,
     device: torch.device,
 ) -> Callable[[], object]:
-    return partial(run, _operands(sizes, coded, tokens, device, invariant))
+    of = _operands(sizes, coded, tokens, device, invariant)
+    return lambda: prepare(of)(of)  # each time anew: block sizes change between calls

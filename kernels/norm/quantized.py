@@ -5,9 +5,12 @@ from torch import Tensor
 from ..quantize import quantize
 from ..quantize.fused import check_fused, empty_quantized, fused_unsupported_reason, unfused
 from ..quantize.scheme import ActivationScheme, Quantized
+from ..repeated import Kept, Start
 from ..variants import Choice, Variant, select_variant
 from .rms import add_rms_norm, rms_norm
 from .rows import check_residual, check_rows, row_unsupported_reason
+
+_STARTS: Kept[Start] = Kept()
 
 
 def choose_quantized(x: Tensor, scheme: ActivationScheme, variant: Choice = "auto") -> Variant:
@@ -42,11 +45,7 @@ def rms_norm_quantized(
     Raises:
         ValueError: shapes, dtypes, strides or a scale that do not fit.
     """
-    _check("rms_norm_quantized", x, weight, scheme, scale)
-    if choose_quantized(x, scheme, variant) == "reference":
-        normed = rms_norm(x, weight, eps, plus_one=plus_one, variant=unfused(variant))
-        return quantize(normed, scheme, scale, variant=unfused(variant))
-    return _run_triton(x, None, weight, eps, plus_one, scheme, scale)
+    return _run("rms_norm_quantized", x, None, weight, eps, plus_one, scheme, scale, variant)
 
 
 def add_rms_norm_quantized(
@@ -70,15 +69,11 @@ def add_rms_norm_quantized(
     Raises:
         ValueError: shapes, dtypes, strides or a scale that do not fit.
     """
-    _check("add_rms_norm_quantized", x, weight, scheme, scale)
-    check_residual("add_rms_norm_quantized", x, residual)
-    if choose_quantized(x, scheme, variant) == "reference":
-        normed = add_rms_norm(x, residual, weight, eps, plus_one=plus_one, variant=unfused(variant))
-        return quantize(normed, scheme, scale, variant=unfused(variant))
-    return _run_triton(x, residual, weight, eps, plus_one, scheme, scale)
+    return _run("add_rms_norm_quantized", x, residual, weight, eps, plus_one, scheme, scale, variant)
 
 
-def _run_triton(
+def _run(
+    operation: str,
     x: Tensor,
     residual: Tensor | None,
     weight: Tensor,
@@ -86,15 +81,28 @@ def _run_triton(
     plus_one: bool,
     scheme: ActivationScheme,
     scale: Tensor | None,
+    variant: Choice,
 ) -> Quantized:
+    given = (x, weight, *[each for each in (residual, scale) if each is not None])
+    numbers = (residual is None, scale is None, eps, plus_one, scheme, variant)
+    if (start := _STARTS.find(given, *numbers)) is not None:
+        out = empty_quantized(x.shape[0], x.shape[1], scheme, scale, x)
+        start(x, residual, weight, *out)
+        return out
+    check_fused(operation, x, scheme, scale)
+    check_rows(operation, x, weight)
+    if residual is not None:
+        check_residual(operation, x, residual)
+    if choose_quantized(x, scheme, variant) == "reference":
+        own = unfused(variant)
+        if residual is None:
+            normed = rms_norm(x, weight, eps, plus_one=plus_one, variant=own)
+        else:
+            normed = add_rms_norm(x, residual, weight, eps, plus_one=plus_one, variant=own)
+        return quantize(normed, scheme, scale, variant=own)
     from .triton_rms import prepare_rms_norm  # late: heavy
 
     out = empty_quantized(x.shape[0], x.shape[1], scheme, scale, x)
     start = prepare_rms_norm(x, residual, weight, eps, plus_one, out.values, scheme, out.scales)
-    start(x, residual, weight, out.values, out.scales)
+    _STARTS.keep(start, given, *numbers)(x, residual, weight, *out)
     return out
-
-
-def _check(operation: str, x: Tensor, weight: Tensor, scheme: ActivationScheme, scale: Tensor | None) -> None:
-    check_fused(operation, x, scheme, scale)
-    check_rows(operation, x, weight)

@@ -1,10 +1,12 @@
 """Quantising: activations as they flow, weights as they are loaded."""
 
-from torch import Tensor, float32
+from torch import Tensor
 
 from ..guards import FLOATS, describe, triton_unsupported_reason
+from ..repeated import Kept, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
+from .fused import check_fused, empty_quantized
 from .scheme import ActivationScheme, Quantized
 from .weights import quantize_weight_fp8, quantize_weight_int8
 
@@ -16,6 +18,8 @@ __all__ = [
     "quantize_weight_fp8",
     "quantize_weight_int8",
 ]
+
+_STARTS: Kept[Start] = Kept()
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
@@ -45,19 +49,20 @@ def quantize(
     Raises:
         ValueError: shapes, dtypes or strides that do not fit, or a scale missing or unwanted.
     """
-    if x.dim() != 2 or not x.shape[1] or x.dtype not in FLOATS:
-        raise ValueError(f"quantize: want x [T, K] of floats with K > 0, not {describe(x)}")
+    given = (x,) if scale is None else (x, scale)
+    if (start := _STARTS.find(given, scheme, variant)) is not None:
+        out = empty_quantized(x.shape[0], x.shape[1], scheme, scale, x)
+        start(x, *out)
+        return out
+    check_fused("quantize", x, scheme, scale)
+    if x.dtype not in FLOATS:
+        raise ValueError(f"quantize: want x [T, K] of floats, not {describe(x)}")
     if x.stride(1) != 1 and x.shape[1] > 1:
         raise ValueError(f"quantize: the last dim of x must be contiguous, its strides are {x.stride()}")
-    if (scheme.granularity == "tensor") != (scale is not None):
-        raise ValueError(
-            f"quantize: a scale goes with granularity tensor alone; granularity is {scheme.granularity}, "
-            f"scale is {'missing' if scale is None else 'given'}"
-        )
-    if scale is not None and (scale.shape != (1,) or scale.dtype != float32 or scale.device != x.device):
-        raise ValueError(f"quantize: want scale [1] float32 on {x.device}, not {describe(scale)}")
     if choose(x, variant) == "reference":
         return reference.quantize(x, scheme, scale)
-    from . import triton  # late: importing Triton takes half a second
+    from .triton import prepare_quantize  # late: importing Triton takes half a second
 
-    return triton.quantize(x, scheme, scale)
+    out = empty_quantized(x.shape[0], x.shape[1], scheme, scale, x)
+    _STARTS.keep(prepare_quantize(x, out, scheme), given, scheme, variant)(x, *out)
+    return out

@@ -1,12 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """scale = max|x| / largest, values = round(x * (1 / scale)), for a row, a group of a row, or a given scale"""
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import cdiv, next_power_of_2
+from ..repeated import Start, prepare
 from ..tuning import Config
 from .fp8 import as_kernel_argument, round_to_fp8
 from .reference import SMALLEST_SCALE
@@ -123,47 +123,45 @@ def quantize_tensor_kernel(x, values, scale, width, x_stride, GREATEST: tl.const
     tl.store(values + row * width + columns, rounded(wide * inverse, GREATEST, values.dtype.element_ty), mask=inside)
 
 
-def quantize(x: Tensor, scheme: ActivationScheme, scale: Tensor | None) -> Quantized:
-    """As :func:`stentor.kernels.quantize`, of arguments that it checked."""
+def prepare_quantize(x: Tensor, out: Quantized, scheme: ActivationScheme) -> Start:
+    """A launch with ``x`` [T, K], and the values and scales of ``out``; see :func:`stentor.kernels.quantize`."""
     rows, width = x.shape
-    values = torch.empty(rows, width, dtype=scheme.dtype, device=x.device)
-    stored = as_kernel_argument(values)
+    tensors = (x, as_kernel_argument(out.values), out.scales)
     greatest = LARGEST[scheme.dtype]
     if scheme.granularity == "tensor":
-        assert scale is not None
         block = min(next_power_of_2(width), 4096)
         config = Config.of(num_warps=_warps(block), BLOCK=block)
         grid = (rows, cdiv(width, block))
-        launch(quantize_tensor_kernel, grid, x, stored, scale, width, x.stride(0), config=config, GREATEST=greatest)
-        return Quantized(values, scale)
+        return prepare(quantize_tensor_kernel, grid, tensors, width, x.stride(0), config=config, GREATEST=greatest)
     if scheme.granularity == "token":
-        scales = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
         block = min(next_power_of_2(width), MAX_BLOCK)
-        launch(
+        return prepare(
             quantize_rows_kernel,
             (rows,),
-            *(x, stored, scales, width, x.stride(0)),
+            tensors,
+            width,
+            x.stride(0),
             config=Config.of(num_warps=_warps(block), BLOCK=block),
             GREATEST=greatest,
             SMALLEST_SCALE=SMALLEST_SCALE,
             WHOLE=block >= width,
         )
-        return Quantized(values, scales)
     groups = cdiv(width, scheme.group)
-    scales = torch.empty(rows, groups, dtype=torch.float32, device=x.device)
     padded = next_power_of_2(scheme.group)
     block_groups = max(1, min(next_power_of_2(groups), 4096 // padded))
-    launch(
+    return prepare(
         quantize_groups_kernel,
         (rows, cdiv(groups, block_groups)),
-        *(x, stored, scales, width, groups, x.stride(0)),
+        tensors,
+        width,
+        groups,
+        x.stride(0),
         config=Config.of(num_warps=_warps(block_groups * padded), BLOCK_GROUPS=block_groups),
         GROUP=scheme.group,
         PADDED=padded,
         GREATEST=greatest,
         SMALLEST_SCALE=SMALLEST_SCALE,
     )
-    return Quantized(values, scales)
 
 
 def _warps(elements: int) -> int:

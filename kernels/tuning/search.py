@@ -43,6 +43,7 @@ _MODULES = (
     "rotate_and_write.tunables",
     "linear.triton_gemv",
     "linear.triton_fixed",
+    "linear_row.tunables",
     "linear_fp8.triton_gemv",
     "linear_fp8.triton_skinny",
     "linear_fp8.triton_tiles",

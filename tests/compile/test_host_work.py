@@ -8,7 +8,7 @@ import gc
 import importlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -24,6 +24,8 @@ from stentor.engine.worker.device_step import DeviceStep, RowBuffers
 from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
 from stentor.kernels import compiled
 from stentor.kernels.kv_cache import make_kv_cache
+from stentor.kernels.quantize import ActivationScheme
+from stentor.kernels.quantize.scheme import FP8
 from stentor.kernels.repeated import Kept
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 from stentor.kernels.tuning import Config, overridden
@@ -37,6 +39,8 @@ CPU, BF16 = torch.device("cpu"), torch.bfloat16
 LAYERS, ROWS, LENGTH, BLOCK = 32, 64, 8192, 64
 CALLS = 195
 """Of a layer, into Python and into C."""
+CALLS_OF_LAUNCH = 30
+"""Of an operation that is called again, for each kernel that it starts."""
 MILLISECONDS = 8.0
 """Of CPU time for a step: an Intel Xeon with AMX takes two, and cores that are slower and shared more."""
 
@@ -81,17 +85,23 @@ def step(stub: CudaStub) -> Callable[[int], None]:
 
 
 def test_a_layer_of_a_decode_step_costs_few_calls(step: Callable[[int], None], stub: CudaStub) -> None:
-    before, calls = stub.launches, 0
+    before = stub.launches
+    calls = calls_of(lambda: step(3001))
+    assert stub.launches - before == 5 * LAYERS + 1  # norm, rotation, attention, norm, activation; embeddings
+    assert calls <= CALLS * LAYERS
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    calls = 0
 
     def count(_frame: FrameType, event: str, _what: Any) -> None:
         nonlocal calls
         calls += event in ("call", "c_call")
 
     sys.setprofile(count)
-    step(3001)
+    work()
     sys.setprofile(None)
-    assert stub.launches - before == 5 * LAYERS + 1  # norm, rotation, attention, norm, activation; embeddings
-    assert calls <= CALLS * LAYERS
+    return calls
 
 
 @pytest.mark.proof
@@ -127,6 +137,7 @@ class _Tensors:
         self.q, self.k, self.v = make(tokens, 96).view(tokens, 6, 16).split_with_sizes((4, 1, 1), dim=1)
         self.cos, self.sin = torch.zeros(32, 8), torch.zeros(32, 8)
         self.places = torch.zeros(tokens, dtype=torch.int64)
+        self.scale = torch.ones(1)
         self.k_cache, self.v_cache = make_kv_cache(8, 1, 16, 16, BF16, CPU, keys_transposed=False)
         self.batch = kernels.AttentionBatch(
             query_start=torch.arange(tokens + 1, dtype=torch.int32),
@@ -137,8 +148,18 @@ class _Tensors:
             max_seq_len=30,
             decode_rows=tokens,
         )
+        self.latent_q, self.latents = make(tokens, 4, 24), make(8, 16, 24)
+        self.logits = torch.zeros(tokens, 8)
+        self.routing = kernels.Routing(self.batch.block_tables, torch.zeros(tokens, 2))
+        self.experts_in, self.experts_out = make(8, 32, 64), make(8, 64, 16)
 
 
+def _experts(t: _Tensors) -> torch.Tensor:
+    return kernels.experts_mlp(t.x, t.routing, t.experts_in, t.experts_out, "silu")
+
+
+ROUTER = kernels.Router(2)
+BY_TOKEN, BY_TENSOR = (ActivationScheme(FP8, by) for by in ("token", "tensor"))
 OPERATIONS: dict[str, Callable[[_Tensors], object]] = {
     "norm": lambda t: kernels.rms_norm(t.x, t.weight, 1e-5),
     "sum and norm": lambda t: kernels.add_rms_norm(t.x, t.residual, t.weight, 1e-5),
@@ -147,7 +168,25 @@ OPERATIONS: dict[str, Callable[[_Tensors], object]] = {
         t.q, t.k, t.v, t.cos, t.sin, t.places, t.k_cache, t.v_cache, t.places, k_norm=t.weight[:16], eps=1e-5
     ),
     "attention": lambda t: kernels.paged_attention(t.q, t.k_cache, t.v_cache, t.batch, scale=0.5),
+    "quantised norm": lambda t: kernels.rms_norm_quantized(t.x, t.weight, 1e-5, BY_TENSOR, t.scale),
+    "sum and quantised norm": lambda t: kernels.add_rms_norm_quantized(t.x, t.residual, t.weight, 1e-5, BY_TOKEN),
+    "quantised activation": lambda t: kernels.gated_activation_quantized(t.gate_up, "silu", BY_TOKEN),
+    "quantising": lambda t: kernels.quantize(t.x, BY_TOKEN),
+    "latents": lambda t: kernels.latent_attention(t.latent_q, t.latents, t.batch, rank=16, scale=0.5),
+    "routing": lambda t: kernels.route(t.logits, ROUTER),
+    "experts": _experts,
 }
+
+
+@pytest.mark.parametrize("tokens", [5, 13])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_that_is_called_again_costs_few_calls(name: str, tokens: int, stub: CudaStub) -> None:
+    tensors, operation = _Tensors(tokens=tokens), OPERATIONS[name]
+    for _ in range(2):
+        operation(tensors)
+    before = stub.launches
+    calls = calls_of(lambda: operation(tensors))
+    assert calls <= CALLS_OF_LAUNCH * (stub.launches - before)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -156,11 +195,13 @@ def test_a_repeated_launch_is_the_one_that_a_first_call_makes(name: str, monkeyp
     operation, memory = OPERATIONS[name], torch.zeros(1 << 16, dtype=torch.uint8)
     started: list[tuple[Any, ...]] = []
 
-    def outputs(count: int) -> torch.Tensor:
-        return memory[: count * BF16.itemsize].view(BF16)
+    def made(shape: Sequence[int] | int, dtype: torch.dtype, **_: Any) -> torch.Tensor:
+        shape = torch.Size((shape,) if isinstance(shape, int) else shape)
+        return memory[: shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
-    monkeypatch.setattr(torch, "empty_like", lambda x, **_: outputs(x.numel()).view(x.shape))
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda _, shape: outputs(torch.Size(shape).numel()).view(shape))
+    monkeypatch.setattr(torch, "empty", made)
+    monkeypatch.setattr(torch, "empty_like", lambda x, **_: made(x.shape, x.dtype))
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda x, shape, dtype=None: made(shape, dtype or x.dtype))
     monkeypatch.setattr(importlib.import_module("stentor.kernels.launch"), "_launchers", {})
     monkeypatch.setattr(compiled, "starter", lambda _: lambda *given: started.append((*given[:4], *given[4])))
     for tokens in (4, 1, 4):

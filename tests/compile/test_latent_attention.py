@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels import AttentionBatch, top_tokens
+from stentor.kernels import AttentionBatch, latent_attention, top_tokens
 from stentor.kernels.dry_run import CompiledKernel, dry_run
-from stentor.kernels.latent_attention.triton import OPERATION, latent_attention
+from stentor.kernels.latent_attention.triton import OPERATION
 from stentor.kernels.latent_attention.tunables import candidates
 from stentor.kernels.sparse_index.triton import OPERATION as INDEX
 from stentor.kernels.sparse_index.tunables import candidates as index_candidates
@@ -35,7 +35,7 @@ def compiled(
         nullcontext() if config is None else overridden(OPERATION, config),
     ):
         queries, latents = empty(rows, heads, DIM, dtype=dtype), empty(rows * keys // size, size, DIM, dtype=dtype)
-        latent_attention(queries, latents, batch_of(rows, keys, size), RANK, 0.1)
+        latent_attention(queries, latents, batch_of(rows, keys, size), rank=RANK, scale=0.1)
     return kernels
 
 
@@ -82,7 +82,7 @@ def test_an_index_and_attention_to_what_it_chooses_spill_nothing(
             empty(rows, index_heads, 128), weights, empty(rows * keys // size, size, 128), batch, top_k=top_k
         )
         latents = empty(rows * keys // size, size, DIM)
-        latent_attention(empty(rows, heads, DIM), latents, batch, RANK, 0.1, chosen)
+        latent_attention(empty(rows, heads, DIM), latents, batch, rank=RANK, scale=0.1, chosen=chosen)
     assert [kernel.name for kernel in kernels][:3] == ["score_kernel", "select_kernel", "latent_kernel"]
     assert all(kernel.stack_bytes == 0 and kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
     assert kernels[0].uses_tensor_cores

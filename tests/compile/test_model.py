@@ -20,6 +20,7 @@ from stentor.engine.worker.graphs import GraphSize
 from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.staging import Shape, staged_bytes, view_inputs
 from stentor.kernels.dry_run import CompiledKernel, dry_run
+from stentor.kernels.tuning import table
 from stentor.tests.engine.dense_spec import dense_spec
 
 pytestmark = pytest.mark.compiles
@@ -159,3 +160,33 @@ def test_a_batch_invariant_step_has_the_same_products_and_attention_for_every_ro
     assert names.count("invariant_kernel") == 1
     assert names.count("rms_norm_kernel") == 5  # of the stream three, of heads two
     assert not {"decode_kernel", "_prefill_kernel", "_rotate_and_write_kernel"} & {*names}
+
+
+def test_a_row_takes_six_launches_a_layer_where_the_table_has_its_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stentor.kernels.linear.triton_gemv import DEFAULT as PLAIN
+    from stentor.kernels.linear.triton_gemv import OPERATION, tunables
+    from stentor.kernels.linear_row.triton import (
+        DEFAULT,  # these late: they import Triton
+        row_key,
+    )
+    from stentor.kernels.linear_row.triton import OPERATION as NORMED
+    from stentor.kernels.linear_row.tunables import SHAPES
+
+    def entries(*_: object) -> table.Table:
+        normed = {row_key(rows, width, torch.bfloat16, gated=gated): DEFAULT.to_json() for rows, width, gated in SHAPES}
+        return {NORMED: normed, OPERATION: {each.key: PLAIN.to_json() for each in tunables()}}
+
+    monkeypatch.setattr(table, "_table", entries)
+    table._picked.cache_clear()
+    try:
+        names = [kernel.name for kernel in _run(LLAMA_8B, GraphSize(1), torch.bfloat16)]
+        many = [kernel.name for kernel in _run(LLAMA_8B, GraphSize(2), torch.bfloat16)]
+    finally:
+        table._picked.cache_clear()
+    first, *layer, norm, head = names
+    assert (first, norm, head) == ("gather_kernel", "rms_norm_kernel", "linear_gemv_kernel")
+    assert layer == [
+        *("normed_row_kernel", "_rotate_and_write_kernel", "decode_kernel", "linear_gemv_kernel"),
+        *("normed_row_kernel", "linear_gemv_kernel"),
+    ]
+    assert "normed_row_kernel" not in many

@@ -35,7 +35,8 @@ FORMS = ("rows", "tiles")
 def form(name: str) -> Callable[[Operands], Tensor]:
     from stentor.kernels.moe import triton_rows, triton_tiles  # late: they import Triton
 
-    return triton_rows.rows if name == "rows" else triton_tiles.tiles
+    prepare = triton_rows.prepare_rows if name == "rows" else triton_tiles.prepare_tiles
+    return lambda of: prepare(of)(of)
 
 
 def small_tiles() -> Config:
@@ -82,10 +83,10 @@ def reference(of: Operands) -> Tensor:
 @pytest.mark.parametrize("block", [1, 4, 16])
 @pytest.mark.parametrize(("tokens", "top_k", "used"), [(1, 2, 5), (40, 2, 5), (37, 1, 1), (21, 3, 4)])
 def test_pairs_are_ordered_by_expert_in_blocks_of_one_expert(block: int, tokens: int, top_k: int, used: int) -> None:
-    from stentor.kernels.moe.triton_order import most_blocks, order_by_expert  # late: it imports Triton
+    from stentor.kernels.moe.triton_order import most_blocks, prepare_order  # late: it imports Triton
 
     chosen, _ = routed(tokens, top_k, used)
-    order = order_by_expert(chosen, EXPERTS, block)
+    order = prepare_order(chosen, EXPERTS, block)(chosen)
     assert order.blocks.shape == (3, most_blocks(tokens * top_k, EXPERTS, block))
     flat, expected = chosen.flatten().cpu(), chosen.flatten().cpu().sort(stable=True).indices
     assert order.pairs.cpu().tolist() == expected.tolist()

@@ -1,5 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""What experts do between their products, in registers."""
+"""What networks do between their products, in registers
+
+gelu's tanh form is x · sigmoid(2u) with u = √(2/π) · (x + 0.044715 x³), since (1 + tanh u) / 2 = sigmoid(2u).
+"""
 
 import triton
 import triton.language as tl
@@ -23,7 +26,7 @@ def activated(x, KIND: tl.constexpr):
 
 @triton.jit
 def gated(gate, up, KIND: tl.constexpr):
-    """float32, see :data:`.checks.ExpertActivation`."""
+    """float32, see :data:`stentor.kernels.ExpertActivation`."""
     if KIND != "swiglu_oai":
         return activated(gate, KIND) * up
     else:
