@@ -177,6 +177,21 @@ def _nemotron(facts: GGUFFacts) -> Values:
     }
 
 
+def _mamba2(facts: GGUFFacts) -> Values:
+    fields = facts.fields
+    inner, heads = fields.integer("ssm.inner_size"), fields.integer("ssm.time_step_rank")
+    return {
+        "num_heads": heads,
+        "head_dim": max(1, inner // heads),
+        "expand": inner / fields.integer("embedding_length"),
+        "n_groups": fields.integer("ssm.group_count"),
+        "state_size": fields.integer("ssm.state_size"),
+        "conv_kernel": fields.integer("ssm.conv_kernel"),
+        "use_conv_bias": facts.has("ssm_conv1d.bias"),
+        "use_bias": facts.has("ssm_in.bias"),
+    }
+
+
 def _lfm2(facts: GGUFFacts) -> Values:
     return {
         "block_auto_adjust_ff_dim": False,
@@ -323,6 +338,9 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
         "GraniteMoeHybridForCausalLM", keys=_SCALES, unsaid=_UNSCALED, made=_granite_hybrid, permuted=True
     ),
     "falcon-h1": GGUFTranslation("FalconH1ForCausalLM", unsaid={"mamba_norm_before_gate": False}, made=_mamba),
+    "mamba2": GGUFTranslation(
+        "Mamba2ForCausalLM", keys={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"}, made=_mamba2
+    ),
     "nemotron_h": GGUFTranslation("NemotronHForCausalLM", keys=_NEMOTRON, made=_nemotron),
     "nemotron_h_moe": GGUFTranslation("NemotronHForCausalLM", keys=_NEMOTRON, made=_nemotron),
     "lfm2": GGUFTranslation("Lfm2ForCausalLM", keys=_LFM2, made=_lfm2),

@@ -163,8 +163,9 @@ def translated_spec(
 def _values(metadata: Mapping[str, object], facts: GGUFFacts, read_floats: ReadFloats, row: GGUFTranslation) -> Values:
     fields, shapes = facts.fields, facts.shapes
     hidden, heads = fields.integer("embedding_length"), facts.count("attention.head_count")
-    if not heads:
-        raise ConfigError("attention.head_count is 0, and a model of recurrent layers alone is not supported")
+    if not heads and (facts.has("attn_q.weight") or facts.has("attn_qkv.weight")):
+        raise ConfigError("attention.head_count is 0, expected more of a model with layers that attend")
+    heads = heads or 1  # which no layer has
     embedding = shapes.get("token_embd.weight")
     if embedding is None or len(embedding) != 2:
         raise ConfigError("the tensor token_embd.weight is missing")

@@ -87,6 +87,7 @@ _ALONE: Mapping[str, Decoder] = {
     "Olmo3ForCausalLM": Decoder("olmo3", hf_dense.olmo3),
     "GraniteForCausalLM": Decoder("granite", hf_dense.granite),
     "GraniteMoeHybridForCausalLM": Decoder("granitemoehybrid", hf_hybrid.granite_hybrid),
+    "Mamba2ForCausalLM": Decoder("mamba2", hf_mamba.mamba2_alone),
     "NemotronHForCausalLM": Decoder("nemotron_h", hf_mamba.nemotron_h),
     "FalconH1ForCausalLM": Decoder("falcon_h1", hf_mamba.falcon_h1),
     "BambaForCausalLM": Decoder("bamba", hf_mamba.bamba),

@@ -206,12 +206,9 @@ def _kinds(fields: Fields, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def mixed(spec: ModelSpec, attends: Sequence[bool], other: MixerSpec, field: str = "layer_types") -> ModelSpec:
-    """Layers that do not attend have the other mixer. Raises :class:`ConfigError` where none attends: prefixes are
-    known by their keys and values. ``field`` is the one that says which do."""
+    """Layers that do not attend have the other mixer. ``field`` is the one that says which do."""
     if len(attends) != len(spec.layers):
         raise ConfigError(f"{field} says what {len(attends)} layers are, expected {len(spec.layers)}")
-    if not any(attends):
-        raise ConfigError(f"{field} has no layer that attends, and a model of recurrent layers alone is not supported")
     layers: list[LayerSpec] = [
         layer if attending else replace(layer, mixer=other)
         for layer, attending in zip(spec.layers, attends, strict=True)

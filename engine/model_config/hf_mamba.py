@@ -1,4 +1,4 @@
-"""Readers of the config.json of Nemotron-H, Falcon-H1 and Bamba, whose layers have Mamba-2 in ways of their own."""
+"""Readers of the config.json of Mamba-2, Nemotron-H, Falcon-H1 and Bamba, whose layers have it in ways of their own."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +20,8 @@ _KINDS: Final[Mapping[str, str]] = {
     "E": "moe",
 }
 """What older files call the kinds of layers."""
+_LONGEST: Final = 1 << 20
+"""Tokens of a context where no file says how many: as many as llama.cpp says."""
 _NEMOTRON_EXPERTS: Final = (
     ExpertNames(
         router="mixer.gate",
@@ -34,6 +36,49 @@ _NEMOTRON_EXPERTS: Final = (
         correction="mixer.gate.e_score_correction_bias",
     ),
 )
+
+
+def mamba2_alone(fields: Fields, name: str) -> ModelSpec:
+    """Each layer is a Mamba-2 alone. No file says how long a context is: none is too long."""
+    if (activation := fields.text("hidden_act", "silu")) not in ("silu", "swish"):
+        raise ConfigError(f"hidden_act is {activation!r}, expected 'silu'")
+    heads, groups = fields.integer("num_heads", 128), fields.integer("n_groups", 8)
+    inner = int(fields.number("expand", 2) * fields.integer("hidden_size", 4096))
+    if heads * fields.integer("head_dim", 64) != inner:
+        raise ConfigError(f"num_heads is {heads}, expected {inner} channels among heads of head_dim")
+    least, most = fields.bounds("time_step_limit")
+    mixer = Mamba2Spec(
+        heads=heads,
+        head_dim=inner // heads,
+        groups=groups,
+        state_dim=fields.integer("state_size", 128),
+        width=fields.integer("conv_kernel", 4),
+        conv_bias=fields.flag("use_conv_bias", True),
+        bias=fields.flag("use_bias"),
+        least_step=max(0.0, least),
+        most_step=most,
+        norm_groups=groups,
+        name="mixer",
+    )
+    return _recurrent_alone(fields, name, LayerSpec(mixer, None, Norms(mixer_in="norm")))
+
+
+def _recurrent_alone(fields: Fields, name: str, layer: LayerSpec) -> ModelSpec:
+    """So many of one layer, under Mamba's names."""
+    return ModelSpec(
+        architecture=name,
+        vocab_size=fields.integer("vocab_size", 32768),
+        hidden_size=fields.integer("hidden_size", 4096),
+        layers=(layer,) * fields.integer("num_hidden_layers", 64, most=MOST_LAYERS),
+        max_position=fields.integer("max_position_embeddings", _LONGEST),
+        norm_eps=fields.number("layer_norm_epsilon", 1e-5),
+        tie_embeddings=fields.flag("tie_word_embeddings"),
+        bos_token_id=fields.token_id("bos_token_id"),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+        prefix="backbone.layers",
+        embedding="backbone.embeddings",
+        final_norm="backbone.norm_f",
+    )
 
 
 def nemotron_h(fields: Fields, name: str) -> ModelSpec:
@@ -71,8 +116,6 @@ def _nemotron_kinds(fields: Fields) -> list[str]:
     known = ("linear_attention", "full_attention", "mlp", "moe")
     if (odd := next((kind for kind in kinds if kind not in known), None)) is not None:
         raise ConfigError(f"{field} holds {odd!r}, expected {' or '.join(map(repr, known))}")
-    if "full_attention" not in kinds:
-        raise ConfigError(f"{field} has no layer that attends, and a model of recurrent layers alone is not supported")
     if len(kinds) > MOST_LAYERS:
         raise ConfigError(f"{field} says what {len(kinds)} layers are, expected at most {MOST_LAYERS}")
     return kinds

@@ -158,9 +158,9 @@ class AsyncCompute:
         self._media = media
         self._adapters = adapters
         self._copier = BlockCopier(caches)
-        self._groups = groups = 1 + max(cache.group for cache in caches)
+        self._groups = groups = 1 + max((cache.group for cache in caches), default=0)
         self.rows = RowTable(slots, max_model_len, block_size, groups)
-        self._null_block = caches[0].k.shape[0] - 1
+        self._null_block = caches[0].k.shape[0] - 1 if caches else 0
         columns = self.rows.blocks.shape[2]
         vocab_size = self._vocab_size = model.config.vocab_size
         rows = max([slots, *(size.rows for size in graph_sizes)])

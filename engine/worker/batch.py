@@ -25,12 +25,15 @@ class Batch:
     """int64: index of the last token of each row that draws, and of its drafts."""
 
 
-def build_batch(rows: Sequence[RowStep], table: RowTable, caches: Sequence[LayerCache], device: torch.device) -> Batch:
-    """Lays out a step whose blocks have been appended to ``table`` already: whole texts, where there are no caches."""
+def build_batch(
+    rows: Sequence[RowStep], table: RowTable, caches: Sequence[LayerCache] | None, device: torch.device
+) -> Batch:
+    """Lays out a step whose blocks have been appended to ``table`` already. Rows are whole texts where ``caches`` is
+    None; of a model of recurrent layers alone it is empty."""
     layout = lay_out(rows)
     tokens = torch.from_numpy(table.tokens[layout.token_slots, layout.positions]).to(device)
     longest = int(layout.lengths.max())
-    if caches:
+    if caches is not None:
         forward = ForwardBatch(
             tokens,
             torch.from_numpy(layout.positions).to(device),

@@ -69,8 +69,10 @@ def page_groups(groups: Sequence[CacheSpec], longest: int) -> tuple[PageGroup, .
     A block is one token range of as many layers as the largest group has; smaller groups leave some of it unused.
     Layers are cut into so many a group that sequences of a few windows' length take least. A window that no sequence of
     up to ``longest`` tokens outgrows is none; and where layers keep more of a token than others, all are one group that
-    keeps everything.
+    keeps everything. A model of recurrent layers alone has none.
     """
+    if not groups:
+        return ()
     layers = tuple(sorted(layer for group in groups for layer in group.layers))
     by_window: dict[int, list[int]] = {}
     for group in groups:

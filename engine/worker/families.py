@@ -37,6 +37,9 @@ from .setup_parts import fit_length, longest_of
 TextModel = Decoder | TransformersDecoder
 
 _FIRST_TOKENS: Final = 16
+_NAMED_BLOCKS: Final = 1 << 17
+"""Of a model that keeps nothing of a token: they take no memory of the worker, and a hundred bytes each of the
+engine, which knows prefixes by them."""
 
 
 @dataclass(frozen=True)
@@ -136,22 +139,30 @@ def size_cache(
     block_bytes = kv_block_bytes(groups, config.block_size, cache_dtype, pages)
     if settled is not None:
         return Sizes(settled.blocks, settled.max_model_len, block_bytes, pages)
+    if not groups:
+        return Sizes(named_blocks(config, longest), longest, 0)
     blocks = budget // block_bytes
     return Sizes(blocks, fit_length(config, longest, blocks, block_bytes, budget, pages), block_bytes, pages)
 
 
-def fit_states(config: WorkerConfig, each: int, budget: int) -> int:
+def named_blocks(config: WorkerConfig, longest: int) -> int:
+    """Of a model of recurrent layers alone: for one of the longest sequences at least, and for no more than run."""
+    each = -(-longest // config.block_size)
+    return max(each, min(_NAMED_BLOCKS, config.max_num_seqs * each))
+
+
+def fit_states(config: WorkerConfig, each: int, budget: int, *, alone: bool = False) -> int:
     """Slots of recurrent states of ``each`` bytes: two for each row, and as many for prefixes as half the budget has
-    room for, within reason. A row that may have drafts takes a third place, which is no slot. Raises
-    :class:`.errors.SetupError` where not one row has room."""
+    room for, or all of it where they are ``alone``, within reason. A row that may have drafts takes a third place,
+    which is no slot. Raises :class:`.errors.SetupError` where not one row has room."""
     drafts = config.speculative is not None
-    found = min((3 + drafts) * config.max_num_seqs + 64, budget // 2 // each)
+    found = min((3 + drafts) * config.max_num_seqs + 64, (budget if alone else budget // 2) // each)
     if drafts:
         found -= min(config.max_num_seqs, -(-found // 3))
     if found < 2:
         raise SetupError(
             f"{max(budget, 0) / GIB:.2f} GiB have no room for the recurrent state of a sequence, of {each / 2**20:.1f} "
-            "MiB, and for its KV cache: raise --kv-cache-memory"
+            f"MiB{', in two slots' if alone else ', and for its KV cache'}: raise --kv-cache-memory"
         )
     return found
 
@@ -245,7 +256,8 @@ class Text:
         num_states = places = each = 0
         if self.spec.states:
             each = StateDTypes.of(config, model().context.dtype).nbytes(self.spec)
-            num_states = fit_states(config, each, budget) if settled is None else settled.num_states
+            alone = not self.groups
+            num_states = fit_states(config, each, budget, alone=alone) if settled is None else settled.num_states
             places = state_places(config, num_states)
         sizes = size_cache(config, self.groups, longest, cache_dtype, budget - places * each, settled)
         return replace(sizes, num_states=num_states)
@@ -304,7 +316,7 @@ class Text:
     def memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
         return [
             *self.state_memory(config, model, sizes),
-            cache_line(config, sizes),
+            *([cache_line(config, sizes)] if self.groups else []),
             *self.media_memory(sizes),
             *adapter_lines(config, model.context.adapters),
         ]

@@ -45,6 +45,7 @@ class ModelPass:
     def __init__(self, model: ServedModel, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
         self._model = model
         self._caches = caches
+        self._whole = isinstance(model, PoolingModel) and not caches
         self._rows = rows
         self._device = device
         self._adapted = isinstance(model, Decoder) and model.context.adapters is not None
@@ -87,7 +88,7 @@ class ModelPass:
         alone = self._step is not None and not taps and (extras is None or not extras.concerns(rows))
         if alone and self._adapts_as_program(rows):
             return self._run_program(rows, coded, every=every)
-        batch = build_batch(rows, self._rows, self._caches, self._device)
+        batch = build_batch(rows, self._rows, None if self._whole else self._caches, self._device)
         if self._expands:
             batch = replace(batch, forward=replace(batch.forward, coded=sum(row.count for row in rows[:coded])))
         if extras is not None:

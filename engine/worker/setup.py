@@ -256,7 +256,7 @@ def set_up_family(
         config = with_rows(config, sizes.num_states)
         runner, calls, caches = _runner(config, family, model, sizes, at, cache_dtype, source, drafter)
         notes += call_notes(calls)
-        pages = Prefault(cache_tensors(caches)) if device is None and isinstance(family, Text) else None
+        pages = Prefault(cache_tensors(caches)) if device is None and caches and isinstance(family, Text) else None
         executor = partial(SyncExecutor, runner, pages=pages)
         name = str(at) if device is None else device.name
         memory = [MemoryLine("weights", _bytes_of(model), f"{dtype_name(dtype)} on {name}"), *draft_lines(drafter)]

@@ -19,7 +19,7 @@ from .async_compute import AsyncCompute, AsyncRunner
 from .caches import PageGroup, allocate_caches, cache_tensors, kv_block_bytes, of_groups, page_groups
 from .device import Device
 from .errors import SetupError
-from .families import Sizes, Text, agreed, fit_states, with_rows
+from .families import Sizes, Text, agreed, fit_states, named_blocks, with_rows
 from .graphs import GraphSize, graph_sizes, within_rows
 from .media_rows import MediaRows
 from .memory import GIB
@@ -57,9 +57,10 @@ def run_ahead(
     runner, compute = _runner(config, family, model, caches, device, sizes, graphs, media)
     _take_memory(config, runner, device, sizes.max_model_len, spec.vocab_size)
     blocks = f"{sizes.blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}{of_groups(pages)}"
+    cache = MemoryLine("KV cache", sum(tensor.nbytes for tensor in cache_tensors(caches)), blocks)
     kept = [
         *family.state_memory(config, model, sizes),
-        MemoryLine("KV cache", sum(tensor.nbytes for tensor in cache_tensors(caches)), blocks),
+        *([cache] if caches else []),
         *family.media_memory(sizes),
         *adapter_lines(config, places),
     ]
@@ -123,7 +124,10 @@ def size_cache(
             f"{config.gpu_memory_fraction} of the device leaves{_to_this_model(config)}: raise it, lower "
             "--max-num-batched-tokens or --max-num-seqs, or choose a smaller model"
         )
-    num_states = fit_states(config, state_bytes, budget) if state_bytes else 0
+    alone = not model.cache_groups
+    num_states = fit_states(config, state_bytes, budget, alone=alone) if state_bytes else 0
+    if alone:
+        return Sizes(named_blocks(config, wanted), wanted, 0, num_states=num_states)
     budget -= num_states * state_bytes
     num_blocks = budget // block_bytes - (config.kv_cache_memory is None)
     length = fit_length(config, wanted, num_blocks, block_bytes, budget, pages)

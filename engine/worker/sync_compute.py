@@ -36,7 +36,7 @@ SyncRunner = ModelRunner[Forwarded, StepResult]
 
 
 class SyncCompute:
-    """The caches and the sampler of one model, on a host or a device. A model without caches sees whole texts."""
+    """The caches and the sampler of one model, on a host or a device. One that pools sees whole texts without any."""
 
     def __init__(
         self,

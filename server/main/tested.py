@@ -106,6 +106,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "llama-llama3",
         "llama-yarn",
     ),
+    "Mamba2ForCausalLM": (
+        "mamba2",
+        "mamba2-biased",
+    ),
     "MiniCPM3ForCausalLM": ("minicpm3",),
     "MiniMaxM2ForCausalLM": ("minimax-m2",),
     "Ministral3ForCausalLM": ("ministral3",),

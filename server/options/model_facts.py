@@ -85,7 +85,11 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
         if not spec.bidirectional:
             yield from _cache(spec)
             token = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups)
-            yield from _fits(token, "tokens", checkpoint.total_bytes + tower, gpus)
+            if token:
+                yield from _fits(token, "tokens", checkpoint.total_bytes + tower, gpus)
+            else:
+                state = spec.state_bytes(CACHE_BYTES, STATE_BYTES)
+                yield from _fits(state, "states", checkpoint.total_bytes, gpus, "them")
     if isinstance(spec, WhisperConfig):
         yield "context", f"{spec.max_position:,} tokens"
         groups = (*spec.cache_groups, spec.cross_group)
@@ -176,7 +180,7 @@ def _cache(spec: ModelSpec) -> Iterator[Fact]:
         smaller = f"; {half:,.0f} KiB with --mamba-ssm-cache-dtype float16" if half < each else ""
         taken = f"{each:,.0f} KiB a sequence, of {len(spec.states)} layers, whatever its length"
         yield "recurrent state", f"{taken}{smaller}"
-    for length in LENGTHS:
+    for length in LENGTHS if spec.cache_groups else ():
         if length > spec.max_position:
             continue
         everything = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups) * length
@@ -195,7 +199,9 @@ def _group(group: CacheSpec) -> Fact:
     return "KV a token", f"{group.token_bytes(CACHE_BYTES) / 1024:.1f} KiB {of_layers}, {what}"
 
 
-def _fits(each: int, what: str, weights: int, gpus: Sequence[tuple[str, int]]) -> Iterator[Fact]:
+def _fits(
+    each: int, what: str, weights: int, gpus: Sequence[tuple[str, int]], kept: str = "KV cache"
+) -> Iterator[Fact]:
     """How many of ``each`` bytes of cache the machine has room for."""
     free = available_memory()
     places = [("this host", free - weights, default_kv_bytes(weights))]
@@ -204,7 +210,7 @@ def _fits(each: int, what: str, weights: int, gpus: Sequence[tuple[str, int]]) -
         if left <= 0:
             yield f"fits {name}", f"no: the weights are {_size(-left)} more than it has"
         else:
-            yield f"fits {name}", f"{default // each:,} {what} in {_size(default)} of KV cache, by default"
+            yield f"fits {name}", f"{default // each:,} {what} in {_size(default)} of {kept}, by default"
 
 
 def _size(nbytes: int) -> str:

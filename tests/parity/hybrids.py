@@ -46,6 +46,19 @@ OLMO: Mapping[str, Any] = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
 }
+MAMBA2: Mapping[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_heads": 8,
+    "head_dim": 16,
+    "state_size": 16,
+    "n_groups": 2,
+    "chunk_size": 16,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 CONVOLVED = ["conv", "full_attention", "conv"]
 
 
@@ -125,6 +138,10 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             mamba_d_state=16,
             mamba_n_groups=2,
             mamba_chunk_size=16,
+        ),
+        "mamba2": lambda: transformers.Mamba2Config(**MAMBA2),
+        "mamba2-biased": lambda: transformers.Mamba2Config(
+            **MAMBA2, use_bias=True, use_conv_bias=False, tie_word_embeddings=True, time_step_limit=(0.01, 0.5)
         ),
         "olmo-hybrid": lambda: transformers.OlmoHybridConfig(**shape, **OLMO, linear_num_key_heads=2),
         "olmo-hybrid-still": lambda: transformers.OlmoHybridConfig(

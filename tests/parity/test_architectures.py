@@ -46,6 +46,8 @@ CALLED = {
     "falcon-h1": {"a gate with a factor", "a state space"},
     "falcon-h1-gated-norm": {"a state space"},
     "falcon-h1-normed": {"a state space"},
+    "mamba2": {"a state space"},
+    "mamba2-biased": {"a state space"},
     "olmo-hybrid": {"a gated delta rule"},
     "olmo-hybrid-still": {"a gated delta rule"},
     "nemotron-h": {"a state space"},

@@ -39,6 +39,7 @@ MODELS = {
     "granite4-hybrid-moe": "granitehybrid",
     "falcon-h1": "falcon-h1",
     "falcon-h1-gated-norm": "falcon-h1",
+    "mamba2": "mamba2",
     "nemotron-h": "nemotron_h",
     "nemotron-h-moe": "nemotron_h_moe",
     "nemotron-h-latent": "nemotron_h_moe",
@@ -204,7 +205,7 @@ def test_rows_that_do_not_divide_among_heads_are_refused_in_one_line(tmp_path: P
         ("gemma4", {"attention.sliding_window_pattern": [True]}, "sliding_window_pattern is of 1 layers, expected 4"),
         ("gemma4", {"attention.head_count_kv": [2]}, "head_count_kv is of 1 layers, expected 4"),
         ("glm4-moe", {"nextn_predict_layers": 3, "block_count": 3}, "3 of its 3 layers predict tokens further ahead"),
-        ("nemotron-h", {"attention.head_count": 0}, "a model of recurrent layers alone is not supported"),
+        ("nemotron-h", {"attention.head_count": 0}, "attention.head_count is 0, expected more of a model with layers"),
     ],
 )
 def test_metadata_that_contradicts_itself_is_refused_in_one_line(

@@ -339,6 +339,7 @@ CONVERT: Mapping[str, Convert] = {
     "granitemoe": granite,
     "granitehybrid": granite,
     "falcon-h1": falcon,
+    "mamba2": mamba,
     "nemotron_h": nemotron,
     "nemotron_h_moe": nemotron,
     "lfm2": lfm2,

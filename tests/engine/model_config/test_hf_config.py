@@ -455,10 +455,6 @@ def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
             "layer_types holds 'rwkv', expected 'mamba' or",
         ),
         (
-            {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv"] * 3},
-            "layer_types has no layer that attends",
-        ),
-        (
             {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", "full_attention"]},
             "layer_types says what 2 layers are, expected 3",
         ),

@@ -50,6 +50,14 @@ FALCON: dict[str, Any] = {
     "vocab_size": 320,
 }
 
+MAMBA: dict[str, Any] = {
+    "architectures": ["Mamba2ForCausalLM"],
+    "hidden_size": 64,
+    "num_heads": 2,
+    "num_hidden_layers": 2,
+    "vocab_size": 320,
+}
+
 
 def spec_of(config: dict[str, Any], **changes: Any) -> ModelSpec:
     return model_spec_from_hf({**config, **changes})
@@ -77,7 +85,6 @@ def test_layers_are_named_by_pattern_or_by_word() -> None:
     ("config", "changes", "message"),
     [
         (NANO, {"hybrid_override_pattern": "M*X"}, "hybrid_override_pattern holds 'X', expected 'linear_attention'"),
-        (NANO, {"hybrid_override_pattern": "MM"}, "hybrid_override_pattern has no layer that attends"),
         (NANO, {"mlp_hidden_act": "xielu"}, "mlp_hidden_act is 'xielu', and experts take"),
         (NANO, {"mlp_bias": True}, "mlp_bias is set, expected false"),
         (FALCON, {"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers is 2 numbers, expected 5"),
@@ -90,7 +97,8 @@ def test_layers_are_named_by_pattern_or_by_word() -> None:
             "ssm_in_multiplier is 0.5 where",
         ),
         (FALCON, {"projectors_bias": True}, "projectors_bias differs from mamba_proj_bias"),
-        ({**FALCON, "architectures": ["BambaForCausalLM"]}, {"mamba_n_heads": 8}, "attn_layer_indices has no layer"),
+        (MAMBA, {"num_heads": 3}, "num_heads is 3, expected 128 channels among heads of head_dim"),
+        (MAMBA, {"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'silu'"),
     ],
 )
 def test_what_cannot_be_served_is_refused(config: dict[str, Any], changes: dict[str, Any], message: str) -> None:
@@ -105,7 +113,17 @@ def test_a_null_size_of_falcons_state_space_follows_from_its_expansion() -> None
 
 @pytest.mark.parametrize(
     "name",
-    ["nemotron-h-moe", "nemotron-h-latent", "nemotron-h", "falcon-h1", "falcon-h1-normed", "bamba", "olmo-hybrid"],
+    [
+        "mamba2",
+        "mamba2-biased",
+        "nemotron-h-moe",
+        "nemotron-h-latent",
+        "nemotron-h",
+        "falcon-h1",
+        "falcon-h1-normed",
+        "bamba",
+        "olmo-hybrid",
+    ],
 )
 def test_described_and_registered_shapes_are_those_of_the_file(name: str, tmp_path: Path) -> None:
     tiny.make(name, tmp_path)
@@ -113,6 +131,16 @@ def test_described_and_registered_shapes_are_those_of_the_file(name: str, tmp_pa
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     assert spec.shapes() == stored == plain_shapes(spec)
+
+
+def test_a_model_of_recurrent_layers_alone_keeps_nothing_of_a_token(tmp_path: Path) -> None:
+    tiny.make("mamba2", tmp_path)
+    spec = open_checkpoint(tmp_path, "auto").decoder
+    assert spec.cache_groups == ()
+    assert spec.max_position == 1 << 20
+    told = describe_model(tmp_path, ())
+    assert "states in" in told
+    assert "KV" not in told
 
 
 def test_what_a_layer_lacks_or_has_side_by_side_is_told(tmp_path: Path) -> None:

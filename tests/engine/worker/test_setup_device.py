@@ -212,6 +212,16 @@ def test_recurrent_states_are_taken_before_the_cache_gets_the_rest(hybrid: Path)
     assert lines["free"] == 1024 * MIB - sum(bytes_ for what, bytes_ in lines.items() if what != "free")
 
 
+def test_a_model_of_recurrent_layers_alone_gets_states_and_no_kv_cache(tmp_path: Path) -> None:
+    tiny.make_of(hybrids.configs(tiny.SHAPE)["mamba2"](), "mamba2", tmp_path)
+    each = open_checkpoint(tmp_path).decoder.state_bytes(4, 4)
+    ready = _set_up(tmp_path, _device(), cuda_graphs=False, kv_cache_memory=6 * each, max_model_len=100).ready
+    assert [(group.kind, group.capacity) for group in ready.groups] == [("state", 6)]
+    assert ready.limits.max_num_seqs == 3
+    assert (ready.max_model_len, ready.num_blocks) == (100, 4 * 7)
+    assert "KV cache" not in {line.what for line in ready.memory}
+
+
 def test_as_many_sequences_run_at_once_as_have_room_for_their_states(hybrid: Path) -> None:
     each = open_checkpoint(hybrid).decoder.state_bytes(4, 4)
     device = _device()
