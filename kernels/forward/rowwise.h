@@ -94,10 +94,14 @@ static void rotate_token(const Instruction& op, float* row, int64_t position, in
             put_codes(k + h * dim, dim, op.k_scales[h], keys, size);
             put_codes(v + h * dim, dim, op.v_scales[h], values, 1);
         } else {
-            for (int64_t d = 0; d < dim; ++d) narrow(k[h * dim + d], keys + d * size);
             int64_t d = 0;
-            for (; d + LANES <= dim; d += LANES) store(values + d, load(v + h * dim + d));
-            for (; d < dim; ++d) narrow(v[h * dim + d], values + d);
+            for (; d + LANES <= dim; d += LANES) {
+                T some[LANES];
+                store(some, load(k + h * dim + d));
+                for (int i = 0; i < LANES; ++i) keys[(d + i) * size] = some[i];
+                store(values + d, load(v + h * dim + d));
+            }
+            for (; d < dim; ++d) narrow(k[h * dim + d], keys + d * size), narrow(v[h * dim + d], values + d);
         }
     }
 }

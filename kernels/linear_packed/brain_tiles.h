@@ -2,11 +2,10 @@
 //
 // bfloat16: an instruction sums 16 pairs from zero before it adds them to what there is, and takes small numbers for zero.
 // Where there are tiles, vectors sum the few rows that are theirs in the same order, so that no row depends on how many
-// there are. A sum that is zero has no sign. Codes that are expanded have a chunk for each block.
+// there are. A sum that is zero has no sign.
 #pragma once
 
 #include "byte_blocks.h"
-#include "expand.h"
 #include "multiply.h"
 
 #if defined(STENTOR_TILES)
@@ -168,17 +167,13 @@ void brain_area(const Brain& of, const Area& area, const Stretch& k, Sums& sums)
 template <class Tiles>
 void brain_tiles(Shaped<Tiles>& shaped, const Brain& of, int64_t tile, int64_t tiles, int64_t first, int64_t end) {
     const int64_t chunks = ceil_div(of.pairs(), PAIRS);
-    const bool codes = has_codes(of.w), streams = end - first <= MOST_ROWS && !codes;
+    const bool streams = end - first <= MOST_ROWS;
     const int64_t most = streams ? chunks : ceil_div(chunks, ceil_div(chunks, STRETCH_CHUNKS));
     Sums sums[STRETCH_ROWS / MOST_ROWS];
-    alignas(64) uint8_t expanded[2][STRETCH_CHUNKS * PAIR_BYTES];
     for (int64_t begin = first; begin < end; begin += STRETCH_ROWS)
         for (int64_t chunk = 0; chunk < chunks; chunk += most) {
             Stretch k{chunk, std::min(chunk + most, chunks), {}, streams};
-            for (int64_t t = 0; t < tiles; ++t) {
-                if (codes) expand_blocks(of.w, tile + t, k.begin, k.end, expanded[t]);
-                k.weights[t] = codes ? expanded[t] : of.weights(tile + t) + k.begin * PAIR_BYTES;
-            }
+            for (int64_t t = 0; t < tiles; ++t) k.weights[t] = of.weights(tile + t) + k.begin * PAIR_BYTES;
             for (int64_t row = begin; row < std::min(begin + STRETCH_ROWS, end); row += MOST_ROWS) {
                 const Area area{row, std::min(MOST_ROWS, end - row), tile, tiles};
                 shaped.take(area.count);
@@ -234,7 +229,7 @@ void few_brain_rows(const Brain& of, int64_t tile, int64_t row, int64_t end) {
 
 template <class Tiles>
 void brain(const Brain& of, int64_t tile, int64_t last, int64_t row, int64_t end) {
-    if (end - row < from_rows(Weights::BRAIN) && !has_codes(of.w)) {
+    if (end - row < from_rows(Weights::BRAIN)) {
         for (; tile + WIDEST <= last; tile += WIDEST) few_brain_rows<WIDEST>(of, tile, row, end);
         for (; tile < last; ++tile) few_brain_rows<1>(of, tile, row, end);
         return;

@@ -1,5 +1,5 @@
 // Prompts multiply codes as weights of bfloat16 (EXPANDED_FROM of ../forward/__init__.py): on the processor's tiles such
-// products of many rows take a third of the time, and writing the weights out, a stretch for as many rows as meet it, is
+// products of many rows take a third of the time, and writing the weights out, some tiles for as many rows as meet them, is
 // little beside them.
 #pragma once
 
@@ -9,8 +9,8 @@ namespace stentor {
 
 static inline bool has_codes(const Packed& w) { return w.kind != F32 && w.kind != BF16; }
 
-// Blocks [begin, end) of a tile of a weight with codes, as they would lie in a weight of bfloat16; what stands for no input
-// is not written. native_expand.cpp
-void expand_blocks(const Packed& w, int64_t tile, int64_t begin, int64_t end, uint8_t* to);
+// Tiles [tile, last) of a weight with codes as a weight of bfloat16 by themselves, in room of this thread that is theirs until
+// the next ones are written to the same `place`, 0 or 1. native_expand.cpp
+Packed expanded(const Packed& w, int64_t tile, int64_t last, int place);
 
 }  // namespace stentor

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../activation/gates.h"
+#include "expand.h"
 #include "multiply.h"
 
 namespace stentor {
@@ -61,6 +62,15 @@ static inline void weigh_row(float* row, float factor, const float* bias, int64_
     for (int64_t i = 0; i < width; ++i) row[i] = row[i] * factor + (bias ? bias[i] : 0.0f);
 }
 
+// A weight of a block's two, and its tiles that are the block's.
+struct Half {
+    const Packed* w;
+    const float* bias;  // of all outputs, or null
+    int64_t tile;
+
+    const float* bias_here() const { return bias ? bias + tile * TILE : nullptr; }
+};
+
 // Block number `block` of 32 columns for rows [first, end) of x. Both products of a few rows stand in the first-level
 // cache until they are gated and brought into their form: of the result's rows, `stride` bytes apart, that block is
 // written, and nothing else. add(first, both) gets these few rows before they are gated: of each 32 columns of
@@ -70,25 +80,32 @@ static inline void gate_up_block(const GateUp& of, int64_t block, const Prepared
                                  uint8_t* out, int64_t stride, const Add& add) {
     constexpr int64_t APART = 2 * BLOCK, FEW = FEW_ROWS;
     const int64_t columns = std::min(BLOCK, of.width - block * BLOCK), tiles = ceil_div(columns, TILE);
+    const int count = of.up ? 2 : 1;
+    Half halves[2] = {{of.gate, of.gate_bias, of.gate_tile + block * (BLOCK / TILE)},
+                      {of.up ? of.up : of.gate, of.up_bias, of.up_tile + block * (BLOCK / TILE)}};
+    Packed brain[2];
+    for (int p = 0; x.expands && p < count; ++p) {
+        Half& half = halves[p];
+        brain[p] = expanded(*half.w, half.tile, half.tile + tiles, p);
+        half = {&brain[p], half.bias_here(), 0};
+    }
+    const Prepared inputs = x.unexpanded();
     alignas(64) float both[FEW * APART];
     for (; first < end; first += FEW) {
         const int64_t last = std::min(first + FEW, end);
-        const auto to_half = [&](const float* bias, int64_t tile, int64_t from) {
-            return Destination{both + from, APART, of.factors ? nullptr : bias, first * APART + tile * TILE};
+        const auto to_half = [&](int p) {
+            return Destination{both + p * BLOCK, APART, of.factors ? nullptr : halves[p].bias,
+                               first * APART + halves[p].tile * TILE};
         };
-        const auto weigh_half = [&](const float* bias, int64_t tile, int64_t from) {
+        const Destination to[2] = {to_half(0), to_half(1)};
+        const Product products[2] = {{*halves[0].w, halves[0].tile, halves[0].tile + tiles, to[0]},
+                                     {*halves[1].w, halves[1].tile, halves[1].tile + tiles, to[1]}};
+        if (!multiply_on_tiles(products, count, inputs, first, last))
+            for (int p = 0; p < count; ++p)
+                multiply_tiles(products[p].w, products[p].tile, products[p].last, inputs, first, last, products[p].to);
+        for (int p = 0; of.factors && p < count; ++p)
             for (int64_t r = first; r < last; ++r)
-                weigh_row(both + (r - first) * APART + from, of.factors[r], bias ? bias + tile * TILE : nullptr, columns);
-        };
-        const int64_t gate_tile = of.gate_tile + block * (BLOCK / TILE), up_tile = of.up_tile + block * (BLOCK / TILE);
-        const Destination to_gate = to_half(of.gate_bias, gate_tile, 0), to_up = to_half(of.up_bias, up_tile, BLOCK);
-        const Product products[2] = {{*of.gate, gate_tile, gate_tile + tiles, to_gate},
-                                     {of.up ? *of.up : *of.gate, up_tile, up_tile + tiles, to_up}};
-        if (!multiply_on_tiles(products, of.up ? 2 : 1, x, first, last))
-            for (int p = 0; p < (of.up ? 2 : 1); ++p)
-                multiply_tiles(products[p].w, products[p].tile, products[p].last, x, first, last, products[p].to);
-        if (of.factors) weigh_half(of.gate_bias, gate_tile, 0);
-        if (of.factors && of.up) weigh_half(of.up_bias, up_tile, BLOCK);
+                weigh_row(both + (r - first) * APART + p * BLOCK, of.factors[r], halves[p].bias_here(), columns);
         add(first, both);
         for (int64_t r = first; r < last; ++r) {
             float* const row = both + (r - first) * APART;

@@ -2,6 +2,8 @@
 #include "byte_blocks.h"
 #include "expand.h"
 
+#include <vector>
+
 namespace stentor {
 namespace {
 
@@ -25,46 +27,93 @@ inline vu pairs_of(vf first, vf second) {
 // What codes of a kind are counted from.
 constexpr int32_t middle_of_codes(int64_t kind) { return kind == Q4 ? 8 : kind == Q4M || kind == Q4Z ? 0 : 128; }
 
+#if defined(__AVX512F__)
+// What the 16 codes of a kind of four bits stand for, without their scale.
+template <int64_t KIND>
+inline vf values_of_codes() {
+    vi values = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    if constexpr (has_table(KIND)) values = __builtin_convertvector(load_as<vy>(table_of<KIND>()), vi);
+    return to_float(values - middle_of_codes(KIND));
+}
+#endif
+
+// What the codes of a register's outputs stand for, without their scale: of input number `byte` of the four that vector v
+// of a half of a block has.
+template <int64_t KIND, int HALF>
+inline vf values_of(const uint8_t* codes, int v, int byte) {
+#if defined(__AVX512F__)
+    if constexpr (four_bits(KIND)) {
+        const vu places = load_as<vu>(codes + v * VECTOR) >> (8 * byte + 4 * HALF);  // of which four bits count
+        return (vf)_mm512_permutexvar_ps((__m512i)places, (__m512)values_of_codes<KIND>());
+    }
+#endif
+    const vu four = (vu)codes_of<KIND, HALF>(codes, v);
+    return to_float((vi)(four >> 8 * byte & 255) - middle_of_codes(KIND));
+}
+
+// Writes a block, of which all inputs are there.
+template <int64_t KIND>
+void expand_block(const uint8_t* codes, const vf* first, const vf* second, uint8_t* to) {
+    const auto half = [&](auto of) {
+        constexpr int HALF = decltype(of)::value;
+        for (int v = 0; v < 4; ++v)
+            for (int i = 0; i < REGISTERS; ++i) {
+                const auto value = [&](int byte) {
+                    const vf code = values_of<KIND, HALF>(codes + i * sizeof(vb), v, byte);
+                    if constexpr (has_mins(KIND) || has_zeros(KIND)) return code * first[i] + second[i];
+                    return code * (HALF && has_halves(KIND) ? second[i] : first[i]);
+                };
+                for (int pair = 0; pair < 2; ++pair) {
+                    const vu both = pairs_of(value(2 * pair), value(2 * pair + 1));
+                    std::memcpy(to + (8 * HALF + 2 * v + pair) * VECTOR + i * sizeof(vu), &both, sizeof both);
+                }
+            }
+    };
+    half(std::integral_constant<int, 0>());
+    half(std::integral_constant<int, 1>());
+}
+
 template <int64_t KIND, class Scale>
-void expand_blocks(const Packed& w, int64_t tile, int64_t begin, int64_t end, uint8_t* to) {
+void expand_tile(const Packed& w, int64_t tile, uint8_t* to) {
     const Scaling<KIND, Scale> scaling(w, tile);
-    const uint8_t* codes = w.codes + tile * tile_bytes(KIND, w.inputs) + begin * bytes_of_block(KIND);
-    for (int64_t block = begin; block < end; ++block, codes += bytes_of_block(KIND), to += BLOCK * TILE * 2) {
+    const uint8_t* codes = w.codes + tile * tile_bytes(KIND, w.inputs);
+    for (int64_t block = 0, left = ceil_div(w.inputs, 2); left > 0; ++block, left -= BLOCK / 2) {
         vf first[REGISTERS], second[REGISTERS];
         read_scales(scaling, 0, block / w.shared, first, second);
         for (int i = 0; KIND == NVFP4 && i < REGISTERS; ++i) {
             const vf factors = load(w.factors + tile * TILE + i * LANES);
             first[i] *= factors, second[i] *= factors;
         }
-        alignas(64) uint8_t all[BLOCK / 2][VECTOR];
-        const auto half = [&](auto of) {
-            constexpr int HALF = decltype(of)::value;
-            for (int v = 0; v < 4; ++v)
-                for (int i = 0; i < REGISTERS; ++i) {
-                    const vu four = (vu)codes_of<KIND, HALF>(codes + i * sizeof(vb), v);
-                    const auto value = [&](int byte) {
-                        const vf code = to_float((vi)(four >> 8 * byte & 255) - middle_of_codes(KIND));
-                        if constexpr (has_mins(KIND) || has_zeros(KIND)) return code * first[i] + second[i];
-                        return code * (HALF && has_halves(KIND) ? second[i] : first[i]);
-                    };
-                    for (int pair = 0; pair < 2; ++pair) {
-                        const vu both = pairs_of(value(2 * pair), value(2 * pair + 1));
-                        std::memcpy(all[8 * HALF + 2 * v + pair] + i * sizeof(vu), &both, sizeof both);
-                    }
-                }
-        };
-        half(std::integral_constant<int, 0>());
-        half(std::integral_constant<int, 1>());
-        std::memcpy(to, all, (size_t)(std::min(ceil_div(w.inputs, 2) - block * (BLOCK / 2), BLOCK / 2) * VECTOR));
+        if (left >= BLOCK / 2) {
+            expand_block<KIND>(codes, first, second, to);
+        } else {
+            alignas(64) uint8_t all[BLOCK / 2 * VECTOR];
+            expand_block<KIND>(codes, first, second, all);
+            std::memcpy(to, all, (size_t)(left * VECTOR));
+        }
+        codes += bytes_of_block(KIND), to += BLOCK / 2 * VECTOR;
     }
+}
+
+// Room of this thread, on lines.
+uint8_t* room_for(int64_t bytes, int place) {
+    static thread_local std::vector<uint8_t> rooms[2];
+    constexpr int64_t LINE = 64;
+    std::vector<uint8_t>& room = rooms[place];
+    if ((int64_t)room.size() < bytes + LINE) room.resize((size_t)(bytes + LINE));
+    return (uint8_t*)(((uintptr_t)room.data() + LINE - 1) / LINE * LINE);
 }
 
 }  // namespace
 
-void expand_blocks(const Packed& w, int64_t tile, int64_t begin, int64_t end, uint8_t* to) {
+Packed expanded(const Packed& w, int64_t tile, int64_t last, int place) {
+    const int64_t bytes = tile_bytes(BF16, w.inputs);
+    uint8_t* const room = room_for((last - tile) * bytes, place);
     with_codes(w, [&](auto kind, auto scale) {
-        expand_blocks<decltype(kind)::value, decltype(scale)>(w, tile, begin, end, to);
+        for (int64_t t = tile; t < last; ++t)
+            expand_tile<decltype(kind)::value, decltype(scale)>(w, t, room + (t - tile) * bytes);
     });
+    return {BF16, HALF, std::min(w.outputs, last * TILE) - tile * TILE, w.inputs, 1, room, nullptr, nullptr, nullptr, nullptr};
 }
 
 }  // namespace stentor

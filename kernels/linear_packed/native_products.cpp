@@ -1,6 +1,7 @@
 // Products of prepared rows with tiles of packed weights: for each kind a kernel of R rows and a few tiles, all
 // sums in registers. They take long to compile, hence a unit of their own.
 #include "byte_blocks.h"
+#include "expand.h"
 #include "multiply.h"
 
 namespace stentor {
@@ -111,6 +112,13 @@ static void range(const Packed& w, int64_t tile, int64_t last, const Prepared& x
 
 void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
                     const Destination& to) {
+    if (x.expands) {
+        for (; tile < last; tile += 2) {
+            const int64_t count = std::min<int64_t>(2, last - tile);
+            multiply_tiles(expanded(w, tile, tile + count, 0), 0, count, x.unexpanded(), row, end, to.from(tile * TILE));
+        }
+        return;
+    }
     const Product product{w, tile, last, to};
     if (multiply_on_tiles(&product, 1, x, row, end)) return;
     if (w.kind == F32) return range<F32, float>(w, tile, last, x, row, end, to);

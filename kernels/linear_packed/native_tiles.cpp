@@ -381,7 +381,7 @@ void range(const Products& of) {
 template <class Tiles>
 bool by(const Products& of) {
     const int64_t kind = of.products[0].w.kind;
-    if (kind == BF16 || of.x.expands) {
+    if (kind == BF16) {
         flushing([&] {
             for (int64_t p = 0; p < of.count; ++p) {
                 const Product& product = of.products[p];

@@ -13,6 +13,8 @@ struct Prepared {
     bool expands = false;            // they are of bfloat16: codes that they meet are expanded to it (expand.h)
 
     const uint8_t* at(int64_t row) const { return rows + (index ? index[row] : row) * stride; }
+    // For weights that have been expanded.
+    Prepared unexpanded() const { return {rows, stride, index}; }
 };
 
 constexpr int64_t AHEAD = 2048;        // bytes fetched ahead of a stream of weights
@@ -28,6 +30,8 @@ struct Destination {
     int64_t skip = 0;
 
     float* at(int64_t row, int64_t column) const { return out + (row * stride + column - skip); }
+    // Where those go whose first column is `column` of these.
+    Destination from(int64_t column) const { return {out, stride, bias ? bias + column : nullptr, skip - column}; }
 };
 
 // Has the lines that R rows of T tiles go to at hand: each would otherwise be waited for when it is written.

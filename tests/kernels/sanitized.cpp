@@ -97,12 +97,7 @@ struct Weight {
 
 void multiply(int64_t kind, int64_t outputs, int64_t inputs, int64_t rows) {
     const Weight weight(kind, outputs, inputs);
-    if (has_codes(weight.packed)) {
-        std::unique_ptr<uint8_t, void (*)(void*)> room((uint8_t*)std::aligned_alloc(64, (size_t)tile_bytes(BF16, inputs)),
-                                                       std::free);
-        for (int64_t tile = 0; tile * TILE < outputs; ++tile)
-            expand_blocks(weight.packed, tile, 0, ceil_div(inputs, BLOCK), room.get());
-    }
+    if (has_codes(weight.packed)) expanded(weight.packed, 0, ceil_div(outputs, TILE), 0);
     const auto x = filled<float>(rows * inputs), bias = filled<float>(outputs);
     const auto brain = filled<bf16>(rows * inputs);
     const bool ready = kind == BF16 && inputs % 2 == 0;

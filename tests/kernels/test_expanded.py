@@ -133,11 +133,13 @@ def test_a_row_that_nobody_counts_multiplies_codes_as_they_are(form: TileForm) -
 
 
 @pytest.mark.parametrize("form", FORMS[1:] or FORMS)
-def test_weights_larger_than_the_room_are_expanded_in_parts(form: TileForm) -> None:
-    given = normal(ROWS, 1060, seed=9)
+@pytest.mark.parametrize(("rows", "hidden", "inner"), [(ROWS, 1060, 2112), (600, 75, 64)])
+def test_long_rows_and_many_have_them_too(form: TileForm, rows: int, hidden: int, inner: int) -> None:
+    """Rows take their weights in several stretches, and more than are gated at once meet what was written out."""
+    given = normal(rows, hidden, seed=9)
     with on(form):
-        found = result(layer("q4m", Scaling(), 1060, 2112)[0], given, 0, 1)
-        assert_same_bits(found, result(expand(layer("q4m", Scaling(), 1060, 2112)[0]), given, 0, 1))
+        found = result(layer("q4m", Scaling(), hidden, inner)[0], given, 0, 1)
+        assert_same_bits(found, result(expand(layer("q4m", Scaling(), hidden, inner)[0]), given, 0, 1))
 
 
 @pytest.mark.parametrize("form", FORMS)
