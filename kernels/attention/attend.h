@@ -14,6 +14,7 @@
 #include "expanded.h"
 #include "pairs.h"
 #include "parallel.h"
+#include "room.h"
 #include "softmax.h"
 #include "tiled.h"
 
@@ -61,21 +62,6 @@ struct Call {
 struct Item {
     // `count` tokens from `token`, the first at `position` among `length` keys; below 0 where there are fewer keys.
     int64_t sequence, token, count, position, length;
-};
-
-// Memory that begins with a line; it grows and is kept by its thread.
-class Room {
-   public:
-    template <class T>
-    T* of(int64_t count) {
-        const size_t bytes = (size_t)count * sizeof(T) + LINE;
-        if (bytes_.size() < bytes) bytes_.resize(bytes);
-        return (T*)(((uintptr_t)bytes_.data() + LINE - 1) / LINE * LINE);
-    }
-
-   private:
-    static constexpr size_t LINE = 64;
-    std::vector<char> bytes_;
 };
 
 // Room for the rows of an item.

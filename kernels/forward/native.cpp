@@ -243,12 +243,12 @@ void mix_experts(Run& run, int64_t index, Team::Walk& walk) {
                   routed.weights.data() + t * top_k);
     });
     const Prepared x = run.input(0, op.weight);
-    const GateUpPhase gate_up{experts, routed, x, run.prepared[1]};
+    GateUpPhase gate_up(experts, routed, x, run.prepared[1]);
     walk.phase(1, [&](int64_t) {
-        routed.sort(tokens, top_k, op.router.experts, run.threads);
+        routed.sort(tokens, top_k, op.router.experts);
         run.gate_up_items[index] = gate_up.items();
     });
-    walk.phase(run.gate_up_items[index], gate_up);
+    walk.phase(run.gate_up_items[index], [&](int64_t item) { gate_up(item); });
     const DownPhase down{experts, routed, run.prepared[1], to.rows, to.stride, tokens, run.threads};
     walk.phase(down.items(), down);
 }

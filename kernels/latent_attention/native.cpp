@@ -3,13 +3,15 @@
 // The heads of a token share what they see: they are the rows of one product with the latents of a tile, which are
 // keys first and values then, while they are in the cache. Tiles of 64 latents stand at absolute positions, and so do
 // the parts of 512 that they add up to. A row takes the tiles of a part in order and its parts in order: its result
-// depends on its own position, query and latents, and not on the rows beside it, nor on who computed which part.
+// depends on its own position, query and latents, and not on the rows beside it, nor on who computed which part. On tiles
+// several tokens share an item, since each pairs values anew.
 // Where a token sees chosen latents alone, these stand for all: number i of them is at position i of its tiles.
 #include "../attention/products.h"
 #include "../attention/softmax.h"
 #include "../linear/tiles.h"
 #include "paged.h"
 #include "parallel.h"
+#include "tiled.h"
 
 #include <new>
 #include <type_traits>
@@ -22,6 +24,7 @@ using namespace attention;
 
 constexpr int64_t PART = 512;       // latents that are summed by themselves
 constexpr int64_t HEADS = 32;       // of an item, at most
+constexpr int64_t TILED_ROWS = 64;  // of an item of several tokens, at most
 constexpr int64_t SMALL = 1 << 17;  // multiply-adds below which a second thread does not pay
 static_assert(RUN % products::GROUP == 0 && RUN == paged::RUN, "runs are whole groups of columns");
 
@@ -36,13 +39,35 @@ struct Call {
     float scale;
 };
 
-// Some heads of a token.
+// Some heads of a token, or of some tokens, of which the last one sees so much.
 struct Item {
-    int64_t sequence, token, seen, first, last;
+    int64_t sequence, token, count, seen, first, last;
 
-    int64_t rows() const { return last - first; }
+    int64_t heads() const { return last - first; }
+    int64_t rows() const { return count * heads(); }
     int64_t parts() const { return (seen - 1) / PART + 1; }
+    int64_t token_of(int64_t row) const { return row / heads(); }
+    int64_t seen_by(int64_t row) const { return seen - (count - 1 - token_of(row)); }
+    // Which of all rows of heads that is, in queries and in what comes out.
+    int64_t place(int64_t row, int64_t all_heads) const {
+        return (token + token_of(row)) * all_heads + first + row % heads();
+    }
 };
+
+template <class T>
+bool on_tiles([[maybe_unused]] const Call<T>& c) {
+#if defined(STENTOR_TILES)
+    if constexpr (std::is_same_v<T, bf16>)
+        return tiles::form() != tiles::Form::NONE && c.dim % latent::SUMMED == 0 && c.rank % latent::SUMMED == 0;
+#endif
+    return false;
+}
+
+// Rows of which there is a state: on tiles whole tiles of them.
+template <class T>
+int64_t kept_rows(const Call<T>& c, int64_t rows) {
+    return on_tiles(c) ? (rows + tiles::ROWS - 1) / tiles::ROWS * tiles::ROWS : rows;
+}
 
 template <class T>
 using Kind = std::conditional_t<std::is_same_v<T, float>, products::Single, products::Brain>;
@@ -87,9 +112,39 @@ void find_runs(const Call<T>& c, const Item& item, int64_t key, int64_t count, s
     for (int64_t run = 0; run < RUNS; ++run) runs[run] = room.data() + run * RUN * c.dim;
 }
 
+#if defined(STENTOR_TILES)
+
+template <class Tiles>
+void attend_part_on_tiles(const Call<bf16>& c, const Item& item, int64_t part, const Running& state) {
+    static thread_local std::vector<bf16> copies;
+    const auto row_at = [&](int64_t row) {
+        return row < item.rows() ? c.q + item.place(row, c.heads) * c.dim : nullptr;
+    };
+    latent::TiledRows<Tiles> rows(kept_rows(c, item.rows()), c.dim, c.rank, c.scale * LOG2E, state, row_at);
+    const int64_t stop = std::min(item.seen, (part + 1) * PART);
+    for (int64_t key = part * PART; key < stop; key += KEYS) {
+        const int64_t count = std::min(KEYS, stop - key);
+        const bf16* runs[RUNS];
+        find_runs(c, item, key, count, copies, runs);
+        for (int64_t run = (count + RUN - 1) / RUN; run < RUNS; ++run) runs[run] = runs[0];  // nobody sees them
+        rows.meet(runs, count, [&](int64_t row) {
+            return row < item.rows() ? std::min(count, item.seen_by(row) - key) : 0;
+        });
+    }
+}
+
+#endif
+
 // What the rows of an item see of the latents [part * PART, (part + 1) * PART).
 template <class T>
 void attend_part(const Call<T>& c, const Item& item, int64_t part, const Running& state) {
+#if defined(STENTOR_TILES)
+    if constexpr (std::is_same_v<T, bf16>)
+        if (on_tiles(c) && tiles::with_tiles(
+                               [&](auto of) { return attend_part_on_tiles<decltype(of)>(c, item, part, state), true; },
+                               false))
+            return;
+#endif
     static thread_local std::vector<float> room;
     static thread_local std::vector<T> copies;
     const int64_t rows = item.rows();
@@ -126,7 +181,7 @@ void attend_part(const Call<T>& c, const Item& item, int64_t part, const Running
 template <class T>
 void finish(const Call<T>& c, const Item& item, const Running& state) {
     for (int64_t row = 0; row < item.rows(); ++row) {
-        T* const to = c.out + (item.token * c.heads + item.first + row) * c.rank;
+        T* const to = c.out + item.place(row, c.heads) * c.rank;
         const vf total = set1(hsum(load(state.totals + row * LANES)));
         for (int64_t d = 0; d < c.rank; d += LANES) {
             const vf mean = load(state.sums + row * state.width + d) / total;
@@ -165,13 +220,15 @@ int64_t find_wrong_choice(const Call<T>& c) {
 
 // Of all tokens, those that see most first, so that no thread is left with one at the end.
 template <class T>
-std::vector<Item> items_of(const Call<T>& c) {
+std::vector<Item> items_of(const Call<T>& c, int64_t threads) {
     const int64_t pieces = (c.heads + HEADS - 1) / HEADS, each = (c.heads + pieces - 1) / pieces;
+    const bool few = c.batch.tokens * pieces < 8 * threads;
+    const int64_t together = on_tiles(c) && !c.chosen && !few ? std::max<int64_t>(1, TILED_ROWS / each) : 1;
     std::vector<Item> items;
-    c.batch.each_token([&](int64_t sequence, int64_t token, int64_t position) {
-        const int64_t seen = c.chosen ? std::min(position + 1, c.most) : position + 1;
+    c.batch.each_span(together, [&](int64_t sequence, int64_t token, int64_t count, int64_t position) {
+        const int64_t seen = c.chosen ? std::min(position + 1, c.most) : position + count;
         for (int64_t first = 0; first < c.heads; first += each)
-            items.push_back({sequence, token, seen, first, std::min(first + each, c.heads)});
+            items.push_back({sequence, token, count, seen, first, std::min(first + each, c.heads)});
     });
     std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.seen > b.seen; });
     return items;
@@ -182,21 +239,22 @@ int64_t latent_attention(const Call<T>& c, int64_t threads) {
     int64_t fault = c.batch.find_fault();
     if (fault < 0) fault = find_wrong_choice(c);
     if (fault >= 0) return fault;
-    const std::vector<Item> items = items_of(c);
+    const std::vector<Item> items = items_of(c, threads);
     const int64_t width = padded(c.rank);
     int64_t work = 0, most = 0;
     std::vector<int64_t> starts{0};  // of each item's parts among all
     for (const Item& item : items) {
         work += item.seen * item.rows() * (c.dim + c.rank);
-        most = std::max(most, item.rows());
+        most = std::max(most, kept_rows(c, item.rows()));
         starts.push_back(starts.back() + item.parts());
     }
     if (work < SMALL) threads = 1;
     const int64_t floats = Running::floats(most, width);
     if (threads > 1 && (int64_t)items.size() < 2 * threads && starts.back() > (int64_t)items.size()) {
         // parts of an item are computed by several threads
-        std::vector<float> room((starts.back() + (int64_t)items.size()) * floats);
-        const auto state = [&](int64_t number) { return Running::at(room.data() + number * floats, most, width); };
+        Room room;
+        float* const at = room.of<float>((starts.back() + (int64_t)items.size()) * floats);
+        const auto state = [&](int64_t number) { return Running::at(at + number * floats, most, width); };
         parallel_for(starts.back(), threads, [&](int64_t number) {
             const int64_t at = std::upper_bound(starts.begin(), starts.end(), number) - starts.begin() - 1;
             attend_part(c, items[at], number - starts[at], state(number));
@@ -207,10 +265,10 @@ int64_t latent_attention(const Call<T>& c, int64_t threads) {
         return -1;
     }
     parallel_for((int64_t)items.size(), threads, [&](int64_t at) {
-        static thread_local std::vector<float> room;
-        if ((int64_t)room.size() < 2 * floats) room.resize(2 * floats);
-        const Running piece = Running::at(room.data() + floats, most, width);
-        join(c, items[at], Running::at(room.data(), most, width), [&](int64_t part) {
+        static thread_local Room room;
+        float* const both = room.of<float>(2 * floats);
+        const Running piece = Running::at(both + floats, most, width);
+        join(c, items[at], Running::at(both, most, width), [&](int64_t part) {
             attend_part(c, items[at], part, piece);
             return piece;
         });

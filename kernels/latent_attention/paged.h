@@ -38,9 +38,16 @@ struct Sequences {
     // Calls body(sequence, token, position) for each new token.
     template <class Body>
     void each_token(const Body& body) const {
+        each_span(1, [&](int64_t sequence, int64_t token, int64_t, int64_t position) { body(sequence, token, position); });
+    }
+
+    // Calls body(sequence, token, count, position) for up to `most` neighbouring new tokens of a sequence, the first of them
+    // at `position`.
+    template <class Body>
+    void each_span(int64_t most, const Body& body) const {
         for (int64_t s = 0; s < count; ++s)
-            for (int64_t token = query_start[s]; token < query_start[s + 1]; ++token)
-                body(s, token, seq_lens[s] - query_start[s + 1] + token);
+            for (int64_t token = query_start[s], end = query_start[s + 1]; token < end; token += most)
+                body(s, token, std::min(most, end - token), seq_lens[s] - end + token);
     }
 };
 

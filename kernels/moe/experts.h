@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../linear_packed/gated.h"
+#include "room.h"
 #include "routing.h"
 
 namespace stentor {
@@ -18,16 +19,17 @@ struct Experts {
     int64_t inner_stride() const { return prepared_stride(inner_format(), inner); }
 };
 
-// act(gate) * up, or act(up), of each row of `routed`, in the form that `down` takes; x has the tokens.
-struct GateUpPhase {
-    const Experts& of;
-    const Routed& routed;
-    Prepared x;
-    uint8_t* inner;  // [tokens * top_k, inner_stride]
+// act(gate) * up, or act(up), of each row of `routed`, in the form that `down` takes; x has the tokens. Each thread has one
+// of its own: it copies the tokens of an expert side by side, where tiles load them, and keeps them for the blocks of columns
+// that follow.
+class GateUpPhase {
+   public:
+    GateUpPhase(const Experts& of, const Routed& routed, const Prepared& x, uint8_t* inner)
+        : of(of), routed(routed), x(x), inner(inner) {}
 
     int64_t items() const { return (int64_t)routed.rows.size() * ceil_div(of.inner, BLOCK); }
 
-    void operator()(int64_t item) const {
+    void operator()(int64_t item) {
         const int64_t blocks = ceil_div(of.inner, BLOCK), tiles = of.inner / TILE;
         const Routed::Rows& rows = routed.rows[item / blocks];
         const bool gated = of.gated();
@@ -35,9 +37,26 @@ struct GateUpPhase {
         const GateUp pair{of.gate_up,      gated ? of.gate_up : nullptr, of.gate_up_bias,
                           of.gate_up_bias, tile,                         tile + tiles,
                           of.inner,        of.activation,                of.inner_format(),
-                          of.weight_input ? routed.factors.data() : nullptr};
-        gate_up_block(pair, item % blocks, {x.rows, x.stride, routed.tokens.data()}, rows.first, rows.end, inner,
-                      of.inner_stride());
+                          of.weight_input ? routed.factors.data() + rows.first : nullptr};
+        if (item / blocks != gathered) gather(item / blocks);
+        gate_up_block(pair, item % blocks, {beside, x.stride}, 0, rows.end - rows.first,
+                      inner + rows.first * of.inner_stride(), of.inner_stride());
+    }
+
+   private:
+    const Experts& of;
+    const Routed& routed;
+    const Prepared x;
+    uint8_t* const inner;  // [tokens * top_k, inner_stride]
+    int64_t gathered = -1;  // of the rows of `routed`
+    uint8_t* beside = nullptr;
+
+    void gather(int64_t block) {
+        static thread_local Room room;
+        const Routed::Rows& rows = routed.rows[block];
+        gathered = block, beside = room.of<uint8_t>((rows.end - rows.first) * x.stride);
+        for (int64_t row = rows.first; row < rows.end; ++row)
+            std::memcpy(beside + (row - rows.first) * x.stride, x.at(routed.tokens[row]), (size_t)x.stride);
     }
 };
 

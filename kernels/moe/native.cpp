@@ -49,16 +49,16 @@ STENTOR_EXPORT int64_t stentor_packed_experts(const Experts* of, int64_t count, 
     routed.reserve(tokens, top_k, count);
     std::copy_n(experts, all, routed.experts.begin());
     std::copy_n(weights, all, routed.weights.begin());
-    routed.sort(tokens, top_k, count, threads);
+    routed.sort(tokens, top_k, count);
     const ActivationFormat format = activation_format_of(of->gate_up->kind);
     const int64_t bytes = prepared_stride(format, of->hidden);
     const Rows rows = rows_of(tokens * bytes), inner = rows_of(all * of->inner_stride());
-    const GateUpPhase gate_up{*of, routed, {rows.get(), bytes}, inner.get()};
     const DownPhase down{*of, routed, inner.get(), out, of->hidden, tokens, threads};
     Team team(threads, 3);
     team.run([&](Team::Walk& walk) {
         walk.phase(tokens, [&](int64_t t) { prepare_row(x + t * stride, of->hidden, format, rows.get() + t * bytes); });
-        walk.phase(gate_up.items(), gate_up);
+        GateUpPhase gate_up(*of, routed, {rows.get(), bytes}, inner.get());
+        walk.phase(gate_up.items(), [&](int64_t item) { gate_up(item); });
         walk.phase(down.items(), down);
     });
     return 0;

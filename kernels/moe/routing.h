@@ -94,14 +94,14 @@ struct Routed {
         rows.reserve(std::max(all, rows.capacity()));
     }
 
-    void sort(int64_t token_count, int64_t top_k, int64_t expert_count, int64_t threads) {
+    void sort(int64_t token_count, int64_t top_k, int64_t expert_count) {
         ends.assign((size_t)expert_count, 0);
         for (int64_t i = 0; i < token_count * top_k; ++i) ++ends[experts[i]];
         rows.clear();
         for (int64_t expert = 0, begin = 0; expert < expert_count; ++expert) {
             const int64_t count = ends[expert], end = begin + count;
             ends[expert] = begin;
-            const int64_t step = count ? rows_of_block(count, GATED_ROWS, threads) : 1;
+            const int64_t step = count ? rows_of_block(count, GATED_ROWS, 1) : 1;  // threads have columns of their own
             for (; begin < end; begin += step) rows.push_back({expert, begin, std::min(begin + step, end)});
             begin = end;
         }

@@ -25,6 +25,7 @@ from stentor.kernels.native.processor import TileForm, describe_tiles, force_til
 from stentor.tests.examples import examples
 from stentor.tests.kernels.forward_shapes import SHAPES
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
+from stentor.tests.kernels.latents import make_latents
 from stentor.tests.kernels.packed_weights import KINDS, packed_weight
 from stentor.tests.kernels.paged_sequences import make_step
 from stentor.tests.kernels.programs import Sequences, shuffled, whole
@@ -184,6 +185,38 @@ def test_attention_on_tiles_is_the_references_and_a_tokens_bits_are_those_it_has
 
 
 @on_tiles
+@pytest.mark.parametrize(
+    ("heads", "rank", "rotated", "size"), [(16, 64, 32, 16), (3, 512, 64, 64), (40, 32, 32, 48), (1, 96, 0, 32)]
+)
+def test_attention_to_latents_on_tiles_is_the_references_and_a_tokens_bits_are_those_it_has_alone(
+    heads: int, rank: int, rotated: int, size: int
+) -> None:
+    """Slots that nobody wrote hold NaN."""
+    world = make_latents([1, 70, 620, 130], heads=heads, rank=rank, rotated=rotated, size=size, dtype=BRAIN)
+    parts = [(0, 0, 1), (1, 65, 70), (2, 490, 620), (3, 0, 130)]
+    together = world.run(parts)
+    for found, expected in zip(together, world.run(parts, "reference"), strict=True):
+        assert_close(found, expected)
+    for (row, begin, _), found in zip(parts, together, strict=True):
+        for token in {0, len(found) // 2, len(found) - 1}:
+            with thread_count(1 + token % 2):
+                (alone,) = world.run([(row, begin + token, begin + token + 1)])
+            assert_same_bits(alone[0], found[token])
+
+
+@on_tiles
+def test_chosen_latents_on_tiles_are_the_references_and_all_in_order_are_as_no_choice() -> None:
+    world = make_latents([90], heads=5, rank=64, rotated=32, dtype=BRAIN)
+    parts = [(0, 60, 90)]
+    generator = torch.Generator().manual_seed(3)
+    some = [torch.stack([torch.randperm(60, generator=generator)[:40] for _ in range(30)]).int()]
+    for found, expected in zip(world.run(parts, chosen=some), world.run(parts, "reference", chosen=some), strict=True):
+        assert_close(found, expected)
+    every = [torch.arange(90, dtype=torch.int32).repeat(30, 1)]
+    assert_same_bits(world.run(parts, chosen=every)[0], world.run(parts)[0])
+
+
+@on_tiles
 @pytest.mark.parametrize(("dim", "size"), [(64, 16), (96, 32)])
 def test_a_float8_cache_on_tiles_has_the_bits_of_a_bfloat16_cache_of_its_numbers(dim: int, size: int) -> None:
     assert_float8_has_the_bits_of_bfloat16(dim, size)
@@ -312,6 +345,28 @@ def test_attention_has_the_emulators_bits_on_the_processor(
         expected = step.run("native", window=window)
     with _tiles("hardware"):
         assert_same_bits(step.run("native", window=window), expected)
+
+
+@pytest.mark.skipif(FORMS[1:] == [], reason="this processor has no tiles")
+@settings(max_examples=examples(20), deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 700), min_size=1, max_size=3),
+    tokens=st.integers(1, 40),
+    heads=st.integers(1, 40),
+    rank=st.sampled_from([32, 64, 128]),
+    rotated=st.sampled_from([0, 32]),
+    size=st.sampled_from([16, 32, 48]),
+)
+def test_attention_to_latents_has_the_emulators_bits_on_the_processor(
+    lengths: list[int], tokens: int, heads: int, rank: int, rotated: int, size: int
+) -> None:
+    world = make_latents(lengths, heads=heads, rank=rank, rotated=rotated, size=size, dtype=BRAIN)
+    parts = [(row, max(0, length - tokens), length) for row, length in enumerate(lengths)]
+    with _tiles("emulated"):
+        expected = world.run(parts)
+    with _tiles("hardware"):
+        for found, same in zip(world.run(parts), expected, strict=True):
+            assert_same_bits(found, same)
 
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="there is no objdump")

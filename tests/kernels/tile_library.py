@@ -9,7 +9,7 @@ from typing import Any
 from stentor.kernels.native.build import build, find_sources
 from stentor.kernels.native.load import NativeFunction, NativeLibrary, load
 
-UNITS = ("linear_packed", "native", "attention", "moe", "forward", "sampling")
+UNITS = ("linear_packed", "native", "attention", "latent_attention", "moe", "forward", "sampling")
 """Folders that are compiled: what multiplies on tiles, and who calls it."""
 OPTIONS = ("-DSTENTOR_EMULATED_TILES", "-O1")
 """Compiled for the tests alone, sooner than it would be for speed: bits do not depend on it."""
