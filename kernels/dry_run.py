@@ -49,7 +49,12 @@ class CompiledKernel:
 
     def count(self, instruction: str) -> int:
         """How many of the instructions that the GPU executes match a regular expression, such as ``HGMMA``."""
-        return sum(bool(re.match(instruction, each)) for each in _instructions(self.cubin))
+        return sum(bool(re.match(instruction, each)) for each in self.instructions)
+
+    @property
+    def instructions(self) -> list[str]:
+        """Those that the GPU executes, in order, each without its predicate."""
+        return _instructions(self.cubin)
 
     @property
     def warnings(self) -> list[str]:

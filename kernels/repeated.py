@@ -9,6 +9,7 @@ are forced.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -72,7 +73,8 @@ def prepare(
     """A launch as by :func:`.launch.launch`, of a kernel whose first arguments are ``tensors``.
 
     It takes them, or others laid out alike, None where there was None. Where a kernel takes a tensor as of another
-    dtype, ``tensors`` has a view of it; the launch takes it as it is.
+    dtype, ``tensors`` has a view of it; the launch takes it as it is. Of a kernel that has it, ``DEPENDENT`` is settled
+    here (:mod:`.dependent`).
     """
     dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
 
@@ -83,6 +85,11 @@ def prepare(
         ]
         return *views, *numbers
 
+    if "DEPENDENT" in kernel.arg_names:
+        from .dependent import launches_overlap  # late: heavy
+
+        constants["DEPENDENT"] = dependent = launches_overlap()
+        config = replace(config, dependent=True) if dependent else config
     if _is_special() or 0 in grid:
         return lambda *given: launch(kernel, grid, *args(given), config=config, **constants)
     launcher = launcher_of(kernel)

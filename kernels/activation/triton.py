@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..dependent import follow
 from ..launch import cdiv
 from ..quantize.fp8 import as_kernel_argument
 from ..quantize.scheme import LARGEST, ActivationScheme
@@ -26,7 +27,9 @@ def gated_activation_kernel(
     GROUP: tl.constexpr,
     GREATEST: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    follow(DEPENDENT)
     rows = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)[:, None]
     first = tl.program_id(1) * BLOCK
     columns = first + tl.arange(0, BLOCK)[None, :]

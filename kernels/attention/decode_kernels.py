@@ -19,6 +19,7 @@ next launch, so a captured one can be replayed.
 import triton
 import triton.language as tl
 
+from ..dependent import follow
 from .prefill_inner import first_seen
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -114,6 +115,7 @@ def decode_kernel(
     BLOCK_D: tl.constexpr,
     JOIN_M: tl.constexpr,
     JOINED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Program (i, j): the j-th item of all sequences, for BLOCK_M of the queries of one kv head.
 
@@ -121,6 +123,7 @@ def decode_kernel(
     what they weigh [items, queries]. ``arrived`` [rows, programs of an item] counts the items of a sequence that have
     done so. JOIN_M: of BLOCK_M, those that are queries, rounded up; JOINED: items that are read at once.
     """
+    follow(DEPENDENT)
     item = tl.program_id(1)
     every_row, counts = split_counts(seq_lens, rows, target, window, QUERY_LEN, WINDOWED, TILE, MIN_TILES, ROWS)
     row = tl.sum((tl.cumsum(counts, 0) <= item).to(tl.int32), 0)

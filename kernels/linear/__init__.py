@@ -18,7 +18,7 @@ _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, _I)
 NATIVE = by_dtype("stentor_linear", *_ARGUMENTS)
 _ROWS = by_dtype("stentor_linear_rows", restype=_I)
 _PRODUCTS: Kept[Callable[[Tensor, Tensor, Tensor | None], Tensor]] = Kept()
-"""Torch's, where it is what runs on a GPU."""
+"""That run on a GPU: torch's, or that of one row."""
 _faster_up_to: dict[torch.dtype, int] = {}
 
 
@@ -80,10 +80,11 @@ def linear(
 
         return linear_fixed(x, weight, bias)
     if x.is_cuda or wanted(variant) == "triton":
-        from .triton_gemv import DEFAULT, LIBRARY, gemv  # late: heavy
+        from .triton_gemv import DEFAULT, LIBRARY, prepare_gemv  # late: heavy
 
         config = _gemv_config(x, weight)
-        return gemv(x, weight, bias, DEFAULT if config == LIBRARY else config)
+        gemv = prepare_gemv(x, weight, bias, DEFAULT if config == LIBRARY else config)
+        return _PRODUCTS.keep(gemv, given, invariant, variant)(x, weight, bias)
     rows, inner = x.shape
     columns = weight.shape[0]
     out = x.new_empty((rows, columns))

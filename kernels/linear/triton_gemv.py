@@ -12,7 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch
+from ..dependent import follow
+from ..launch import cdiv
+from ..repeated import prepare
 from ..tuning import Config, Tunable
 
 OPERATION = "linear_gemv"
@@ -39,7 +41,9 @@ def linear_gemv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    follow(DEPENDENT)
     row = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     within = tl.arange(0, BLOCK_K)
     total = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
@@ -60,12 +64,19 @@ def linear_gemv_kernel(
     tl.store(out + row, result.to(out.dtype.element_ty), mask=row < rows)
 
 
-def gemv(x: Tensor, weight: Tensor, bias: Tensor | None, config: Config) -> Tensor:
-    """``x`` [1, K] by contiguous ``weight`` [N, K]."""
-    rows, width = weight.shape
-    out = torch.empty(1, rows, dtype=x.dtype, device=x.device)
-    launch(linear_gemv_kernel, (cdiv(rows, config["BLOCK_N"]),), x, weight, bias, out, rows, width, config=config)
-    return out
+def prepare_gemv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, config: Config
+) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    """The product of ``x`` [1, K] by contiguous ``weight`` [N, K], of these and of others that are laid out alike."""
+    (rows, width), grid = weight.shape, (cdiv(weight.shape[0], config["BLOCK_N"]),)
+    start = prepare(linear_gemv_kernel, grid, (x, weight, bias, x), rows, width, config=config)
+
+    def gemv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        out = x.new_empty((1, rows))
+        start(x, weight, bias, out)
+        return out
+
+    return gemv
 
 
 def candidates() -> list[Config]:

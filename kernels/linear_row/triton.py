@@ -13,6 +13,7 @@ from torch import Tensor
 from ..activation import ActivationKind
 from ..activation.triton_gate import gated
 from ..attention.triton_decode import multiprocessors
+from ..dependent import follow
 from ..launch import cdiv, next_power_of_2
 from ..linear.triton_gemv import gemv_key
 from ..repeated import Start, prepare
@@ -55,8 +56,10 @@ def normed_row_kernel(
     KIND: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """KIND: what gates; empty: nothing does."""
+    follow(DEPENDENT)
     DTYPE: tl.constexpr = x.dtype.element_ty
     columns = tl.arange(0, BLOCK_K)
     inside = columns < WIDTH

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..dependent import follow
 from ..launch import cdiv
 from ..quantize.fp8 import as_kernel_argument
 from ..quantize.scheme import LARGEST, ActivationScheme
@@ -34,7 +35,9 @@ def rms_norm_kernel(
     GREATEST: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    follow(DEPENDENT)
     columns = tl.arange(0, BLOCK)[None, :]
     weight = tl.load(weight_ptr + columns, mask=columns < WIDTH, other=0.0)
     x, rows, row_fits = load_rows(x_ptr, residual_ptr, count, inner, outer_stride, inner_stride, WIDTH, ROWS, BLOCK)

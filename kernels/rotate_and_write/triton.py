@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..dependent import follow
 from ..kv_cache.triton import copy_rows, load_scales, slot_rows, store_rows, tile_config, tile_rows
 from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument
@@ -126,7 +127,9 @@ def _rotate_and_write_kernel(
     TRANSPOSED: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    follow(DEPENDENT)
     q_groups, kv_groups = tl.cdiv(q_heads, BLOCK_HEADS), tl.cdiv(kv_heads, BLOCK_HEADS)
     group = tl.program_id(1)
     # fmt: off

@@ -16,17 +16,21 @@ class Config:
     num_stages: int = 2
     fuse_multiply_add: bool = True
     """False where a result must be that of separately rounded operations."""
+    dependent: bool = False
+    """Started while the launch before it ends; see :mod:`..dependent`."""
     sizes: Mapping[str, int] = field(init=False, compare=False, repr=False)
     options: Mapping[str, Any] = field(init=False, compare=False, repr=False)
     """What the compiler is told beside the sizes."""
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:  # a launch asks for all of these, hundreds of times a step
-        options = {
+        options: dict[str, Any] = {
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
             "enable_fp_fusion": self.fuse_multiply_add,
         }
+        if self.dependent:
+            options["launch_pdl"] = True
         object.__setattr__(self, "sizes", MappingProxyType(dict(self.blocks)))
         object.__setattr__(self, "options", MappingProxyType(options))
         object.__setattr__(self, "_hash", hash((self.blocks, *options.values())))

@@ -44,6 +44,7 @@ _MODULES = (
     "linear.triton_gemv",
     "linear.triton_fixed",
     "linear_row.tunables",
+    "dependent",
     "linear_fp8.triton_gemv",
     "linear_fp8.triton_skinny",
     "linear_fp8.triton_tiles",

@@ -10,6 +10,7 @@ typedef struct {
   unsigned grid[3], block[3], shared;
   unsigned long long stream, function;
   unsigned long long params[64]; // zero-extended
+  unsigned dependent; // whether it may be started before the launch before it is complete
 } StubLaunch;
 
 static StubLaunch last;
@@ -35,6 +36,9 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, voi
   last.shared = config->sharedMemBytes;
   last.stream = (unsigned long long)config->hStream;
   last.function = (unsigned long long)f;
+  for (unsigned i = 0; i < config->numAttrs; ++i)
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+      last.dependent = config->attrs[i].value.programmaticStreamSerializationAllowed;
   for (int i = 0; i < num_params; ++i)
     memcpy(&last.params[i], params[i], param_sizes[i]);
   return CUDA_SUCCESS;

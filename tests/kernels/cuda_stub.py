@@ -28,6 +28,7 @@ class StubLaunch(ctypes.Structure):
         ("stream", ctypes.c_ulonglong),
         ("function", ctypes.c_ulonglong),
         ("params", ctypes.c_ulonglong * 64),
+        ("dependent", ctypes.c_uint),
     )
 
 
@@ -52,6 +53,11 @@ class CudaStub:
     def function(self) -> int:
         """Of the last launch: the driver's handle of what was compiled."""
         return int(self._library.stub_last().contents.function)
+
+    @property
+    def dependent(self) -> bool:
+        """Whether the last launch may be started before the one before it is complete."""
+        return bool(self._library.stub_last().contents.dependent)
 
     @property
     def launches(self) -> int:
