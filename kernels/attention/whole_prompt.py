@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from ..launch import cdiv
+from ..launch import cdiv, instead
 from ..providers import Case, Chosen, Provider, choose_provider
 from ..tuning import Config, pick
 from .paged import Paged
@@ -76,9 +76,9 @@ def choose_whole_prompt(
 
 
 def runs_on_library(paged: Paged, tokens: int) -> bool:
-    """Whether cuDNN attends a prompt of so many tokens."""
+    """Whether cuDNN attends a prompt of so many tokens. Not in a dry run: torch asks the GPU whether cuDNN can."""
     q, k_cache = paged.q, paged.k_cache
-    if tokens < LEAST_TOKENS:
+    if tokens < LEAST_TOKENS or instead.get() is not None:
         return False
     chosen = choose_whole_prompt(
         q.device,

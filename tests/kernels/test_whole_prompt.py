@@ -16,6 +16,7 @@ from stentor.kernels.attention.whole_prompt import (
     attend_whole_prompt,
     choose_whole_prompt,
 )
+from stentor.kernels.launch import instead
 from stentor.kernels.tuning import overridden
 from stentor.tests.kernels.gpu import DEVICE
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits
@@ -133,6 +134,16 @@ def test_an_untuned_gpu_runs_our_kernel(ran: list[str]) -> None:
     with overridden(OPERATION, OURS):
         step.run()
     assert ran == ["paged_prefill"] * 2
+
+
+def test_a_dry_run_compiles_ours_whatever_the_table_says(ran: list[str]) -> None:
+    step = make_step([(PROMPT, PROMPT)], dtype=FP16)
+    token = instead.set(lambda *_: None)
+    try:
+        run(step)
+    finally:
+        instead.reset(token)
+    assert ran == ["paged_prefill"]
 
 
 # ---- who is chosen, and why not
