@@ -42,6 +42,8 @@ def gated_activation_kernel(
         activated = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
     elif KIND == "relu2":
         activated = tl.where(gate < 0.0, 0.0, gate * gate)
+    elif KIND == "relu":
+        activated = tl.where(gate < 0.0, 0.0, gate)
     elif KIND == "quick_gelu":
         activated = gate * tl.sigmoid(1.702 * gate)
     else:
