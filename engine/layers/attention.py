@@ -1,6 +1,7 @@
 """Self-attention."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -14,7 +15,7 @@ from ..model_config.model_spec import Backbone
 from .elementwise import elementwise
 from .forward_batch import CacheScales, ForwardBatch, LayerCache, Texts
 from .layer_context import LayerContext
-from .linear import Linear
+from .linear import Linear, check_arranged
 from .norm import RMSNorm
 from .parts import BeforePart, tiles
 from .quantized import Input, Stream
@@ -63,11 +64,17 @@ class Attention:
         self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)
         tasks = model.adapters
-        self.into = Linear.of(weights, prefix, into, context, adapters=tasks, adaptable=True, dtype=context.dtype)
+        adaptable = not spec.by_group  # B of an adapter has its rows as they are stored
+        self.into = Linear.of(weights, prefix, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype)
         self.out = Linear.of(
             weights, prefix, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True
         )
         prefix = f"{prefix}.{spec.name}"
+        if spec.by_group:
+            check_arranged(f"{prefix}.{spec.into}", context)
+            for name, shape in into.shapes(f"{model.prefix}.{layer}"):
+                weights.arrange(name, shape, partial(_one_kind_after_another, spec))
+        weights.pass_over(f"{prefix}.bias", f"{prefix}.masked_bias")  # masks, which old files store
         if spec.tied_values:
             weights.share(f"{prefix}.k_proj", f"{prefix}.v_proj")
         self._v_norm = RMSNorm(weights, None, spec.head_dim, model.norm_eps, context) if spec.v_norm else None
@@ -295,6 +302,13 @@ class Attention:
         """As :meth:`attend`, of float32 [tokens, all of q, k and v]."""
         q, k, v = qkv.to(self._dtype).split(self._sizes, dim=1)
         return self.attend(q, k, v, batch)
+
+
+def _one_kind_after_another(spec: AttentionSpec, stored: torch.Tensor) -> torch.Tensor:
+    """Rows of queries, keys and values as :attr:`AttentionSpec.by_group` says → all queries, all keys, all values."""
+    group = spec.heads // spec.kv_heads
+    heads = stored.view(spec.kv_heads, group + 2, spec.head_dim, *stored.shape[1:])
+    return torch.cat([part.flatten(0, 2) for part in heads.split([group, 1, 1], dim=1)])
 
 
 def attend_cached(

@@ -79,6 +79,7 @@ class Layer:
                 delta, residual = _scaled(self._beside(x, batch), self._beside_scale), added_(residual, delta)
             if self._parallel:
                 assert self._mlp is not None
+                x = x if self._mlp_in is None else self._mlp_in(residual)
                 return _scaled(self._mlp(x, batch), self._mlp_scale), added_(residual, delta)
             delta, residual = _summed(delta, residual, self._mixer_sum)
         if self.cross is not None:

@@ -129,6 +129,10 @@ class Linear:
             adapted = context.adapted(parts, inputs)
         biased = {f"{prefix}.{name}" for name, _ in projection.parts if name not in projection.unbiased}
         bias = biased if projection.bias else False
+        if projection.transposed:
+            for name, size in parts.items():
+                check_arranged(name, context)
+                weights.arrange(f"{name}.weight", (inputs, size), lambda stored: stored.t().contiguous())
         made = SummedLinear if summed and context.ranks is not None else cls
         return made(weights, parts, inputs, context, bias=bias, activation=activation, dtype=dtype, adapted=adapted)
 
@@ -206,6 +210,13 @@ class Linear:
         if activation is not None:
             product = kernels.activate_(product, activation)
         return product if dtype is None or product.dtype == dtype else product.to(dtype)
+
+
+def check_arranged(part: str, context: LayerContext) -> None:
+    """Raises :class:`WeightError` where the weight of a part that is stored in an order of its own is quantised."""
+    format = context.format_of(part)
+    if format is not None and not isinstance(format, OnlineFormat):
+        raise WeightError(f"{part} is stored in {format.name}, and this architecture's is read of plain weights alone")
 
 
 class SummedLinear(Linear):

@@ -58,7 +58,7 @@ class MLP:
         """``prefix`` is that of the layer."""
         into, out = spec.projections(hidden)
         self._gated, self._activation, self._gate_scale = spec.gated, spec.activation, spec.gate_scale
-        fused = None if spec.gated or spec.activation == "relu" or spec.activation == "xielu" else spec.activation
+        fused = None if spec.gated or spec.activation == "xielu" else spec.activation
         dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
         self.input = Linear.of(
             weights, prefix, into, context, adapters=adapters, adaptable=True, activation=fused, dtype=dtype
@@ -82,9 +82,6 @@ class MLP:
         if self._activation == "xielu":
             assert self._xielu is not None
             return self._xielu(up)
-        if self._activation == "relu":
-            assert isinstance(up, torch.Tensor)
-            return up.relu_()
         if not self._gated:
             return up
         if self._gate_scale != 1.0:

@@ -45,6 +45,8 @@ class Target:
         self.tensor.copy_(stored if self.read is None else self.read(stored))
 
 
+Arrange = Callable[[torch.Tensor], torch.Tensor]
+"""From a plain tensor as it is stored to what its place takes."""
 Fill = Callable[[str, torch.Tensor], None]
 """Takes a stored tensor and its name; may raise :class:`WeightError`."""
 
@@ -84,6 +86,7 @@ class WeightMap:
         self._targets: dict[str, Target] = {}
         self._aliases: dict[str, str] = {}
         self._shared: dict[str, str] = {}
+        self._arranged: dict[str, tuple[tuple[int, ...], Arrange]] = {}
         self._alternatives: dict[str, tuple[Fill, _Alternative]] = {}
         self._gathered: dict[str, tuple[_Gathering, str]] = {}
         self._passed_over: set[str] = set()
@@ -111,6 +114,10 @@ class WeightMap:
     def alias(self, name: str, usual: str) -> None:
         """What is stored under this name is taken as if it were stored under the ``usual`` one."""
         self._aliases[name] = usual
+
+    def arrange(self, name: str, shape: tuple[int, ...], arrange: Arrange) -> None:
+        """What is stored under this name, of this ``shape``, goes to its place as ``arrange`` makes it."""
+        self._arranged[name] = shape, arrange
 
     def share(self, part: str, other: str) -> None:
         """Whatever is stored of ``part`` is that of ``other`` too."""
@@ -167,7 +174,8 @@ class WeightMap:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every stored tensor, in model order; of a model whose weights are all plain."""
-        return {name: target.shape for name, target in self._targets.items()}
+        stored = {name: shape for name, (shape, _) in self._arranged.items()}
+        return {name: stored.get(name, target.shape) for name, target in self._targets.items()}
 
     @property
     def total_bytes(self) -> int:
@@ -189,6 +197,10 @@ class WeightMap:
         missing = self._targets.keys() | self._gathered.keys()
         for stored, tensor in self._all_stored(tensors):
             name = self._aliases.get(stored, stored)
+            if (arranged := self._arranged.get(name)) is not None:
+                shape, arrange = arranged
+                check_shape(name, tensor, shape)
+                tensor = arrange(tensor)
             if (target := self._targets.get(name)) is not None:
                 target.fill(name, tensor)
             elif (found := self._alternatives.get(name)) is not None:

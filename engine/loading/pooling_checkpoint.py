@@ -10,10 +10,10 @@ import msgspec
 from stentor.protocols.ipc.config import ModelImpl
 
 from ..model_config.attention_spec import AttentionSpec
-from ..model_config.config_fields import ConfigError, Fields
+from ..model_config.config_fields import ConfigError, Fields, UnknownArchitectureError
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.encoder_hf import encoder_config_from_hf, is_encoder
-from ..model_config.hf_config import UnknownArchitectureError, model_spec_from_hf
+from ..model_config.hf_config import model_spec_from_hf
 from ..model_config.hf_text_part import SEEING
 from ..model_config.model_spec import Backbone, ModelSpec, with_mixers
 from ..model_config.pooling_config import (

@@ -100,7 +100,13 @@ class AttentionSpec:
     """Whether that of queries, keys and values is one of keys too."""
     output_bias: bool = False
     fused: bool = False
-    """The checkpoint stores ``qkv_proj`` (Phi-3)."""
+    """The checkpoint stores queries, keys and values as one (Phi-3)."""
+    into: str = "qkv_proj"
+    """Its name, where it does."""
+    by_group: bool = False
+    """It holds the queries of a key-value head, its key and its value, one head after another (GPT-NeoX, Falcon)."""
+    transposed: bool = False
+    """Matrices are stored as [inputs, outputs] (GPT-2)."""
     inputs: int = 1
     """Hidden sizes that queries, keys and values are made of: 2 where an embedding stands before the hidden state
     (EAGLE-3)."""
@@ -122,12 +128,18 @@ class AttentionSpec:
         asked = 2 * q if self.gated else q
         queries = ((f"{name}.q_proj", q), (f"{name}.{self.gate}", q)) if self.gate else ((f"{name}.q_proj", asked),)
         apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
-        into = ((f"{name}.qkv_proj", asked + 2 * kv),) if self.fused else apart
+        into = ((f"{name}.{self.into}", asked + 2 * kv),) if self.fused else apart
         into = queries if self.shares >= 0 else into
         unbiased = self.gate, "" if self.key_bias else "k_proj"
         return (
-            Projection(into, hidden * self.inputs, self.qkv_bias, tuple(f"{name}.{part}" for part in unbiased if part)),
-            Projection(((f"{name}.{self.out}", hidden),), q, self.output_bias),
+            Projection(
+                into,
+                hidden * self.inputs,
+                self.qkv_bias,
+                tuple(f"{name}.{part}" for part in unbiased if part),
+                self.transposed,
+            ),
+            Projection(((f"{name}.{self.out}", hidden),), q, self.output_bias, transposed=self.transposed),
         )
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -205,6 +217,8 @@ class AttentionSpec:
             raise ConfigError("attention in chunks has a chunk of no tokens")
         if self.qk_norm.startswith("layer") and (self.turned_first or self.qk_norm_names is None):
             raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
+        if self.by_group and (self.gated or not self.fused):
+            raise ConfigError("heads that are stored one after another, with gates or apart, are not known")
         if self.gated and self.qk_norm == "full":
             raise ConfigError("gated attention whose queries are normed as a whole is not known")
         if self.temperature_beta and self.temperature_floor < 1:

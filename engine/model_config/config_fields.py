@@ -17,6 +17,10 @@ class ConfigError(Exception):
     """A model's description cannot be used. The message is one clause without a final stop, to be put after a name."""
 
 
+class UnknownArchitectureError(ConfigError):
+    """A config.json is of an architecture, or of a form of one, that is none of those known."""
+
+
 def _is_number(value: object) -> TypeGuard[int | float]:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False

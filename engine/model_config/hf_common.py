@@ -15,6 +15,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu": "gelu",
+    "relu": "relu",
     "relu2": "relu2",
     "xielu": "xielu",
 }

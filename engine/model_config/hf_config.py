@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from . import (
+    hf_classic,
     hf_dense,
     hf_gemma4,
     hf_hybrid,
@@ -19,7 +20,7 @@ from . import (
     hf_text_part,
     hf_variants,
 )
-from .config_fields import ConfigError, Fields
+from .config_fields import Fields, UnknownArchitectureError
 from .model_spec import ModelSpec, checked
 
 
@@ -27,10 +28,6 @@ def model_spec_from_hf(config: Mapping[str, object]) -> ModelSpec:
     """Raises :class:`ConfigError` when the architecture is no decoder's or a field is missing or wrong."""
     name = named_architecture(config, {name: decoder.model_type for name, decoder in DECODERS.items()})
     return checked(DECODERS[name].read(Fields(config), name))
-
-
-class UnknownArchitectureError(ConfigError):
-    """A config.json is of an architecture that is none of those known."""
 
 
 def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -> str:
@@ -115,6 +112,9 @@ _ALONE: Mapping[str, Decoder] = {
     "Starcoder2ForCausalLM": Decoder("starcoder2", hf_variants.starcoder2),
     "StableLmForCausalLM": Decoder("stablelm", hf_variants.stablelm),
     "PhiForCausalLM": Decoder("phi", hf_variants.phi),
+    "OPTForCausalLM": Decoder("opt", hf_classic.opt),
+    "GPT2LMHeadModel": Decoder("gpt2", hf_classic.gpt2),
+    "GPTNeoXForCausalLM": Decoder("gpt_neox", hf_classic.gpt_neox),
     "DeepseekV2ForCausalLM": Decoder("deepseek_v2", hf_latent.deepseek_v2),
     "DeepseekV3ForCausalLM": Decoder("deepseek_v3", hf_latent.deepseek_v3),
     "DeepseekV32ForCausalLM": Decoder("deepseek_v32", hf_latent.deepseek_v32),

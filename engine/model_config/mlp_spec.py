@@ -42,13 +42,18 @@ class MLPSpec:
     out_bias: bool | None = None
     act: str = "mlp.act_fn"
     """The name that what is learned of the activation is stored under."""
+    transposed: bool = False
+    """Matrices are stored as [inputs, outputs] (GPT-2)."""
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """Into gate and up; and down."""
         each = (2 if self.gated else 1) * self.inner // len(self.into)
         into = tuple((name, each) for name in self.into)
         out_bias = self.bias if self.out_bias is None else self.out_bias
-        return Projection(into, hidden, self.bias), Projection(((self.out, hidden),), self.inner, out_bias)
+        return (
+            Projection(into, hidden, self.bias, transposed=self.transposed),
+            Projection(((self.out, hidden),), self.inner, out_bias, transposed=self.transposed),
+        )
 
     def products(self, hidden: int) -> int:
         """Elements of the matrices that a token is multiplied with."""
@@ -67,7 +72,7 @@ class MLPSpec:
 
     def check(self) -> None:
         """Raises :class:`ConfigError` where its parts contradict each other."""
-        if self.gated and self.activation in ("relu", "xielu"):
+        if self.gated and self.activation == "xielu":
             raise ConfigError(f"a gated MLP with {self.activation} is not known")
         if not self.gated and self.gate_scale != 1:
             raise ConfigError(f"a gate is multiplied by {self.gate_scale} in an MLP that has none")

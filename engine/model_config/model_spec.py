@@ -90,7 +90,8 @@ class LayerSpec:
     scalar: str = ""
     """The name of a learned number that multiplies the stream behind the layer."""
     parallel: bool = False
-    """The network takes what the mixer takes, not what the mixer leaves (GPT-J)."""
+    """The network takes what the mixer takes, not what the mixer leaves (GPT-J), or where both have a norm, another
+    norm of the same (GPT-NeoX)."""
 
     @property
     def attention(self) -> AttentionSpec:
@@ -220,6 +221,11 @@ class ModelSpec(Backbone):
     head_bias: bool = False
     embedding: str = "model.embed_tokens"
     """The name that the embeddings are stored under."""
+    positions: str = ""
+    """The name of learned embeddings of :attr:`max_position` positions, which are added to the tokens' (GPT-2); "" is
+    none."""
+    positions_before: int = 0
+    """Rows of theirs that no position has, before those of all (OPT)."""
     final_norm: str = "model.norm"
     """The name of the last norm, which is one of the kind that the layers have."""
     embedding_scale: float = 1.0
@@ -243,6 +249,8 @@ class ModelSpec(Backbone):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every tensor that a checkpoint of plain weights holds, by name."""
         found: dict[str, tuple[int, ...]] = {f"{self.embedding}.weight": (self.vocab_size, self.hidden_size)}
+        if self.positions:
+            found[f"{self.positions}.weight"] = (self.max_position + self.positions_before, self.hidden_size)
         if self.per_layer is not None:
             found.update(self.per_layer.outer_shapes(len(self.layers), self.hidden_size))
         for number, layer in enumerate(self.layers):

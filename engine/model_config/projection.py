@@ -14,6 +14,8 @@ class Projection:
     bias: bool
     unbiased: tuple[str, ...] = ()
     """Parts that have none where the others have one."""
+    transposed: bool = False
+    """Matrices are stored as [inputs, outputs] (GPT-2)."""
 
     @property
     def elements(self) -> int:
@@ -24,4 +26,5 @@ class Projection:
         """Of what is stored, biases first."""
         if self.bias:
             yield from ((f"{prefix}.{name}.bias", (size,)) for name, size in self.parts if name not in self.unbiased)
-        yield from ((f"{prefix}.{name}.weight", (outputs, self.inputs)) for name, outputs in self.parts)
+        for name, outputs in self.parts:
+            yield f"{prefix}.{name}.weight", (self.inputs, outputs) if self.transposed else (outputs, self.inputs)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
-from .config_fields import ConfigError, Fields
-from .hf_config import DECODERS, Decoder, UnknownArchitectureError, named_architecture
+from .config_fields import ConfigError, Fields, UnknownArchitectureError
+from .hf_config import DECODERS, Decoder, named_architecture
 from .model_spec import ModelSpec, checked
 from .transformers_config import transformers_spec
 from .voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME

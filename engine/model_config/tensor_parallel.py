@@ -66,6 +66,8 @@ class _Split:
             parts = [part for part in (*layer.mixers, layer.cross, mlp) if part is not None]
             kinds = " and ".join(type(part).__name__.removesuffix("Spec") for part in parts)
             raise ConfigError(f"{spec.architecture} has layers of {kinds}, which are not split")
+        if mixer.by_group or mixer.transposed or mlp.transposed:
+            raise ConfigError(f"{spec.architecture} stores heads one after another, or transposed: it is not split")
         if mixer.shares >= 0 or mixer.qk_norm in ("full", "layer_own"):
             raise ConfigError(f"{spec.architecture} norms heads together, or shares keys of layers: it is not split")
         part = replace(mlp, inner=self._each(mlp.inner, "inner units"))

@@ -4,7 +4,7 @@ They differ by :class:`ModelSpec`, not by code: where norms stand and of what ki
 biases, how queries and keys are normed and turned, and a handful of scalar factors.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,7 +51,13 @@ class Decoder:
         self.context = context
         if context.adapters is not None:
             context.adapters.spec = config
-        self._embedding = self._table(context)
+        self._embedding = self._table(config.embedding, config.vocab_size, context)
+        self._positions: torch.Tensor | PackedTable | None = None
+        if config.positions:
+            first, rows = config.positions_before, config.max_position
+            self._positions = self._table(config.positions, rows, context)
+            stored = first + rows, config.hidden_size
+            self.weights.arrange(f"{config.positions}.weight", stored, lambda table: table[first:])
         rotary = self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens)
         sees_whole = any(isinstance(each.mixer, AttentionSpec) and each.mixer.whole_spans for each in config.layers)
         self._media = MediaBatch(media_layers, sees_whole)
@@ -72,6 +78,7 @@ class Decoder:
         if config.embedding_norm:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
         self._norm = make_norm(self.weights, config.final_norm, config.layers[-1].norms, config, context)
+        self.weights.alias("embed_out.weight", "lm_head.weight")  # as GPT-NeoX's files call it
         self._head: Linear | PlainLinear | PackedTable
         if not config.tie_embeddings:
             head = {"lm_head": config.vocab_size}
@@ -84,8 +91,8 @@ class Decoder:
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=context.dtype).item()
         self._programs: Programs | None = None
 
-    def _table(self, context: LayerContext) -> torch.Tensor | PackedTable:
-        part, rows, columns = self.config.embedding, self.config.vocab_size, self.config.hidden_size
+    def _table(self, part: str, rows: int, context: LayerContext) -> torch.Tensor | PackedTable:
+        columns = self.config.hidden_size
         if context.packed:
             return PackedTable(self.weights, part, rows, columns, context)
         table = context.empty(rows, columns)
@@ -101,7 +108,16 @@ class Decoder:
         if self.config.draft_prefix:
             drafts += (self.config.draft_prefix,)
         own = ((name, tensor) for name, tensor in tensors if not name.startswith(drafts)) if drafts else tensors
-        self.weights.load(own, ignore=("rotary_emb.inv_freq", *tied))
+        self.weights.load(self._with_base(own), ignore=("rotary_emb.inv_freq", *tied))
+
+    def _with_base(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Under their whole names, where a file leaves out what all but the head's begin with (GPT-2)."""
+        config = self.config
+        base = f"{config.prefix.partition('.')[0]}."
+        parts = config.embedding, config.positions, config.prefix, config.final_norm
+        inner = {part.removeprefix(base).partition(".")[0] for part in parts if part.startswith(base)}
+        for name, tensor in tensors:
+            yield (f"{base}{name}" if name.partition(".")[0] in inner else name), tensor
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Final hidden states [tokens, hidden], before the last norm; keys and values go to the batch's caches, where
@@ -132,7 +148,7 @@ class Decoder:
 
     def _hidden(self, batch: ForwardBatch, *, adds_words: bool = False) -> Stream:
         """Of tensors, or of what stands for them."""
-        residual, delta = self._embedded(batch.tokens), None
+        residual, delta = self._embedded(batch.tokens, batch.positions), None
         if adds_words:
             residual = _changed(residual, "what adapters add to embeddings", self._add_words, batch)
         media = batch.media
@@ -157,13 +173,18 @@ class Decoder:
                 batch.after_layer()
         return residual if delta is None else added_(residual, delta)
 
-    def _embedded(self, tokens: torch.Tensor | TracedTokens) -> Stream:
-        if isinstance(self._embedding, torch.Tensor):
-            assert isinstance(tokens, torch.Tensor)
-            return kernels.embedding(tokens, self._embedding, self._embedding_scale)
+    def _embedded(self, tokens: torch.Tensor | TracedTokens, positions: torch.Tensor) -> Stream:
         if isinstance(tokens, TracedTokens):
-            return tokens.embed(self._embedding.weight, self._embedding_scale)
-        return (self._embedding.rows(tokens) * self._embedding_scale).to(self.context.dtype)
+            assert isinstance(self._embedding, PackedTable)
+            learned = self._positions.weight if isinstance(self._positions, PackedTable) else None
+            return tokens.embed(self._embedding.weight, self._embedding_scale, learned)
+        rows = self._rows(self._embedding, tokens, self._embedding_scale)
+        return rows if self._positions is None else rows + self._rows(self._positions, positions)
+
+    def _rows(self, table: torch.Tensor | PackedTable, numbers: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        if isinstance(table, torch.Tensor):
+            return kernels.embedding(numbers, table, scale)
+        return (table.rows(numbers) * scale).to(self.context.dtype)
 
     def _add_words(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         assert self._adapted_words is not None
@@ -175,10 +196,9 @@ class Decoder:
         return x
 
     def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
-        """int64 [tokens] → what the first layer gets of them [tokens, hidden], where no norm stands before it."""
-        rows = self._embedded(tokens)
-        assert isinstance(rows, torch.Tensor)
-        return rows
+        """int64 [tokens] → their embeddings [tokens, hidden], which are what the first layer gets of them where no norm
+        stands before it and no position is learned."""
+        return self._rows(self._embedding, tokens, self._embedding_scale)
 
     def logits(
         self, hidden: torch.Tensor, out: torch.Tensor | None = None, adapters: AdapterRows | None = None

@@ -26,8 +26,8 @@ def activate_(x: Tensor, kind: ActivationKind, *, variant: Choice = "auto") -> T
 
     Args:
         x: contiguous, of any shape; mutated.
-        kind: ``silu``, ``gelu_tanh`` (the tanh form), ``gelu`` (the error function), ``relu2`` (max(x, 0)²) or
-            ``quick_gelu`` (x · sigmoid(1.702 x)).
+        kind: ``silu``, ``gelu_tanh`` (the tanh form), ``gelu`` (the error function), ``relu2`` (max(x, 0)²),
+            ``quick_gelu`` (x · sigmoid(1.702 x)) or ``relu``.
         variant: forces an implementation.
 
     Raises:

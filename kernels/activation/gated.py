@@ -12,8 +12,8 @@ from ..repeated import Kept, Start
 from ..variants import Choice, Variant, select_variant
 from . import reference
 
-ActivationKind = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu"]
-KINDS: dict[ActivationKind, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3, "quick_gelu": 4}
+ActivationKind = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "relu"]
+KINDS: dict[ActivationKind, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3, "quick_gelu": 4, "relu": 5}
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _I, _I, _I, ctypes.c_int32, _I)
@@ -35,8 +35,8 @@ def gated_activation(gate_up: Tensor, kind: ActivationKind, *, variant: Choice =
 
     Args:
         gate_up: [T, 2I]: gate in the first half of each row, up in the second; rows may be strided.
-        kind: ``silu``, ``gelu_tanh`` (the tanh form), ``gelu`` (the error function), ``relu2`` (max(x, 0)²) or
-            ``quick_gelu`` (x · sigmoid(1.702 x)).
+        kind: ``silu``, ``gelu_tanh`` (the tanh form), ``gelu`` (the error function), ``relu2`` (max(x, 0)²),
+            ``quick_gelu`` (x · sigmoid(1.702 x)) or ``relu``.
         variant: forces an implementation.
 
     Returns:

@@ -25,9 +25,12 @@ struct Gelu {
         return fma(half, erf(x * set1(0.7071067811865476f)), half);
     }
 };
+struct Relu {
+    static vf apply(vf x) { return select(x < set1(0.0f), set1(0.0f), x); }  // keeps what is no number
+};
 struct Relu2 {
     static vf apply(vf x) {
-        const vf positive = select(x < set1(0.0f), set1(0.0f), x);  // keeps what is no number
+        const vf positive = Relu::apply(x);
         return positive * positive;
     }
 };

@@ -32,6 +32,7 @@ void gated_by_kind(const T* gate_up, T* out, int64_t rows, int64_t width, int64_
     if (kind == 2) gated<Gelu>(gate_up, out, rows, width, stride, threads);
     if (kind == 3) gated<Relu2>(gate_up, out, rows, width, stride, threads);
     if (kind == 4) gated<QuickGelu>(gate_up, out, rows, width, stride, threads);
+    if (kind == 5) gated<Relu>(gate_up, out, rows, width, stride, threads);
 }
 
 template <class Act, class T>
@@ -50,6 +51,7 @@ void plain_by_kind(T* x, int64_t count, int32_t kind, int64_t threads) {
     if (kind == 2) plain<Gelu>(x, count, threads);
     if (kind == 3) plain<Relu2>(x, count, threads);
     if (kind == 4) plain<QuickGelu>(x, count, threads);
+    if (kind == 5) plain<Relu>(x, count, threads);
 }
 
 }  // namespace
@@ -57,7 +59,7 @@ void plain_by_kind(T* x, int64_t count, int32_t kind, int64_t threads) {
 
 using namespace stentor;
 
-// kind: 0 silu, 1 gelu (tanh form), 2 gelu (error function), 3 relu², 4 quick gelu; `stride` is that of gate_up's rows.
+// kind: 0 silu, 1 gelu (tanh form), 2 gelu (error function), 3 relu², 4 quick gelu, 5 relu; `stride` is that of gate_up's rows.
 STENTOR_EXPORT void stentor_gated_activation_f32(const float* gate_up, float* out, int64_t rows, int64_t width,
                                                  int64_t stride, int32_t kind, int64_t threads) {
     gated_by_kind(gate_up, out, rows, width, stride, kind, threads);

@@ -15,6 +15,8 @@ def activation(x: Tensor, kind: str) -> Tensor:
         return functional.silu(x.float()).to(x.dtype)
     if kind == "quick_gelu":
         return (x.float() * torch.sigmoid(1.702 * x.float())).to(x.dtype)
+    if kind == "relu":
+        return functional.relu(x)
     if kind == "relu2":
         return functional.relu(x.float()).square().to(x.dtype)
     return functional.gelu(x.float(), approximate="tanh" if kind == "gelu_tanh" else "none").to(x.dtype)

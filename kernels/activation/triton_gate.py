@@ -19,6 +19,8 @@ def activated(x, KIND: tl.constexpr):
         return x * (0.5 + 0.5 * tl.erf(x * 0.7071067811865476))
     elif KIND == "quick_gelu":
         return x * tl.sigmoid(1.702 * x)
+    elif KIND == "relu":
+        return tl.where(x < 0.0, 0.0, x)
     else:
         x = tl.where(x < 0.0, 0.0, x)
         return x * x

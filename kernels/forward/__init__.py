@@ -43,7 +43,7 @@ EXPANDED_FROM = 32
 It is of a prompt, not of a step: results depend on it, and a token's must not on what is computed beside it."""
 _FAULTS = {
     1: "a token id outside the vocabulary",
-    2: "a position outside the rotary table",
+    2: "a position outside the tables of positions",
     3: "a slot outside the cache",
     4: "lengths or a block table that lead outside the batch or the cache",
     5: "a row that leads outside its slot",
@@ -159,7 +159,12 @@ class Forward:
                     f"{'none' if found is None else f'one of {found[0]} heads of {found[1]}'}"
                 )
         ops = {instruction.op for instruction in program.instructions}
-        self._needs = {"ids": "embed" in ops, "positions": "rotate" in ops, "a batch": bool(ops & {"rotate", "attend"})}
+        learned = any(i.op == "embed" and i.second_weight is not None for i in program.instructions)
+        self._needs = {
+            "ids": "embed" in ops,
+            "positions": "rotate" in ops or learned,
+            "a batch": bool(ops & {"rotate", "attend"}),
+        }
         self._groups = 1 + max((i.group for i in program.instructions if i.layer != NONE), default=-1)
         self._structs: ctypes.Array[InstructionStruct] = program.structs(self._caches)
         self._rows = 0
@@ -191,7 +196,7 @@ class Forward:
         Args:
             rows: how many; one a token where the program reads tokens.
             ids: int64 [rows], contiguous, where the program embeds.
-            positions: int64 [rows], contiguous, where it rotates.
+            positions: int64 [rows], contiguous, where it rotates or adds what stands for them.
             batches: the sequences of the rows, where it rotates or attends: for each group of layers with its block
                 tables and slots, all else alike.
             besides: what the program's calls are given.

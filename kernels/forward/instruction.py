@@ -80,7 +80,7 @@ class Instruction:
     """One instruction; the fields that its kind does not use stay as they are.
 
     ================= ==================================================================================================
-    embed             ``dst`` = scale · weight[token id]
+    embed             ``dst`` = scale · weight[token id], and second weight[position], where there is one
     norm_and_quantize ``src`` += scale · ``add`` (where there is one); the next linears' input = norm(``src``), or
                       ``src`` without a norm, in ``activation_format``
     add               ``src`` += scale · ``add``

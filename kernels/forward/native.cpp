@@ -271,6 +271,10 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
                 unpack_row(op.weight, run.batch.ids[t], to);
                 if (op.scale != 1.0)
                     for (int64_t i = 0; i < op.weight.inputs; ++i) to[i] *= (float)op.scale;
+                if (!op.second_weight.outputs) return;
+                float* const place = scratch_row(op.weight.inputs);
+                unpack_row(op.second_weight, run.batch.positions[t], place);
+                add_row(to, place, 1.0f, op.weight.inputs);
             });
             break;
         case NORM_AND_QUANTIZE:
@@ -339,8 +343,10 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
 int64_t find_fault(const Run& run, const Instruction& op) {
     const Batch& b = run.batch;
     if (op.kind == EMBED)
-        for (int64_t t = 0; t < b.tokens; ++t)
+        for (int64_t t = 0; t < b.tokens; ++t) {
             if (b.ids[t] < 0 || b.ids[t] >= op.weight.outputs) return 1;
+            if (op.second_weight.outputs && (b.positions[t] < 0 || b.positions[t] >= op.second_weight.outputs)) return 2;
+        }
     if (op.kind == ROTATE)
         for (int64_t t = 0; t < b.tokens; ++t) {
             if (b.positions[t] < 0 || b.positions[t] >= op.table_rows) return 2;

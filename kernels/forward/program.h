@@ -10,7 +10,7 @@
 namespace stentor {
 
 enum Kind : int64_t {
-    EMBED = 0,     // dst = scale * table[id]
+    EMBED = 0,     // dst = scale * table[id] + second table[position] (if there is one)
     NORM_AND_QUANTIZE = 1,  // src += scale * add (if any); prepared = format(norm(src) or src)
     ADD = 2,       // src += scale * add
     NORM = 3,      // each of `groups` stretches of `width` from `column` in src is normed in place

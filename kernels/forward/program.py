@@ -39,9 +39,11 @@ class Program:
         self.widths.append(width)
         return len(self.widths) - 1
 
-    def embed(self, dst: int, weight: PackedWeight, scale: float) -> None:
-        self._check(dst, weight.shape[1])
-        self._append(Instruction("embed", dst=dst, weight=weight, scale=scale))
+    def embed(self, dst: int, weight: PackedWeight, scale: float, positions: PackedWeight | None = None) -> None:
+        """Where ``positions`` are given, a token's row of these is added to its own."""
+        for table in filter(None, (weight, positions)):
+            self._check(dst, table.shape[1])
+        self._append(Instruction("embed", dst=dst, weight=weight, scale=scale, second_weight=positions))
 
     def norm_and_quantize(
         self,

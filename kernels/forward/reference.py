@@ -37,6 +37,9 @@ def run_program(
                 assert ids is not None
                 assert i.weight is not None
                 buffers[i.dst].copy_(dequantize(i.weight)[ids] * i.scale)
+                if i.second_weight is not None:
+                    assert positions is not None
+                    buffers[i.dst].add_(dequantize(i.second_weight)[positions])
             case "norm_and_quantize":
                 src = _added(i, buffers)
                 prepared = src if i.norm is None else _normed(i, src)

@@ -27,10 +27,10 @@ class TracedTokens:
 
     program: Program
 
-    def embed(self, weight: PackedWeight, scale: float) -> "Traced":
-        """Rows of the table, times ``scale``."""
+    def embed(self, weight: PackedWeight, scale: float, positions: PackedWeight | None = None) -> "Traced":
+        """Rows of the table, times ``scale``, and of that of ``positions``, if there is one."""
         buffer = self.program.buffer(weight.shape[1])
-        self.program.embed(buffer, weight, scale)
+        self.program.embed(buffer, weight, scale, positions)
         return Traced.written(self.program, buffer)
 
 

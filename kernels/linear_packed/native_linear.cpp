@@ -25,6 +25,7 @@ static inline vf activated(vf x, int64_t activation) {
         case 2: return Gelu::apply(x);
         case 3: return Relu2::apply(x);
         case 4: return QuickGelu::apply(x);
+        case 5: return Relu::apply(x);
         default: return x;
     }
 }

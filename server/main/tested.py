@@ -67,6 +67,14 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Glm4MoeLiteForCausalLM": ("glm4-moe-lite",),
     "GlmForCausalLM": ("glm",),
     "GlmMoeDsaForCausalLM": ("glm-moe-dsa",),
+    "GPT2LMHeadModel": (
+        "gpt2",
+        "gpt2-scaled",
+    ),
+    "GPTNeoXForCausalLM": (
+        "gpt-neox",
+        "gpt-neox-serial",
+    ),
     "GptOssForCausalLM": ("gpt-oss",),
     "GraniteForCausalLM": ("granite",),
     "GraniteMoeForCausalLM": ("granite-moe",),
@@ -131,6 +139,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "OlmoHybridForCausalLM": (
         "olmo-hybrid",
         "olmo-hybrid-still",
+    ),
+    "OPTForCausalLM": (
+        "opt",
+        "opt-galactica",
     ),
     "Phi3ForCausalLM": (
         "phi3",

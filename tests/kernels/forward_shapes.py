@@ -36,6 +36,8 @@ SHAPES = {
     "gated": Shape(inner=64, biased=True),
     "brain gated": Shape(kinds=(("bf16", USUAL),), cache=torch.bfloat16, inner=32, activation="gelu_tanh"),
     "starcoder": Shape(centred=True, biased=True, gated=False, activation="gelu_tanh", hidden=41),
+    "opt": Shape(centred=True, biased=True, gated=False, activation="relu", learned=True, hidden=41),
+    "brain opt": Shape(kinds=(("bf16", USUAL),), cache=torch.bfloat16, gated=False, activation="relu", learned=True),
     "nemotron": Shape(centred=True, norms="sandwich", gated=False, activation="relu2", turned=8, inner=64),
     "glm": Shape(interleaved=True, turned=10, norms="sandwich"),
     "hunyuan": Shape(qk_norm="head", turned_first=True, scaled_queries=True),

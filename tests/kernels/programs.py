@@ -55,6 +55,8 @@ class Shape:
     experts: int = 0
     """0: feed-forward layers are dense."""
     router: Router = Router(2)  # noqa: RUF009  # frozen
+    learned: bool = False
+    """What stands for a position is added to what stands for a token."""
     block_size: int = 16
     positions: int = 128
 
@@ -141,7 +143,7 @@ def make_program(shape: Shape) -> tuple[Program, int]:
         cache_scales = torch.linspace(0.01, 0.02, shape.kv_heads), torch.linspace(0.03, 0.02, shape.kv_heads)
     recorder = _Recorder(shape, program)
     before, after = shape.norms != "post", shape.norms != "pre"
-    program.embed(residual, embedding_of(shape), 1.5)
+    program.embed(residual, embedding_of(shape), 1.5, positions_of(shape) if shape.learned else None)
     rotary = rotary_of(shape, shape.positions)
     for layer, window in enumerate(shape.windows):
         recorder.norm_and_quantize(residual, add=delta if layer else NONE, normed=before)
@@ -194,6 +196,10 @@ def make_program(shape: Shape) -> tuple[Program, int]:
 
 def embedding_of(shape: Shape) -> PackedWeight:
     return packed_weight(shape.kinds[0][0], VOCAB, shape.hidden, scaling=shape.kinds[0][1], seed=1000)
+
+
+def positions_of(shape: Shape) -> PackedWeight:
+    return packed_weight(shape.kinds[0][0], shape.positions, shape.hidden, scaling=shape.kinds[0][1], seed=1001)
 
 
 Span = tuple[int, int, int]

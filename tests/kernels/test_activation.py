@@ -5,7 +5,7 @@ from stentor.kernels import ActivationKind, activate_, gated_activation
 from stentor.kernels.activation import choose, choose_plain
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
 
-KINDS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu", "relu2", "quick_gelu")
+KINDS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "relu")
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -37,6 +37,8 @@ def gated_activation_in_double(gate: torch.Tensor, kind: ActivationKind) -> torc
         return torch.nn.functional.silu(gate.double())
     if kind == "quick_gelu":
         return gate.double() * torch.sigmoid(1.702 * gate.double())
+    if kind == "relu":
+        return torch.nn.functional.relu(gate.double())
     if kind == "relu2":
         return torch.nn.functional.relu(gate.double()).square()
     return torch.nn.functional.gelu(gate.double(), approximate="tanh" if kind == "gelu_tanh" else "none")
@@ -67,8 +69,8 @@ def test_rows_may_be_strided() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="kind must be one of silu, gelu_tanh, gelu, relu2, quick_gelu, not 'relu'"):
-        gated_activation(torch.ones(2, 8), "relu")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one of silu, gelu_tanh, gelu, relu2, quick_gelu, relu, not 'tanh'"):
+        gated_activation(torch.ones(2, 8), "tanh")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"must be \[T, 2I\]"):
         gated_activation(torch.ones(2, 7), "silu")
     with pytest.raises(ValueError, match=r"must be \[T, 2I\]"):
@@ -92,7 +94,7 @@ def test_a_plain_activation_is_the_reference_and_in_place(
 
 def test_a_plain_activation_refuses_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="kind must be one of"):
-        activate_(torch.ones(3), "relu")  # type: ignore[arg-type]
+        activate_(torch.ones(3), "tanh")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must be contiguous"):
         activate_(torch.ones(3, 4).T, "gelu")
     with pytest.raises(ValueError, match="float dtype"):

@@ -15,7 +15,7 @@ from stentor.tests.kernels.quantized_results import assert_within_a_step, scale_
 # interpreted, exp is numpy's, which speaks up where a sigmoid is 0
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 
-KINDS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu", "relu2", "quick_gelu")
+KINDS: tuple[ActivationKind, ...] = ("silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "relu")
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
@@ -46,6 +46,8 @@ def test_it_is_exact_to_a_few_units_over_the_whole_range(kind: ActivationKind) -
         wide = torch.nn.functional.silu(gate.double())
     elif kind == "quick_gelu":
         wide = gate.double() * torch.sigmoid(1.702 * gate.double())
+    elif kind == "relu":
+        wide = torch.nn.functional.relu(gate.double())
     elif kind == "relu2":
         wide = torch.nn.functional.relu(gate.double()).square()
     else:
@@ -125,7 +127,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="scale is given"):
         quantized(torch.ones(2, 8), "silu", by_token, torch.ones(1))
     with pytest.raises(ValueError, match="gated_activation_quantized: kind must be"):
-        quantized(torch.ones(2, 8), "relu", by_token)  # type: ignore[arg-type]
+        quantized(torch.ones(2, 8), "tanh", by_token)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tunable", tunables(), ids=lambda tunable: f"{tunable.operation} {tunable.key}")

@@ -121,7 +121,7 @@ def test_what_was_prepared_before_leaves_no_trace(kinds: tuple[tuple[PackedKind,
     assert_close(results[2], results[3], 4e-6)
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "relu"])
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("width", [1, 15, 64, 75])
 def test_activations_of_any_width_are_the_references(activation: ActivationKind, gated: bool, width: int) -> None:
@@ -215,7 +215,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         interleaved=draw(st.booleans()),
         turned_first=draw(st.booleans()),
         scaled_queries=draw(st.booleans()),
-        activation=draw(st.sampled_from(["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu"])),
+        activation=draw(st.sampled_from(["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "relu"])),
         cache=draw(st.sampled_from([torch.float32, torch.bfloat16])),
         kinds=draw(st.sampled_from(KINDS)),
         block_size=draw(st.sampled_from([16, 48])),

@@ -229,7 +229,7 @@ def test_rows_of_bfloat16_are_taken_and_given_back(kind: PackedKind, scaling: Sc
 
 @pytest.mark.parametrize(("kind", "scaling"), KINDS)
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 17, 34), (5, 40, 70), (400, 530, 384), (30, 64, 65)])
-@pytest.mark.parametrize("activation", [None, "silu", "gelu_tanh", "gelu", "relu2", "quick_gelu"])
+@pytest.mark.parametrize("activation", [None, "silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "relu"])
 def test_what_is_done_to_a_product_in_the_cache_is_what_would_be_done_to_it_behind(
     kind: PackedKind, scaling: Scaling, rows: int, outputs: int, inputs: int, activation: ActivationKind | None
 ) -> None:

@@ -121,6 +121,8 @@ def gated_in_double(both: Tensor, activation: ExpertActivation) -> Tensor:
         return gate * (1.702 * gate).sigmoid() * (up.clamp(-7.0, 7.0) + 1)
     if activation == "quick_gelu":
         return gate * (1.702 * gate).sigmoid() * up
+    if activation == "relu":
+        return torch.nn.functional.relu(gate) * up
     if activation == "relu2":
         return torch.nn.functional.relu(gate).square() * up
     return torch.nn.functional.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none") * up
@@ -227,7 +229,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="gate_up_bias"):
         experts_mlp(x, chosen, gate_up, down, "silu", gate_up_bias=torch.ones(EXPERTS, INNER))
     with pytest.raises(ValueError, match="activation must be one of"):
-        experts_mlp(x, chosen, gate_up, down, "relu")  # type: ignore[arg-type]
+        experts_mlp(x, chosen, gate_up, down, "tanh")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"experts .* must be int32 \[12, top_k\]"):
         experts_mlp(x[1:], chosen, gate_up, down, "silu")
     with pytest.raises(ValueError, match=r"weights .* must be float32"):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity import families, hybrids, latent, variants
+from stentor.tests.parity import classic, families, hybrids, latent, variants
 from stentor.tests.parity.tiny_moe import mixtures
 
 transformers: Any = untyped_transformers
@@ -125,6 +125,7 @@ ARCHITECTURES: dict[str, Build] = {
     **latent.architectures(SHAPE),
     **mixtures(SHAPE),
     **families.configs(SHAPE),
+    **classic.configs(SHAPE),
 }
 
 
@@ -149,7 +150,7 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
     model = model.float().eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
-            if parameter_name.endswith("norm.weight") or "layernorm" in parameter_name:
+            if parameter_name.endswith("norm.weight") or "layernorm" in parameter_name or ".ln_" in parameter_name:
                 parameter.add_(torch.empty_like(parameter).uniform_(-0.4, 0.4))
                 if parameter_name.endswith("q_norm.weight") and config.model_type.startswith("gemma4"):
                     parameter.mul_(0.25)  # nothing else scales scores: a peaked softmax would magnify rounding

@@ -14,6 +14,8 @@ transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
 
 GPT2 = transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4)
+PROJECTED = transformers.OPTConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=32)
+"""A form of a native architecture that no native layers have."""
 _ATTENDING = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
@@ -77,7 +79,7 @@ def test_cross_attention_and_encoders_are_refused() -> None:
 @pytest.mark.parametrize("implementation", ["auto", "transformers"])
 def test_a_quantised_checkpoint_is_refused(implementation: Implementation) -> None:
     quantized = {"quant_method": "gptq", "bits": 4, "group_size": 32}
-    message = refusal(described(GPT2, "GPT2LMHeadModel", quantization_config=quantized), implementation)
+    message = refusal(described(PROJECTED, "OPTForCausalLM", quantization_config=quantized), implementation)
     assert "its weights are quantised, which transformers' modules do not read here: use plain weights" in message
 
 
@@ -102,8 +104,8 @@ def test_an_architecture_of_the_checkpoints_own_code_is_refused_beside_a_known_m
 
 
 def test_native_alone_says_that_transformers_would_run_it() -> None:
-    message = refusal(described(GPT2, "GPT2LMHeadModel"), "native")
-    assert "'GPT2LMHeadModel' is not native here" in message
+    message = refusal(described(transformers.MellumConfig(), "MellumForCausalLM"), "native")
+    assert "'MellumForCausalLM' is not native here" in message
     assert message.endswith("transformers has modelling code for it: leave --model-impl native out to run that")
 
 
@@ -111,7 +113,7 @@ def test_auto_takes_transformers_modules_only_where_there_is_no_native_model() -
     llama = described(transformers.LlamaConfig(), "LlamaForCausalLM")
     assert not isinstance(read_config(llama, {}), TransformersSpec)
     assert isinstance(read_config(llama, {}, "transformers"), TransformersSpec)
-    assert isinstance(read_config(described(GPT2, "GPT2LMHeadModel"), {}), TransformersSpec)
+    assert isinstance(read_config(described(PROJECTED, "OPTForCausalLM"), {}), TransformersSpec)
 
 
 @pytest.mark.parametrize(

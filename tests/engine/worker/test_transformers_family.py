@@ -20,10 +20,11 @@ from stentor.tests.parity.tiny import transformers
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny GPT-2, never written to."""
-    found = tmp_path_factory.mktemp("gpt2")
-    config = transformers.GPT2Config(vocab_size=320, n_embd=64, n_layer=3, n_head=4, n_positions=128, eos_token_id=2)
-    tiny.make_of(config, "gpt2", found)
+    """A tiny OPT whose embeddings are of another size than its stream, never written to."""
+    found = tmp_path_factory.mktemp("opt")
+    sizes = {"hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config = transformers.OPTConfig(vocab_size=320, max_position_embeddings=128, word_embed_proj_dim=32, **sizes)
+    tiny.make_of(config, "opt", found)
     return found
 
 
@@ -36,7 +37,7 @@ def _notes(folder: Path, **changes: Any) -> list[str]:
 
 
 def test_start_up_says_whose_modelling_code_runs(folder: Path, tmp_path: Path) -> None:
-    reported = "GPT2LMHeadModel runs on transformers' modelling code, slower than a native model"
+    reported = "OPTForCausalLM runs on transformers' modelling code, slower than a native model"
     assert any(note.startswith(reported) for note in _notes(folder))
     tiny.make("llama", tmp_path)
     assert not any("transformers" in note for note in _notes(tmp_path))
@@ -46,9 +47,10 @@ def test_start_up_says_whose_modelling_code_runs(folder: Path, tmp_path: Path) -
 
 def test_env_tells_what_such_a_model_is_made_of(folder: Path) -> None:
     reported = describe_model(folder, ())
-    parameters = (320 + 128) * 64 + 3 * (12 * 64 * 64 + 13 * 64) + 2 * 64
+    layer = 4 * 65 * 64 + 65 * 96 + 97 * 64 + 4 * 64
+    parameters = 320 * 32 + 130 * 64 + 2 * 32 * 64 + 3 * layer + 2 * 64
     lines = [" ".join(line.split()) for line in reported.splitlines()]
-    assert "architecture GPT2LMHeadModel" in lines
+    assert "architecture OPTForCausalLM" in lines
     assert "runs on transformers' modelling code, an operation a call" in lines
     assert f"parameters {parameters / 1e6:.1f} M as stored" in lines
     assert "3 of attention of 4 heads to 4 of 16, sees all before; a network of transformers' own" in lines
@@ -87,7 +89,7 @@ def test_code_that_a_checkpoint_brings_is_never_run(folder: Path, tmp_path: Path
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     family = open_family(model_config(tmp_path), "cpu")
-    assert isinstance(family, TransformersText), "transformers' own GPT-2 runs"
+    assert isinstance(family, TransformersText), "transformers' own OPT runs"
     own = {**config, "architectures": ["MineForCausalLM"], "model_type": "mine"}
     (tmp_path / "config.json").write_text(json.dumps(own))
     with pytest.raises(CheckpointError, match="code in checkpoints is never run"):

@@ -1,0 +1,90 @@
+"""config.json files of the families before Llama, against transformers' models of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as untyped_transformers
+
+from stentor.engine.model_config.config_fields import ConfigError, UnknownArchitectureError
+from stentor.engine.model_config.hf_config import model_spec_from_hf
+from stentor.engine.model_config.model_spec import ModelSpec, dense_mlp
+from stentor.engine.model_config.registry import read_config
+from stentor.engine.model_config.tensor_parallel import split_model
+from stentor.engine.model_config.transformers_config import TransformersSpec
+from stentor.tests.engine.plain_shapes import plain_shapes
+from stentor.tests.parity.classic import configs
+
+transformers: Any = untyped_transformers
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+@pytest.mark.parametrize("name", configs(SIZES))
+def test_the_shapes_of_weights_are_those_of_the_transformers_model(name: str, tmp_path: Path) -> None:
+    config = configs({**SIZES, **TOKENS})[name]()
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(tmp_path)
+    found = model_spec_from_hf(json.loads((tmp_path / "config.json").read_text()))
+    real = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    if found.tie_embeddings:
+        real.pop("lm_head.weight")
+    assert found.shapes() == real
+    assert found.eos_token_ids == (2,)
+    assert list(plain_shapes(found).items()) == list(found.shapes().items()), "and so the model registers them"
+
+
+def read(architecture: str, **fields: Any) -> ModelSpec:
+    return model_spec_from_hf({"architectures": [architecture], **fields})
+
+
+def test_published_files_say_sizes_in_words_of_their_own() -> None:
+    small = {"vocab_size": 96, "n_embd": 32, "n_head": 4, "n_layer": 3, "n_ctx": 64, "n_positions": 64}
+    spec = read("GPT2LMHeadModel", **small, activation_function="gelu_new", layer_norm_epsilon=1e-6)
+    assert (spec.max_position, spec.hidden_size, len(spec.layers), spec.norm_eps) == (64, 32, 3, 1e-6)
+    assert (dense_mlp(spec).inner, dense_mlp(spec).activation, spec.tie_embeddings) == (128, "gelu_tanh", True)
+    neox = read("GPTNeoXForCausalLM", **SIZES, rotary_pct=0.5, rotary_emb_base=5000, use_parallel_residual=True)
+    rope = neox.layers[0].attention.rope
+    assert rope is not None
+    assert (rope.rotary_dim, rope.theta, neox.layers[0].parallel) == (4, 5000.0, True)
+    assert (neox.tie_embeddings, dense_mlp(neox).activation) == (False, "gelu")
+
+
+def test_positions_are_learned_up_to_the_longest_context_and_none_is_turned() -> None:
+    spec = read("OPTForCausalLM", **SIZES)
+    assert spec.layers[0].attention.rope is None
+    assert spec.shapes()["model.decoder.embed_positions.weight"] == (258, 32)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"word_embed_proj_dim": 16, "do_layer_norm_before": False}, "with norms behind the parts of a layer or embed"),
+        ({"_remove_final_layer_norm": True}, "without a last norm"),
+    ],
+)
+def test_a_form_that_has_no_native_layers_runs_on_transformers(fields: dict[str, Any], message: str) -> None:
+    config = {"architectures": ["OPTForCausalLM"], "model_type": "opt", **SIZES, **fields}
+    with pytest.raises(UnknownArchitectureError, match=f"its form of OPTForCausalLM, {message}.* is not native here"):
+        model_spec_from_hf(config)
+    assert isinstance(read_config(config, {}), TransformersSpec)
+    with pytest.raises(ConfigError, match="leave --model-impl native out"):
+        read_config(config, {}, "native")
+
+
+def test_what_is_stored_in_an_order_of_its_own_is_not_split_over_workers() -> None:
+    for name in ("GPT2LMHeadModel", "GPTNeoXForCausalLM"):
+        with pytest.raises(ConfigError, match=f"{name} stores heads one after another, or transposed"):
+            split_model(read(name, **SIZES), 0, 2)
+    assert split_model(read("OPTForCausalLM", **SIZES), 0, 2).spec.layers[0].attention.heads == 2
