@@ -18,7 +18,7 @@ from stentor.protocols.common.errors import BadRequest, refused
 from ..common.errors import Overloaded, ServerError
 from ..common.fair_queue import FairQueue, QueueFull, current_owner
 from ..config.limits import GrammarLimits
-from ..sandbox.killable_child import ChildNotStarted
+from ..sandbox.killable_child import ChildNotStarted, Starved
 from .process import TOO_COMPLEX, GrammarProcess
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,8 @@ class Grammars:
         """Returns once the grammar is known to compile in the engine, within its limits.
 
         Raises BadRequest naming ``field``, which is what the client has asked for the grammar with;
-        :class:`..common.errors.Overloaded` where too many others wait, and :class:`GrammarsUnavailable`.
+        :class:`..common.errors.Overloaded` where too many others wait or the machine has no time for it, and
+        :class:`GrammarsUnavailable`.
         """
         try:
             key = hashlib.blake2b(source.encode(), digest_size=16).digest()
@@ -131,6 +132,9 @@ class Grammars:
             return await asyncio.shield(trial.verdict)
         except QueueFull:
             raise _too_many() from None
+        except Starved:
+            said = "The machine is too busy to check a grammar; try again shortly."
+            raise Overloaded(said, "grammars_full", _RETRY_SECONDS) from None
         except ChildNotStarted as error:
             logger.error("the grammar process cannot be started: %s", error)
             raise GrammarsUnavailable from None

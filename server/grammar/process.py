@@ -14,7 +14,7 @@ import msgspec
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 
 from ..sandbox.child import receive, send
-from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild
+from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild, Starved
 
 MODULE: Final = "stentor.server.grammar.child"
 TOO_COMPLEX: Final = "too complex"
@@ -58,7 +58,7 @@ class GrammarProcess:
         return self._child.pid
 
     def check(self, source: str) -> str:
-        """Why the grammar cannot be used, or "". Blocks. Raises ChildNotStarted."""
+        """Why the grammar cannot be used, or "". Blocks. Raises ChildNotStarted, Starved."""
 
         def exchange(connection: socket.socket, deadline: float) -> Verdict:
             send(connection, GrammarJob(source))
@@ -66,6 +66,8 @@ class GrammarProcess:
 
         try:
             verdict = self._child.ask(exchange, self._seconds)
+        except Starved:
+            raise
         except (ChildDied, TimeoutError):
             return TOO_COMPLEX
         if verdict.last:

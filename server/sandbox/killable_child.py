@@ -31,6 +31,10 @@ class ChildDied(Exception):
     """The child died with the job, and so did the one after it."""
 
 
+class Starved(TimeoutError):
+    """The child was late and has had less than half of its time on a CPU: that tells of the machine, not of the job."""
+
+
 class Abandoned(Exception):
     """Nobody wants the result any more."""
 
@@ -71,8 +75,8 @@ class KillableChild:
         """The result of a job that may take so many seconds; what it takes to start a child is not counted. Blocks.
 
         Where the child dies the job is given to another one, once: an earlier job may have harmed the first. Raises
-        ``TimeoutError`` where the child is late or has used up the CPU time that it gave itself, :class:`ChildDied`,
-        :class:`ChildNotStarted`, :class:`Abandoned`, and what ``exchange`` does.
+        ``TimeoutError`` where the child is late (:class:`Starved`) or has used up the CPU time that it gave itself,
+        :class:`ChildDied`, :class:`ChildNotStarted`, :class:`Abandoned`, and what ``exchange`` does.
         """
         with self._lock:
             self._busy, self._abandoned = True, False
@@ -81,7 +85,7 @@ class KillableChild:
                 self.start()
                 began = time.monotonic()
                 try:
-                    return self._try(exchange, began + seconds)
+                    return self._try(exchange, began + seconds, seconds / 2)
                 except ChildDied:
                     if is_last:
                         raise
@@ -136,15 +140,18 @@ class KillableChild:
             self._close()
             self._close = None
 
-    def _try(self, exchange: Exchange[T], deadline: float) -> T:
+    def _try(self, exchange: Exchange[T], deadline: float, least: float) -> T:
+        """``least``: CPU seconds without which a child that is late was starved."""
         assert self._socket is not None
         assert self._process is not None
+        before = _cpu_seconds(self._process.pid)
         try:
             self._check_wanted()
             return exchange(self._socket, deadline)
         except OverflowError:  # the job cannot be encoded: nothing of it was sent
             raise
         except BaseException as error:
+            starved = isinstance(error, TimeoutError) and _cpu_seconds(self._process.pid) - before < least
             gone = isinstance(error, ConnectionResetError | BrokenPipeError)
             code = self._process.wait_blocking(_CLOSE_SECONDS) if gone else None
             self.close()  # its result would be taken for the next job's
@@ -153,12 +160,22 @@ class KillableChild:
                 raise TimeoutError from error
             if isinstance(error, ConnectionError):
                 raise ChildDied from error
+            if starved:
+                raise Starved from error
             raise
 
     def _check_wanted(self) -> None:
         with self._lock:
             if self._abandoned:
                 raise Abandoned
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Of a process, by the clock that is numbered by it (clock_getcpuclockid(3)); 0 where it has ended."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)
+    except OSError:
+        return 0.0
 
 
 def _kill(connection: socket.socket, process: Child) -> None:

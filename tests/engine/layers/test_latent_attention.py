@@ -2,7 +2,6 @@
 
 import json
 import random
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,19 +83,19 @@ def test_a_row_has_the_form_that_its_own_chunk_asks_for_whatever_is_beside_it(
     assert_same_bits(logits[True], logits[False])
 
 
-def _is_time(deaths: list[int], drawn: list[int]) -> bool:
-    """Whether so many tokens have been drawn as the last of ``deaths`` says; takes it off."""
-    return deaths[-1:] == [len(drawn)] and bool(deaths.pop())
-
-
 def test_what_was_drawn_one_by_one_has_the_same_bits_when_it_is_computed_again(folder: Path) -> None:
     engine = LocalEngine(model_config(folder, dtype="bfloat16"))
     asked = SamplingParams(max_tokens=40, temperature=0.0, logprobs=2)
-    found = []
-    for deaths in ([], [30, 15]):
+    found: list[object] = []
+    deaths = [30, 15]
+
+    def dies() -> bool:
+        return bool(found) and deaths[-1:] == [len(engine.outcomes[0, 0].tokens)] and bool(deaths.pop())
+
+    for _ in range(2):
         engine.restart(engine.ready.num_blocks, prefix_cache=False)
         engine.submit(prompt(1)[:9], asked)
-        engine.run(dies=partial(_is_time, deaths, engine.outcomes[0, 0].tokens))
+        engine.run(dies=dies)
         found.append(engine.outcomes[0, 0])
     assert engine.deaths == 2
     assert found[0] == found[1]
