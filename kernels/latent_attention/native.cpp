@@ -222,7 +222,7 @@ int64_t find_wrong_choice(const Call<T>& c) {
 template <class T>
 std::vector<Item> items_of(const Call<T>& c, int64_t threads) {
     const int64_t pieces = (c.heads + HEADS - 1) / HEADS, each = (c.heads + pieces - 1) / pieces;
-    const bool few = c.batch.tokens * pieces < 8 * threads;
+    const bool few = c.batch.tokens * pieces < 8 * threads;  // threads would be left with none
     const int64_t together = on_tiles(c) && !c.chosen && !few ? std::max<int64_t>(1, TILED_ROWS / each) : 1;
     std::vector<Item> items;
     c.batch.each_span(together, [&](int64_t sequence, int64_t token, int64_t count, int64_t position) {
