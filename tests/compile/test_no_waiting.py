@@ -83,7 +83,7 @@ class _Stage:
         context = LayerContext(CUDA, BF16, False, stored, shapes_only=True, adapters=places)
         self.model = Decoder(spec, context, LENGTH, media_tokens=media_tokens)
         caches = allocate_caches(spec.cache_groups, 64, BLOCK, META, kv)
-        self.groups = 1 + max(cache.group for cache in caches)
+        self.groups = 1 + max((cache.group for cache in caches), default=0)
         tables = torch.zeros((self.groups, SLOTS + 1, LENGTH // BLOCK), dtype=torch.int32, device=META)
         buffers = RowBuffers(
             tables=tables,

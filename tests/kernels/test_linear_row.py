@@ -88,7 +88,7 @@ def test_it_runs_unasked_where_the_table_has_its_shape(monkeypatch: pytest.Monke
         ({"weight": torch.ones(8, 64)}, "of the dtype of x"),
         ({"residual": torch.ones(2, 64, dtype=torch.float16)}, r"residual .* must be \(1, 64\)"),
         ({"bias": torch.ones(7, dtype=torch.float16)}, r"bias .* must be \(8,\)"),
-        ({"kind": "relu"}, "no gate of"),
+        ({"kind": "tanh"}, "no gate of"),
     ],
 )
 def test_what_does_not_fit_is_refused(changed: dict[str, Any], why: str) -> None:

@@ -468,7 +468,7 @@ def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
             "time_step_limit is",
         ),
         ({"architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 0}, "expected a number above 0"),
-        ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ({"hidden_act": "tanh"}, "hidden_act is 'tanh'"),
         ({"rope_scaling": {"type": "spiral"}}, "rope_type is 'spiral', expected one of default"),
         ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
         ({"rope_scaling": [1]}, "rope_scaling is"),
