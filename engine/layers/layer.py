@@ -15,7 +15,7 @@ from .layer_context import LayerContext
 from .linear import Linear
 from .mlp import MLP
 from .moe import MoE, NormedMoE
-from .norm import Norm, added_, joined, make_norm, stream_behind
+from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
 from .quantized import Stream, Unnormed
 from .recurrent import Recurrent, make_recurrent
@@ -74,7 +74,8 @@ class Layer:
         if self._mixer is not None:
             x = joined(delta, residual, self._mixer_in) if given is None else given
             delta = _scaled(self._mixer(x, batch), self._mixer_scale, self._mixer_out)
-            residual = stream_behind(x, residual)
+            if isinstance(x, Unnormed):
+                residual = x.stream
             if self._beside is not None:
                 delta, residual = _scaled(self._beside(x, batch), self._beside_scale), added_(residual, delta)
             if self._parallel:
@@ -87,7 +88,8 @@ class Layer:
         if self._mlp is not None:
             x = joined(delta, residual, self._mlp_in)
             delta = _scaled(self._mlp(x, batch), self._mlp_scale, self._mlp_out)
-            residual = stream_behind(x, residual)
+            if isinstance(x, Unnormed):
+                residual = x.stream
             delta, residual = _summed(delta, residual, self._mlp_sum)
         if self._own is None and self._scalar is None:
             return delta, residual

@@ -58,18 +58,17 @@ class PlainLinear:
         self._bias = bias
         self._invariant = invariant
 
-    def __call__(self, x: Stream) -> torch.Tensor:
+    def __call__(self, x: Stream | Unnormed) -> torch.Tensor:
         """x [tokens, inputs] → [tokens, outputs]. It has no instruction: only packed weights have."""
-        assert isinstance(x, torch.Tensor)
+        if not isinstance(x, torch.Tensor):
+            assert isinstance(x, Unnormed)
+            return x.product(self.weight, self._bias)
         return kernels.linear(x, self.weight, self._bias, invariant=self._invariant)
 
     def takes_norm(self, x: torch.Tensor, gate: kernels.ActivationKind | None) -> bool:
         """Whether one kernel norms ``x`` [tokens, inputs], multiplies it and perhaps gates the product."""
         alike = len(x) == 1 and x.dtype == self.weight.dtype and not self._invariant
         return alike and choose_normed(x, self.weight, gate) == "triton"
-
-    def normed(self, x: Unnormed, gate: kernels.ActivationKind | None) -> torch.Tensor:
-        return x.product(self.weight, self._bias, gate)
 
 
 class Linear:
@@ -164,9 +163,6 @@ class Linear:
         ``adapters`` are those of its rows."""
         if isinstance(x, Traced):
             return self._traced(x, adapters)
-        if isinstance(x, Unnormed):
-            assert isinstance(self._multiply, PlainLinear)
-            return self._multiply.normed(x, self.gate)
         if self._before is not None:
             if isinstance(self._multiply, PackedLinear) and isinstance(x, torch.Tensor) and adapters is None:
                 return self._in_parts(x, self._multiply, self._before)
@@ -200,7 +196,10 @@ class Linear:
         return self._product(x, self._activation, self._dtype) if product is None else product
 
     def _product(
-        self, x: torch.Tensor | Quantized, activation: kernels.ActivationKind | None, dtype: torch.dtype | None
+        self,
+        x: torch.Tensor | Quantized | Unnormed,
+        activation: kernels.ActivationKind | None,
+        dtype: torch.dtype | None,
     ) -> torch.Tensor:
         """Activated and rounded at once where that can be done."""
         if isinstance(self._multiply, PackedLinear):

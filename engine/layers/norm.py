@@ -68,8 +68,8 @@ class RMSNorm:
 
     def __call__(self, x: Stream) -> Input:
         """x [tokens, size] as the next layer takes it."""
-        if self._before is not None and not isinstance(x, Traced) and self._before.takes_norm(x):
-            return Unnormed(x, None, self.weight, self._eps, plus_one=self._plus_one)
+        if self._before is not None and not isinstance(x, Traced) and x.shape[0] == 1 and self._before.takes_norm(x):
+            return Unnormed(x, None, self.weight, self._eps, plus_one=self._plus_one, gate=self._before.gate)
         if self._scheme is None or isinstance(x, Traced):
             return self.plain(x)
         return kernels.rms_norm_quantized(x, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one)
@@ -79,8 +79,8 @@ class RMSNorm:
         tensor."""
         if isinstance(x, Traced) or isinstance(residual, Traced):
             return self.plain(added_(residual, x))
-        if self._before is not None and x.dtype == residual.dtype and self._before.takes_norm(x):
-            return Unnormed(x, residual, self.weight, self._eps, plus_one=self._plus_one)
+        if self._before is not None and x.shape[0] == 1 and self._before.takes_norm(x) and x.dtype == residual.dtype:
+            return Unnormed(x, residual, self.weight, self._eps, plus_one=self._plus_one, gate=self._before.gate)
         if self._scheme is None:
             return kernels.add_rms_norm(x, residual, self.weight, self._eps, plus_one=self._plus_one)
         return kernels.add_rms_norm_quantized(
@@ -164,12 +164,8 @@ def make_norm(
 
 
 def joined(delta: Stream | None, residual: Stream, norm: Norm | None) -> Input:
-    """Adds ``delta`` to the stream in place, and gives the next part its input; see :func:`stream_behind`."""
+    """Adds ``delta`` to the stream in place, and gives the next part its input. One that is :class:`Unnormed` has the
+    stream then."""
     if norm is None:
         return residual if delta is None else added_(residual, delta)
     return norm(residual) if delta is None else norm.add(delta, residual)
-
-
-def stream_behind(x: Input, residual: Stream) -> Stream:
-    """The stream once ``x``, which is of :func:`joined`, has been taken."""
-    return x.stream if isinstance(x, Unnormed) else residual

@@ -37,14 +37,20 @@ class Unnormed:
     """What was normed, once :meth:`product` has been called: the stream from then on."""
 
     def __init__(
-        self, x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, *, plus_one: bool
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        *,
+        plus_one: bool,
+        gate: kernels.ActivationKind | None,
     ) -> None:
         """``x`` [1, size] is yet to be added to ``residual``, where there is one."""
-        self._x, self._residual, self._norm, self._eps, self._plus_one = x, residual, norm, eps, plus_one
+        self._x, self._residual, self._norm, self._eps = x, residual, norm, eps
+        self._plus_one, self._gate = plus_one, gate
 
-    def product(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, gate: kernels.ActivationKind | None
-    ) -> torch.Tensor:
+    def product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """[1, outputs], gated where there is a gate."""
         product, self.stream = kernels.normed_linear(
             self._x,
@@ -53,7 +59,7 @@ class Unnormed:
             self._eps,
             residual=self._residual,
             bias=bias,
-            kind=gate,
+            kind=self._gate,
             plus_one=self._plus_one,
         )
         return product
