@@ -1,7 +1,9 @@
 """AArch64 on a machine of another kind, from an empty folder to an answer: ``make arm``.
 
 Compiles the native code for it and runs its vector code under an emulator; fetches a Python for it, with torch, into
-``.arm``; asks the whole server there what it asks one of this machine; and runs tests of kernels and channels there.
+``.arm``; asks the whole server there what it asks one of this machine, and beside that runs tests of kernels and
+channels there: products and attention over each kind of weight and of cache, with rows, columns and inputs that fill
+vectors and that do not. Several threads meet in plain products and, of packed ones, in the vector code.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from .chat import Differs, compare_answers
@@ -25,7 +28,8 @@ EMULATED: Final = (
     "tests/engine/channel/test_ring.py",
 )
 LEFT_OUT: Final = (LARGE, f"{PACKED}::test_memory_is_given_back", f"{PACKED}::test_prepared_rows_are_given_back")
-"""A hundred times the numbers of other products, cut as those are; and what counts the emulator's memory."""
+"""The first multiplies a hundred times as much as any other, and shows no instruction that others do not; the rest
+would count the emulator's memory."""
 BUILD: Final = "from stentor.kernels.native.build import build; print(build())"
 SAMPLE: Final = (
     *("--turn=0", "-m", "not triton and not proof and not alone and not hypothesis"),
@@ -50,10 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _step("Python for AArch64", fetched.result)
             python = emulated_python(HOME)
             _step("kernels", lambda: subprocess.run([python, "-P", "-c", BUILD], cwd=ROOT, check=True))
-            answer = None if named else beside.submit(compare_answers, python)
+            compare = partial(_step, "a chat answer", lambda: print(compare_answers(python)))
+            answer = None if named else beside.submit(compare)
             _step("emulated tests", lambda: _pytest([str(python)], named or (*SAMPLE, *EMULATED)))
             if answer is not None:
-                _step("a chat answer", lambda: print(answer.result()))
+                answer.result()
     except FetchFailed as failed:
         print(failed)
         return 2
