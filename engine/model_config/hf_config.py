@@ -25,7 +25,7 @@ from .model_spec import ModelSpec, checked
 
 
 def model_spec_from_hf(config: Mapping[str, object]) -> ModelSpec:
-    """Raises :class:`.config_fields.ConfigError` when the architecture is no decoder's or a field is missing or wrong."""
+    """Raises :class:`.config_fields.ConfigError` where no decoder is described, or a field is missing or wrong."""
     name = named_architecture(config, {name: decoder.model_type for name, decoder in DECODERS.items()})
     return checked(DECODERS[name].read(Fields(config), name))
 
