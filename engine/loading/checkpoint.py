@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 CheckpointFormat = Literal["safetensors", "gguf", "ct2", "dummy"]
 
 _CT2_FILE = "model.bin"
+_MASKS = (".attn.bias", ".attention.bias")
+"""Of attention, which files of GPT-2 and GPT-NeoX hold, as truth values or numbers; nothing is made of them."""
 
 _GGUF_DTYPES: Mapping[GGMLType, str] = {
     GGMLType.F32: "float32",
@@ -210,7 +212,7 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
     stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
-    odd = next((tensor for tensor in tensors if tensor.dtype not in readable), None)
+    odd = next((each for each in tensors if each.dtype not in readable and not each.name.endswith(_MASKS)), None)
     if odd is not None:
         raise CheckpointError(
             f"Cannot load {folder}: {odd.name!r} is stored as {odd.dtype!r}, expected one of {', '.join(readable)}."

@@ -4,18 +4,19 @@ without a gate, and positions that are learned, or turned in a part of each head
 from dataclasses import replace
 from typing import Final
 
+from .attention_spec import RopeConfig
 from .config_fields import Fields, UnknownArchitectureError
 from .hf_common import common
 from .mlp_spec import MLPSpec
 from .model_spec import ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 
 _NAMES: Final = {
-    "hidden_size": ("n_embd",),
+    "hidden_size": ("n_embd", "n_embed"),
     "num_hidden_layers": ("n_layer",),
     "num_attention_heads": ("n_head",),
     "max_position_embeddings": ("n_positions", "n_ctx"),
-    "intermediate_size": ("n_inner", "ffn_dim"),
-    "hidden_act": ("activation_function",),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
+    "hidden_act": ("activation_function", "activation"),
 }
 """What files of these families call what others have in common."""
 
@@ -130,4 +131,60 @@ def gpt_neox(fields: Fields, name: str) -> ModelSpec:
         prefix="gpt_neox.layers",
         embedding="gpt_neox.embed_in",
         final_norm="gpt_neox.final_layer_norm",
+    )
+
+
+def gpt_bigcode(fields: Fields, name: str) -> ModelSpec:
+    """StarCoder, SantaCoder: a GPT-2 whose matrices stand as usual, mostly with one head of keys and values."""
+    spec = _gpt(fields, name, "gelu_pytorch_tanh")
+    if fields.flag("multi_query", True):
+        return with_mixers(spec, kv_heads=1)
+    return with_mixers(spec, by_group=True)
+
+
+def falcon(fields: Fields, name: str) -> ModelSpec:
+    """Falcon with rotary positions: attention and network side by side, of one norm (7B) or of a norm each (40B)."""
+    if fields.flag("alibi"):
+        raise UnknownArchitectureError(f"its form of {name}, with a bias to scores by distance, is not native here")
+    defaults = {"max_position_embeddings": 2048, "tie_word_embeddings": True}
+    spec = _common(Fields({**defaults, **fields.values}), name, activation="gelu")
+    grouped, bias = fields.flag("new_decoder_architecture"), fields.flag("bias")
+    kv_heads = spec.layers[0].attention.heads
+    if grouped:
+        kv_heads = fields.integer("num_kv_heads", fields.integer("n_head_kv", kv_heads))
+    elif fields.flag("multi_query", True):
+        kv_heads = 1
+    spec = with_mixers(
+        spec,
+        kv_heads=kv_heads,
+        qkv_bias=bias,
+        output_bias=bias,
+        fused=True,
+        by_group=True,
+        name="self_attention",
+        into="query_key_value",
+        out="dense",
+    )
+    parallel = grouped or fields.flag("parallel_attn", True)
+    norms = Norms(mixer_in="input_layernorm", kind="layer", bias=True)
+    if grouped and fields.integer("num_ln_in_parallel_attn", 2) == 2:
+        norms = replace(norms, mixer_in="ln_attn", mlp_in="ln_mlp")
+    elif not parallel:
+        norms = replace(norms, mlp_in="post_attention_layernorm")
+    network = _network(spec, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias)
+    spec = with_layers(spec, norms=norms, mlp=network, parallel=parallel)
+    return replace(spec, prefix="transformer.h", embedding="transformer.word_embeddings", final_norm="transformer.ln_f")
+
+
+def gptj(fields: Fields, name: str) -> ModelSpec:
+    """GPT-J: neighbours rotate, in a part of each head; attention and network take one norm."""
+    spec = _common(fields, name, activation="gelu_new")
+    turned = RopeConfig(rotary_dim=fields.integer("rotary_dim", 64), interleaved=True)
+    if turned.rotary_dim == spec.layers[0].attention.head_dim:
+        turned = replace(turned, rotary_dim=0)
+    spec = with_mixers(spec, rope=turned, name="attn", out="out_proj")
+    norms = Norms(mixer_in="ln_1", kind="layer", bias=True)
+    spec = with_layers(spec, norms=norms, mlp=_network(spec, "mlp.fc_in", "mlp.fc_out"), parallel=True)
+    return replace(
+        spec, prefix="transformer.h", embedding="transformer.wte", final_norm="transformer.ln_f", head_bias=True
     )

@@ -25,7 +25,7 @@ from .model_spec import ModelSpec, checked
 
 
 def model_spec_from_hf(config: Mapping[str, object]) -> ModelSpec:
-    """Raises :class:`.config_fields.ConfigError` where the architecture is no decoder's, or a field missing or wrong."""
+    """Raises :class:`.config_fields.ConfigError` where no decoder is described, or a field is missing or wrong."""
     name = named_architecture(config, {name: decoder.model_type for name, decoder in DECODERS.items()})
     return checked(DECODERS[name].read(Fields(config), name))
 
@@ -115,6 +115,9 @@ _ALONE: Mapping[str, Decoder] = {
     "OPTForCausalLM": Decoder("opt", hf_classic.opt),
     "GPT2LMHeadModel": Decoder("gpt2", hf_classic.gpt2),
     "GPTNeoXForCausalLM": Decoder("gpt_neox", hf_classic.gpt_neox),
+    "GPTBigCodeForCausalLM": Decoder("gpt_bigcode", hf_classic.gpt_bigcode),
+    "FalconForCausalLM": Decoder("falcon", hf_classic.falcon),
+    "GPTJForCausalLM": Decoder("gptj", hf_classic.gptj),
     "DeepseekV2ForCausalLM": Decoder("deepseek_v2", hf_latent.deepseek_v2),
     "DeepseekV3ForCausalLM": Decoder("deepseek_v3", hf_latent.deepseek_v3),
     "DeepseekV32ForCausalLM": Decoder("deepseek_v32", hf_latent.deepseek_v32),

@@ -50,6 +50,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "FalconH1ForCausalLM": {"mlp_multipliers": [0.8, 0.6]},
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},
+    "GPTJForCausalLM": {"rotary_dim": 8},
     "PhiForCausalLM": {"qk_layernorm": True},
     "StableLmForCausalLM": {"qk_layernorm": True},
     "Glm4vMoeForConditionalGeneration": {"partial_rotary_factor": 0.5, "rope_scaling": _HALF},

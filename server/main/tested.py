@@ -48,6 +48,12 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "falcon-h1-normed",
         "falcon-h1-gated-norm",
     ),
+    "FalconForCausalLM": (
+        "falcon",
+        "falcon-grouped",
+        "falcon-grouped-alike",
+        "falcon-serial",
+    ),
     "FlexOlmoForCausalLM": ("flex-olmo",),
     "Gemma2ForCausalLM": ("gemma2",),
     "Gemma3ForCausalLM": ("gemma3",),
@@ -67,6 +73,11 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Glm4MoeLiteForCausalLM": ("glm4-moe-lite",),
     "GlmForCausalLM": ("glm",),
     "GlmMoeDsaForCausalLM": ("glm-moe-dsa",),
+    "GPTBigCodeForCausalLM": (
+        "gpt-bigcode",
+        "gpt-bigcode-heads",
+    ),
+    "GPTJForCausalLM": ("gptj",),
     "GPT2LMHeadModel": (
         "gpt2",
         "gpt2-scaled",

@@ -188,7 +188,10 @@ class ChatTemplate:
         source = self._named.get(name)
         if source is None:
             names = f"; it has {', '.join(sorted(self._named))}" if self._named else ""
-            raise TemplateError(f"The model has no {name} chat template{names}. Send one as chat_template.")
+            raise TemplateError(
+                f"The model has no {name} chat template{names}. Send one as chat_template, start the server with "
+                "--chat-template FILE, or send the prompt as text to /v1/completions."
+            )
         compiled = self._compiled.get(name)
         if compiled is None:  # two threads may both compile it
             compiled = self._compiled[name] = self._compile(source)

@@ -14,6 +14,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     plain = {name: value for name, value in shape.items() if name != "num_key_value_heads"}
     inner = plain.pop("intermediate_size")
     opt = {**plain, "ffn_dim": inner}
+    grouped = {**plain, "new_decoder_architecture": True, "num_kv_heads": 2}
     return {
         "opt": lambda: transformers.OPTConfig(**opt),
         "opt-galactica": lambda: transformers.OPTConfig(
@@ -27,4 +28,13 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "gpt-neox-serial": lambda: transformers.GPTNeoXConfig(
             **plain, intermediate_size=inner, use_parallel_residual=False, attention_bias=False, rotary_pct=1.0
         ),
+        "gpt-bigcode": lambda: transformers.GPTBigCodeConfig(**plain),
+        "gpt-bigcode-heads": lambda: transformers.GPTBigCodeConfig(**plain, n_inner=inner, multi_query=False),
+        "falcon": lambda: transformers.FalconConfig(**plain),
+        "falcon-grouped": lambda: transformers.FalconConfig(**grouped, bias=True, ffn_hidden_size=inner),
+        "falcon-grouped-alike": lambda: transformers.FalconConfig(**grouped, num_ln_in_parallel_attn=1),
+        "falcon-serial": lambda: transformers.FalconConfig(
+            **plain, multi_query=False, parallel_attn=False, bias=True, tie_word_embeddings=False
+        ),
+        "gptj": lambda: transformers.GPTJConfig(**plain, rotary_dim=8),
     }
