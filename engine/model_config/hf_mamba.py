@@ -42,24 +42,10 @@ def mamba2_alone(fields: Fields, name: str) -> ModelSpec:
     """Each layer is a Mamba-2 alone. No file says how long a context is: none is too long."""
     if (activation := fields.text("hidden_act", "silu")) not in ("silu", "swish"):
         raise ConfigError(f"hidden_act is {activation!r}, expected 'silu'")
-    heads, groups = fields.integer("num_heads", 128), fields.integer("n_groups", 8)
+    mixer = _mixer(fields, heads="num_heads", head_dim="head_dim", state="state_size")
     inner = int(fields.number("expand", 2) * fields.integer("hidden_size", 4096))
-    if heads * fields.integer("head_dim", 64) != inner:
-        raise ConfigError(f"num_heads is {heads}, expected {inner} channels among heads of head_dim")
-    least, most = fields.bounds("time_step_limit")
-    mixer = Mamba2Spec(
-        heads=heads,
-        head_dim=inner // heads,
-        groups=groups,
-        state_dim=fields.integer("state_size", 128),
-        width=fields.integer("conv_kernel", 4),
-        conv_bias=fields.flag("use_conv_bias", True),
-        bias=fields.flag("use_bias"),
-        least_step=max(0.0, least),
-        most_step=most,
-        norm_groups=groups,
-        name="mixer",
-    )
+    if mixer.heads * mixer.head_dim != inner:
+        raise ConfigError(f"num_heads is {mixer.heads}, expected {inner} channels among heads of head_dim")
     return _recurrent_alone(fields, name, LayerSpec(mixer, None, Norms(mixer_in="norm")))
 
 
@@ -92,7 +78,9 @@ def nemotron_h(fields: Fields, name: str) -> ModelSpec:
     mlp = replace(dense_mlp(spec), bias=bias, into=("mixer.up_proj",), out="mixer.down_proj", gated=False)
     mixing, working = Norms(mixer_in="norm"), Norms(mlp_in="norm")
     made = {
-        "linear_attention": LayerSpec(_nemotron_mamba(fields), None, mixing),
+        "linear_attention": LayerSpec(
+            _mixer(fields, heads="mamba_num_heads", head_dim="mamba_head_dim", state="ssm_state_size"), None, mixing
+        ),
         "full_attention": LayerSpec(replace(spec.layers[0].attention, rope=None, name="mixer"), None, mixing),
         "mlp": LayerSpec(None, mlp, working),
     }
@@ -121,14 +109,15 @@ def _nemotron_kinds(fields: Fields) -> list[str]:
     return kinds
 
 
-def _nemotron_mamba(fields: Fields) -> Mamba2Spec:
+def _mixer(fields: Fields, *, heads: str, head_dim: str, state: str) -> Mamba2Spec:
+    """Named ``mixer``, with a norm for each group; the names of three of its fields differ."""
     least, most = fields.bounds("time_step_limit")
     groups = fields.integer("n_groups", 8)
     return Mamba2Spec(
-        heads=fields.integer("mamba_num_heads", 128),
-        head_dim=fields.integer("mamba_head_dim", 64),
+        heads=fields.integer(heads, 128),
+        head_dim=fields.integer(head_dim, 64),
         groups=groups,
-        state_dim=fields.integer("ssm_state_size", 128),
+        state_dim=fields.integer(state, 128),
         width=fields.integer("conv_kernel", 4),
         conv_bias=fields.flag("use_conv_bias", True),
         bias=fields.flag("use_bias"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stentor.kernels.attention import triton as dispatch
-from stentor.kernels.attention.prefill_tunables import sequence, tunables
+from stentor.kernels.attention.prefill_tunables import BLOCK_SIZES, sequence, tunables
 from stentor.kernels.attention.whole_prompt import (
     CUDNN,
     HELD_BACK,
@@ -17,7 +17,7 @@ from stentor.kernels.attention.whole_prompt import (
     choose_whole_prompt,
 )
 from stentor.kernels.launch import instead
-from stentor.kernels.tuning import overridden
+from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits
 from stentor.tests.kernels.paged_sequences import FP8, Step, make_step
@@ -185,7 +185,18 @@ def test_it_is_held_back_until_the_tuner_has_found_it_faster(monkeypatch: pytest
         assert chosen().refusals == ((CUDNN, "it takes compute capability 9.0 and 10.0, not 8.0"),)
 
 
-def test_the_tuner_is_offered_it_beside_ours() -> None:
+def test_the_tuner_is_offered_it_beside_ours_under_the_keys_that_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     offered = [tunable for tunable in tunables() if tunable.operation == OPERATION]
-    assert len({tunable.key for tunable in offered}) == len(offered) == 8
     assert all(tunable.candidates == [LIBRARY] for tunable in offered)
+    asked = []
+
+    def pick(operation: str, key: str, default: Config) -> Config:
+        asked.append((operation, key))
+        return default
+
+    on_a_gpu(monkeypatch, 90)
+    monkeypatch.setattr("stentor.kernels.attention.whole_prompt.pick", pick)
+    for group in (4, 8):
+        for size in BLOCK_SIZES:
+            chosen(group=group, size=size)
+    assert asked == [(OPERATION, tunable.key) for tunable in offered]

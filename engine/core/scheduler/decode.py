@@ -9,11 +9,11 @@ from .step import StepBuilder
 
 
 def plan_decodes(
-    draft: StepBuilder, memory: KVCacheManager, *, drafting: bool = False, held_from: float = math.inf
+    draft: StepBuilder, memory: KVCacheManager, *, drafting: bool = False, yielding_from: float = math.inf
 ) -> list[Sequence]:
     """Plan every running row that has one position left to compute; returns those that have more.
 
-    Rows of text that began at ``held_from`` or later, in seconds of ``time.monotonic()``, wait once they have drawn.
+    Rows of text that began at ``yielding_from`` or later (seconds of ``time.monotonic()``) wait once they have drawn.
 
     A row's next token may still be in flight: only its position is needed, the worker has the
     token. Rows come most important first, and when blocks run out it is the tail of that order, not
@@ -24,7 +24,7 @@ def plan_decodes(
     """
     running = memory.rows.running
     block_size = memory.block_size
-    streams, states, holding = draft.streams, memory.states, held_from < math.inf
+    streams, states, yielding = draft.streams, memory.states, yielding_from < math.inf
     longer: list[Sequence] = []
     visited = 0
     while visited < len(running):
@@ -40,7 +40,7 @@ def plan_decodes(
             longer.append(sequence)
             continue
         at = sequence.num_scheduled_tokens
-        if holding and _waits_for_crowd(sequence, held_from):
+        if yielding and _yields_to_burst(sequence, yielding_from):
             draft.waiting += 1
             continue
         new_blocks: list[int] = []
@@ -57,11 +57,11 @@ def plan_decodes(
     return longer
 
 
-def _waits_for_crowd(sequence: Sequence, held_from: float) -> bool:
+def _yields_to_burst(sequence: Sequence, yielding_from: float) -> bool:
     request = sequence.request
     if request.inputs or request.first_scheduled is None:
         return False
-    return request.first_scheduled >= held_from and sequence.num_scheduled_tokens >= request.prompt_len
+    return request.first_scheduled >= yielding_from and sequence.num_scheduled_tokens >= request.prompt_len
 
 
 def plan_drafts(draft: StepBuilder, memory: KVCacheManager, control: DraftControl) -> None:

@@ -10,7 +10,7 @@ from .step import StepBuilder
 
 _BURST = 4
 """Prompts that make a burst, if they are half as many as the rows that decode."""
-_HELD_SECONDS = 1.0
+_YIELDING_SECONDS = 1.0
 """From the beginning of a burst on, so long its rows wait with their second tokens for the first tokens of the rest."""
 
 
@@ -25,13 +25,13 @@ class PromptBudget:
         self._media_room = 0
         """Tokens of prompts with media beside rows of text that decode, as the worker has told; 0 before it has."""
 
-    def held_from(self, now: float) -> float:
+    def yielding_from(self, now: float) -> float:
         """Rows of requests that began then or later do not decode yet; infinity where all do.
 
         A row costs a step with prompts what it costs one without, which the first tokens of the rest of the crowd would
         wait for. Who decoded before the crowd came is not held up.
         """
-        return self._burst_since if self._burst and now < self._burst_since + _HELD_SECONDS else math.inf
+        return self._burst_since if self._burst and now < self._burst_since + _YIELDING_SECONDS else math.inf
 
     def bound(
         self, draft: StepBuilder, memory: KVCacheManager, unfinished: list[Sequence], now: float, *, crowded: bool

@@ -264,8 +264,8 @@ class Scheduler:
             streams=limits.stream is not None,
             max_bytes=limits.max_plan_bytes,
         )
-        drafting, held_from = limits.max_drafts > 0, self._prompts.held_from(now)
-        unfinished = plan_decodes(draft, memory, drafting=drafting, held_from=held_from)
+        drafting, yielding_from = limits.max_drafts > 0, self._prompts.yielding_from(now)
+        unfinished = plan_decodes(draft, memory, drafting=drafting, yielding_from=yielding_from)
         self._prompts.bound(draft, memory, unfinished, now, crowded=crowded)
         plan_chunks(draft, memory, unfinished)
         withheld = max(0, draft.budget - limits.max_admitted_tokens)
@@ -274,7 +274,7 @@ class Scheduler:
         draft.budget += withheld
         self._prompts.begun(len(draft.new) + len(draft.forks))
         self.prerequisites.media_wanted += draft.wanted
-        if not draft.works and held_from < math.inf:  # the rest is none, or lacks what those who wait hold
+        if not draft.works and yielding_from < math.inf:  # the rest is none, or lacks what those who wait hold
             plan_decodes(draft, memory, drafting=drafting)
         if not draft.works:
             return None
