@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Awaitable, Callable
 
 import httpx
 import ollama
@@ -25,7 +26,10 @@ BODIES: tuple[dict[str, object], ...] = (
     {"prompt": "In the beginning was", "temperature": 0.7, "seed": 9, "n": 2, "stop": [" the", "."], "max_tokens": 30},
     {"prompt": "One two three", "temperature": 0, "min_tokens": 30},
 )
-TOKENS = 160
+ENDLESS = 4_000
+"""Tokens that a stream does not come to before its server has died as often as it is to: it is closed then."""
+TOKENS = 40
+"""Of each choice, at least."""
 
 
 @pytest.fixture(scope="module")
@@ -37,21 +41,25 @@ class Reader:
     """One stream of ``/v1/completions``."""
 
     def __init__(self, client: httpx.AsyncClient, body: dict[str, object]) -> None:
-        rules = {"model": "demo", "stream": True, "return_token_ids": True, "max_tokens": TOKENS, "ignore_eos": True}
+        rules = {"model": "demo", "stream": True, "return_token_ids": True, "max_tokens": ENDLESS, "ignore_eos": True}
         self._client = client
-        self._body = {**rules, **body}
+        self.body = {**rules, **body}
         self.answer: Answer = {}
         self.events = 0
         self.done = False
+        self.closing = False
 
     async def read(self) -> None:
-        async with self._client.stream("POST", "/v1/completions", json=self._body) as response:
+        """To its end; where it is ``closing``, until each choice has ended or has ``TOKENS``."""
+        async with self._client.stream("POST", "/v1/completions", json=self.body) as response:
             assert response.status_code == 200, await response.aread()
             async for line in response.aiter_lines():
                 if line == "data: [DONE]":
                     self.done = True
                 elif line.startswith("data: "):
                     self._take(json.loads(line[6:]))
+                if self.closing and self._has_enough():
+                    return
 
     def _take(self, event: dict[str, object]) -> None:
         assert "error" not in event, event
@@ -64,72 +72,116 @@ class Reader:
             logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
             self.answer[choice["index"]] = tokens + choice.get("token_ids", []), choice["finish_reason"], logprobs
 
+    def _has_enough(self) -> bool:
+        choices = self.answer.values()
+        endless = self.body["max_tokens"] == ENDLESS
+        return endless and len(choices) == self.body.get("n", 1) and all(len(choice[0]) >= TOKENS for choice in choices)
 
-async def _kill_once_streams_move(
-    readers: list[Reader], server: ServerProcess, deaths: int, victim: str, health: list[int]
-) -> list[int]:
-    """One after the other: the next victim is one that streams have gone on with, as ``health`` has said."""
-    killed = []
-    for _ in range(deaths):
-        before = sum(reader.events for reader in readers)
-        while sum(reader.events for reader in readers) < before + 3 * len(readers):
-            await asyncio.sleep(0.002)
+
+async def _until(condition: Callable[[], bool], readers: list[Reader]) -> None:
+    while not condition():
+        assert not all(reader.done for reader in readers), "the streams ended before all that is to die had"
+        await asyncio.sleep(0.002)
+
+
+async def _more_events(readers: list[Reader]) -> None:
+    wanted = sum(reader.events for reader in readers) + 3 * len(readers)
+    await _until(lambda: sum(reader.events for reader in readers) >= wanted, readers)
+
+
+async def _told_and_over(health: list[int], seen: int, readers: list[Reader]) -> None:
+    """``health`` has told a death since it had ``seen`` answers, and that all is well again."""
+    await _until(lambda: 503 in health[seen:] and health[-1] == 200, readers)
+
+
+Killing = Callable[[httpx.AsyncClient, list[Reader], ServerProcess, list[int]], Awaitable[list[int]]]
+"""Kills something under readers; gives the processes that died. The last argument is what ``/health`` has said."""
+
+
+def _kill_once_streams_move(victim: str, deaths: int) -> Killing:
+    """One after the other: the next victim is one that streams have gone on with, as ``/health`` has said."""
+
+    async def kill(_: httpx.AsyncClient, readers: list[Reader], server: ServerProcess, health: list[int]) -> list[int]:
+        killed = []
+        for _death in range(deaths):
+            await _more_events(readers)
+            (found,) = below(server.pid, victim)
+            killed += [found, *below(server.pid, "worker")]
+            seen = len(health)
+            os.kill(found, signal.SIGKILL)
+            await _told_and_over(health, seen, readers)
+        return killed
+
+    return kill
+
+
+def _pause_and_kill(victim: str) -> Killing:
+    """Kills the victim of a paused server; resumes it once another has been ready for a while."""
+
+    async def kill(
+        client: httpx.AsyncClient, readers: list[Reader], server: ServerProcess, health: list[int]
+    ) -> list[int]:
+        await _more_events(readers)
+        admin = {"authorization": "Bearer root"}
+        assert (await client.post("/pause?mode=keep", headers=admin)).status_code == 200
         (found,) = below(server.pid, victim)
-        killed += [found, *below(server.pid, "worker")]
         seen = len(health)
         os.kill(found, signal.SIGKILL)
-        while 503 not in health[seen:] or health[-1] != 200:
-            await asyncio.sleep(0.002)
-    return killed
+        await _told_and_over(health, seen, readers)
+        events, ready = sum(reader.events for reader in readers), len(health)
+        await _until(lambda: len(health) >= ready + 10, readers)
+        assert sum(reader.events for reader in readers) == events, "a step while it is paused"
+        assert (await client.get("/is_paused", headers=admin)).json() == {"is_paused": True}
+        await client.post("/resume", headers=admin)
+        return [found]
+
+    return kill
 
 
-async def _pause_and_kill(
-    client: httpx.AsyncClient, readers: list[Reader], server: ServerProcess, victim: str, health: list[int]
-) -> list[int]:
-    """Kills the victim of a paused server; resumes it once another has been ready for a while."""
-    while sum(reader.events for reader in readers) < 3 * len(readers):
-        await asyncio.sleep(0.002)
-    admin = {"authorization": "Bearer root"}
-    assert (await client.post("/pause?mode=keep", headers=admin)).status_code == 200
-    (found,) = below(server.pid, victim)
-    os.kill(found, signal.SIGKILL)
-    seen = len(health)
-    while 503 not in health[seen:] or health[-1] != 200:
-        await asyncio.sleep(0.002)
-    events = sum(reader.events for reader in readers)
-    seen = len(health)
-    while len(health) < seen + 10:
-        await asyncio.sleep(0.002)
-    assert sum(reader.events for reader in readers) == events, "a step while it is paused"
-    assert (await client.get("/is_paused", headers=admin)).json() == {"is_paused": True}
-    await client.post("/resume", headers=admin)
-    return [found]
-
-
-async def _run(
-    server: ServerProcess, deaths: int, victim: str = "engine", *, paused: bool = False
-) -> tuple[list[Reader], list[int], list[int]]:
+async def _disturb(server: ServerProcess, killing: Killing) -> tuple[list[Reader], list[int], list[int]]:
     """Every body at once; the readers, the processes that died, and what ``/health`` said meanwhile."""
-    url = f"http://127.0.0.1:{server.port}"
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+    health: list[int] = []
+
+    async def watch(client: httpx.AsyncClient) -> None:
+        while True:
+            health.append((await client.get("/health")).status_code)
+            assert (await client.get("/ping")).status_code == 200
+            await asyncio.sleep(0.01)
+
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
         readers = [Reader(client, body) for body in BODIES]
-        health: list[int] = []
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch(client))
+            reading = [tasks.create_task(reader.read()) for reader in readers]
+            killed = await killing(client, readers, server, health)
+            for reader in readers:
+                reader.closing = True
+            await asyncio.wait(reading)
+            watching.cancel()
+    return readers, killed, health
 
-        async def watch() -> None:
-            while True:
-                health.append((await client.get("/health")).status_code)
-                assert (await client.get("/ping")).status_code == 200
-                await asyncio.sleep(0.01)
 
-        watching = asyncio.create_task(watch())
-        killing = asyncio.create_task(
-            _pause_and_kill(client, readers, server, victim, health)
-            if paused
-            else _kill_once_streams_move(readers, server, deaths, victim, health)
-        )
+async def _read_undisturbed(server: ServerProcess, disturbed: list[Reader]) -> list[Reader]:
+    """Streams of as many tokens as the others came to."""
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+        lengths = [max(len(tokens) for tokens, _, _ in reader.answer.values()) for reader in disturbed]
+        readers = [Reader(client, {"max_tokens": length, **body}) for length, body in zip(lengths, BODIES, strict=True)]
         await asyncio.gather(*(reader.read() for reader in readers))
-        watching.cancel()
-        return readers, await killing, health
+    assert all(reader.done for reader in readers)
+    return readers
+
+
+def _check(server: ServerProcess, disturbed: list[Reader]) -> None:
+    """What came is what comes when nothing dies; streams that were closed had a part of it."""
+    undisturbed = asyncio.run(_read_undisturbed(server, disturbed))
+    assert [len(reader.answer) for reader in disturbed] == [1, 1, 3, 1, 2, 1]
+    for body, reader, other in zip(BODIES, disturbed, undisturbed, strict=True):
+        for index, (tokens, reason, logprobs) in reader.answer.items():
+            whole, its_reason, its_logprobs = other.answer[index]
+            assert tokens == whole[: len(tokens)], body
+            assert logprobs == its_logprobs[: len(logprobs)], body
+            assert bool(logprobs) == bool(body.get("logprobs")), body
+            assert reason == (its_reason if reader.done else None), body
 
 
 def _counted(server: ServerProcess) -> tuple[float, float, float]:
@@ -139,56 +191,45 @@ def _counted(server: ServerProcess) -> tuple[float, float, float]:
     return engines, requests, times
 
 
-@pytest.fixture(scope="module")
-def answers(server: ServerProcess) -> list[Answer]:
-    """What the streams are when nothing dies."""
-    return [reader.answer for reader in asyncio.run(_run(server, 0))[0]]
+def _await_idle(server: ServerProcess) -> None:
+    """Streams that were closed leave nothing behind."""
+    names = ("num_requests_running", "num_requests_waiting")
+    eventually(lambda: not any(metric(server.port, name) for name in names), 30, "nothing runs or waits")
 
 
-def test_streams_over_dying_engines_give_the_tokens_that_they_give_undisturbed(
-    server: ServerProcess, answers: list[Answer]
-) -> None:
-    assert [len(answer) for answer in answers] == [1, 1, 3, 1, 2, 1]
-    assert len(answers[0][0][0]) == TOKENS
+def test_streams_over_dying_engines_give_the_tokens_that_they_give_undisturbed(server: ServerProcess) -> None:
     before, written = _counted(server), len(server.output())
-    disturbed, killed, health = asyncio.run(_run(server, 2))
-    assert all(reader.done for reader in disturbed)
-    for body, reader, answer in zip(BODIES, disturbed, answers, strict=True):
-        assert reader.answer == answer, body
+    disturbed, killed, health = asyncio.run(_disturb(server, _kill_once_streams_move("engine", 2)))
     assert 503 in health, "health knew nothing of it"
     assert not any(map(alive, killed)), "a worker has outlived its engine"
     restarts, recovered, recoveries = (now - then for now, then in zip(_counted(server), before, strict=True))
     assert (restarts, recoveries) == (2, 2)
     assert recovered >= 2
-    assert metric(server.port, "num_requests_running") == metric(server.port, "num_requests_waiting") == 0
+    _await_idle(server)
     log = server.output()[written:]
     assert log.count("the engine process was lost: killed by SIGKILL") == 2
     assert log.count("the engine is back after") == 2
+    _check(server, disturbed)
 
 
-def test_streams_over_dying_workers_give_the_tokens_that_they_give_undisturbed(
-    server: ServerProcess, answers: list[Answer]
-) -> None:
+def test_streams_over_dying_workers_give_the_tokens_that_they_give_undisturbed(server: ServerProcess) -> None:
     (engine,) = below(server.pid, "engine")
     written = len(server.output())
-    disturbed, killed, health = asyncio.run(_run(server, 2, "worker"))
-    assert all(reader.done for reader in disturbed)
-    for body, reader, answer in zip(BODIES, disturbed, answers, strict=True):
-        assert reader.answer == answer, body
+    disturbed, killed, health = asyncio.run(_disturb(server, _kill_once_streams_move("worker", 2)))
     assert 503 in health, "health knew nothing of it"
     assert not any(map(alive, killed))
     assert below(server.pid, "engine") == [engine], "the engine lives on"
-    assert metric(server.port, "num_requests_running") == metric(server.port, "num_requests_waiting") == 0
+    _await_idle(server)
     assert server.output()[written:].count("the worker process was lost: killed by SIGKILL; ") == 2
+    _check(server, disturbed)
 
 
 @pytest.mark.parametrize("victim", [pytest.param("engine", marks=pytest.mark.proof), "worker"])
 def test_streams_over_a_pause_and_a_death_in_it_give_the_tokens_that_they_give_undisturbed(
-    server: ServerProcess, answers: list[Answer], victim: str
+    server: ServerProcess, victim: str
 ) -> None:
-    disturbed, _, _ = asyncio.run(_run(server, 1, victim, paused=True))
-    for body, reader, answer in zip(BODIES, disturbed, answers, strict=True):
-        assert reader.answer == answer, body
+    disturbed, _, _ = asyncio.run(_disturb(server, _pause_and_kill(victim)))
+    _check(server, disturbed)
 
 
 def test_an_idle_server_loses_its_engine_and_serves_on(server: ServerProcess) -> None:
@@ -207,7 +248,7 @@ def test_a_stream_of_ollama_s_goes_on_over_a_worker_that_dies(server: ServerProc
     def ask(*, kill: bool) -> str:
         texts = []
         with ollama.Client(f"http://127.0.0.1:{server.port}") as client:
-            options = {"num_predict": TOKENS, "temperature": 0}
+            options = {"num_predict": 160, "temperature": 0}
             for number, chunk in enumerate(client.generate("demo", "The sea", raw=True, stream=True, options=options)):
                 if kill and number == 5:
                     (worker,) = below(server.pid, "worker")
