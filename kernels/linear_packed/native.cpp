@@ -66,18 +66,17 @@ struct Block {
     float scales[2];
 };
 
+// Four codes of an output lie side by side, as place_of has it: a word for each four, or for two fours of four bits.
 void put_codes(const Packed& w, int64_t row, int64_t block, const Block& from) {
-    const int64_t blocks = ceil_div(w.inputs, BLOCK), tile = row / TILE, lane = row % TILE, at = tile * blocks + block;
-    const bool four = four_bits(w.kind);
-    uint8_t* to = const_cast<uint8_t*>(w.codes) + at * (four ? 256 : 512);
-    for (int64_t k = 0; k < BLOCK; ++k) {
-        const Place place = place_of(w.kind, lane, k);
-        if (!four)
-            to[place.byte] = from.codes[k];
-        else if (place.upper)
-            to[place.byte] = (uint8_t)((to[place.byte] & 15) | from.codes[k] << 4);
-        else
-            to[place.byte] = (uint8_t)((to[place.byte] & 0xf0) | from.codes[k]);
+    const int64_t blocks = ceil_div(w.inputs, BLOCK), at = row / TILE * blocks + block, lane = row % TILE;
+    uint32_t words[8];
+    std::memcpy(words, from.codes, BLOCK);
+    if (four_bits(w.kind)) {
+        uint32_t* const to = (uint32_t*)const_cast<uint8_t*>(w.codes + at * 256) + lane;
+        for (int64_t j = 0; j < 4; ++j) to[j * TILE] = words[j] | words[j + 4] << 4;
+    } else {
+        uint32_t* const to = (uint32_t*)const_cast<uint8_t*>(w.codes + at * 512) + lane;
+        for (int64_t j = 0; j < 8; ++j) to[j * TILE] = words[j];
     }
 }
 
@@ -176,12 +175,13 @@ void read_nibbles(const uint8_t* from, Stored stored, int64_t size, Block* out) 
         const uint32_t power = std::max((uint32_t)from[0] << 23, 0x400000u);
         std::memcpy(&out->scales[0], &power, 4);
     }
-    const uint8_t *high = from + (min ? 4 : 2), *nibbles = from + size - 16;
+    const uint8_t* nibbles = from + size - 16;
+    for (int i = 0; i < 16; ++i) out->codes[i] = nibbles[i] & 15, out->codes[i + 16] = nibbles[i] >> 4;
+    if (!five) return;
+    uint32_t high;
+    std::memcpy(&high, nibbles - 4, 4);
     const int zero = stored == GGUF_Q5_0 ? 112 : 128;  // a code counts from 16, or from nothing; here from 128
-    for (int i = 0; i < 32; ++i) {
-        const int low = nibbles[i % 16] >> (i / 16 * 4) & 15;
-        out->codes[i] = (uint8_t)(five ? (low | (high[i / 8] >> i % 8 & 1) << 4) + zero : low);
-    }
+    for (int i = 0; i < 32; ++i) out->codes[i] = (uint8_t)((out->codes[i] | (high >> i & 1) << 4) + zero);
 }
 
 int64_t size_of(Stored stored) {
@@ -225,24 +225,36 @@ void pack_gguf_row(const Packed& w, Stored stored, const uint8_t* from, int64_t 
     }
 }
 
-void pack_plain_row(const Packed& w, const void* from, int64_t row) {
-    uint8_t* tile = const_cast<uint8_t*>(w.codes) + row / TILE * tile_bytes(w.kind, w.inputs);
-    const int64_t lane = row % TILE;
-    if (w.kind == F32)
-        for (int64_t k = 0; k < w.inputs; ++k) ((float*)tile)[k * TILE + lane] = ((const float*)from)[k];
-    else
-        for (int64_t k = 0; k < w.inputs; ++k)
-            ((uint16_t*)tile)[(k / 2 * TILE + lane) * 2 + k % 2] = ((const uint16_t*)from)[k];
-}
-
-// Rows that share a tile share lines: one thread writes them all.
+// Rows that share a tile share lines: one thread writes them all. `body` takes the first of them and the one behind them.
 template <class Body>
 void by_tile(int64_t first, int64_t count, int64_t threads, const Body& body) {
     const int64_t tile = first / TILE, tiles = ceil_div(first + count, TILE) - tile;
     parallel_for(tiles, threads, [&](int64_t i) {
-        const int64_t begin = std::max(first, (tile + i) * TILE), end = std::min(first + count, (tile + i + 1) * TILE);
+        body(std::max(first, (tile + i) * TILE), std::min(first + count, (tile + i + 1) * TILE));
+    });
+}
+
+template <class Body>
+void by_row(int64_t first, int64_t count, int64_t threads, const Body& body) {
+    by_tile(first, count, threads, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) body(row);
     });
+}
+
+// Rows of one tile, the first of them at `from`, each `stride` bytes behind the last: a word of each output lies in a
+// line, one float or two of bfloat16. All rows write their part of 64 lines before any goes on: those stay in the cache.
+void pack_plain_rows(const Packed& w, const uint8_t* from, int64_t stride, int64_t begin, int64_t end) {
+    uint32_t* const tile = (uint32_t*)const_cast<uint8_t*>(w.codes + begin / TILE * tile_bytes(w.kind, w.inputs));
+    const int64_t bytes = w.inputs * (w.kind == F32 ? 4 : 2), words = bytes / 4;
+    for (int64_t word = 0; word < words; word += 64)
+        for (int64_t row = begin; row < end; ++row) {
+            uint32_t some[64];
+            const int64_t n = std::min<int64_t>(64, words - word);
+            std::memcpy(some, from + (row - begin) * stride + word * 4, (size_t)n * 4);
+            for (int64_t j = 0; j < n; ++j) tile[(word + j) * TILE + row % TILE] = some[j];
+        }
+    for (int64_t row = begin; bytes % 4 && row < end; ++row)
+        std::memcpy(tile + words * TILE + row % TILE, from + (row - begin) * stride + words * 4, 2);
 }
 
 }  // namespace
@@ -287,14 +299,16 @@ STENTOR_EXPORT int64_t stentor_prepared_stride(int64_t format, int64_t inputs) {
 STENTOR_EXPORT void stentor_pack_plain(const Packed* w, const uint8_t* from, int64_t stride, int64_t first,
                                        int64_t count, int64_t threads) {
     const int64_t bytes = stride * (w->kind == F32 ? 4 : 2);
-    by_tile(first, count, threads, [&](int64_t row) { pack_plain_row(*w, from + (row - first) * bytes, row); });
+    by_tile(first, count, threads, [&](int64_t begin, int64_t end) {
+        pack_plain_rows(*w, from + (begin - first) * bytes, bytes, begin, end);
+    });
 }
 
 // Rows from ggml's blocks, `stride` bytes apart.
 STENTOR_EXPORT void stentor_pack_gguf(const Packed* w, int64_t stored, const uint8_t* from, int64_t stride,
                                       int64_t first, int64_t count, int64_t threads) {
-    by_tile(first, count, threads,
-            [&](int64_t row) { pack_gguf_row(*w, (Stored)stored, from + (row - first) * stride, row); });
+    by_row(first, count, threads,
+           [&](int64_t row) { pack_gguf_row(*w, (Stored)stored, from + (row - first) * stride, row); });
 }
 
 // Rows from codes, one to a byte [count, inputs], scales [count, groups, parts] in single precision, and as the weight has
@@ -302,7 +316,7 @@ STENTOR_EXPORT void stentor_pack_gguf(const Packed* w, int64_t stored, const uin
 STENTOR_EXPORT void stentor_pack_codes(const Packed* w, const uint8_t* codes, const float* scales, const int16_t* zeros,
                                        const float* factors, int64_t first, int64_t count, int64_t threads) {
     const int64_t blocks = ceil_div(w->inputs, BLOCK), groups = groups_of(*w), parts = scale_parts(w->kind);
-    by_tile(first, count, threads, [&](int64_t row) {
+    by_row(first, count, threads, [&](int64_t row) {
         for (int64_t block = 0; block < blocks; ++block) {
             Block b = {};
             const int64_t k = block * BLOCK, n = std::min(BLOCK, w->inputs - k);
