@@ -75,7 +75,9 @@ _MAILBOX_MESSAGES = 32
 _LOOK_SECONDS = 1.0
 """The longest between two looks at a deadline: the step after this one may have a much shorter one."""
 _SECOND_LOOK_SECONDS = 0.25
-"""An engine that was stopped itself finds every deadline passed, and results that wait to be read."""
+"""An engine that was held up itself finds every deadline passed, and results that wait to be read."""
+_STOOD_STILL_SECONDS = 1.0
+"""That a look is late where this process was stopped, as by ``docker pause``, or got no time on a busy machine."""
 _TOO_LARGE = "what the request brings is larger than the engine can pass on"
 
 
@@ -442,23 +444,25 @@ class EngineLoop:
                 self._watch_wanted = anyio.Event()
                 continue
             if (left := deadline - self._clock()) > 0:
-                await self._sleep(min(left, _LOOK_SECONDS))
-                self._excuse_who_waits()
+                await self._wait_to_look(min(left, _LOOK_SECONDS))
                 continue
             if self._watch.lacks_masks and self._telling:
                 self._watch.excuse()  # they are made behind what the client does not read
                 continue
-            await self._sleep(_SECOND_LOOK_SECONDS)
-            self._excuse_who_waits()
+            await self._wait_to_look(_SECOND_LOOK_SECONDS)
             if self._watch.oldest != step or self.worker is not worker or not self._watch.overdue:
                 continue
             worker.kill("the worker process hung in a step: it was killed", hung=True)
             self._watch.lost()
             await self._stall("the worker process hung in a step: it was killed")
 
-    def _excuse_who_waits(self) -> None:
-        """At every look, so that a worker has the whole time for its step once it gets the device."""
-        if self._co_tenants is not None and self._co_tenants.worker_waits():
+    async def _wait_to_look(self, seconds: float) -> None:
+        """A worker has the whole time for its step once it gets the device, and once this process goes on that stood
+        still: so, most likely, did the worker."""
+        until = self._clock() + seconds
+        await self._sleep(seconds)
+        stood_still = self._clock() - until > _STOOD_STILL_SECONDS
+        if stood_still or (self._co_tenants is not None and self._co_tenants.worker_waits()):
             self._watch.excuse()
 
 

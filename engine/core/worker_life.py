@@ -96,12 +96,14 @@ class WorkerLife:
             pair = ChannelPair.create()
         except (ChannelError, OSError) as error:
             raise WorkerLost(f"cannot start the worker process: {one_line(error)}") from error
+        limit = _SPAWN_SECONDS * patience
         try:
-            with anyio.fail_after(_SPAWN_SECONDS * patience):
+            with anyio.fail_after(limit):
                 child = await source.start(pair.child_fds, rank, meeting_fd)
-        except OSError as error:  # TimeoutError is one
+        except OSError as error:
             pair.parent.close()
-            raise WorkerLost(f"cannot start the worker process: {one_line(error)}") from error
+            why = f"it was not there within {limit:.0f} s" if isinstance(error, TimeoutError) else one_line(error)
+            raise WorkerLost(f"cannot start the worker process: {why}") from error
         except BaseException:
             pair.parent.close()
             raise

@@ -72,26 +72,34 @@ class WorkerSource:
 
     def close(self) -> None:
         """Ends the workers that were forked, and this engine's own fork server. May be called again."""
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        self._unlink()
         if self._own is not None:
             self._own.close()
             self._own = None
 
+    def _unlink(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
     async def _fork(self, fds: tuple[int, ...], kept: Mapping[str, int]) -> Child | None:
         """None where the fork server is of no use; it is left then."""
+        is_new = self._own is None
         try:
-            if self._link is None:
+            if self._own is None and self._link is None:
                 self._own = ForkServer(self._module)
+            if self._own is not None and self._link is None:
                 self._link = ForkServerLink(self._own.connect())
+            assert self._link is not None
             return await self._link.fork((*fds, *kept.values()), tuple(kept), self._module)
         except (ForkServerLost, OSError) as error:
             logger.warning("%s; the next worker takes longer to start", error)
             self.close()
             return None
         except BaseException:
-            self.close()  # an answer that nobody awaits would be taken for the next one's
+            self._unlink()  # an answer that nobody awaits would be taken for the next one's
+            if not is_new:
+                self.close()  # one that was new goes on with its imports, for the next worker
             raise
 
     def _spawn(self, fds: tuple[int, ...], kept: Mapping[str, int]) -> Child:

@@ -10,7 +10,7 @@ from stentor.protocols.ipc.steps import StepPlan
 
 from ..layers.adapters import AdapterPlaces, TableSizes
 from .errors import SetupError
-from .memory import GIB
+from .memory import format_bytes
 
 
 def as_adapted(plans: Sequence[StepPlan]) -> list[StepPlan]:
@@ -46,8 +46,8 @@ def check_room(config: WorkerConfig, places: AdapterPlaces, weights: int, free: 
     taken = places.table_bytes + adapter_bytes(config, places)
     if weights <= free < weights + taken:
         raise SetupError(
-            f"{max_adapters(config)} adapters of rank {config.max_lora_rank} may take {taken / GIB:.2f} GiB, and of "
-            f"{free / GIB:.2f} GiB that {where} has free weights take {weights / GIB:.2f} GiB: lower --max-lora-rank, "
+            f"{max_adapters(config)} adapters of rank {config.max_lora_rank} may take {format_bytes(taken)}, and of "
+            f"{format_bytes(free)} that {where} has free weights take {format_bytes(weights)}: lower --max-lora-rank, "
             "--max-cpu-loras or --max-loras"
         )
 
@@ -59,6 +59,6 @@ def adapter_lines(config: WorkerConfig, places: AdapterPlaces | None) -> list[Me
     most, rank = max_adapters(config), config.max_lora_rank
     taken, what = adapter_bytes(config, places), f"up to {most} of rank {rank}, as they are loaded"
     if places.tables is not None:
-        on_host = most * (places.nbytes(rank) - places.loose_bytes(rank)) / GIB
-        what = f"{config.max_loras} of rank {rank}; up to {most} take {on_host:.2f} GiB of the host, as they are loaded"
+        on_host = format_bytes(most * (places.nbytes(rank) - places.loose_bytes(rank)))
+        what = f"{config.max_loras} of rank {rank}; up to {most} take {on_host} of the host, as they are loaded"
     return [MemoryLine("adapters", places.table_bytes + taken, what)]

@@ -30,7 +30,7 @@ from .caches import allocate_caches, kv_block_bytes, page_groups
 from .errors import SetupError
 from .families import Settled, Sizes, cache_line, first_tokens, size_cache
 from .limits import TRANSCRIPTION
-from .memory import GIB
+from .memory import format_bytes
 from .routed_rows import JoinedExtras
 from .runner import RowExtras
 from .setup_parts import longest_of
@@ -90,8 +90,8 @@ class Transcription:
         rows = min(config.max_num_seqs, budget // each) if settled is None else settled.blocks // blocks
         if rows < 1:
             raise SetupError(
-                f"{max(budget, 0) / GIB:.2f} GiB have no room for one window of audio and its transcript, which need "
-                f"{each / GIB:.2f} GiB: raise --kv-cache-memory, or choose a smaller model"
+                f"{format_bytes(max(budget, 0))} have no room for one window of audio and its transcript, which need "
+                f"{format_bytes(each)}: raise --kv-cache-memory, or choose a smaller model"
             )
         return Sizes(rows * blocks, longest, block_bytes, encoder_slots=rows, slot_bytes=slot_bytes)
 
@@ -188,7 +188,7 @@ class StreamedTranscription:
         pages = page_groups(self.groups, longest)
         if budget - streams < kv_block_bytes(self.groups, config.block_size, cache_dtype, pages):
             raise SetupError(
-                f"{config.max_num_seqs} streams keep {streams / GIB:.2f} GiB of their audio, and nothing is "
+                f"{config.max_num_seqs} streams keep {format_bytes(streams)} of their audio, and nothing is "
                 "left for tokens: lower --max-num-seqs, or raise --kv-cache-memory"
             )
         return size_cache(config, self.groups, longest, cache_dtype, budget - streams, settled)

@@ -28,7 +28,7 @@ from .errors import SetupError
 from .graphs import graph_sizes
 from .limits import SUITED
 from .media_rows import MediaRows
-from .memory import GIB
+from .memory import format_bytes
 from .routed_rows import JoinedExtras, RoutedRows, expert_shape
 from .row_states import RowStates, StateDTypes
 from .runner import RowExtras
@@ -161,8 +161,8 @@ def fit_states(config: WorkerConfig, each: int, budget: int, *, alone: bool = Fa
         found -= min(config.max_num_seqs, -(-found // 3))
     if found < 2:
         raise SetupError(
-            f"{max(budget, 0) / GIB:.2f} GiB have no room for the recurrent state of a sequence, of {each / 2**20:.1f} "
-            f"MiB{', in two slots' if alone else ', and for its KV cache'}: raise --kv-cache-memory"
+            f"{format_bytes(max(budget, 0))} have no room for the recurrent state of a sequence, of "
+            f"{format_bytes(each)}{', in two slots' if alone else ', and for its KV cache'}: raise --kv-cache-memory"
         )
     return found
 

@@ -1,10 +1,11 @@
-"""How much memory the KV cache gets on a host."""
+"""How much memory the KV cache gets on a host, and how an amount of memory is written."""
 
 from pathlib import Path
 
 GIB = 1 << 30
 _SHARE = 0.25
 _CEILING = 4 * GIB
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def default_kv_bytes(weights: int, memory_share: float = 1.0) -> int:
@@ -42,3 +43,13 @@ def resident_bytes() -> int:
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def format_bytes(count: int) -> str:
+    """1536 → "1.5 KiB"."""
+    size = float(count)
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")

@@ -34,7 +34,7 @@ from .errors import SetupError
 from .families import Settled, Sizes, cache_line
 from .limits import POOLING
 from .media_family import MediaEncoder
-from .memory import GIB
+from .memory import format_bytes
 from .pooling_rows import PoolingRows
 from .routed_rows import JoinedExtras
 from .runner import RowExtras
@@ -122,8 +122,8 @@ class PoolingFamily:
         blocks = min(budget // block_bytes, config.max_num_seqs * each)
         if blocks < each:
             raise SetupError(
-                f"{max(budget, 0) / GIB:.2f} GiB of KV cache do not hold one prompt of {longest} tokens, which needs "
-                f"{each * block_bytes / GIB:.2f} GiB: raise --kv-cache-memory or lower --max-model-len"
+                f"{format_bytes(max(budget, 0))} of KV cache do not hold one prompt of {longest} tokens, which needs "
+                f"{format_bytes(each * block_bytes)}: raise --kv-cache-memory or lower --max-model-len"
             )
         return Sizes(blocks, longest, block_bytes, pages)
 

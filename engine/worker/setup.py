@@ -50,7 +50,7 @@ from .families import (
 )
 from .limits import limits_of, with_limits
 from .media_family import TextWithMedia, sees
-from .memory import GIB, available_memory, default_kv_bytes, resident_bytes
+from .memory import available_memory, default_kv_bytes, format_bytes, resident_bytes
 from .pooling_family import PoolingFamily
 from .prefault import Prefault
 from .runner import ModelRunner
@@ -352,7 +352,7 @@ def _runner(
         if family.groups:
             caches = allocate_caches(family.groups, sizes.blocks, config.block_size, at, cache_dtype, sizes.pages)
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
-        room = f"{sizes.blocks * sizes.block_bytes / GIB:.2f} GiB"
+        room = format_bytes(sizes.blocks * sizes.block_bytes)
         raise SetupError(f"{at} has no room for {room} of KV cache: lower --kv-cache-memory") from error
     extras = family.extras(config, model, sizes)
     own, draft = draft_of(source, drafter, caches)

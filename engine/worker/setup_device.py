@@ -22,7 +22,7 @@ from .errors import SetupError
 from .families import Sizes, Text, agreed, fit_states, named_blocks, with_rows
 from .graphs import GraphSize, graph_sizes, within_rows
 from .media_rows import MediaRows
-from .memory import GIB
+from .memory import format_bytes
 from .profile import MemoryProfile, measure, run_plans, worst_steps
 from .routed_rows import JoinedExtras
 from .row_states import StateDTypes
@@ -113,14 +113,14 @@ def size_cache(
         budget = config.kv_cache_memory
         if budget > (room := profile.kv_budget(1.0) - block_bytes - beside):
             raise SetupError(
-                f"--kv-cache-memory: {budget / GIB:.2f} GiB do not fit, weights and a step leave "
-                f"{max(room, 0) / GIB:.2f} GiB of the device: lower it, or leave it out"
+                f"--kv-cache-memory: {format_bytes(budget)} do not fit, weights and a step leave "
+                f"{format_bytes(max(room, 0))} of the device: lower it, or leave it out"
             )
     else:
         budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share) - beside
     if budget < 0:
         raise SetupError(
-            f"a step of this model needs {-budget / GIB:.2f} GiB more than --gpu-memory-fraction "
+            f"a step of this model needs {format_bytes(-budget)} more than --gpu-memory-fraction "
             f"{config.gpu_memory_fraction} of the device leaves{_to_this_model(config)}: raise it, lower "
             "--max-num-batched-tokens or --max-num-seqs, or choose a smaller model"
         )
@@ -204,7 +204,7 @@ def _allocate(
     except torch.OutOfMemoryError as error:
         size = num_blocks * kv_block_bytes(groups, config.block_size, cache_dtype, pages)
         raise SetupError(
-            f"{device.name} has no room for {size / GIB:.2f} GiB of KV cache: lower --kv-cache-memory or "
+            f"{device.name} has no room for {format_bytes(size)} of KV cache: lower --kv-cache-memory or "
             "--gpu-memory-fraction"
         ) from error
 

@@ -37,7 +37,7 @@ from .caches import PageGroup
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import Executor, Send
-from .memory import GIB
+from .memory import format_bytes
 from .runner import ModelRunner
 
 ProgressCallback = Callable[[str, int, int], None]
@@ -143,8 +143,8 @@ def fit_length(
     needed = config.max_model_len or 1
     if tokens < needed:
         raise SetupError(
-            f"{budget / GIB:.2f} GiB of KV cache hold {tokens} tokens, one sequence "
-            f"needs {needs.of(needed) * block_bytes / GIB:.2f} GiB: raise --kv-cache-memory or "
+            f"{format_bytes(max(budget, 0))} of KV cache hold {tokens} tokens, one sequence "
+            f"needs {format_bytes(needs.of(needed) * block_bytes)}: raise --kv-cache-memory or "
             f"lower {length_option(config)}"
         )
     return min(wanted, tokens)

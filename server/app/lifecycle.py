@@ -27,6 +27,7 @@ from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.launch import EngineProcess
 from stentor.engine.processes.supervisor import ChildFailed, Supervisor
+from stentor.engine.worker.memory import format_bytes
 
 from ..api.responses.resuming import resume_unfinished
 from ..common.exit_codes import DONE, FAILED
@@ -58,7 +59,7 @@ from .auxiliary_models import open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
 from .media import MediaOpener, asking_of, spec_of, taken_of, width_of
-from .startup import StartupDisplay, first_steps, format_bytes, open_terminal, report_ready
+from .startup import StartupDisplay, first_steps, open_terminal, report_ready
 from .state import ServerState, compose
 from .text_side import generation_defaults, open_text_side
 

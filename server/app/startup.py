@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
+from stentor.engine.worker.memory import format_bytes
 from stentor.protocols.ipc.actors import EngineReady, MemoryLine
 from stentor.protocols.ipc.actors import Progress as ProgressMessage
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 logger = logging.getLogger(__name__)
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def open_terminal() -> "Console | None":
@@ -128,13 +127,3 @@ def _report_memory(terminal: "Console | None", lines: Sequence[MemoryLine], name
     else:
         for line in lines:
             logger.info("%s: %s %s (%s)", title, line.what, format_bytes(line.bytes), line.note)
-
-
-def format_bytes(count: int) -> str:
-    """1536 → "1.5 KiB"."""
-    size = float(count)
-    for unit in _UNITS:
-        if size < 1024 or unit == _UNITS[-1]:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("unreachable")

@@ -293,7 +293,7 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
             for name in option.names:
                 target.add_argument(
                     f"--{name}",
-                    dest=option.name,
+                    dest=name,
                     action=argparse.BooleanOptionalAction,
                     default=argparse.SUPPRESS,
                     help=text if name == option.name else argparse.SUPPRESS,
@@ -303,7 +303,7 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
                 target.add_argument(
                     f"--{name}",
                     *([f"-{name}"] if len(name) == 2 else []),  # vLLM's short ones, as -tp
-                    dest=option.name,
+                    dest=name,  # what is wrong with it is said of the name that was given
                     action="append" if option.kind.many else "store",
                     default=argparse.SUPPRESS,
                     metavar=option.kind.metavar,

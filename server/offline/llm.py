@@ -92,14 +92,13 @@ class LLM:
 
         Raises :class:`stentor.server.options.reading.ConfigError` for one that is unknown or wrong.
         """
-        known = {spelling.replace("-", "_"): option for option in OPTIONS for spelling in option.spellings}
+        known = {spelling.replace("-", "_"): spelling for option in OPTIONS for spelling in option.spellings}
         flags: dict[str, object] = {}
         for name, value in options.items():
             if name not in known:
                 raise ConfigError(f"{name}: no such option{nearest(name, sorted(known))}")
             if value is not None:
-                turned = name.replace("_", "-") in known[name].opposites and isinstance(value, bool)
-                flags[known[name].name] = _as_flag(not value if turned else value)
+                flags[known[name]] = _as_flag(value)
         self._server = InProcessServer(read_config({"model": model, **flags}, {}))
         self._numbers = itertools.count()
         self._enqueued: dict[str, _Call[RequestOutput]] = {}

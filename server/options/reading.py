@@ -31,7 +31,7 @@ def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> 
     """The tree from all sources.
 
     Args:
-        flags: option names to what the command line gave: a string, a list of strings, or a bool.
+        flags: options, by any of their names, to what the command line gave: a string, a list of strings, or a bool.
         environment: all variables of the process.
 
     Raises:
@@ -42,7 +42,11 @@ def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> 
     from_file: dict[str, tuple[str, object]] = {}
     if given_file is not None:
         from_file = _from_file(_parse(CONFIG_FILE, *given_file))
-    from_flags = {name: (f"--{name}", raw) for name, raw in flags.items() if name != "config"}
+    known = {spelling: option for option, spelling in _spellings()}
+    from_flags: dict[str, tuple[str, object]] = {}
+    for name, raw in flags.items():
+        if name != "config":
+            _note(from_flags, known[name], name, f"--{name}", raw)
     given = from_file | variables | from_flags
     values: dict[str, Any] = {}
     for option in OPTIONS:

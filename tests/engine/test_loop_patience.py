@@ -49,7 +49,7 @@ async def test_a_step_that_is_overdue_ends_its_worker_and_the_next_one_goes_on()
         (first, *_) = await on.first.plans()
         on.first.send(answer(first))
         await on.until(TokensBatch)
-        await on.clock.move(9.9)
+        await on.clock.run(9.9)
         assert on.first.process.returncode is None
         await on.clock.move(0.2)
         assert on.first.process.returncode is None, "it looks twice"
@@ -88,11 +88,24 @@ async def test_a_result_that_had_come_before_the_second_look_saves_the_worker() 
     async with stage() as on:
         on.submit(2)
         (first, *_) = await on.first.plans()
-        await on.clock.move(60.0)
+        await on.clock.run(10.1)
         on.first.send(answer(first))
         await on.until(TokensBatch)
         await on.clock.move(1.0)
         assert on.first.process.returncode is None
+
+
+async def test_a_worker_has_the_whole_time_for_a_step_once_an_engine_goes_on_that_was_stopped() -> None:
+    async with stage() as on:
+        on.submit(3)
+        await on.first.plans()
+        await on.clock.run(5.0)
+        await on.clock.move(3600.0)
+        await on.clock.run(9.0)
+        assert on.loop.worker.verdict is None
+        await on.clock.run(2.0)
+        await on.until(Stalled)
+        assert await on.first.process.wait() == -9
 
 
 async def test_an_idle_worker_is_left_alone_for_ever() -> None:
@@ -115,7 +128,7 @@ async def test_a_client_that_does_not_read_is_not_the_workers_fault() -> None:
             with anyio.move_on_after(0.05):
                 for plan in await on.first.plans():
                     on.first.send(answer(plan))
-            await on.clock.move(3.0)
+            await on.clock.run(3.0)
         assert on.first.process.returncode is None
 
 
@@ -123,7 +136,7 @@ async def hang(on: Stage) -> None:
     """The first worker is given a step, and the watchdog decides to kill it."""
     on.submit(3)
     await on.first.plans()
-    await on.clock.move(10.1)
+    await on.clock.run(10.1)
     await on.clock.move(0.3)
 
 
@@ -186,7 +199,7 @@ async def test_masks_that_do_not_come_are_waited_for_no_longer_than_a_step() -> 
         plan = StepPlan(0, 0, [], [], [RowStep(0, 0, 1, [], True)], [0])
         on.loop._watch.sent(plan)
         on.loop._watch_wanted.set()
-        await on.clock.move(10.1)
+        await on.clock.run(10.1)
         await on.clock.move(0.3)
         await on.until(Stalled)
         assert await on.first.process.wait() == -9
@@ -199,7 +212,7 @@ async def test_a_step_whose_masks_are_behind_what_the_client_does_not_read_is_no
         on.loop._watch.sent(plan)
         on.loop._watch_wanted.set()
         for _ in range(10):
-            await on.clock.move(5.0)
+            await on.clock.run(5.0)
         assert on.first.process.returncode is None
 
 
@@ -208,9 +221,9 @@ async def test_masks_that_come_before_the_second_look_save_the_worker() -> None:
         plan = StepPlan(0, 0, [], [], [RowStep(0, 0, 1, [], True)], [0])
         on.loop._watch.sent(plan)
         on.loop._watch_wanted.set()
-        await on.clock.move(10.1)
+        await on.clock.run(10.1)
         on.loop._watch.masked(0)
-        await on.clock.move(5.0)
+        await on.clock.run(5.0)
         assert on.first.process.returncode is None
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
+from stentor.engine.core import worker_life
 from stentor.engine.core.entry import WorkerKeeper
 from stentor.engine.core.worker_group import WorkerGroup
 from stentor.engine.core.worker_life import WorkerLife, WorkerLost
@@ -83,6 +84,14 @@ async def test_a_start_has_as_many_times_longer_as_a_step_is_given_and_no_end_wh
             while starting.lost is None and starting.ready is None:
                 await anyio.sleep(0.01)
     assert (starting.lost is None) == (patience is None)
+
+
+async def test_a_process_that_is_not_there_in_time_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_life, "_SPAWN_SECONDS", 0.01)
+    source = WorkerSource("none")
+    monkeypatch.setattr(source, "start", lambda *_: anyio.sleep_forever())
+    with pytest.raises(WorkerLost, match=r"^cannot start the worker process: it was not there within 0 s$"):
+        await WorkerLife.spawn(source)
 
 
 async def test_a_start_that_takes_long_and_says_so_is_left_alone() -> None:

@@ -157,16 +157,28 @@ async def test_where_no_fork_server_can_fork_workers_are_spawned(module: str) ->
     os.close(weights)
 
 
-async def test_a_start_that_is_cancelled_leaves_no_fork_server() -> None:
+async def cancelled_start(source: WorkerSource) -> None:
+    pair = ChannelPair.create()
+    with anyio.move_on_after(0.01) as scope:
+        await source.start(pair.child_fds)
+    pair.parent.close()
+    assert scope.cancelled_caught
+
+
+async def test_a_fork_server_that_imports_for_too_long_is_kept_for_the_next_worker_and_no_longer() -> None:
     with source_of(MODULE) as source:
-        pair = ChannelPair.create()
-        with anyio.move_on_after(0.01) as scope:
-            await source.start(pair.child_fds)
-        pair.parent.close()
-        assert scope.cancelled_caught
-        assert source.own_fork_server is None
+        await cancelled_start(source)
+        first = source.own_fork_server
         async with started(source) as (endpoint, _):
-            await facts_of(endpoint)
+            assert (await facts_of(endpoint))["preloaded in"] == first
+    with source_of(MODULE) as source:
+        await cancelled_start(source)
+        first = source.own_fork_server
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        await cancelled_start(source)
+        async with started(source) as (endpoint, _):
+            assert (await facts_of(endpoint))["preloaded in"] == source.own_fork_server != first
 
 
 async def test_nothing_is_left_open() -> None:

@@ -50,7 +50,14 @@ class Clock:
             await self._moved.wait()
         await anyio.lowlevel.checkpoint()
 
+    async def run(self, seconds: float) -> None:
+        """As it passes for who is not stopped."""
+        until = self.now + seconds
+        while (left := until - self.now) > 0:
+            await self.move(min(left, 0.5))
+
     async def move(self, seconds: float) -> None:
+        """At once."""
         self.now += seconds
         moved, self._moved = self._moved, anyio.Event()
         moved.set()

@@ -90,6 +90,7 @@ async def create(services: RealtimeServices, serving: RealtimeServing, request: 
             None,
             "unsupported",
         )
+    services.admission.check_available()
     offer, given = await _asked(services, request)
     caller, secret = caller_of(request.scope), secret_of(request.scope)
     if given is None or secret is not None:

@@ -132,7 +132,8 @@ class RealtimeServing:
         self.call_rules: Final = replace(self.rules, carries_sound=True)
 
     async def serve(self, socket: WebSocket) -> None:
-        """One connection, from its handshake to its end."""
+        """One connection, from its handshake to its end. Raises Unavailable, not to be opened."""
+        self._services.admission.check_available()
         with self._services.metrics.server.websocket():
             offered: Sequence[str] = socket.scope.get("subprotocols", ())
             await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)

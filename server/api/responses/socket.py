@@ -83,7 +83,8 @@ class ResponseSocket:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     async def serve(self) -> None:
-        """Until the client goes away, with whom all that runs for it ends."""
+        """Until the client goes away, with whom all that runs for it ends. Raises Unavailable, not to be opened."""
+        self._services.admission.check_available()
         await self._socket.accept()
         try:
             async with anyio.create_task_group() as tasks:

@@ -30,7 +30,7 @@ from stentor.engine.worker import memory, setup_parts
 from stentor.engine.worker.caches import allocate_caches, cache_tensors, choose_cache_dtype, kv_block_bytes
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.families import size_cache
-from stentor.engine.worker.memory import available_memory
+from stentor.engine.worker.memory import available_memory, format_bytes
 from stentor.engine.worker.service import Worker
 from stentor.engine.worker.setup import choose_device, set_up
 from stentor.engine.worker.setup_parts import cache_note, choose_dtype, hold, longest_of, multiplied_from_codes
@@ -86,7 +86,10 @@ def test_the_models_own_context_is_cut_to_what_fits(model: ModelSpec) -> None:
 
 def test_a_context_that_the_operator_named_must_fit(model: ModelSpec) -> None:
     assert _size(model, 7, max_model_len=100) == (100, 7)
-    with pytest.raises(SetupError, match=r"hold 96 tokens.*raise --kv-cache-memory or lower --max-model-len"):
+    held, needed = (format_bytes(blocks * kv_block_bytes(model.cache_groups, 16, F32)) for blocks in (6, 7))
+    why = f"{held} of KV cache hold 96 tokens, .* needs {needed}: raise --kv-cache-memory or lower --max-model-len"
+    assert held.endswith("KiB")
+    with pytest.raises(SetupError, match=why):
         _size(model, 6, max_model_len=100)
     with pytest.raises(SetupError, match="lower --transcription-max-model-len"):
         _size(model, 6, max_model_len=100, name="transcription")
@@ -246,7 +249,7 @@ def _ignore(_phase: str, _done: int, _total: int) -> None:
 
 def test_a_cache_that_the_machine_cannot_give_is_one_clear_line(folder: Path) -> None:
     config = model_config(folder, kv_cache_memory=1 << 60, max_num_seqs=1 << 40)
-    with pytest.raises(SetupError, match=r"cpu has no room for .* GiB of KV cache: lower --kv-cache-memory"):
+    with pytest.raises(SetupError, match=r"cpu has no room for .*iB of KV cache: lower --kv-cache-memory"):
         set_up(config, _ignore)
 
 

@@ -240,12 +240,12 @@ def test_as_many_sequences_run_at_once_as_have_room_for_their_states(hybrid: Pat
 @pytest.mark.parametrize(
     ("device", "changes", "why"),
     [
-        ({"activations": 1000 * MIB}, {}, r"needs .* GiB more than --gpu-memory-fraction 0.9 of the device leaves"),
+        ({"activations": 1000 * MIB}, {}, r"needs .* MiB more than --gpu-memory-fraction 0.9 of the device leaves"),
         ({}, {"gpu_memory_fraction": 1.5}, r"--gpu-memory-fraction 1.5: expected more than 0 and at most 1"),
         ({}, {"cuda_graph_sizes": (2, 9)}, r"--cuda-graph-sizes 9: expected 1 to the 4 rows"),
         ({}, {"block_size": 24}, r"--block-size 24: expected a multiple of 16"),
         ({}, {"kv_cache_memory": 1}, "hold 0 tokens"),
-        ({}, {"kv_cache_memory": 1000 * MIB}, r"--kv-cache-memory: 0.98 GiB do not fit, .* leave 0.8\d GiB"),
+        ({}, {"kv_cache_memory": 1000 * MIB}, r"--kv-cache-memory: 1000.0 MiB do not fit, .* leave 8\d\d.\d MiB"),
     ],
 )
 def test_what_cannot_be_is_one_line(folder: Path, device: dict[str, Any], changes: dict[str, Any], why: str) -> None:

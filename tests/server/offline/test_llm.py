@@ -114,9 +114,9 @@ def test_options_are_those_of_the_server() -> None:
         stentor.LLM(MODEL, max_model_len=0)
     with pytest.raises(ConfigError, match=r"max_modellen: no such option; did you mean max_model_len"):
         stentor.LLM(MODEL, max_modellen=5)
-    with pytest.raises(ConfigError, match="--gpu-memory-fraction: expected"):
+    with pytest.raises(ConfigError, match="--gpu-memory-utilization: expected"):
         stentor.LLM(MODEL, gpu_memory_utilization=2)
-    with pytest.raises(ConfigError, match="--prefix-cache: expected"):
+    with pytest.raises(ConfigError, match="--no-enable-prefix-caching: expected"):
         stentor.LLM(MODEL, no_enable_prefix_caching="perhaps")
     with pytest.raises(ConfigError, match="enforce_eager: no such option: here it is --no-cuda-graphs"):
         stentor.LLM(MODEL, enforce_eager=True)

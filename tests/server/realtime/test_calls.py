@@ -269,6 +269,15 @@ async def test_a_server_that_shuts_down_says_so_before_it_hangs_up(monkeypatch: 
         await client.when(lambda: client.connection.connectionState == "closed")
 
 
+async def test_a_server_that_drains_takes_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with answering(monkeypatch) as (state, address):
+        state.admission.draining = True
+        client = Client(address)
+        refused = await client.post("v=0")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        await client.hang_up()
+
+
 async def test_a_call_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     async with answering(monkeypatch) as (state, address):
         async with dialled(address):

@@ -141,6 +141,18 @@ async def test_a_session_ends_when_its_time_is_up() -> None:
             await socket.recv()
 
 
+async def test_a_server_that_drains_begins_no_session_and_keeps_those_it_has() -> None:
+    state = answering()
+    async with serving(state) as address, opened(address) as socket:
+        state.admission.draining = True
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await opened(address).__aenter__()
+        answer = refused.value.response
+        assert (answer.status_code, json.loads(answer.body)["error"]["code"]) == (503, "draining")
+        await say(socket, type="input_audio_buffer.clear")
+        await reported(socket, "input_audio_buffer.cleared")
+
+
 async def test_what_runs_ends_with_the_connection() -> None:
     engine = FakeEngine(answer=says("word ", repeat=True), delay=0.01)
     state = fake_state(engine)

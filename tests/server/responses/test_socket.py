@@ -278,6 +278,11 @@ async def test_a_server_that_drains_takes_no_more_and_closes_when_it_ends() -> N
         await ask(socket, input="hello")
         error = (await until_the_end(socket))[-1]
         assert (error["status"], error["error"]["code"]) == (503, "draining")
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await opened(address)
+        answer = refused.value.response
+        assert (answer.status_code, json.loads(answer.body)["error"]["code"]) == (503, "draining")
+        assert answer.headers["retry-after"]
     with pytest.raises(websockets.ConnectionClosed):
         await socket.recv()
 
