@@ -181,7 +181,7 @@ def test_the_quick_start_s_question_gets_its_answer(served: str, tmp_path: Path)
 @pytest.mark.parametrize("command", [line for line in SERVERS if not line.startswith("make")])
 def test_a_command_that_serves_does(command: str, demo_model: Path) -> None:
     words = shlex.split(command)
-    with _running(command) as address, urllib.request.urlopen(f"{address}/v1/models", timeout=10) as answer:
+    with _running(command) as address, urllib.request.urlopen(f"{address}/v1/models", timeout=60) as answer:
         assert words[words.index("--served-model-name") + 1] in answer.read().decode()
 
 

@@ -12,14 +12,14 @@ from stentor.protocols.ipc.codec import decode_client, encoder
 from stentor.tests.e2e.processes import eventually
 
 SOON = 60.0
-SILENCE = 10.0
+PATIENT = "stentor.tests.engine.patient_engine"
 
 
 @contextmanager
-def engine_process() -> Iterator[tuple[Endpoint, Child]]:
+def engine_process(module: str = "stentor.engine.core.entry") -> Iterator[tuple[Endpoint, Child]]:
     pair = ChannelPair.create()
     with pair.parent as engine:
-        child = spawn("stentor.engine.core.entry", pair.child_fds)
+        child = spawn(module, pair.child_fds)
         try:
             engine.watch(child.pid, child.pidfd)
             yield engine, child
@@ -36,7 +36,7 @@ def receive(engine: Endpoint, *, figures: bool = False) -> Iterator[ClientInbox]
     """What the engine sends until it ends; without progress, and without figures unless they are asked for."""
     while True:
         try:
-            frames = engine.receive_blocking(SILENCE)
+            frames = engine.receive_blocking(SOON)
         except PeerDied:
             return
         assert frames, "the engine is silent"

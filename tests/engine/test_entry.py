@@ -17,7 +17,7 @@ from stentor.protocols.ipc.actors import (
     TokensBatch,
 )
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.engine.engine_processes import SOON, engine_process, receive, send, worker_of
+from stentor.tests.engine.engine_processes import PATIENT, SOON, engine_process, receive, send, worker_of
 from stentor.tests.engine.engines import odd_config
 
 
@@ -28,11 +28,11 @@ def test_told_to_end_in_the_same_breath_it_does_not_start_a_worker() -> None:
 
 
 def test_told_to_end_while_its_worker_loads_it_ends_both_at_once() -> None:
-    with engine_process() as (engine, child):
+    with engine_process(PATIENT) as (engine, child):
         send(engine, StartEngine(odd_config("silent")))
         worker = worker_of(child)
         send(engine, Shutdown())
-        assert child.wait_blocking(2.0) == 0
+        assert child.wait_blocking(SOON) == 0
         assert not alive(worker)
 
 

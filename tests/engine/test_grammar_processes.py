@@ -17,7 +17,7 @@ from stentor.engine.core.grammar.vocabulary import pieces_of
 from stentor.protocols.ipc.actors import Finished, Thinking
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.engine.engines import read_all
+from stentor.tests.engine.engines import delivered, read_all
 from stentor.tests.engine.forked import client_of, worker_of
 from stentor.tests.engine.grammar.byte_vocabulary import EOS, TOKENS, UNTHINK, VOCABULARY, text_of
 from stentor.tests.engine.grammar.test_matcher import JSON, SCHEMA
@@ -134,7 +134,7 @@ async def test_streams_with_grammars_outlive_the_processes_under_them_token_by_t
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as readers:
                     readers.start_soon(read, streams, found)
-                    while sum(len(tokens) for stream in streams for tokens in stream._open.values()) < 60:
+                    while delivered(streams) < 60 and not found:
                         await anyio.sleep(0.001)
                     pid = client.pid if victim == "engine" else worker_of(client)
                     assert pid is not None

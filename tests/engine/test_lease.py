@@ -26,7 +26,7 @@ def write_word(fd: int, number: int, value: int) -> None:
 
 
 class Members:
-    """Processes that share one lease, and a board on which each notes for how long it held it."""
+    """Processes that share one lease, and a board on which whoever has it writes."""
 
     def __init__(self, weights: list[int], slice_seconds: float = 0.02) -> None:
         self.fd = create_lease(weights, slice_seconds)
@@ -48,9 +48,6 @@ class Members:
         self.children.append(child)
         assert line_of(child) == "ready"
         return child
-
-    def held(self, number: int) -> float:
-        return int(_WORD.unpack_from(self.board, 64 + 8 * number)[0]) / 1e9
 
     def holder(self) -> int:
         """Who has it, once the other of two waits for it."""
@@ -111,7 +108,7 @@ def members(request: pytest.FixtureRequest) -> Iterator[Members]:
 
 @pytest.mark.parametrize("members", [([1, 1],)], indirect=True)
 def test_one_at_a_time_holds_the_lease(members: Members) -> None:
-    children = [members.start(number, "steps", 0.4) for number in range(2)]
+    children = [members.start(number, "steps", 0) for number in range(2)]
     for child in children:
         ended(child)
 
@@ -188,10 +185,15 @@ def test_a_new_process_takes_the_place_of_one_that_died_with_the_lease(members: 
 @pytest.mark.parametrize("members", [([1, 1],)], indirect=True)
 def test_members_take_memory_one_after_the_other_and_see_what_the_living_have_taken(members: Members) -> None:
     own = Member(members.fd, 0)
-    child = members.start(1, "sets-up", 0.3)
+    child = members.start(1, "sets-up", 0)
     assert line_of(child) == "begun"
     waits: list[int] = []
-    with own.setting_up(lambda: waits.append(own.memory_of_others())):
+
+    def wait() -> None:
+        waits.append(own.memory_of_others())
+        members.say(0, "go on")
+
+    with own.setting_up(wait):
         assert waits[0] == 0, "it had not been set up yet"
         assert line_of(child) == "noted"
         assert own.memory_of_others() == NOTED

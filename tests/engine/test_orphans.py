@@ -12,7 +12,7 @@ SCRIPT = """
     CHILD += "ctypes.CDLL(None).prctl(15, sys.argv[1].encode())  # PR_SET_NAME"
 
     def dead_children(count):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 50
         while time.monotonic() < deadline:
             found = [pid for pid in _children() if ") Z" in open(f"/proc/{pid}/stat").read()]
             if len(found) == count:

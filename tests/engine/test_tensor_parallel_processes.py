@@ -90,10 +90,11 @@ async def answers(client: EngineClient, params: SamplingParams, victims: Sequenc
         for reader in readers:
             tasks.start_soon(reader.read)
         for rank in victims:
-            before = len(readers[0].tokens)
-            while len(readers[0].tokens) < before + TOKENS // 10:
+            wanted = len(readers[0].tokens) + TOKENS // 10
+            while len(readers[0].tokens) < wanted and not readers[0].ends:
                 await anyio.sleep(0.01)
-            workers = workers_of(client)
+            while client.stalled is not None or len(workers := workers_of(client)) < 2:
+                await anyio.sleep(0.01)
             os.kill(workers[rank], signal.SIGKILL)
             while any(map(alive, workers)):
                 await anyio.sleep(0.01)

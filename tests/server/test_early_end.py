@@ -30,12 +30,10 @@ def test_told_to_end_as_soon_as_its_engine_is_there_it_ends_in_good_order(tmp_pa
             [*command, "--port", str(held.getsockname()[1])], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
         ) as server,
     ):
-        eventually(
-            lambda: len(children(server.pid)) == 2, 10.0, "the server launches its engine, beside the fork server"
-        )
+        eventually(lambda: len(children(server.pid)) == 2, 60, "the server launches its engine, beside the fork server")
         below = children(server.pid)
         server.send_signal(signal.SIGTERM)
-        _, printed = server.communicate(timeout=10)
+        _, printed = server.communicate(timeout=60)
         assert server.returncode == 0, printed.decode()
         assert b"Traceback" not in printed
     eventually(lambda: not any(map(alive, below)), 60, "both end")

@@ -20,6 +20,7 @@ from stentor.server.config.model_registry import ModelRole
 from stentor.server.http.listening import StartError
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.mortal_worker import latest, lives, mortal_config
+from stentor.tests.server.harness import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -92,6 +93,7 @@ async def test_a_death_under_one_model_is_not_noticed_by_the_stream_of_another(t
             assert ears.pid is not None
             os.kill(ears.pid if victim == "engine" else latest(tmp_path / "ears"), signal.SIGKILL)
         assert results == {"chat": expected, "transcription": expected}, "both go on, and say what they would have"
+        await until(lambda: recovered)
         assert (chat.stats.worker_restarts, chat.engine_restarts, chat.stalled) == (0, 0, None)
         assert recovered == [("transcription", victim)]
         assert chat.pid == pids["chat"]

@@ -97,7 +97,7 @@ async def test_frames_published_before_a_kill_are_delivered_before_the_error() -
 
 def test_frames_published_before_a_kill_are_delivered_before_the_error_when_blocking() -> None:
     with other_side("three_then_sigkill") as (endpoint, child):
-        assert child.wait_blocking(20) == -9
+        assert child.wait_blocking(60) == -9
         assert endpoint.try_receive() == [b"0", b"1", b"2"]
         with pytest.raises(PeerDied):
             endpoint.try_receive()

@@ -26,6 +26,7 @@ from stentor.server.audio.decode_process import DecodeProcess
 from stentor.server.common.errors import Overloaded
 from stentor.server.common.fair_queue import current_owner
 from stentor.server.config.limits import AudioLimits
+from stentor.server.sandbox.killable_child import KillableChild
 from stentor.tests.server.audio.hostile import (
     opus_that_claims,
     refused,
@@ -34,6 +35,7 @@ from stentor.tests.server.audio.hostile import (
     wav_with,
 )
 from stentor.tests.server.audio.voices import file_of, noise, tone
+from stentor.tests.server.harness import until
 from stentor.tests.support.whole_audio import encode_whole
 
 FILES = {
@@ -74,6 +76,21 @@ def run(use: Use, **limits: float) -> None:
             await use(decoder)
 
     asyncio.run(body())
+
+
+def child_of(decoder: AudioDecoder) -> KillableChild:
+    """Of its one process."""
+    (worker,) = decoder._pool._workers
+    return worker.process._child
+
+
+async def standing(decoder: AudioDecoder) -> asyncio.Future[Decoded]:
+    """A sound whose decoding has begun and does not go on: its one process is stopped, until it is killed."""
+    await decoder.decode(encode_whole(tone(1), "wav", 16_000))
+    os.kill(decoder.pids[0], signal.SIGSTOP)
+    running = asyncio.ensure_future(decoder.decode(LONG))
+    await until(lambda: child_of(decoder)._busy)
+    return running
 
 
 @contextmanager
@@ -238,25 +255,28 @@ def test_a_process_that_dies_is_replaced_and_its_job_done_again() -> None:
     run(use)
 
 
-def test_a_file_that_kills_two_processes_is_refused() -> None:
-    async def use(decoder: AudioDecoder) -> None:
-        await decoder.decode(encode_whole(tone(1), "wav", 16_000))
-        long = asyncio.ensure_future(decoder.decode(LONG))
-        await asyncio.sleep(0.1)
-        killed: set[int] = set()
-        while not long.done():
-            for pid in decoder.pids:
-                if pid not in killed and alive(pid) and resource.prlimit(pid, resource.RLIMIT_NOFILE)[1] == 1:
-                    await asyncio.sleep(0.03)  # it has still to say that it is ready
-                    os.kill(pid, signal.SIGSEGV)
-                    killed.add(pid)
-            await asyncio.sleep(0.001)
-        with pytest.raises(BadRequest, match="does not survive it"):
-            await long
-        assert len(killed) == 2
-        assert (await decoder.decode(encode_whole(tone(1), "wav", 16_000))).seconds == 1
+def test_a_file_that_kills_two_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = encode_whole(tone(1), "wav", 16_000)
 
-    run(use)
+    async def use(decoder: AudioDecoder) -> None:
+        await decoder.decode(file)
+        child, killed = child_of(decoder), []
+        start = child.start
+
+        def doomed() -> None:
+            start()
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGSEGV)
+            killed.append(child.pid)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(child, "start", doomed)
+            with pytest.raises(BadRequest, match="does not survive it"):
+                await decoder.decode(file)
+        assert len(set(killed)) == 2
+        assert (await decoder.decode(file)).seconds == 1
+
+    run(use, processes=1)
 
 
 def test_a_process_that_takes_too_long_is_ended_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,40 +327,35 @@ def test_the_process_can_open_nothing_and_has_bounds(run_shared: Callable[[Use],
     run_shared(use)
 
 
-def test_one_long_sound_does_not_hold_up_others() -> None:
-    file = encode_whole(tone(1), "wav", 16_000)
+def test_one_long_sound_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, may_go_on, decode = encode_whole(tone(1), "wav", 16_000), threading.Event(), DecodeProcess.decode
+
+    def held_up(process: DecodeProcess, data: bytes) -> bytes:
+        assert data is not LONG or may_go_on.wait(60)
+        return decode(process, data)
+
+    monkeypatch.setattr(DecodeProcess, "decode", held_up)
 
     async def use(decoder: AudioDecoder) -> None:
-        await decoder.decode(file)
-        ended: list[str] = []
-
-        async def one(name: str, data: bytes) -> None:
-            assert (await decoder.decode(data)).seconds >= 1
-            ended.append(name)
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(2):
-                tasks.create_task(one("long", LONG))
-            await asyncio.sleep(0)
-            tasks.create_task(one("short", file))
-        assert ended.index("short") == 0
+        long = [asyncio.ensure_future(decoder.decode(LONG)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert (await decoder.decode(file)).seconds == 1
+        may_go_on.set()
+        assert [sound.seconds for sound in await asyncio.gather(*long)] == pytest.approx([450, 450], abs=1)
         assert len(decoder.pids) == 2
 
     run(use, processes=2)
 
 
 def test_who_goes_away_leaves_nothing_running() -> None:
-    file = encode_whole(tone(1), "wav", 16_000)
-
     async def use(decoder: AudioDecoder) -> None:
-        await decoder.decode(file)
+        running = await standing(decoder)
         (first,) = decoder.pids
-        running = asyncio.ensure_future(decoder.decode(LONG))
         waiting = asyncio.ensure_future(decoder.decode(LONG))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0)
         for task in (waiting, running):
             task.cancel()
-        assert (await decoder.decode(file)).seconds == 1
+        assert (await decoder.decode(encode_whole(tone(1), "wav", 16_000))).seconds == 1
         assert decoder.pids != [first]  # another process has been started
         assert not alive(first)
         assert waiting.cancelled()
@@ -448,20 +463,14 @@ def test_the_loop_goes_on_while_much_is_decoded() -> None:
 
 def test_a_decoder_that_was_closed_has_no_processes_and_refuses() -> None:
     async def use(decoder: AudioDecoder) -> None:
-        await decoder.decode(encode_whole(tone(1), "wav", 16_000))
+        running = await standing(decoder)
         (pid,) = decoder.pids
-        running = asyncio.ensure_future(decoder.decode(LONG))
-        await asyncio.sleep(0.05)
         decoder.close()
         with pytest.raises(AudioUnavailable):
             await running
         with pytest.raises(AudioUnavailable):
             await decoder.decode(encode_whole(tone(1), "wav", 16_000))
-        for _ in range(200):
-            if not alive(pid):
-                break
-            await asyncio.sleep(0.01)
-        assert not alive(pid)
+        await until(lambda: not alive(pid))
 
     run(use, processes=1)
 

@@ -56,7 +56,7 @@ async def begun(client: openai.AsyncOpenAI, data: bytes, **fields: Any) -> opena
 
 
 async def ended(client: openai.AsyncOpenAI, batch: str, *states: str) -> openai.types.Batch:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while (found := await client.batches.retrieve(batch)).status not in states:
             await anyio.sleep(0.01)
     return found

@@ -314,7 +314,7 @@ async def test_an_authority_that_was_replaced_is_forgotten_and_its_sessions_too(
 def connect(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
     """The session of one connection that was answered."""
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="localhost", session=session) as secure,
     ):
         secure.sendall(b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")

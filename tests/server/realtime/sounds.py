@@ -81,6 +81,10 @@ class Model:
         tokens = [TokenProbability(letter, -0.5, list(letter.encode())) for letter in said]
         return Hypothesis(said, tokens if settings.logprobs else ())
 
+    async def asked_again(self, calls: int) -> None:
+        """Waits until it has been asked more often than so."""
+        await until(lambda: len(self.calls) > calls)
+
     @property
     def longest_ms(self) -> int:
         return max(ms for ms, _, _ in self.calls)

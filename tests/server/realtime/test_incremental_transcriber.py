@@ -138,10 +138,12 @@ async def test_words_are_told_while_the_caller_speaks_and_never_taken_back(quick
     model = Model()
     async with transcribing(model, PARTIALS) as (turn, reported):
         for number in range(1, 9):
+            calls = len(model.calls)
             for _ in range(3):
                 turn.push(word(number, ms=WORD_MS // 3))
-                await anyio.sleep(0.02)
-        assert reported.text.startswith("w1 w2 w3")
+                await anyio.sleep(0.001)
+            await model.asked_again(calls)
+        await until(lambda: reported.text.startswith("w1 w2 w3"))
         assert "cut" not in reported.text
         before = reported.text
         turn.finish()

@@ -138,8 +138,9 @@ async def test_what_is_said_is_told_while_it_is_said(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(partial_pace, "MIN_SECONDS", 0.005)
     async with session(AudioInput(transcription=WRITTEN, turn_detection=ServerVad())) as running:
         for number in range(1, 8):
+            calls = len(running.model.calls)
             await running.send(speech(number))
-            await anyio.sleep(0.01)
+            await running.model.asked_again(calls)
         early = list(running.partials)
         found = await running.send(quiet(1000))
         (stopped,) = (one for one in found if isinstance(one, SpeechStopped))

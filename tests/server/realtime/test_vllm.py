@@ -89,11 +89,13 @@ async def test_an_utterance_is_written_down() -> None:
 
 async def test_deltas_come_while_audio_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial_pace, "MIN_SECONDS", 0.005)
-    async with connected() as client:
+    model = Model()
+    async with connected(model) as client:
         await client.say(COMMIT)
         for number in range(1, 8):
+            calls = len(model.calls)
             await client.say(audio(words(number)))
-            await anyio.sleep(0.02)
+            await model.asked_again(calls)
         assert "transcription.delta" in client.kinds
         assert "transcription.done" not in client.kinds
         await client.say(FINAL)
