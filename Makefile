@@ -154,20 +154,19 @@ format: $(STAMP) ## rewrite the sources in the project's style
 reference: $(STAMP) ## write the generated pages of docs/reference from the program
 	$(BIN)/python -P -m stentor.server.main.reference_pages docs/reference
 
-gpu: gpu-smoke gpu-tests gpu-bench ## on a GPU machine: all of these in turn; needs no installation
+# All of these run for SECONDS at most. GPU_ARGS: --weights FILE.gguf, --done ROWS of a run that was cut short, --only CHECK
+BENCH_GPU = $(GPU_ENV) -m stentor.loadtest.bench gpu --output $(RESULTS) --seconds $(SECONDS) $(GPU_ARGS)
+gpu: .link/stentor .whl/site ## on a GPU machine: gpu-smoke, gpu-tests and gpu-bench in turn; needs no installation
+	$(BENCH_GPU) smoke tests bench
 
-# GPU_ARGS: --weights FILE.gguf, --done ROWS of a run that was cut short, --only CHECK
-gpu-smoke: .link/stentor .whl/site ## the first minutes on a GPU machine (SECONDS): tests, figures, a server; rows go to RESULTS
-	$(GPU_ENV) -m stentor.loadtest.bench gpu-smoke --output $(RESULTS) --seconds $(SECONDS) $(GPU_ARGS)
+gpu-smoke: .link/stentor .whl/site ## the first minutes on a GPU machine: tests, figures, a server; rows go to RESULTS
+	$(BENCH_GPU) smoke
 
-gpu-tests: .link/stentor .whl/site ## every GPU test
-	@failed=0; \
-	workers=$$($(GPU_PYTHON) -c 'import xdist, os; print("-n", min(8, os.cpu_count()))' 2>/dev/null); \
-	for tests in $(if $(ARGS),"$(ARGS)","$$workers --all-kernels tests/kernels" "$$workers tests/gpu"); do \
-	  $(GPU_ENV) -m pytest -p no:cacheprovider -m "gpu or triton" $$tests || failed=1; done; exit $$failed
+gpu-tests: .link/stentor .whl/site ## every GPU test; rows go to RESULTS; ARGS="tests/kernels/test_moe.py" runs some, without rows
+	$(if $(ARGS),$(GPU_ENV) -m pytest -p no:cacheprovider -m "gpu or triton" $(ARGS),$(BENCH_GPU) tests)
 
-gpu-bench: .link/stentor .whl/site ## the GPU benchmarks; figures go to RESULTS
-	$(GPU_ENV) -m stentor.loadtest.bench gpu --output $(RESULTS)
+gpu-bench: .link/stentor .whl/site ## the GPU benchmarks; rows and figures go to RESULTS
+	$(BENCH_GPU) bench
 
 # What was fetched by `make gpu-wheels` is installed beside the machine's own packages.
 .whl/site:

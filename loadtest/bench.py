@@ -43,15 +43,14 @@ COMMANDS: Final = {
     "media": Command(".media_load", "pictures beside streams, a picture's second question, files that are refused"),
     "steps": Command(".step_cost", "step time of the CPU worker against batch and context"),
     "grid": Command(".series", "kernels or model once for every combination of parameters, as one CSV", "grid"),
-    "gpu": Command(".series", "every GPU benchmark in turn", "gpu"),
-    "gpu-smoke": Command(".gpu.smoke", "the first minutes on a machine with a GPU: tests, figures, a server"),
+    "gpu": Command(".gpu.command", "on a machine with a GPU: its first minutes, every test, every benchmark"),
     "server-cost": Command(".server_cost", "CPU time of server and engine a streamed token"),
     "scheduler-cost": Command(".scheduler_cost", "CPU time of the engine a step, without a model"),
     "grammar-cost": Command(".grammar_cost", "time of a mask on a model's vocabulary"),
     "recovery": Command(".recovery", "how long streams stand still when a worker or an engine is killed"),
     "picture": Command(".picture", "what a command shows on a terminal, as SVG"),
 }
-OLDER: Final = {"startup": "start"}
+OLDER: Final = {"startup": "start", "gpu-smoke": "gpu"}
 """Names of earlier versions."""
 
 

@@ -103,7 +103,8 @@ def paged_attention(
     decode = None if invariant else _DECODES.find(given, *numbers)
     if decode is not None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        decode.run(q, k_cache, v_cache, batch.seq_lens, batch.block_tables, *optional, out)
+        lengths, tables = batch.seq_lens, batch.block_tables
+        decode.run(q, k_cache, v_cache, tables, *optional, out, seq_lens=lengths, plans=batch.plans)
         return out
     _, kv_heads, dim, _ = check_caches(k_cache, v_cache, "paged_attention")
     check_scales(k_cache, k_scale, v_scale, "paged_attention")

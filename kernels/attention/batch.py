@@ -1,5 +1,6 @@
 """What one step's attention needs to know about its sequences."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +29,9 @@ class AttentionBatch:
     behind them have, perhaps none, is read on the device, so that a launch for a batch can be replayed with other
     lengths. A sequence with ``seq_lens`` 0 is padding: its tokens have slots like any other, which lead to a block that
     nobody reads, and their output is zeros. Padding is for the Triton and the reference variant.
+
+    Lengths stay what they are while a batch is used, but for replays of a graph that holds all of its operations:
+    what was planned for one layer serves the next.
 
     Raises:
         ValueError: a dtype, a shape or a number of decode rows that does not fit.
@@ -94,6 +98,12 @@ class AttentionBatch:
             return None
         tables = self.block_tables.shape[1]
         return self.num_sequences, self.num_tokens, tables, self.decode_rows, self.decode_query_len, self.bound
+
+    @cached_property
+    def plans(self) -> dict[Hashable, Tensor]:
+        """How launches for decode rows split keys, by what that depends on besides ``seq_lens``: the first layer of its
+        kind plans on the device, and those behind it read that."""
+        return {}
 
     @property
     def bound(self) -> int:

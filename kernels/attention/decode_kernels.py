@@ -7,9 +7,9 @@ With s = scale · q·k (softcapped, hidden keys at -∞), a program that took th
 
 and the whole is Σ_programs 2^(lse - top) o / (Σ_programs 2^(lse - top) + 2^(sink log2 e - top)).
 
-How many programs a sequence gets is settled on the device, from the lengths: all of them together take
-about ``target`` items of like size, however the lengths differ, and the grid depends on none of them. The
-queries of all heads that read one kv head, and of all new tokens, are the rows of one matrix.
+How many programs a sequence gets is settled on the device, from the lengths, by one launch for all layers of a step:
+all of them together take about ``target`` items of like size, however the lengths differ, and the grid depends on none
+of them. The queries of all heads that read one kv head, and of all new tokens, are the rows of one matrix.
 
 Nobody waits for another. Each counts itself once what it found is in memory, and who finds itself to be the
 last reads it all, in the order of the keys: the bits do not depend on who that is. It leaves the count at zero for the
@@ -25,6 +25,9 @@ from .prefill_inner import first_seen
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1e30)
 """Below any score, and finite: what is hidden altogether then has the weight 2^(-∞) = 0, not NaN."""
+ITEM_NUMBERS = tl.constexpr(6)
+"""Of an item of a plan: its row, or -1 where it is nobody's; the row's length; the tiles [begin, end) of its keys that
+are the item's; the row's first item, and how many it has."""
 
 
 @triton.jit
@@ -62,6 +65,44 @@ def split_counts(
     return row, tl.where(row < rows, tl.maximum(ceil_div(tiles, fair), 1), 0)
 
 
+@triton.jit(do_not_specialize=["rows", "items", "target", "window"])
+def split_kernel(
+    seq_lens,
+    plan,
+    rows,
+    items,
+    target,
+    window,
+    QUERY_LEN: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    TILE: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Program i writes items [i * BLOCK, (i + 1) * BLOCK) of ``plan`` [items, ITEM_NUMBERS]."""
+    every_row, counts = split_counts(seq_lens, rows, target, window, QUERY_LEN, WINDOWED, TILE, MIN_TILES, ROWS)
+    item = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.sum((tl.cumsum(counts, 0)[None, :] <= item[:, None]).to(tl.int32), 1)
+    first = tl.sum(tl.where(every_row[None, :] < row[:, None], counts[None, :], 0), 1)
+    splits = tl.maximum(tl.sum(tl.where(every_row[None, :] == row[:, None], counts[None, :], 0), 1), 1)
+    length = tl.load(seq_lens + row, mask=row < rows, other=0)
+    start = first_key(length, window, QUERY_LEN, WINDOWED) // TILE
+    stop = ceil_div(length, TILE)
+    each = tl.maximum(ceil_div(stop - start, splits), 1)
+    begin = start + (item - first) * each
+    used = tl.maximum(ceil_div(stop - start, each), 1)
+    nobody = (row >= rows) | (item - first >= used)
+    to = plan + item * ITEM_NUMBERS
+    there = item < items
+    tl.store(to, tl.where(nobody, -1, row), mask=there)
+    tl.store(to + 1, length, mask=there)
+    tl.store(to + 2, begin, mask=there)
+    tl.store(to + 3, tl.minimum(begin + each, stop), mask=there)
+    tl.store(to + 4, first, mask=there)
+    tl.store(to + 5, used, mask=there)
+
+
 @triton.jit
 def block_of(table, tile, in_tile, length, SIZE: tl.constexpr, TILE: tl.constexpr):
     """Where a tile's keys lie: one block, or [TILE] blocks where a block is smaller."""
@@ -73,21 +114,19 @@ def block_of(table, tile, in_tile, length, SIZE: tl.constexpr, TILE: tl.constexp
     return block.to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["rows", "target", "window", "table_stride"])
+@triton.jit(do_not_specialize=["window", "table_stride"])
 def decode_kernel(
     q,
     k_cache,
     v_cache,
-    seq_lens,
     block_tables,
     sinks,
     k_scale,
     v_scale,
     out,
+    plan,
     partial,
     arrived,
-    rows,
-    target,
     scale,
     window,
     softcap,
@@ -108,8 +147,6 @@ def decode_kernel(
     WINDOWED: tl.constexpr,
     SOFTCAPPED: tl.constexpr,
     CAUSAL: tl.constexpr,
-    MIN_TILES: tl.constexpr,
-    ROWS: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -117,7 +154,7 @@ def decode_kernel(
     JOINED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """Program (i, j): the j-th item of all sequences, for BLOCK_M of the queries of one kv head.
+    """Program (i, j): the j-th item of ``plan`` (:func:`split_kernel`), for BLOCK_M of the queries of one kv head.
 
     Writes to ``out`` where its sequence is one item, else to ``partial``: means [items, queries, DIM], and behind them
     what they weigh [items, queries]. ``arrived`` [rows, programs of an item] counts the items of a sequence that have
@@ -125,20 +162,16 @@ def decode_kernel(
     """
     follow(DEPENDENT)
     item = tl.program_id(1)
-    every_row, counts = split_counts(seq_lens, rows, target, window, QUERY_LEN, WINDOWED, TILE, MIN_TILES, ROWS)
-    row = tl.sum((tl.cumsum(counts, 0) <= item).to(tl.int32), 0)
-    if row >= rows:
+    numbers = plan + item * ITEM_NUMBERS
+    row = tl.load(numbers)
+    if row < 0:
         return
-    split = item - tl.sum(tl.where(every_row < row, counts, 0), 0)
-    splits = tl.sum(tl.where(every_row == row, counts, 0), 0)
-    length = tl.load(seq_lens + row)
+    length = tl.load(numbers + 1)
+    begin = tl.load(numbers + 2)
+    end = tl.load(numbers + 3)
+    first_item = tl.load(numbers + 4)
+    used = tl.load(numbers + 5)
     start = first_key(length, window, QUERY_LEN, WINDOWED)
-    stop = ceil_div(length, TILE)
-    each = ceil_div(stop - start // TILE, splits)
-    begin = start // TILE + split * each
-    end = tl.minimum(begin + each, stop)
-    if (split > 0) & (begin >= end):
-        return
 
     QUERIES: tl.constexpr = GROUP * QUERY_LEN
     M_BLOCKS: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
@@ -216,11 +249,11 @@ def decode_kernel(
     total = tl.where(total > 0.0, total, 1.0)
     if sinks is not None:  # of several items, joining adds it
         above = tl.load(sinks + head, mask=m < QUERIES, other=0.0) * LOG2_E - peak
-        total += tl.where(splits == 1, tl.exp2(tl.minimum(above, 126.0)), 0.0)
+        total += tl.where(used == 1, tl.exp2(tl.minimum(above, 126.0)), 0.0)
     result = sums / total[:, None]
     if FLOAT8:
         result *= tl.load(v_scale + kv_head)
-    if splits == 1:
+    if used == 1:
         to = out + token[:, None] * out_stride + head[:, None] * DIM + dim[None, :]
         tl.store(to, result.to(out.dtype.element_ty), mask=inside)
     else:
@@ -231,11 +264,10 @@ def decode_kernel(
         tl.store(partial_lse + at, peak + tl.log2(total), mask=m < QUERIES)
         tl.debug_barrier()  # one thread counts for all: what all have stored is before it
         count = arrived + row * tl.num_programs(0) + tl.program_id(0)
-        used = ceil_div(stop - start // TILE, each)
         if tl.atomic_add(count, 1, sem="acq_rel", scope="gpu") == used - 1:
             tl.store(count, 0)
             # fmt: off
-            join_items(partial, partial_lse, out, out_stride, sinks, row, item - split, used, every_query,
+            join_items(partial, partial_lse, out, out_stride, sinks, row, first_item, used, every_query,
                        kv_head, tl.program_id(0) % M_BLOCKS * BLOCK_M,
                        QUERY_LEN, GROUP, DIM, BLOCK_D, JOIN_M, JOINED)
             # fmt: on

@@ -46,7 +46,7 @@ def candidates(dtype: torch.dtype) -> list[Config]:
 
 
 def workload(group: int, query_len: int, size: int, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-    """One launch on scattered blocks, 1 GiB of keys and values in bfloat16."""
+    """One layer that finds a plan, on scattered blocks, 1 GiB of keys and values in bfloat16."""
     width = KEYS // size
     generator = torch.Generator(device).manual_seed(0)
     shape = (ROWS * width, KV_HEADS, size, DIM)
@@ -74,4 +74,4 @@ def workload(group: int, query_len: int, size: int, dtype: torch.dtype, device: 
         v_scale=scales,
         max_seq_len=KEYS,
     )
-    return partial(paged_decode, paged, rows=ROWS, query_len=query_len)
+    return partial(paged_decode, paged, rows=ROWS, query_len=query_len, plans={})

@@ -37,9 +37,7 @@ class Paged(NamedTuple):
     """An upper bound of ``seq_lens``, also of those with which a captured launch is replayed."""
 
     @property
-    def tensors(
-        self,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor]:
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor]:
         """As kernels for decode rows take them."""
         scales = self.k_scale, self.v_scale
-        return self.q, self.k_cache, self.v_cache, self.seq_lens, self.block_tables, self.sinks, *scales, self.out
+        return self.q, self.k_cache, self.v_cache, self.block_tables, self.sinks, *scales, self.out

@@ -26,7 +26,7 @@ def paged_attention(
     *,
     invariant: bool = False,
 ) -> tuple[Tensor, DecodeLaunch | None]:
-    """What is attended, and where it was one launch for decode rows, that launch."""
+    """What is attended, and where all are decode rows, what was launched for them."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     paged = Paged(
         q,
@@ -51,9 +51,9 @@ def paged_attention(
     rows, query_len = batch.decode_rows, batch.decode_query_len
     if batch.decodes is not None:
         launch = prepare_decode(paged._replace(max_seq_len=batch.bound), rows=rows, query_len=query_len)
-        launch.run(*paged.tensors)
+        launch.run(*paged.tensors, seq_lens=batch.seq_lens, plans=batch.plans)
         return out, launch
-    paged_decode(paged, rows=rows, query_len=query_len)
+    paged_decode(paged, rows=rows, query_len=query_len, plans=batch.plans)
     if (tokens := batch.whole_prompt) and runs_on_library(paged, tokens):
         attend_whole_prompt(paged, skipped=rows, tokens=tokens)
     else:

@@ -1,5 +1,6 @@
 """Starts the decode kernels: a grid from host numbers alone, so that a captured launch is right for any lengths."""
 
+from collections.abc import Hashable
 from functools import cache
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from ..launch import cdiv, instead, next_power_of_2
 from ..repeated import Start, prepare
 from ..tuning import Config, pick
-from .decode_kernels import decode_kernel
+from .decode_kernels import ITEM_NUMBERS, decode_kernel, split_kernel
 from .paged import Paged
 
 OPERATION = "paged_decode"
@@ -21,14 +22,21 @@ TILE_BYTES = 16384
 latency, on an H200 with about three programs a multiprocessor and a stage or two ahead in each."""
 JOINED_NUMBERS = 8192
 """That one turn of the joining reads, of several items at once: they wait in registers."""
+PLANNED_NUMBERS = 4096
+"""That a program of the plan compares: of its items, with each row."""
 LEAST_COUNTERS = 1 << 16
 _COUNTERS: dict[torch.device, list[Tensor]] = {}
 """Of programs that have arrived, the last of them in use; see :func:`counters`."""
 
 
 class DecodeLaunch(NamedTuple):
-    """A launch for decode rows, of which all is settled but where tensors lie."""
+    """Launches for decode rows, of which all is settled but where tensors lie."""
 
+    items: int
+    """Of a plan: into how many parts the keys of all rows are split at most."""
+    planned_by: Hashable
+    """What a plan depends on besides lengths."""
+    split: Start
     scratch: int
     """Numbers that programs leave for the last of them."""
     arrived: Tensor
@@ -40,28 +48,37 @@ class DecodeLaunch(NamedTuple):
         q: Tensor,
         k_cache: Tensor,
         v_cache: Tensor,
-        seq_lens: Tensor,
         block_tables: Tensor,
         sinks: Tensor | None,
         k_scale: Tensor | None,
         v_scale: Tensor | None,
         out: Tensor,
+        *,
+        seq_lens: Tensor,
+        plans: dict[Hashable, Tensor],
     ) -> None:
-        """With tensors that are laid out as those that it was prepared for."""
+        """With tensors that are laid out as those that it was prepared for. ``plans`` of these ``seq_lens`` are used,
+        and one that is missing is added."""
+        plan = plans.get(self.planned_by)
+        if plan is None:
+            plan = torch.empty((self.items, ITEM_NUMBERS.value), dtype=torch.int32, device=q.device)
+            self.split(seq_lens, plan)
+            plans[self.planned_by] = plan
         scratch = torch.empty(self.scratch, dtype=torch.float32, device=q.device)
-        given = q, k_cache, v_cache, seq_lens, block_tables, sinks, k_scale, v_scale, out
-        self.start(*given, scratch, self.arrived)
+        given = q, k_cache, v_cache, block_tables, sinks, k_scale, v_scale, out
+        self.start(*given, plan, scratch, self.arrived)
 
 
-def paged_decode(paged: Paged, *, rows: int, query_len: int) -> None:
+def paged_decode(paged: Paged, *, rows: int, query_len: int, plans: dict[Hashable, Tensor] | None = None) -> None:
     """Attends the new tokens of the first ``rows`` sequences, ``query_len`` each; writes out[: rows * query_len].
 
     Token i of sequence s is row s * query_len + i: ``query_start`` is not read. Given the lengths of all ``rows`` the
     result is always the same; other lengths in the batch may split a sequence elsewhere, which changes its sums by
-    rounding. Float8 caches need compute capability 8.9.
+    rounding. Float8 caches need compute capability 8.9. ``plans``: those of other layers (:class:`.AttentionBatch`).
     """
     if rows:
-        prepare_decode(paged, rows=rows, query_len=query_len).run(*paged.tensors)
+        launch = prepare_decode(paged, rows=rows, query_len=query_len)
+        launch.run(*paged.tensors, seq_lens=paged.seq_lens, plans={} if plans is None else plans)
 
 
 def prepare_decode(paged: Paged, *, rows: int, query_len: int) -> DecodeLaunch:
@@ -85,12 +102,28 @@ def prepare_decode(paged: Paged, *, rows: int, query_len: int) -> DecodeLaunch:
     scratch = torch.empty(kept * kv_heads * queries * (dim + 1), dtype=torch.float32, device=q.device)
     block_d = max(MIN_DOT, next_power_of_2(dim))
     join_m = min(block_m, next_power_of_2(queries))
+    plan = torch.empty((items, ITEM_NUMBERS.value), dtype=torch.int32, device=q.device)
+    sharing = {"QUERY_LEN": query_len, "WINDOWED": windowed}
+    padded = padded_rows(rows)
+    block = max(1, min(PLANNED_NUMBERS // padded, next_power_of_2(items)))
+    split = prepare(
+        split_kernel,
+        (cdiv(items, block),),
+        (paged.seq_lens, plan),
+        rows,
+        items,
+        target,
+        window,
+        config=Config.of(TILE=tile, num_warps=4),
+        MIN_TILES=min_tiles,
+        ROWS=padded,
+        BLOCK=block,
+        **sharing,
+    )
     start = prepare(
         decode_kernel,
         (programs, items),
-        (*paged.tensors, scratch, arrived),
-        rows,
-        target,
+        (*paged.tensors, plan, scratch, arrived),
         paged.scale,
         window,
         paged.softcap,
@@ -102,19 +135,17 @@ def prepare_decode(paged: Paged, *, rows: int, query_len: int) -> DecodeLaunch:
         config=Config.of(
             TILE=tile, BLOCK_M=block_m, BLOCK_D=block_d, num_warps=config.num_warps, num_stages=config.num_stages
         ),
-        QUERY_LEN=query_len,
         GROUP=group,
         DIM=dim,
         SIZE=size,
-        WINDOWED=windowed,
         SOFTCAPPED=paged.softcap > 0,
         CAUSAL=paged.causal,
-        MIN_TILES=min_tiles,
-        ROWS=padded_rows(rows),
         JOIN_M=join_m,
         JOINED=max(1, JOINED_NUMBERS // (join_m * block_d)),
+        **sharing,
     )
-    return DecodeLaunch(len(scratch), arrived, start)
+    planned_by = rows, query_len, window, tile, min_tiles, target, items
+    return DecodeLaunch(items, planned_by, split, len(scratch), arrived, start)
 
 
 def counters(device: torch.device, count: int) -> Tensor:

@@ -74,7 +74,8 @@ def copies_under_way(kernel: CompiledKernel) -> int:
 
 def check(kernels: list[CompiledKernel], shared_kib: int = 227) -> None:
     """Nothing is spilled, and keys and values come in pieces of 16 bytes, a tile ahead at least."""
-    (decode,) = kernels
+    split, decode = kernels
+    assert split.stack_bytes == 0
     assert decode.stack_bytes == 0
     assert decode.shared_bytes <= shared_kib * 1024
     assert decode.uses_tensor_cores
@@ -91,7 +92,7 @@ def check(kernels: list[CompiledKernel], shared_kib: int = 227) -> None:
 def test_models_shapes_stream_their_caches(heads: int, rows: int, size: int, dtype: torch.dtype) -> None:
     kernels = compiled(heads, rows, size, dtype)
     check(kernels)
-    decode = kernels[0]
+    decode = kernels[1]
     threads = 32 * decode.config.num_warps
     programs = min(65536 // (-(-decode.registers // 8) * 8 * threads), 228 * 1024 // (decode.shared_bytes + 1024))
     under_way = copies_under_way(decode) * decode.config["TILE"] * 128 * dtype.itemsize
@@ -106,8 +107,15 @@ def test_several_new_tokens_and_large_heads_spill_nothing(
     check(compiled(heads, 64, 64, dtype, query_len=query_len, dim=dim, everything=True))
 
 
+def test_a_program_copies_without_a_word_to_its_other_warps_and_is_one_for_all_sizes_of_batches() -> None:
+    few, many = (compiled(LLAMA_8B, rows, 64, torch.bfloat16)[1] for rows in (4, 256))
+    assert few.cubin == many.cubin
+    copies = next(at for at, each in enumerate(few.instructions) if each.startswith("LDGSTS"))
+    assert not [each for each in few.instructions[:copies] if each.startswith(("BAR", "SHFL", "REDUX", "MUFU"))]
+
+
 def test_programs_count_themselves_once_what_all_their_threads_have_stored_is_in_memory() -> None:
-    (decode,) = compiled(LLAMA_8B, 64, 64, torch.bfloat16)
+    _, decode = compiled(LLAMA_8B, 64, 64, torch.bfloat16)
     before, after = re.split(r"atom\.global\.gpu\.acq_rel\.add", decode.ptx)
     assert "bar.sync" in before[before.rindex("st.global") :]
     told = after.index("bar.sync")  # the one thread tells the others
@@ -130,4 +138,4 @@ def test_older_gpus_are_served(capability: int, dtype: torch.dtype) -> None:
 def test_the_largest_candidate_of_the_tuner_fits() -> None:
     largest = max(candidates(torch.bfloat16), key=lambda config: (config["TILE"] * config.num_stages, config.num_warps))
     kernels = compiled(QWEN_32B, 64, 128, torch.bfloat16, query_len=8, config=largest)
-    assert kernels[0].shared_bytes <= 227 * 1024
+    assert kernels[1].shared_bytes <= 227 * 1024

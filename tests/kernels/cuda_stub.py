@@ -92,6 +92,7 @@ def build_stub() -> tuple[CudaStub, tempfile.TemporaryDirectory[str]]:
     """The library, and the folder that it is in."""
     import triton
 
+    torch.cuda.is_available()  # torch looks for a driver once: it is not to find this one, which it may find too old
     folder = tempfile.TemporaryDirectory()
     library = Path(folder.name) / "libcuda.so.1"
     include = Path(triton.__file__).parent / "backends" / "nvidia" / "include"

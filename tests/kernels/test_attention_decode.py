@@ -1,15 +1,12 @@
-# mypy: allow-untyped-decorators
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.attention import AttentionBatch, reference, triton_decode
-from stentor.kernels.attention.decode_kernels import split_counts
+from stentor.kernels.attention import AttentionBatch, paged_attention, reference, triton_decode
+from stentor.kernels.attention.decode_kernels import split_kernel
 from stentor.kernels.attention.decode_tunables import tunables
 from stentor.kernels.attention.paged import Paged
 from stentor.kernels.attention.triton_decode import default_config, padded_rows, paged_decode, prepare_decode
@@ -212,7 +209,7 @@ def test_whoever_arrives_last_joins_in_one_order_and_leaves_no_count(query_len: 
     for seed in range(4):
         out.fill_(float("nan"))
         with shuffled(seed):
-            launch.run(*decode.paged(lengths, out, 100).tensors)
+            launch.run(*decode.paged(lengths, out, 100).tensors, seq_lens=lengths, plans={})
         assert not launch.arrived.any()
         found.append(out.clone())
     assert_close(found[0], decode.expected(), TOLERANCE[torch.float32])
@@ -307,26 +304,82 @@ def test_no_rows_are_no_work() -> None:
     assert decode.run().isnan().all()
 
 
-@triton.jit
-def store_counts(counts, lengths, rows, target, window, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
-    row, each = split_counts(lengths, rows, target, window, 2, True, 16, 3, ROWS)
-    tl.store(counts + row, each)
+def planned(lengths: list[int], target: int, *, query_len: int = 2, window: int = 0) -> list[list[int]]:
+    """The items of a plan that are somebody's, in tiles of 16 keys and parts of 48 or more."""
+    of_rows = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    items = target + len(lengths)
+    plan = torch.full((items + 1, 6), -2, dtype=torch.int32, device=DEVICE)
+    config = Config.of(TILE=16, BLOCK=8)
+    constants = {"MIN_TILES": 3, "ROWS": padded_rows(len(lengths)), "QUERY_LEN": query_len, "WINDOWED": window != 0}
+    numbers = len(lengths), items, target, window
+    launch(split_kernel, (-(-items // 8),), of_rows, plan, *numbers, config=config, **constants)
+    *found, behind = plan.tolist()
+    assert behind == [-2] * 6
+    return [item for item in found if item[0] != -1]
 
 
 @pytest.mark.triton
+@pytest.mark.parametrize("window", [0, 100, -64])
 @pytest.mark.parametrize("target", [1, 7, 40])
-@pytest.mark.parametrize("lengths", [[5000], [0, 0, 0], [1, 5000, 16, 17, 0, 640, 2], [900] * 20])
-def test_items_are_never_more_than_the_grid_and_long_sequences_get_most(target: int, lengths: list[int]) -> None:
-    counts = torch.full((64,), -1, dtype=torch.int32, device=DEVICE)
+@pytest.mark.parametrize("lengths", [[5000], [0, 0, 0], [2, 5000, 16, 17, 0, 640, 2], [900] * 20])
+def test_a_plan_has_each_tile_that_a_row_sees_once_and_gives_long_rows_most(
+    lengths: list[int], target: int, window: int
+) -> None:
+    items = planned(lengths, target, window=window)
+    tiles = []
+    for row, length in enumerate(lengths):
+        own = [item for item in items if item[0] == row]
+        first = max(0, int(reference.first_seen(length - 2, window))) // 16
+        assert [tile for item in own for tile in range(item[2], item[3])] == list(range(first, -(-length // 16)))
+        assert {(item[1], item[5]) for item in own} == {(length, len(own))}
+        tiles.append(-(-length // 16) - first)
+    fair = max(3, -(-sum(tiles) // target))
+    assert all(end - begin <= fair for _, _, begin, end, _, _ in items)
+
+
+@pytest.mark.triton
+def test_a_plan_says_where_the_items_of_a_row_begin() -> None:
+    lengths = [0, 5000, 3, 700]
     of_rows = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-    padded = padded_rows(len(lengths))
-    launch(store_counts, (1,), counts, of_rows, len(lengths), target, 10**6, config=Config.of(), ROWS=padded)
-    found = counts[: len(lengths)].tolist()
-    assert min(found) >= 1
-    assert sum(found) <= target + len(lengths)
-    assert counts[len(lengths) : padded].eq(0).all()
-    fair = max(3, -(-sum(-(-length // 16) for length in lengths) // target))
-    assert all(-(-length // 16) <= fair * count for length, count in zip(lengths, found, strict=True))
+    plan = torch.empty((24, 6), dtype=torch.int32, device=DEVICE)
+    constants = {"MIN_TILES": 1, "ROWS": padded_rows(4), "QUERY_LEN": 1, "WINDOWED": False}
+    launch(split_kernel, (3,), of_rows, plan, 4, 24, 20, 0, config=Config.of(TILE=16, BLOCK=8), **constants)
+    found = plan.tolist()
+    for at, (row, *_, first, used) in enumerate(found):
+        if row >= 0:
+            assert first <= at < first + used
+            assert found[first][0] == row
+
+
+@pytest.mark.triton
+def test_layers_of_a_kind_share_what_one_of_them_planned() -> None:
+    decode = make([100, 3, 77], kv_heads=1)
+    batch = AttentionBatch(
+        torch.arange(4, dtype=torch.int32, device=DEVICE),
+        torch.tensor(decode.lengths, dtype=torch.int32, device=DEVICE),
+        decode.tables,
+        torch.zeros(3, dtype=torch.int64, device=DEVICE),
+        max_query_len=1,
+        max_seq_len=100,
+        decode_rows=3,
+    )
+
+    def attend(window: int) -> Tensor:
+        with overridden("paged_decode", MANY_SPLITS):
+            return paged_attention(
+                decode.q, decode.k_cache, decode.v_cache, batch, scale=32**-0.5, window=window, variant="triton"
+            )
+
+    first = attend(0)
+    (plan,) = batch.plans.values()
+    plan_of_layer = plan.clone()
+    assert_same_bits(attend(0), first)
+    assert_close(first, decode.expected(), TOLERANCE[torch.float32])
+    (same,) = batch.plans.values()
+    assert same is plan
+    assert_same_bits(plan, plan_of_layer)
+    attend(30)
+    assert len(batch.plans) == 2
 
 
 def test_few_sizes_of_batches_are_compiled_for() -> None:

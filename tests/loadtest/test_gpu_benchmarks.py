@@ -10,7 +10,8 @@ from torch.nn.attention import SDPBackend
 
 from stentor import kernels as kernel_operations
 from stentor.kernels.tuning import timing
-from stentor.loadtest import model_speed, series
+from stentor.loadtest import model_speed
+from stentor.loadtest.gpu.checks import benchmarks
 from stentor.loadtest.kernels import command as kernels
 from stentor.loadtest.kernels.cases import OPERATIONS, library_attention
 
@@ -81,15 +82,13 @@ def test_the_steps_of_a_model_are_timed(model: Path) -> None:
         assert figure["tokens_per_second"] == pytest.approx(1e3 * tokens / figure["milliseconds"])
 
 
-def test_the_benchmarks_of_a_gpu_name_commands_that_take_their_arguments() -> None:
-    for benchmark in series.BENCHMARKS:
-        command, *arguments = benchmark.arguments
+def test_the_benchmarks_of_a_gpu_name_commands_that_take_their_arguments(tmp_path: Path) -> None:
+    saved = set()
+    for check in benchmarks(tmp_path):
+        _, command, *arguments = check.command
         parser = {"kernels": kernels._parser, "model": model_speed._parser}[command]()
-        parsed = parser.parse_args([*arguments, "--save", "x.json"])
+        parsed = parser.parse_args(arguments)
         assert (parsed.model / "config.json").is_file()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert series.gpu([]) == 1
-    assert "no CUDA device" in capsys.readouterr().err
+        assert parsed.rows == tmp_path / "rows.jsonl"
+        saved.add(parsed.save)
+    assert len(saved) == len(benchmarks(tmp_path))

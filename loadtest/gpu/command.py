@@ -1,51 +1,37 @@
-"""``stentor bench gpu-smoke``: the first minutes on a machine with a GPU, against one deadline.
+"""``stentor bench gpu``: what a machine with a GPU is for, against one deadline.
 
-    stentor bench gpu-smoke --output OUT --seconds 240 --weights SmolLM2.gguf
+    stentor bench gpu smoke tests bench --output OUT --seconds 240 --weights SmolLM2.gguf
 
-What failed the last time runs before all. What shows whether it works runs then, side by side: every kernel's tests,
-tiny models beside the CPU. What is timed or takes the GPU's memory runs after that, one after the other: a server that
-is asked and whose worker is killed, steps, operations, a load, then steps and the killed worker with
-``--batch-invariant``. Every test and figure is a line of ``rows.jsonl`` as soon as it is known, and what each check
-printed is ``NAME.log``; a run that was cut short goes on with ``--done`` and the rows that it left.
+First it says which packages are missing. The parts (:mod:`.checks`) run one after the other; of a part, first what may
+run side by side, then what is timed or takes the GPU's memory. Every test and figure is a line of ``rows.jsonl`` as
+soon as it is known, and what each check printed is ``NAME.log``; a run that was cut short goes on with ``--done`` and
+the rows that it left.
 """
 
 import argparse
 import contextlib
+import importlib.metadata
 import os
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stentor.kernels.precompiled import VARIABLE
+from packaging.requirements import Requirement
 
-from ..series import CONFIGS
-from ..tool import FAILED, at_least
+from ..tool import FAILED, at_least, complain
 from . import rows
+from .checks import ROOT, Check, benchmarks, every_test, failed_before, first_minutes
 
-_ROWS: Final = "stentor.loadtest.gpu.pytest_rows"
-_PYTEST: Final = ("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark", "-p", _ROWS)
-_ROOT: Final = Path(__file__).resolve().parents[2]
-_EARLIER: Final = max((_ROOT / "loadtest" / "results").glob("*-gpu-smoke-*.jsonl"), default=None)
+_EARLIER: Final = max((ROOT / "loadtest" / "results").glob("*-gpu-smoke-*.jsonl"), default=None)
 """The latest that is kept."""
 _ENDING: Final = 5.0
 """Seconds before the deadline in which nothing is started."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """A module that is run with arguments, and ended after so many seconds."""
-
-    name: str
-    command: tuple[str, ...]
-    seconds: float
-    alone: bool = False
-    """It is timed, or takes the GPU's memory: nothing runs beside it."""
-    environment: tuple[tuple[str, str], ...] = ()
+_PARTS: Final = ("smoke", "tests", "bench")
 
 
 class Running:
@@ -61,7 +47,7 @@ class Running:
         threads = {} if check.alone else {"OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command,
-            cwd=_ROOT,
+            cwd=ROOT,
             env={**os.environ, **threads, **dict(check.environment)},
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -112,59 +98,30 @@ def run(checks: Iterable[Check], output: Path, deadline: float, done: set[str]) 
     return ended
 
 
-def failed_before(earlier: Path | None, workers: int) -> list[Check]:
-    """The tests that failed in an earlier run, if any did: of those functions that there still are, since all others of
-    their files would be collected first."""
-    if earlier is None:
-        return []
-    found = sorted(filter(_is_there, {test.partition("[")[0] for test in rows.failed(earlier)}))
-    if not found:
-        return []
-    command = (*_tests(workers), "(gpu or triton) and not alone", "--all-kernels", *found)
-    return [Check("failed before", command, 90, environment=(("TEST_ROWS_FAILED", str(earlier.absolute())),))]
+def missing() -> list[str]:
+    """Packages that a server needs and that are not installed here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [name for name in (Requirement(each).name for each in project["dependencies"]) if not _is_installed(name)]
 
 
-def _is_there(test: str) -> bool:
-    """``FILE::FUNCTION``; pytest runs nothing at all where one of several is not."""
-    file, _, function = test.partition("::")
-    return (_ROOT / file).is_file() and f"def {function}(" in (_ROOT / file).read_text(encoding="utf-8")
-
-
-def _tests(workers: int) -> tuple[str, ...]:
-    """Before the marks of those that run."""
-    return (*_PYTEST, *(("-n", str(workers)) if workers > 1 else ()), "-m")
-
-
-def checks(weights: Path | None, output: Path, workers: int) -> list[Check]:
-    """In the order in which they are started."""
-    llama = CONFIGS / "llama-3.1-8b"
-    to = ("--rows", str(output / "rows.jsonl"))
-    tests = _tests(workers)
-    bench, serving = "stentor.loadtest.bench", "stentor.loadtest.gpu.serving"
-    steps = "--decode 1 --decode 64 --decode 256 --mixed 64:64 --mixed 64:512 --prefill 512 --prefill 8192"
-    exact = "--decode 1 --decode 64 --prefill 512 --prefill 8192"
-    batches = "64q1kv4k q8k q1kv4k 64q1kv4k_q512kv8k --seconds 0.05"
-    served = ("--weights", str(weights.resolve())) if weights else ()
-    kernels = os.environ.get(VARIABLE)
-    compiled = [Check("compiled kernels", ("stentor.kernels.precompiled", kernels), 60)] if kernels else []
-    return [
-        Check("machine", ("stentor.server.main.cli", "env"), 60),
-        *compiled,
-        Check("kernels", (*tests, "gpu or triton", "tests/kernels"), 150),
-        Check("models", (*tests, "gpu and not alone", "tests/gpu"), 150),
-        Check("memory", (*_PYTEST, "-m", "gpu and alone", "tests/gpu"), 60, alone=True),
-        Check("server", (serving, "check", *served, *to), 120, alone=True),
-        Check("steps", (bench, "model", str(llama), *steps.split(), *to), 90, alone=True),
-        Check("operations", (bench, "kernels", *batches.split(), "--model", str(llama), *to), 120, alone=True),
-        Check("load", (serving, "load", "--model", str(llama), *to), 120, alone=True),
-        Check("exact steps", (bench, "model", str(llama), "--batch-invariant", *exact.split(), *to), 60, alone=True),
-        Check("exact server", (serving, "check", "--batch-invariant", *served, *to), 120, alone=True),
-    ]
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="stentor bench gpu-smoke", description="The first minutes on a GPU.")
-    parser.add_argument("--output", type=Path, default=Path("gpu-smoke"), metavar="FOLDER", help="rows and logs")
+    parser = argparse.ArgumentParser(prog="stentor bench gpu", description="What a machine with a GPU is for.")
+    parser.add_argument(
+        "parts",
+        nargs="*",
+        choices=_PARTS,
+        default="smoke",  # no list: argparse would look for it among the choices
+        help="smoke: the first minutes, which are the default; tests: every test; bench: every benchmark",
+    )
+    parser.add_argument("--output", type=Path, default=Path("gpu-smoke"), metavar="FOLDER", help="rows, logs, records")
     parser.add_argument("--seconds", type=at_least(10), default=600, metavar="S", help="in all (600)")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="a GGUF file to serve, beside models made up")
     parser.add_argument("--done", type=Path, metavar="FILE", help="rows of earlier runs: what is ok there is left out")
@@ -174,7 +131,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--only", action="append", metavar="NAME", help="may be repeated")
     parser.add_argument("--workers", type=at_least(1), default=7, metavar="N", help="processes of each suite (7)")
     given = parser.parse_args(argv)
+    parts: str | list[str] = given.parts
     deadline = time.monotonic() + given.seconds
+    if lacking := missing():
+        print(f"not installed: {', '.join(lacking)}; what needs them fails (see make gpu-wheels)", flush=True)
+    import torch  # late: what is missing is said first
+
+    if not torch.cuda.device_count():
+        return complain(parser.prog, "there is no CUDA device here", FAILED)
     output: Path = given.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     os.environ["TEST_ROWS"] = str(output / "rows.jsonl")
@@ -182,9 +146,15 @@ def main(argv: Sequence[str]) -> int:
     if given.done is not None:
         os.environ["TEST_ROWS_DONE"] = str(given.done.resolve())
         done = {row["check"] for row in rows.read(given.done) if row.get("ended") == "ok"}
-    first, others = failed_before(given.failed, given.workers), checks(given.weights, output, given.workers)
+    due: list[list[Check]] = []
+    if "smoke" in parts:
+        due += failed_before(given.failed, given.workers), first_minutes(given.weights, output, given.workers)
+    if "tests" in parts:
+        due.append(every_test(given.workers))
+    if "bench" in parts:
+        due.append(benchmarks(output))
     ended: dict[str, str] = {}
-    for some in (first, others):
+    for some in due:
         chosen = [check for check in some if check.name in (given.only or [check.name])]
         ended |= run(chosen, output, deadline, done)
     for name, how in ended.items():
