@@ -1,17 +1,22 @@
 """Multiplication by a weight in fp8."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ..guards import triton_unsupported_reason
 from ..quantize import Quantized
-from ..quantize.operands import Operands, operands
+from ..quantize.operands import Operands, Product, operands
 from ..quantize.scheme import FP8
+from ..repeated import Kept
 from ..variants import Choice, Variant
 from . import reference
 from .selection import Selection, select
 
-__all__ = ["choose", "linear_fp8", "run_triton", "selection_for"]
+__all__ = ["choose", "linear_fp8", "multiply", "selection_for"]
+
+_PRODUCTS: Kept[Product] = Kept()
 
 
 def selection_for(
@@ -61,57 +66,82 @@ def linear_fp8(
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
     """
-    given = operands("linear_fp8", x, weight, weight_scale, bias, out_dtype, FP8)
-    selected = _select(given, variant)
+    return multiply("linear_fp8", FP8, reference.linear_fp8, x, weight, weight_scale, bias, out_dtype, variant)
+
+
+def multiply(
+    name: str,
+    dtype: torch.dtype,
+    reference: Callable[[Operands], Tensor],
+    x: Quantized | Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    out_dtype: torch.dtype | None,
+    variant: Choice,
+) -> Tensor:
+    """Operation ``name``, whose weight is of ``dtype``."""
+    values, x_scale = (x.values, x.scales) if isinstance(x, Quantized) else (x, None)
+    given = [each for each in (values, weight, weight_scale, x_scale, bias) if each is not None]
+    numbers = (name, x_scale is None, out_dtype, variant)
+    if (product := _PRODUCTS.find(given, *numbers)) is not None:
+        return product(values, x_scale, weight, weight_scale, bias)
+    made = operands(name, x, weight, weight_scale, bias, out_dtype, dtype)
+    selected = _select(made, variant)
     if selected.implementation == "reference":
-        return reference.linear_fp8(given)
-    return run_triton(given, selected)
+        return reference(made)
+    if not made.x.shape[0]:
+        return torch.empty(0, made.shape[1], dtype=made.out_dtype, device=made.x.device)
+    return _PRODUCTS.keep(_prepare(made, selected), given, *numbers)(*made.tensors)
 
 
-def run_triton(given: Operands, selected: Selection) -> Tensor:
-    """Runs the implementation that was selected, for a weight of either dtype; not the reference."""
-    tokens, rows, _ = given.shape
-    if not tokens:
-        return torch.empty(0, rows, dtype=given.out_dtype, device=given.x.device)
+def _prepare(operands: Operands, selected: Selection) -> Product:
+    """The implementation that was selected, for a weight of either dtype; not the reference."""
     match selected.implementation:
         case "gemv":
-            from .triton_gemv import gemv  # these late: importing Triton takes half a second
+            from .triton_gemv import prepare_gemv  # these late: importing Triton takes half a second
 
-            return gemv(given)
+            return prepare_gemv(operands)
         case "skinny":
-            from .triton_skinny import skinny
+            from .triton_skinny import prepare_skinny
 
-            return skinny(given)
+            return prepare_skinny(operands)
         case "scaled_mm":
-            return scaled_mm(given)
+            return _prepare_scaled_mm(operands)
         case _:
-            from .triton_tiles import tiles
+            from .triton_tiles import prepare_tiles
 
-            return tiles(given)
+            return prepare_tiles(operands)
 
 
 def _select(given: Operands, variant: Choice) -> Selection:
     return select(given, variant, triton_unsupported_reason(given.x, variant))
 
 
-def scaled_mm(operands: Operands) -> Tensor:
+def _prepare_scaled_mm(operands: Operands) -> Product:
     """What :mod:`.selection` lets through: fp8 by fp8, scales by tensor or by token and channel."""
     tokens, rows, _ = operands.shape
-    x_scale, weight_scale = operands.x_scale, operands.weight_scale
-    assert x_scale is not None
-    if (operands.input_scales, operands.weight_scales) != ("tensor", "tensor"):
-        x_scale = x_scale.view(-1, 1).expand(tokens, 1).contiguous()
-        weight_scale = weight_scale.view(1, -1).expand(1, rows).contiguous()
-    bias = operands.bias
+    one_scale = (operands.input_scales, operands.weight_scales) == ("tensor", "tensor")
+    bias, out_dtype = operands.bias, operands.out_dtype
     # it adds a bias of the result's dtype, where that has 16 bits
-    fused = bias if bias is not None and bias.dtype == operands.out_dtype == torch.bfloat16 else None
-    out: Tensor = torch._scaled_mm(
-        operands.x,
-        operands.weight.t(),
-        scale_a=x_scale,
-        scale_b=weight_scale,
-        bias=fused,
-        out_dtype=operands.out_dtype,
-        use_fast_accum=True,
-    )
-    return out if bias is None or fused is not None else out.add_(bias)
+    fused = bias is not None and bias.dtype == out_dtype == torch.bfloat16
+
+    def scaled_mm(
+        x: Tensor, x_scale: Tensor | None, weight: Tensor, weight_scale: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        assert x_scale is not None
+        if not one_scale:
+            x_scale = x_scale.view(-1, 1).expand(tokens, 1).contiguous()
+            weight_scale = weight_scale.view(1, -1).expand(1, rows).contiguous()
+        out: Tensor = torch._scaled_mm(
+            x,
+            weight.t(),
+            scale_a=x_scale,
+            scale_b=weight_scale,
+            bias=bias if fused else None,
+            out_dtype=out_dtype,
+            use_fast_accum=True,
+        )
+        return out if bias is None or fused else out.add_(bias)
+
+    return scaled_mm

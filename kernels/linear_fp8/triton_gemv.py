@@ -10,9 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, widen
-from ..quantize.operands import Operands
+from ..quantize.operands import Operands, Product
+from ..repeated import prepare
 from ..tuning import Config, Tunable, pick
 from .workloads import tunables_of
 
@@ -30,10 +31,8 @@ def gemv_kernel(
     rows,
     width,
     weight_scale_stride,
-    X_SCALED: tl.constexpr,
     X_GROUPED: tl.constexpr,
     W_BLOCKED: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
     SUM: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -60,40 +59,46 @@ def gemv_kernel(
             token *= tl.load(block + column // 128, mask=inside, other=0.0)
         total += widen(values, SUM) * token[None, :]
     result = tl.sum(total, 1).to(tl.float32)
-    if X_SCALED and not X_GROUPED:
+    if x_scale is not None and not X_GROUPED:
         result *= tl.load(x_scale)
     if not W_BLOCKED:
         result *= tl.load(weight_scale + row * weight_scale_stride, mask=row < rows, other=0.0)
-    if HAS_BIAS:
+    if bias is not None:
         result += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)
     tl.store(out + row, result.to(out.dtype.element_ty), mask=row < rows)
 
 
-def gemv(operands: Operands) -> Tensor:
+def prepare_gemv(operands: Operands) -> Product:
     """One token, any scales."""
     _, rows, width = operands.shape
-    x, x_scale, weight_scale = operands.x, operands.x_scale, operands.weight_scale
-    out = torch.empty(1, rows, dtype=operands.out_dtype, device=x.device)
-    config = pick(OPERATION, key(operands), default(operands))
+    x, x_scale, weight, weight_scale, bias = operands.tensors
+    out_dtype, config = operands.out_dtype, pick(OPERATION, key(operands), default(operands))
     if operands.weight_scales == "block" and 128 % config["BLOCK_N"]:
         raise ValueError(f"{OPERATION}: with blocks BLOCK_N must divide 128, not be {config['BLOCK_N']}")
-    launch(
+    start = prepare(
         gemv_kernel,
         (cdiv(rows, config["BLOCK_N"]),),
-        as_kernel_argument(x),
-        x_scale if x_scale is not None else weight_scale,
-        as_kernel_argument(operands.weight),
-        weight_scale,
-        operands.bias if operands.bias is not None else weight_scale,
-        *(out, rows, width, operands.weight_scale_stride),
+        (
+            as_kernel_argument(x),
+            x_scale,
+            as_kernel_argument(weight),
+            weight_scale,
+            bias,
+            x.new_empty(0, dtype=out_dtype),
+        ),
+        *(rows, width, operands.weight_scale_stride),
         config=config,
-        X_SCALED=x_scale is not None,
         X_GROUPED=operands.input_scales == "group",
         W_BLOCKED=operands.weight_scales == "block",
-        HAS_BIAS=operands.bias is not None,
         SUM=tl.int32 if x.dtype == torch.int8 else tl.float32,
     )
-    return out
+
+    def gemv(x: Tensor, x_scale: Tensor | None, weight: Tensor, weight_scale: Tensor, bias: Tensor | None) -> Tensor:
+        out = x.new_empty((1, rows), dtype=out_dtype)
+        start(x, x_scale, weight, weight_scale, bias, out)
+        return out
+
+    return gemv
 
 
 def key(operands: Operands) -> str:
@@ -120,4 +125,4 @@ def candidates() -> list[Config]:
 
 def tunables() -> list[Tunable]:
     """Of both operations, at one token."""
-    return tunables_of(OPERATION, tokens=1, key=key, run=gemv, candidates=lambda _: candidates())
+    return tunables_of(OPERATION, tokens=1, key=key, prepare=prepare_gemv, candidates=lambda _: candidates())

@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, capability, widen
-from ..quantize.operands import Operands
+from ..quantize.operands import Operands, Product
+from ..repeated import prepare
 from ..tuning import Config, Tunable, pick
 from ..warpgroup import waited
 from .workloads import tunables_of
@@ -39,10 +40,8 @@ def skinny_kernel(
     x_stride,
     x_scale_stride,
     weight_scale_stride,
-    X_SCALED: tl.constexpr,
     X_GROUPED: tl.constexpr,
     W_BLOCKED: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
     OPERAND: tl.constexpr,
     SUM: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -91,11 +90,11 @@ def skinny_kernel(
         tl.store(target + split.to(tl.int64) * tokens * rows, total, mask=inside)
     else:
         result = total.to(tl.float32)
-        if X_SCALED and not X_GROUPED:
+        if x_scale is not None and not X_GROUPED:
             result *= tl.load(x_scale + token * x_scale_stride, mask=token < tokens, other=0.0)[None, :]
         if not W_BLOCKED:
             result *= tl.load(weight_scale + row * weight_scale_stride, mask=row < rows, other=0.0)[:, None]
-        if HAS_BIAS:
+        if bias is not None:
             result += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)[:, None]
         tl.store(target, result.to(out.dtype.element_ty), mask=inside)
 
@@ -111,9 +110,8 @@ def add_parts_kernel(
     rows,
     x_scale_stride,
     weight_scale_stride,
-    X_SCALED: tl.constexpr,
-    W_SCALED: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
+    X_GROUPED: tl.constexpr,
+    W_BLOCKED: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -125,63 +123,61 @@ def add_parts_kernel(
     for split in tl.static_range(1, SPLITS):
         total += tl.load(parts + (split * tokens + token) * rows + row, mask=inside, other=0.0)
     result = total.to(tl.float32)
-    if X_SCALED:
+    if x_scale is not None and not X_GROUPED:
         result *= tl.load(x_scale + token * x_scale_stride)
-    if W_SCALED:
+    if not W_BLOCKED:
         result *= tl.load(weight_scale + row * weight_scale_stride, mask=inside, other=0.0)
-    if HAS_BIAS:
+    if bias is not None:
         result += tl.load(bias + row, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + token * rows + row, result.to(out.dtype.element_ty), mask=inside)
 
 
-def skinny(operands: Operands) -> Tensor:
+def prepare_skinny(operands: Operands) -> Product:
     """Up to :data:`MAX_TOKENS` tokens, any scales."""
     tokens, rows, width = operands.shape
-    x, x_scale, weight_scale = operands.x, operands.x_scale, operands.weight_scale
-    config = pick(OPERATION, key(operands), default(operands))
+    x, x_scale, weight, weight_scale, bias = operands.tensors
+    out_dtype, config = operands.out_dtype, pick(OPERATION, key(operands), default(operands))
     if operands.scaled_by_step and 128 % config["BLOCK_K"]:
         raise ValueError(f"{OPERATION}: with groups or blocks BLOCK_K must divide 128, not be {config['BLOCK_K']}")
     if config["BLOCK_T"] < tokens:
         raise ValueError(f"{OPERATION}: BLOCK_T must hold all {tokens} tokens, not {config['BLOCK_T']}")
     splits = config["SPLITS"]
-    integers = x.dtype == torch.int8
-    out = torch.empty(tokens, rows, dtype=operands.out_dtype, device=x.device)
-    made = out
-    if splits > 1:
-        sums = torch.int32 if integers else torch.float32
-        made = torch.empty(splits, tokens, rows, dtype=sums, device=x.device)
-    x_scaled, has_bias = x_scale is not None, operands.bias is not None
-    bias = operands.bias if operands.bias is not None else weight_scale
-    scales = x_scale if x_scale is not None else weight_scale
-    launch(
+    sums = torch.int32 if x.dtype == torch.int8 else torch.float32
+    out = x.new_empty(0, dtype=out_dtype)
+    parts = x.new_empty(0, dtype=sums)
+    scales = {"X_GROUPED": operands.input_scales == "group", "W_BLOCKED": operands.weight_scales == "block"}
+    start = prepare(
         skinny_kernel,
         (cdiv(rows, config["BLOCK_N"]), splits),
-        *(as_kernel_argument(x), scales, as_kernel_argument(operands.weight), weight_scale, bias, made),
+        (as_kernel_argument(x), x_scale, as_kernel_argument(weight), weight_scale, bias, parts if splits > 1 else out),
         *(tokens, rows, width, x.stride(0), operands.x_scale_stride, operands.weight_scale_stride),
         config=config,
-        X_SCALED=x_scaled,
-        X_GROUPED=operands.input_scales == "group",
-        W_BLOCKED=operands.weight_scales == "block",
-        HAS_BIAS=has_bias,
+        **scales,
         OPERAND=operand_dtype(operands),
-        SUM=tl.int32 if integers else tl.float32,
+        SUM=tl.int32 if sums == torch.int32 else tl.float32,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         HOPPER=capability() == 90,
     )
-    if splits > 1:
-        block = min(next_power_of_2(rows), 512)
-        launch(
-            add_parts_kernel,
-            (tokens, cdiv(rows, block)),
-            *(made, scales, weight_scale, bias, out),
-            *(tokens, rows, operands.x_scale_stride, operands.weight_scale_stride),
-            config=Config.of(num_warps=4, BLOCK=block),
-            X_SCALED=x_scaled and operands.input_scales != "group",
-            W_SCALED=operands.weight_scales != "block",
-            HAS_BIAS=has_bias,
-            SPLITS=splits,
-        )
-    return out
+    block = min(next_power_of_2(rows), 512)
+    add = prepare(
+        add_parts_kernel,
+        (tokens, cdiv(rows, block)),
+        (parts, x_scale, weight_scale, bias, out),
+        *(tokens, rows, operands.x_scale_stride, operands.weight_scale_stride),
+        config=Config.of(num_warps=4, BLOCK=block),
+        **scales,
+        SPLITS=splits,
+    )
+
+    def skinny(x: Tensor, x_scale: Tensor | None, weight: Tensor, weight_scale: Tensor, bias: Tensor | None) -> Tensor:
+        out = x.new_empty((tokens, rows), dtype=out_dtype)
+        made = out if splits == 1 else x.new_empty((splits, tokens, rows), dtype=sums)
+        start(x, x_scale, weight, weight_scale, bias, made)
+        if splits > 1:
+            add(made, x_scale, weight_scale, bias, out)
+        return out
+
+    return skinny
 
 
 def operand_dtype(operands: Operands) -> tl.dtype | None:
@@ -248,5 +244,5 @@ def tunables() -> list[Tunable]:
     return [
         tunable
         for tokens in (16, 32, 64)
-        for tunable in tunables_of(OPERATION, tokens=tokens, key=key, run=skinny, candidates=candidates)
+        for tunable in tunables_of(OPERATION, tokens=tokens, key=key, prepare=prepare_skinny, candidates=candidates)
     ]

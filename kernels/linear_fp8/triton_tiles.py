@@ -6,9 +6,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch
+from ..launch import cdiv
 from ..quantize.fp8 import as_kernel_argument, widen
-from ..quantize.operands import Operands
+from ..quantize.operands import Operands, Product
+from ..repeated import prepare
 from ..tuning import Config, Tunable, pick
 from .triton_skinny import operand_dtype
 from .workloads import tunables_of
@@ -32,10 +33,8 @@ def tiles_kernel(
     x_stride,
     x_scale_stride,
     weight_scale_stride,
-    X_SCALED: tl.constexpr,
     X_GROUPED: tl.constexpr,
     W_BLOCKED: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
     OPERAND: tl.constexpr,
     SUM: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -79,44 +78,50 @@ def tiles_kernel(
             # fp8 sums keep few bits in the tensor cores: every 128 products they go to float32
             total = tl.dot(left, right, total, input_precision=PRECISION, max_num_imprecise_acc=EVERY, out_dtype=SUM)
     result = total.to(tl.float32)
-    if X_SCALED and not X_GROUPED:
+    if x_scale is not None and not X_GROUPED:
         result *= tl.load(x_scale + token * x_scale_stride, mask=token < tokens, other=0.0)[:, None]
     if not W_BLOCKED:
         result *= tl.load(weight_scale + row * weight_scale_stride, mask=row < rows, other=0.0)[None, :]
-    if HAS_BIAS:
+    if bias is not None:
         result += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)[None, :]
     inside = (token[:, None] < tokens) & (row[None, :] < rows)
     tl.store(out + token[:, None] * rows + row[None, :], result.to(out.dtype.element_ty), mask=inside)
 
 
-def tiles(operands: Operands) -> Tensor:
+def prepare_tiles(operands: Operands) -> Product:
     """Any number of tokens, any scales."""
     tokens, rows, width = operands.shape
-    x, x_scale, weight_scale = operands.x, operands.x_scale, operands.weight_scale
-    config = pick(OPERATION, key(operands), default(operands))
+    x, x_scale, weight, weight_scale, bias = operands.tensors
+    out_dtype, config = operands.out_dtype, pick(OPERATION, key(operands), default(operands))
     if operands.scaled_by_step and 128 % config["BLOCK_K"]:
         raise ValueError(f"{OPERATION}: with groups or blocks BLOCK_K must divide 128, not be {config['BLOCK_K']}")
-    out = torch.empty(tokens, rows, dtype=operands.out_dtype, device=x.device)
-    launch(
+    start = prepare(
         tiles_kernel,
         (cdiv(tokens, config["BLOCK_T"]) * cdiv(rows, config["BLOCK_N"]),),
-        as_kernel_argument(x),
-        x_scale if x_scale is not None else weight_scale,
-        as_kernel_argument(operands.weight),
-        weight_scale,
-        operands.bias if operands.bias is not None else weight_scale,
-        *(out, tokens, rows, width, x.stride(0), operands.x_scale_stride, operands.weight_scale_stride),
+        (
+            as_kernel_argument(x),
+            x_scale,
+            as_kernel_argument(weight),
+            weight_scale,
+            bias,
+            x.new_empty(0, dtype=out_dtype),
+        ),
+        *(tokens, rows, width, x.stride(0), operands.x_scale_stride, operands.weight_scale_stride),
         config=config,
-        X_SCALED=x_scale is not None,
         X_GROUPED=operands.input_scales == "group",
         W_BLOCKED=operands.weight_scales == "block",
-        HAS_BIAS=operands.bias is not None,
         OPERAND=operand_dtype(operands),
         SUM=tl.int32 if x.dtype == torch.int8 else tl.float32,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         TOGETHER=_TILES_OF_TOKENS_TOGETHER,
     )
-    return out
+
+    def tiles(x: Tensor, x_scale: Tensor | None, weight: Tensor, weight_scale: Tensor, bias: Tensor | None) -> Tensor:
+        out = x.new_empty((tokens, rows), dtype=out_dtype)
+        start(x, x_scale, weight, weight_scale, bias, out)
+        return out
+
+    return tiles
 
 
 def key(operands: Operands) -> str:
@@ -160,5 +165,5 @@ def tunables() -> list[Tunable]:
     return [
         tunable
         for tokens in (128, 512, 2048, 8192)
-        for tunable in tunables_of(OPERATION, tokens=tokens, key=key, run=tiles, candidates=candidates)
+        for tunable in tunables_of(OPERATION, tokens=tokens, key=key, prepare=prepare_tiles, candidates=candidates)
     ]

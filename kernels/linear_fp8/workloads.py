@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..quantize import ActivationScheme, Quantized, quantize, quantize_weight_fp8, quantize_weight_int8
-from ..quantize.operands import GROUP, Operands, operands
+from ..quantize.operands import GROUP, Operands, Product, operands
 from ..quantize.scheme import FP8
 from ..tuning import Config, Tunable
 
@@ -20,12 +20,12 @@ def tunables_of(
     *,
     tokens: int,
     key: Callable[[Operands], str],
-    run: Callable[[Operands], Tensor],
+    prepare: Callable[[Operands], Product],
     candidates: Callable[[Operands], Sequence[Config]],
 ) -> list[Tunable]:
     """One for each weight, kind of weight and kind of input, at ``tokens`` rows."""
     return [
-        Tunable(operation, key(shown), candidates(shown), _Workload(shown, run))
+        Tunable(operation, key(shown), candidates(shown), _Workload(shown, prepare))
         for rows, width in (*LLAMA_8B, *QWEN3_32B)
         for weight, quantised, blocks in (
             (FP8, True, False),
@@ -72,9 +72,9 @@ def filled(like: Operands, device: torch.device) -> Operands:
 class _Workload:
     """Makes the operands and returns the call to time."""
 
-    def __init__(self, like: Operands, run: Callable[[Operands], Tensor]) -> None:
-        self._like, self._run = like, run
+    def __init__(self, like: Operands, prepare: Callable[[Operands], Product]) -> None:
+        self._like, self._prepare = like, prepare
 
     def __call__(self, device: torch.device) -> Callable[[], Tensor]:
         made = filled(self._like, device)
-        return lambda: self._run(made)
+        return lambda: self._prepare(made)(*made.tensors)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..guards import triton_unsupported_reason
-from ..linear_fp8 import run_triton
+from ..linear_fp8 import multiply
 from ..linear_fp8.selection import Selection, select
 from ..quantize import Quantized
 from ..quantize.operands import operands
@@ -61,8 +61,4 @@ def linear_int8(
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
     """
-    given = operands("linear_int8", x, weight, weight_scale, bias, out_dtype, torch.int8)
-    selected = select(given, variant, triton_unsupported_reason(given.x, variant))
-    if selected.implementation == "reference":
-        return reference.linear_int8(given)
-    return run_triton(given, selected)
+    return multiply("linear_int8", torch.int8, reference.linear_int8, x, weight, weight_scale, bias, out_dtype, variant)

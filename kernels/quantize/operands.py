@@ -1,5 +1,6 @@
 """What a linear map of 8-bit weights takes, checked once for every implementation."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,9 @@ from .scheme import Quantized
 from .weights import BLOCK, WeightGranularity
 
 InputScales = Literal["none", "tensor", "token", "group"]
+
+Product = Callable[[Tensor, Tensor | None, Tensor, Tensor, Tensor | None], Tensor]
+"""Multiplies :attr:`Operands.tensors`, those that it was prepared for or others laid out alike."""
 
 GROUP = BLOCK
 """Values of a row that share an activation scale under ``group``."""
@@ -34,6 +38,10 @@ class Operands:
     def shape(self) -> tuple[int, int, int]:
         """T, N and K."""
         return self.x.shape[0], self.weight.shape[0], self.weight.shape[1]
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None]:
+        return self.x, self.x_scale, self.weight, self.weight_scale, self.bias
 
     @property
     def scaled_by_step(self) -> bool:

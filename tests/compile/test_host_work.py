@@ -152,6 +152,8 @@ class _Tensors:
         self.logits = torch.zeros(tokens, 8)
         self.routing = kernels.Routing(self.batch.block_tables, torch.zeros(tokens, 2))
         self.experts_in, self.experts_out = make(8, 32, 64), make(8, 64, 16)
+        self.codes, self.coded_weight = make(tokens, 32).view(FP8), make(32, 32).view(FP8)  # two to a number of 16 bits
+        self.token_scales, self.weight_scales = torch.ones(tokens, 1), torch.ones(32)
 
 
 def _experts(t: _Tensors) -> torch.Tensor:
@@ -175,6 +177,12 @@ OPERATIONS: dict[str, Callable[[_Tensors], object]] = {
     "latents": lambda t: kernels.latent_attention(t.latent_q, t.latents, t.batch, rank=16, scale=0.5),
     "routing": lambda t: kernels.route(t.logits, ROUTER),
     "experts": _experts,
+    "product of fp8": lambda t: kernels.linear_fp8(
+        kernels.Quantized(t.codes, t.token_scales), t.coded_weight, t.weight_scales, out_dtype=BF16
+    ),
+    "product of int8": lambda t: kernels.linear_int8(
+        t.x, t.coded_weight.view(torch.int8), t.weight_scales, t.weight[:32]
+    ),
 }
 
 
