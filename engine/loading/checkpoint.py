@@ -36,13 +36,14 @@ from .gguf_file import GGUFFile
 from .gguf_tensors import check_tensors, read_floats, stored_part
 from .gguf_types import FLOATS, GGMLType
 from .mmproj_names import is_mmproj
-from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json, safetensors_index
+from .safetensors_index import DTYPES, QUANTIZED_DTYPES, StoredTensor, read_json
+from .weight_files import has_pytorch, has_safetensors, weight_format, weight_index
 
 if TYPE_CHECKING:
     from .mmproj import Paired
     from .mmproj_modules import ModuleParts
 
-CheckpointFormat = Literal["safetensors", "gguf", "ct2", "dummy"]
+CheckpointFormat = Literal["safetensors", "pytorch", "gguf", "ct2", "dummy"]
 
 _CT2_FILE = "model.bin"
 _MASKS = (".attn.bias", ".attention.bias")
@@ -103,7 +104,7 @@ class Checkpoint:
         if self.tower is not None:
             return self.tower.described
         file = self.folder / "config.json"
-        return described_part(read_json(file)) if self.format in ("safetensors", "dummy") and file.is_file() else None
+        return described_part(read_json(file)) if self.format not in ("gguf", "ct2") and file.is_file() else None
 
     @property
     def is_text_part(self) -> bool:
@@ -149,8 +150,9 @@ class Checkpoint:
 def open_checkpoint(
     path: Path, load_format: LoadFormat = "auto", model_impl: ModelImpl = "auto", mmproj: str = ""
 ) -> Checkpoint:
-    """Open a folder with config.json and safetensors, a folder with one .gguf file or one CTranslate2 model
-    (model.bin) in it or below it, or a .gguf file. ``dummy`` needs only the description of the model, not its weights.
+    """Open a folder with config.json and safetensors or torch's pytorch_model.bin, a folder with one .gguf file or one
+    CTranslate2 model (model.bin) in it or below it, or a .gguf file. ``dummy`` needs only the description of the model,
+    not its weights.
 
     ``model_impl``: whose modelling code is to run it. ``mmproj``: the projector file of a .gguf file, by default one
     that lies beside it and fits. Raises :class:`CheckpointError` with one clear line when there is no such model or it
@@ -175,9 +177,10 @@ def _opened(path: Path, load_format: LoadFormat, model_impl: ModelImpl, mmproj: 
                     + ("a folder with config.json." if load_format == "safetensors" else "a folder or a .gguf file.")
                 )
             return _native(_open_gguf(path, mmproj), model_impl)
-        has_safetensors = any(path.glob("*.safetensors")) or (path / "model.safetensors.index.json").is_file()
-        if load_format == "safetensors" or (load_format == "auto" and has_safetensors):
-            return _open_safetensors(path, model_impl)
+        if load_format == "safetensors" and not has_safetensors(path) and has_pytorch(path):
+            raise CheckpointError(f"Cannot load {path}: it holds torch's files alone; leave --load-format out.")
+        if load_format == "safetensors" or (load_format == "auto" and _is_plain(path)):
+            return _open_plain(path, model_impl)
         if load_format == "auto" and (ct2 := _ct2_in(path)) is not None:
             return _native(_open_ct2(ct2), model_impl)
         return _native(_open_gguf(_gguf_in(path), mmproj), model_impl)
@@ -194,11 +197,17 @@ def _native(checkpoint: Checkpoint, model_impl: ModelImpl) -> Checkpoint:
     return checkpoint
 
 
-def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
+def _is_plain(folder: Path) -> bool:
+    """Whether it holds safetensors, or torch's files and no others."""
+    others = (folder / _CT2_FILE).is_file() or any(folder.glob("*.gguf"))
+    return has_safetensors(folder) or (has_pytorch(folder) and not others)
+
+
+def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     read_here, generation = _read_configs(folder)
     config, others = with_companions(read_here)
     quantized = described_quantization(folder, config)
-    tensors = tuple(tensor for each in (folder, *others) for tensor in safetensors_index(each))
+    tensors = tuple(tensor for each in (folder, *others) for tensor in weight_index(each))
     read = read_config(config, generation, model_impl)
     tower = None
     if isinstance(read, ModelSpec) and read.text_part:
@@ -210,17 +219,18 @@ def _open_safetensors(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         )
     if quantized is not None:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
-    stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
+    stored = sizes_of(tensors)
     readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
     odd = next((each for each in tensors if each.dtype not in readable and not each.name.endswith(_MASKS)), None)
     if odd is not None:
         raise CheckpointError(
             f"Cannot load {folder}: {odd.name!r} is stored as {odd.dtype!r}, expected one of {', '.join(readable)}."
         )
+    files = tuple(dict.fromkeys(tensor.file for tensor in tensors))
     return Checkpoint(
-        format="safetensors",
+        format=weight_format(files),
         folder=folder,
-        files=tuple(dict.fromkeys(tensor.file for tensor in tensors)),
+        files=files,
         config=read,
         dtype=next(iter(stored)),
         defaults=generation_config_from_hf(config, generation),
@@ -238,7 +248,7 @@ def text_and_tower(
     named = ((text_name(tensor.name), tensor) for tensor in tensors)
     text = tuple(replace(tensor, name=name) for name, tensor in named if name is not None)
     if not text:
-        raise CheckpointError(f"Cannot load {folder}: its safetensors files hold no tensors of a language model.")
+        raise CheckpointError(f"Cannot load {folder}: its weight files hold no tensors of a language model.")
     seeing = [tensor for tensor in tensors if is_of_tower(tensor.name)]
     if not seeing:
         return None, text
@@ -372,7 +382,9 @@ def _gguf_in(folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     if not files:
-        what = "*.safetensors" if (folder / "config.json").is_file() else "config.json with *.safetensors"
+        what = "*.safetensors or pytorch_model.bin"
+        if not (folder / "config.json").is_file():
+            what = f"config.json with {what}"
         raise CheckpointError(
             f"Cannot load {folder}: expected {what}, or one .gguf file, or CTranslate2's {_CT2_FILE}, and found none."
         )
@@ -385,6 +397,12 @@ def _gguf_in(folder: Path) -> Path:
 
 def _models_among(files: Iterable[Path]) -> list[Path]:
     return sorted(file for file in files if not is_mmproj(file.name))
+
+
+def sizes_of(tensors: Iterable[StoredTensor]) -> dict[str, int]:
+    """Bytes by type, most first; tied tensors, which lie in a file once, count once."""
+    apart = {(tensor.file, tensor.offset, tensor.dtype): tensor.nbytes for tensor in tensors}
+    return by_size((dtype, nbytes) for (_, _, dtype), nbytes in apart.items())
 
 
 def by_size(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:

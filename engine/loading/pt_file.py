@@ -1,75 +1,151 @@
-"""Reads the tensors of a ``.pt`` or ``.bin`` file without running what is in it.
+"""Which tensors a ``.bin`` or ``.pt`` file of torch holds, and where, without running what is in it.
 
-Such a file is a zip: ``data.pkl`` describes a dictionary of tensors in a stack machine's code, whose numbers lie beside
-it, one entry a storage. Of that code only what makes dictionaries, tuples and tensors is understood, and names of
-functions are compared, never looked up: whatever else it asks for ends the reading with one line.
+Such a file is a zip whose entries are stored as they are: ``data.pkl`` describes a dictionary of tensors in a stack
+machine's code, and ``data/KEY`` are its storages, the numbers. Of that code only what makes dictionaries, tuples and
+tensors is understood, and names of functions are compared, never looked up: whatever else it asks for ends the reading
+with one line. No storage is read here; of a file its list of entries and that description are held, both bounded.
 """
 
 import math
 import pickletools
+import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
-import torch
-
 from .errors import CheckpointError
+from .safetensors_index import DTYPES, StoredTensor
 
-_DTYPES: Final[Mapping[str, torch.dtype]] = {
-    "torch FloatStorage": torch.float32,
-    "torch HalfStorage": torch.float16,
-    "torch BFloat16Storage": torch.bfloat16,
-    "torch DoubleStorage": torch.float64,
-    "torch LongStorage": torch.int64,
-    "torch BoolStorage": torch.bool,
+_TYPES: Final[Mapping[str, tuple[str, int]]] = {
+    "torch FloatStorage": ("F32", 4),
+    "torch HalfStorage": ("F16", 2),
+    "torch BFloat16Storage": ("BF16", 2),
+    "torch DoubleStorage": ("F64", 8),
+    "torch LongStorage": ("I64", 8),
+    "torch IntStorage": ("I32", 4),
+    "torch ShortStorage": ("I16", 2),
+    "torch CharStorage": ("I8", 1),
+    "torch ByteStorage": ("U8", 1),
+    "torch BoolStorage": ("BOOL", 1),
 }
+"""The name that safetensors has for numbers of a kind of storage, and the bytes of one."""
 _TENSOR: Final = "torch._utils _rebuild_tensor_v2"
 _PARAMETER: Final = "torch._utils _rebuild_parameter"
 _ORDERED: Final = "collections OrderedDict"
-_MOST_BYTES: Final = 1 << 30
 _MOST_CODE: Final = 1 << 22
+"""Bytes: some twenty thousand tensors."""
+_MOST_LIST: Final = 1 << 23
+"""Bytes of the list of entries, which is read at once."""
+_MOST_DIMENSIONS: Final = 64
+_LOCAL: Final = struct.Struct("<4s22xHH")
+"""What an entry begins with: a mark, and the lengths of the name and of the rest before its data."""
+_BEFORE_ZIP: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""How files of torch before 1.6 begin."""
 _MARK: Final = object()
 
-Storages = Callable[[str, torch.dtype, int], torch.Tensor]
-"""(key, dtype, numbers) → one storage, flat."""
+
+@dataclass(frozen=True)
+class _Storage:
+    dtype: str
+    itemsize: int
+    offset: int
+    """In the file."""
+    count: int
+
+
+@dataclass(frozen=True)
+class _View:
+    """A tensor: numbers of a storage."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+Storages = Callable[[str, str, int, int], _Storage]
+"""(key, dtype, bytes of a number, numbers) → where one storage lies."""
 
 
 class _Named(str):
     """What the code calls by name."""
 
 
-def read_pt(file: Path) -> list[tuple[str, torch.Tensor]]:
-    """Every tensor by its name. Raises :class:`CheckpointError` for anything else than a dictionary of tensors."""
+class _BoundedFile(FileIO):
+    """Reads no more at once than the longest list of entries: a file may say that its own is as long as it likes."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _MOST_LIST:
+            raise ValueError("its list of entries is too long")
+        return super().read(_MOST_LIST if size is None or size < 0 else size)
+
+
+def pt_tensors(file: Path) -> list[StoredTensor]:
+    """Every tensor by its name, where it lies in the file. Raises :class:`CheckpointError` for anything else than a
+    dictionary of tensors."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            code = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
-            if code is None:
-                raise _refused(file, "it has no data.pkl")
-            if archive.getinfo(code).file_size > _MOST_CODE:
-                raise _refused(file, "its description is too long")
-            folder = code.removesuffix("data.pkl")
-
-            def storage(key: str, dtype: torch.dtype, count: int) -> torch.Tensor:
-                entry = archive.getinfo(f"{folder}data/{key}")
-                if entry.file_size != count * dtype.itemsize or entry.file_size > _MOST_BYTES:
-                    raise ValueError(f"storage {key[:40]} has {entry.file_size} bytes")
-                data = bytearray(archive.read(entry))
-                return torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-
-            found = _Machine(storage).run(archive.read(code))
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
+        with _BoundedFile(file) as stream:
+            if stream.read(len(_BEFORE_ZIP)) == _BEFORE_ZIP:
+                raise CheckpointError(
+                    f"Cannot load {file}: torch before 1.6 wrote it, in a form that is not read here. Where it is "
+                    "trusted, load it with transformers and write safetensors by its save_pretrained()."
+                )
+            with zipfile.ZipFile(stream) as archive:
+                found = _described(archive, stream, file.stat().st_size)
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError, IndexError, TypeError, NotImplementedError) as error:
         raise _refused(file, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in found.items()
-    ):
+    if not isinstance(found, dict) or not all(isinstance(tensor, _View) for tensor in found.values()):
         raise _refused(file, "it is no dictionary of tensors")
-    return [*found.items()]
+    return [
+        StoredTensor(name, file, DTYPES.get(view.dtype, view.dtype), view.shape, view.offset, view.nbytes, view.strides)
+        for name, view in found.items()
+    ]
 
 
 def _refused(file: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"Cannot read {file}: {why[:120]}.")
+    return CheckpointError(f"Cannot load {file}: {why[:160]}.")
+
+
+def _described(archive: zipfile.ZipFile, stream: FileIO, size: int) -> object:
+    """What the description of a file of ``size`` bytes makes."""
+    code = next((name for name in archive.namelist() if name.endswith("/data.pkl") and name.count("/") == 1), None)
+    if code is None:
+        raise ValueError("it has no data.pkl")
+    folder = code.removesuffix("data.pkl")
+    order = archive.NameToInfo.get(f"{folder}byteorder")
+
+    def place(entry: zipfile.ZipInfo) -> int:
+        """Where its data begins, of which as much as it says lies in the file as it is."""
+        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 or entry.file_size != entry.compress_size:
+            raise ValueError(f"{entry.filename[:60]!r} is compressed or encrypted, which torch writes nothing as")
+        stream.seek(entry.header_offset)
+        begins = stream.read(_LOCAL.size)
+        mark, name, extra = _LOCAL.unpack(begins) if len(begins) == _LOCAL.size else (b"", 0, 0)
+        begin: int = entry.header_offset + _LOCAL.size + name + extra
+        if mark != b"PK\3\4" or begin + entry.file_size > size:
+            raise ValueError(f"{entry.filename[:60]!r} goes beyond its end; fetch it again")
+        return begin
+
+    def read(entry: zipfile.ZipInfo, most: int) -> bytes:
+        if entry.file_size > most:
+            raise ValueError(f"{entry.filename[:60]!r} is too long")
+        stream.seek(place(entry))
+        return stream.read(entry.file_size)
+
+    def storage(key: str, dtype: str, itemsize: int, count: int) -> _Storage:
+        entry = archive.getinfo(f"{folder}data/{key}")
+        if entry.file_size != count * itemsize:
+            raise ValueError(f"storage {key[:40]!r} has {entry.file_size} bytes, expected {count * itemsize}")
+        return _Storage(dtype, itemsize, place(entry), count)
+
+    if order is not None and read(order, 16).strip() != b"little":
+        raise ValueError("its numbers do not lie in little-endian order")
+    return _Machine(storage).run(read(archive.getinfo(code), _MOST_CODE))
 
 
 class _Machine:
@@ -155,13 +231,16 @@ class _Machine:
     def _fill(self, target: object, items: list[object]) -> None:
         if not isinstance(target, dict):
             raise ValueError("it fills what is no dictionary")
-        target.update(zip(items[::2], items[1::2], strict=True))
+        for name, value in zip(items[::2], items[1::2], strict=True):
+            if not isinstance(name, str):  # other keys may take for ever to hash
+                raise ValueError("it is no dictionary of tensors by name")
+            target[name] = value
 
-    def _stored(self, described: object) -> torch.Tensor:
+    def _stored(self, described: object) -> _Storage:
         match described:
-            case ("storage", _Named() as kind, str() as key, str(), int() as count) if kind in _DTYPES and count >= 0:
-                return self._storage(key, _DTYPES[kind], count)
-        raise ValueError("it refers to what is no storage of floats, int64 or truth values")
+            case ("storage", _Named() as kind, str() as key, str(), int() as count) if kind in _TYPES and count >= 0:
+                return self._storage(key, *_TYPES[kind], count)
+        raise ValueError("it refers to what is no storage of floats, integers or truth values")
 
     def _made(self, function: object, given: object) -> object:
         if not isinstance(function, _Named):
@@ -170,22 +249,29 @@ class _Machine:
             return {}
         if function == _TENSOR:
             match given:
-                case (torch.Tensor() as flat, int() as offset, tuple() as size, tuple() as stride, *_):
-                    return _viewed(flat, offset, size, stride)
+                case (_Storage() as storage, int() as offset, tuple() as size, tuple() as stride, *_):
+                    return _viewed(storage, offset, size, stride)
         if function == _PARAMETER:
             match given:
-                case (torch.Tensor() as tensor, *_):
+                case (_View() as tensor, *_):
                     return tensor
         raise ValueError(f"it calls {str(function)[:60]!r}, which is not done")
 
 
-def _viewed(flat: torch.Tensor, offset: int, size: tuple[object, ...], stride: tuple[object, ...]) -> torch.Tensor:
-    sizes = [each for each in size if isinstance(each, int) and each >= 0]
-    strides = [each for each in stride if isinstance(each, int) and each >= 0]
-    if len(sizes) != len(size) or len(strides) != len(stride) or len(sizes) != len(strides) or offset < 0:
+def _viewed(storage: _Storage, offset: int, size: tuple[object, ...], stride: tuple[object, ...]) -> _View:
+    shape = tuple(each for each in size if isinstance(each, int) and each >= 0)
+    strides = tuple(each for each in stride if isinstance(each, int) and each >= 0)
+    if not len(shape) == len(size) == len(strides) == len(stride) <= _MOST_DIMENSIONS or offset < 0:
         raise ValueError("a tensor's shape is broken")
-    if math.prod(sizes) > len(flat):
+    count = math.prod(shape)
+    if count > storage.count:
         raise ValueError("a tensor is larger than its storage")
-    if all(sizes) and offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True)) >= len(flat):
+    if count and offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) >= storage.count:
         raise ValueError("a tensor goes beyond its storage")
-    return flat.as_strided(sizes, strides, offset).clone()
+    by_row, expected = True, 1
+    for n, step in zip(reversed(shape), reversed(strides), strict=True):
+        by_row = by_row and (n == 1 or step == expected)
+        expected *= n
+    itemsize = storage.itemsize
+    begin = storage.offset + offset * itemsize if count else storage.offset
+    return _View(storage.dtype, shape, () if by_row or not count else strides, begin, count * itemsize)

@@ -1,4 +1,4 @@
-"""Which tensors a folder of safetensors files holds, from their headers alone.
+"""Which tensors a safetensors file holds, from its header alone.
 
 u64 header length | header as JSON | data
 """
@@ -35,53 +35,12 @@ class StoredTensor:
     offset: int
     """In its file."""
     nbytes: int
+    """Of its numbers."""
+    strides: tuple[int, ...] = ()
+    """In numbers, of each dimension, where they do not lie row by row."""
 
 
-def safetensors_index(folder: Path) -> tuple[StoredTensor, ...]:
-    """Every tensor of the sharded or single checkpoint in ``folder``, file by file in stored order.
-
-    Raises :class:`CheckpointError` when a shard is missing, cut short or malformed.
-    """
-    tensors: list[StoredTensor] = []
-    seen: set[str] = set()
-    for file in _files(folder):
-        for tensor in tensors_of(file):
-            if tensor.name in seen:
-                raise CheckpointError(f"Cannot load {folder}: two files hold the tensor {tensor.name!r}.")
-            seen.add(tensor.name)
-            tensors.append(tensor)
-    if not tensors:
-        raise CheckpointError(f"Cannot load {folder}: its safetensors files hold no tensors.")
-    return tuple(tensors)
-
-
-def _files(folder: Path) -> list[Path]:
-    """The shards that the index names; without an index, the single file."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        single = folder / "model.safetensors"
-        files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-        if not files:
-            raise CheckpointError(f"Cannot load {folder}: it holds no *.safetensors file.")
-        if len(files) > 1:
-            raise CheckpointError(
-                f"Cannot load {folder}: it holds {len(files)} *.safetensors files but no {index.name} "
-                "to say which belong to the model."
-            )
-        return files
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"Cannot load {folder}: {index.name} has no weight_map.")
-    names = sorted({str(name) for name in weight_map.values()})
-    for name in names:
-        if Path(name).name != name:
-            raise CheckpointError(f"Cannot load {folder}: {index.name} names the file {name!r} outside the folder.")
-        if not (folder / name).is_file():
-            raise CheckpointError(f"Cannot load {folder}: {name!r} is missing, although {index.name} names it.")
-    return [folder / name for name in names]
-
-
-def tensors_of(file: Path) -> list[StoredTensor]:
+def safetensors_tensors(file: Path) -> list[StoredTensor]:
     """Every tensor of one file, in the order of its header. Raises :class:`CheckpointError`."""
     try:
         with file.open("rb") as stream:

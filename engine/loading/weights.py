@@ -28,7 +28,8 @@ from .mmproj_modules import ModuleParts
 from .mmproj_tensors import FIRST_FRAME, IGNORED, SECOND_FRAME, TowerParts
 from .module_weights import module_weights
 from .pieces import Progress, read_piece
-from .safetensors_index import StoredTensor, tensors_of
+from .safetensors_index import StoredTensor
+from .weight_files import tensors_of
 
 POOL_ELEMENTS = 1_000_003
 """Prime, so that no matrix repeats the pool row by row."""
@@ -84,10 +85,10 @@ def iterate_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, tensor), file by file in stored order.
 
-    Tensors of safetensors files come as they are stored, as views of the mapped file: copy what is to be written or to
-    outlive the file. GGUF's come in ``dtype``, expanded piecewise where they are quantised, except those named in
-    ``raw``, whose blocks come as uint8 [rows, bytes of a row], and short ones that are computed anew from what is
-    stored, which are float32. Dummy ones come in ``dtype``, of the ``shapes`` that a model with plain weights has,
+    Tensors of safetensors and of torch's files come as they are stored, as views of the mapped file: copy what is to be
+    written or to outlive the file. GGUF's come in ``dtype``, expanded piecewise where they are quantised, except those
+    named in ``raw``, whose blocks come as uint8 [rows, bytes of a row], and short ones that are computed anew from what
+    is stored, which are float32. Dummy ones come in ``dtype``, of the ``shapes`` that a model with plain weights has,
     chosen by ``seed``. Of a GGUF file either the ``head`` for multi-token prediction comes, or all but that. Beside the
     tensor in hand no other is kept. Names the model does not know are yielded too.
     Raises :class:`CheckpointError` when a file cannot be read.
@@ -95,8 +96,8 @@ def iterate_weights(
     device = device or torch.device("cpu")
     tell = progress or (lambda done, total: None)
     match checkpoint.format:
-        case "safetensors":
-            return _safetensors(checkpoint, device, tell)
+        case "safetensors" | "pytorch":
+            return _as_stored(checkpoint, device, tell)
         case "gguf":
             return gguf_weights(checkpoint, dtype, device, raw, tell, head=head)
         case "ct2":
@@ -110,17 +111,27 @@ def iterate_weights(
             return dummy_weights(shapes, norm, dtype, device, seed, tell)
 
 
-def _safetensors(checkpoint: Checkpoint, device: torch.device, tell: Progress) -> Iterator[tuple[str, torch.Tensor]]:
+def _as_stored(checkpoint: Checkpoint, device: torch.device, tell: Progress) -> Iterator[tuple[str, torch.Tensor]]:
     done, total = 0, checkpoint.total_bytes
     part = checkpoint.is_text_part
     for file in checkpoint.files:
         mapped = _MappedFile(file)
+        before = -1
         for stored in sorted(tensors_of(file), key=lambda tensor: tensor.offset):
             if (name := text_name(stored.name) if part else stored.name) is not None:
                 yield name, mapped.tensor(stored).to(device)
-                done += stored.nbytes
-                tell(done, total)
+                if stored.offset != before:  # tied ones lie there once
+                    done += stored.nbytes
+                    tell(done, total)
+                before = stored.offset
             mapped.let_go(stored.offset + stored.nbytes)
+
+
+def tensors_from(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor) of one file, as :func:`iterate_weights` does. Raises :class:`CheckpointError`."""
+    mapped = _MappedFile(file)
+    for stored in tensors_of(file):
+        yield stored.name, mapped.tensor(stored)
 
 
 class _MappedFile:
@@ -149,8 +160,12 @@ class _MappedFile:
             )
         if not count:
             return torch.empty(stored.shape, dtype=dtype)
-        values = torch.frombuffer(self._bytes, dtype=torch.uint8, count=stored.nbytes, offset=stored.offset)
-        return (values if stored.offset % dtype.itemsize == 0 else values.clone()).view(dtype).view(stored.shape)
+        strides = stored.strides
+        last = sum((n - 1) * step for n, step in zip(stored.shape, strides, strict=True)) if strides else count - 1
+        spread = (last + 1) * dtype.itemsize
+        values = torch.frombuffer(self._bytes, dtype=torch.uint8, count=spread, offset=stored.offset)
+        numbers = (values if stored.offset % dtype.itemsize == 0 else values.clone()).view(dtype)
+        return numbers.as_strided(stored.shape, strides) if strides else numbers.view(stored.shape)
 
     def let_go(self, end: int) -> None:
         """Gives back the pages before byte ``end``, now and then; they are read anew where a tensor still waits."""

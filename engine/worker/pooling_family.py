@@ -6,8 +6,6 @@ from typing import Final
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.config import StepLimits, WorkerConfig
@@ -17,15 +15,14 @@ from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
-from ..loading.errors import CheckpointError
-from ..loading.pt_file import read_pt
+from ..loading.weights import tensors_from
 from ..model_config.attention_spec import CacheSpec
 from ..model_config.encoder_config import EncoderConfig
 from ..model_config.media_spec import MediaSpec
 from ..model_config.model_spec import ModelSpec, dense_mlp
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.transformers_encoder_config import TransformersEncoder
-from ..models.pooling_model import PoolingModel, Tensors
+from ..models.pooling_model import PoolingModel
 from .adapter_rows import AdapterRowsOf
 from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
@@ -98,7 +95,7 @@ class PoolingFamily:
         return PoolingModel(self.spec, context, longest, media_tokens=media_tokens, media_layers=media_layers)
 
     def fill(self, model: PoolingModel, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        model.load(tensors, lambda name: _tensors(_file(self.checkpoint.folder, name)))
+        model.load(tensors, lambda name: tensors_from(_file(self.checkpoint.folder, name)))
 
     def size(
         self,
@@ -188,12 +185,3 @@ def _file(folder: Path, name: str) -> Path:
         if not path.is_file():
             path = path.with_name("pytorch_model.bin")
     return path
-
-
-def _tensors(path: Path) -> Tensors:
-    if path.suffix != ".safetensors":
-        return read_pt(path)
-    try:
-        return [*load_file(path).items()]
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"Cannot read {path}: {str(error).splitlines()[0]}.") from error

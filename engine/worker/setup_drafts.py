@@ -16,8 +16,8 @@ from ..layers.forward_batch import LayerCache
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint, open_checkpoint
 from ..loading.generation_config import GenerationConfig
-from ..loading.pt_file import read_pt
-from ..loading.safetensors_index import read_json, safetensors_index
+from ..loading.safetensors_index import read_json
+from ..loading.weight_files import weight_format, weight_index
 from ..model_config.attention_spec import CacheSpec
 from ..model_config.config_fields import ConfigError
 from ..model_config.draft_head_spec import DraftHeadSpec, eagle_head, mtp_head, mtp_names
@@ -31,8 +31,6 @@ from .setup_parts import ProgressCallback, dtype_name, layer_context, load_weigh
 from .speculation import NgramProposer, Proposer, ProposingModel, SuffixProposer
 
 _OPTION: Final = "--speculative-config"
-_PICKLED: Final = "pytorch_model.bin"
-"""As many heads are published; no code of it is run."""
 Drafter = Decoder | DraftHead
 
 
@@ -73,8 +71,6 @@ class DraftSource:
     """Of all caches, which is that of its first layer."""
     within: str = ""
     """How names of its tensors begin in a checkpoint that holds others too."""
-    read: Sequence[tuple[str, torch.Tensor]] = ()
-    """Its tensors, where they lie in no checkpoint of safetensors."""
 
     @property
     def layers(self) -> ModelSpec:
@@ -106,7 +102,7 @@ class DraftSource:
         within = "" if self.checkpoint.format == "dummy" else self.within
 
         def fill(head: DraftHead, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-            head.load((name, tensor) for name, tensor in self.read or tensors if name.startswith(within))
+            head.load((name, tensor) for name, tensor in tensors if name.startswith(within))
 
         def make_head(context: LayerContext) -> DraftHead:
             return DraftHead(spec, model, context, max_model_len)
@@ -169,15 +165,10 @@ def _headed(source: DraftSource, path: Path, method: DraftMethod) -> DraftSource
     model = source.model
     if method == "mtp":
         return replace(source, spec=mtp_head(model), within=mtp_names(model).whole)
-    described, files, pickled = read_json(path / "config.json"), list[Path](), path / _PICKLED
-    if pickled.is_file() and not any(path.glob("*.safetensors")):
-        source = replace(source, read=read_pt(pickled))
-        names = [name for name, _ in source.read]
-    else:
-        tensors = safetensors_index(path)
-        names, files = [tensor.name for tensor in tensors], [tensor.file for tensor in tensors]
+    described, tensors = read_json(path / "config.json"), weight_index(path)
+    names, files = [tensor.name for tensor in tensors], tuple(dict.fromkeys(tensor.file for tensor in tensors))
     dtype = source.checkpoint.dtype
-    checkpoint = Checkpoint("safetensors", path, tuple(dict.fromkeys(files)), model, dtype, GenerationConfig())
+    checkpoint = Checkpoint(weight_format(files), path, files, model, dtype, GenerationConfig())
     return replace(source, checkpoint=checkpoint, spec=eagle_head(described, names, model, third=method == "eagle3"))
 
 

@@ -14,7 +14,7 @@ from ..config.model_registry import OPTIONS_OF, ModelRole
 from ..http.listening import StartError
 from ..options.environment import torch_build
 
-_WEIGHT_FILES: Final = ("*.safetensors", "*.gguf", "model.bin")
+_WEIGHT_FILES: Final = ("*.safetensors", "*.gguf", "model.bin", "pytorch_model*.bin")
 _PLAIN_BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _FOUR_BITS: Final = 4.5 / 8
 """Bytes a weight in Q4_0: 32 weights share a scale of 16 bits."""

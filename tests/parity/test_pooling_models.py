@@ -15,7 +15,7 @@ from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.layers.varlen_batch import VarlenBatch
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import open_pooling, pooling_config
-from stentor.engine.loading.pt_file import read_pt
+from stentor.engine.loading.weights import tensors_from
 from stentor.engine.models.pooling_model import PooledTensor, PoolingModel
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.pooling_family import PoolingFamily
@@ -123,7 +123,7 @@ def opened(folder: Path, model_impl: ModelImpl = "auto") -> PoolingModel:
     def files(name: str) -> list[tuple[str, torch.Tensor]]:
         path = folder / name
         if path.suffix == ".pt":
-            return read_pt(path)
+            return [*tensors_from(path)]
         return [*load_file(path / "model.safetensors" if path.is_dir() else path).items()]
 
     model.load(load_file(folder / "model.safetensors").items(), files)

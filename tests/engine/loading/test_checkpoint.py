@@ -139,7 +139,7 @@ def test_a_path_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_model_says_what_was_expected(tmp_path: Path) -> None:
-    assert "expected config.json with *.safetensors, or one .gguf file" in refusal(tmp_path)
+    assert "expected config.json with *.safetensors or pytorch_model.bin, or one .gguf file" in refusal(tmp_path)
     assert "config.json is missing" in refusal(tmp_path, "safetensors")
 
 

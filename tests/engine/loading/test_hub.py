@@ -333,10 +333,38 @@ def test_unknown_repositories_and_revisions_are_told_apart(online: _Resolver) ->
     assert said == "error: owner/revisions on Hugging Face has no revision 'nope'"
 
 
-def test_a_repository_of_pickles_is_refused_before_anything_is_fetched(online: _Resolver) -> None:
-    online.hub.repositories["owner/pickles"] = {"config.json": b"{}", "pytorch_model.bin": b"pickled"}
-    said = online("owner/pickles")
-    assert said == (
-        "error: owner/pickles holds no weights that Stentor reads (.safetensors, .gguf or CTranslate2's model.bin)"
+@pytest.mark.parametrize("sharded", [False, True])
+def test_torchs_files_are_fetched_where_there_are_no_others(sharded: bool, online: _Resolver) -> None:
+    name = f"owner/torch-{sharded}"
+    shards = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"]
+    wanted = dict.fromkeys(shards if sharded else ["pytorch_model.bin"], b"stored") | {"config.json": b"{}"}
+    if sharded:
+        wanted["pytorch_model.bin.index.json"] = json.dumps(
+            {"weight_map": dict(zip("ab", shards, strict=True))}
+        ).encode()
+    online.hub.repositories[name] = wanted | {"tf_model.h5": b"no", "training_args.bin": b"no", "flax.msgpack": b"no"}
+    folder = Path(online(name))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
+    if sharded:
+        (folder / shards[1]).unlink()
+        with pytest.raises(CheckpointError, match=f"1 of its 2 weight files are missing, the first is {shards[1]}"):
+            resolve_model(str(folder))
+
+
+def test_heads_of_embedders_are_fetched_beside_them(online: _Resolver) -> None:
+    wanted = dict.fromkeys(["model.safetensors", "colbert_linear.pt", "sparse_linear.pt"], b"stored")
+    wanted |= {"config.json": b"{}", "2_Dense/config.json": b"{}", "2_Dense/model.safetensors": b"stored"}
+    other = ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "onnx/model.onnx", "openvino/openvino_model.bin"]
+    online.hub.repositories["owner/heads"] = wanted | dict.fromkeys(other, b"no")
+    folder = Path(online("owner/heads"))
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {str(path.relative_to(folder)) for path in files} == {*wanted}
+
+
+def test_a_repository_of_other_forms_is_refused_before_anything_is_fetched(online: _Resolver) -> None:
+    online.hub.repositories["owner/others"] = {"config.json": b"{}", "tf_model.h5": b"no", "weights.pt": b"no"}
+    assert online("owner/others") == (
+        "error: owner/others holds no weights that Stentor reads "
+        "(.safetensors, .gguf, pytorch_model.bin or CTranslate2's model.bin)"
     )
-    assert not [path for path in online.hub.asked if "pickles" in path and "resolve" in path]
+    assert not [path for path in online.hub.asked if "others" in path and "resolve" in path]

@@ -21,7 +21,7 @@ from stentor.engine.loading import gguf_weights as weights_module
 from stentor.engine.loading import weights as weights_of_safetensors
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.safetensors_index import tensors_of
+from stentor.engine.loading.weight_files import tensors_of
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.attention_spec import RopeConfig
 from stentor.engine.model_config.hf_config import model_spec_from_hf

@@ -1,0 +1,85 @@
+"""Which tensors the weight files of a folder hold: safetensors, or where there are none, torch's ``pytorch_model.bin``.
+
+Only headers and descriptions are read.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Literal
+
+from .errors import CheckpointError
+from .pt_file import pt_tensors
+from .safetensors_index import StoredTensor, read_json, safetensors_tensors
+
+SAFETENSORS: Final = "model.safetensors"
+PYTORCH: Final = "pytorch_model.bin"
+
+
+def index_of(single: str) -> str:
+    """The file that says which shards hold what a file of this name would."""
+    return f"{single}.index.json"
+
+
+def has_safetensors(folder: Path) -> bool:
+    """Whether any lie there, or should."""
+    return any(folder.glob("*.safetensors")) or (folder / index_of(SAFETENSORS)).is_file()
+
+
+def has_pytorch(folder: Path) -> bool:
+    """Whether weights lie there that torch wrote, or should."""
+    return any((folder / name).is_file() for name in (PYTORCH, index_of(PYTORCH)))
+
+
+def weight_format(files: Iterable[Path]) -> Literal["safetensors", "pytorch"]:
+    """Of the weight files of one model."""
+    return "safetensors" if all(file.suffix == ".safetensors" for file in files) else "pytorch"
+
+
+def weight_index(folder: Path) -> tuple[StoredTensor, ...]:
+    """Every tensor of the sharded or single checkpoint in ``folder``, file by file in stored order.
+
+    Raises :class:`CheckpointError` when a shard is missing, cut short or malformed.
+    """
+    tensors: list[StoredTensor] = []
+    seen: set[str] = set()
+    for file in _files(folder):
+        for tensor in tensors_of(file):
+            if tensor.name in seen:
+                raise CheckpointError(f"Cannot load {folder}: two files hold the tensor {tensor.name!r}.")
+            seen.add(tensor.name)
+            tensors.append(tensor)
+    if not tensors:
+        raise CheckpointError(f"Cannot load {folder}: its weight files hold no tensors.")
+    return tuple(tensors)
+
+
+def tensors_of(file: Path) -> list[StoredTensor]:
+    """Every tensor of one file. Raises :class:`CheckpointError`."""
+    return safetensors_tensors(file) if file.suffix == ".safetensors" else pt_tensors(file)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The shards that the index names; without an index, the single file."""
+    name = SAFETENSORS if has_safetensors(folder) or not has_pytorch(folder) else PYTORCH
+    index = folder / index_of(name)
+    if not index.is_file():
+        single = folder / name
+        files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise CheckpointError(f"Cannot load {folder}: it holds no *.safetensors file.")
+        if len(files) > 1:
+            raise CheckpointError(
+                f"Cannot load {folder}: it holds {len(files)} *.safetensors files but no {index.name} "
+                "to say which belong to the model."
+            )
+        return files
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"Cannot load {folder}: {index.name} has no weight_map.")
+    names = sorted({str(name) for name in weight_map.values()})
+    for name in names:
+        if Path(name).name != name:
+            raise CheckpointError(f"Cannot load {folder}: {index.name} names the file {name!r} outside the folder.")
+        if not (folder / name).is_file():
+            raise CheckpointError(f"Cannot load {folder}: {name!r} is missing, although {index.name} names it.")
+    return [folder / name for name in names]
