@@ -19,6 +19,9 @@ from .http_refusals import Refused, response_to
 
 _FRAME_BYTES: Final = 128
 """Of a frame beside its payload: an object, and its place in a list."""
+_MAX_CONTROL_FRAMES: Final = 128
+"""Pings and pongs of a client in a second, many times what any needs. Each ping is answered at once, and what waits for
+a client that does not read would else have no bound."""
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -26,7 +29,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     Messages are read one at a time: the next is not read from the socket before the application has taken this one.
     What has come and has not been taken, of messages that are not whole yet too, is counted; where there is no room for
-    it, the connection is closed.
+    it, the connection is closed. So it is where pings come without end.
 
     A handshake that the library cannot read is refused, and one that the application does not answer in time is given
     up: uvicorn would hold both connections for as long as their clients do. From the handshake on, pings do that.
@@ -54,6 +57,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Bytes of the frames of a message whose last one has not come."""
         self._queued = 0
         """Of messages that the application has not taken."""
+        self._control_frames = 0
+        self._control_since = 0.0
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
@@ -107,6 +112,27 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_cont(self, event: Frame) -> None:
         self._fragments += _FRAME_BYTES + len(event.data)
         super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        if self._takes_control_frame():
+            super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        if self._takes_control_frame():
+            super().handle_pong(event)
+
+    def _takes_control_frame(self) -> bool:
+        """Counts one; where there are too many, ends the connection and returns False."""
+        now = self.loop.time()
+        if now - self._control_since >= 1:
+            self._control_frames, self._control_since = 0, now
+        self._control_frames += 1
+        if self._control_frames <= _MAX_CONTROL_FRAMES:
+            return True
+        if not self.transport.is_closing():
+            most = f"more than {_MAX_CONTROL_FRAMES} pings and pongs in a second"
+            self._give_up(CloseCode.POLICY_VIOLATION, most)
+        return False
 
     def send_receive_event_to_app(self) -> None:
         self._queued += self._fragments

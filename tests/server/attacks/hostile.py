@@ -82,6 +82,10 @@ class Connection:
     def line(self) -> bytes:
         return self._file.readline()
 
+    def read(self, count: int = -1) -> bytes:
+        """So many bytes, or all until it is closed."""
+        return self._file.read(count)
+
     def is_closed(self) -> bool:
         try:
             return self._file.read(1) == b""

@@ -92,6 +92,28 @@ def test_a_websocket_that_is_half_closed_is_closed(target: Target, connection: C
     assert target.is_left()
 
 
+def control(opcode: int, count: int) -> bytes:
+    """Frames without a payload, as clients mask them."""
+    return bytes([0x80 | opcode, 0x80, 0, 0, 0, 0]) * count
+
+
+@pytest.mark.parametrize("opcode", [0x9, 0xA], ids=["pings", "pongs"])
+def test_a_client_that_pings_without_end_is_told_and_closed(opcode: int, target: Target) -> None:
+    """Whether it reads the answers or not."""
+    connection = target.connect()
+    connection.send(upgrade())
+    while connection.line() != b"\r\n":
+        pass
+    connection.send(control(0x9, 100))
+    assert connection.read(200) == b"\x8a\x00" * 100
+    connection.send(control(opcode, 1000))
+    said = connection.read()
+    assert said.count(b"\x88") == 1
+    assert b"\x03\xf0more than 128 pings and pongs in a second" in said, "1008"
+    connection.close()
+    assert target.is_left()
+
+
 @pytest.mark.parametrize("path", [b"/v1/responses", b"/v1/realtime"])
 def test_a_message_that_is_never_finished_is_gone_with_its_connection(path: bytes, target: Target) -> None:
     """At once: an idle server collects no cycles, and the library's parser is in one."""
