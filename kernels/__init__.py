@@ -30,6 +30,7 @@ from .norm import (
 from .quantize import ActivationScheme, Quantized, quantize, quantize_weight_fp8, quantize_weight_int8
 from .rotary import rotary_
 from .rotate_and_write import rotate_and_write_kv_
+from .selective_scan import selective_scan
 from .sparse_index import top_tokens
 from .state_rows import StateRows
 from .variants import Choice, Variant, force_variant
@@ -100,6 +101,7 @@ __all__ = [
     "rotate_and_write_kv_",
     "route",
     "sampling",
+    "selective_scan",
     "top_tokens",
     "varlen_attention",
     "write_kv_",

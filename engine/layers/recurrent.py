@@ -1,4 +1,4 @@
-"""Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2.
+"""Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2, Mamba.
 
 What each is made of is in :mod:`..model_config.recurrent_spec`; the recurrences are operations of
 :mod:`stentor.kernels`. In a CPU's program they are calls between stretches.
@@ -14,8 +14,8 @@ from torch.nn.functional import softplus
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
-from ..model_config.model_spec import Backbone
-from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
+from ..model_config.model_spec import Backbone, RecurrentSpec
+from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, StateBatch
 from .layer_context import LayerContext
@@ -187,6 +187,76 @@ class Mamba2:
         return normed.view(x.shape) * self._norm
 
 
+class Mamba:
+    """A state space of each channel between a convolution and a gate. In a CPU's program both are one call, with the
+    products between them."""
+
+    def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: MambaSpec, context: LayerContext) -> None:
+        self._layer, self._spec = layer, spec
+        self._eps = model.norm_eps if spec.norm_eps is None else spec.norm_eps
+        self.into, self._out = _projections(weights, layer, model, spec, context)
+        prefix = f"{model.prefix}.{layer}"
+        self._low, self._steps = (
+            Linear.of(
+                weights, prefix, projection, context, adapters=model.adapters, adaptable=True, dtype=context.dtype
+            )
+            for projection in spec.projections(model.hidden_size)[1:3]
+        )
+        own = f"{prefix}.{spec.name}"
+        self._conv = _Convolution(weights, {f"{own}.conv1d": spec.inner}, spec.width, spec.conv_bias, context)
+        self._step_bias, self._d = (context.empty(spec.inner, dtype=torch.float32) for _ in range(2))
+        self._rates = context.empty(spec.state_dim, spec.inner, dtype=torch.float32)
+        weights.add(f"{own}.dt_proj.bias", self._step_bias)
+        weights.add(f"{own}.D", self._d)
+        weights.add(f"{own}.A_log", self._rates, shape=(spec.inner, spec.state_dim), read=_rates)
+        self._norms: list[torch.Tensor] = []
+        for name, size in spec.norms:
+            if spec.norm == "weighted":
+                self._norms.append(context.empty(size, dtype=torch.float32))
+                weights.add(f"{prefix}.{name}.weight", self._norms[-1])
+            else:
+                self._norms.append(torch.ones(size, device=context.place))
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden] → the same"""
+        parts = self.into(x, batch.adapter_rows)
+        if isinstance(parts, Traced):
+            return self._out(parts.call("a selective scan", self._mix, self._spec.inner), batch.adapter_rows)
+        return self._out(self._mix(parts, batch), batch.adapter_rows)
+
+    def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """What is projected in, [tokens, 2 * inner] → [tokens, inner]"""
+        spec, states = self._spec, _states_of(batch)
+        states.note(self._mix, parts)
+        conv_state, recurrent = states.of_layer[self._layer]
+        x, gate = parts.chunk(2, dim=1)
+        x = self._conv(x, conv_state, states, "silu")
+        found = self._low(x, batch.adapter_rows).split_with_sizes((spec.rank, spec.state_dim, spec.state_dim), dim=1)
+        if self._norms:
+            found = tuple(
+                kernels.rms_norm(part.float().contiguous(), weight, self._eps).to(x.dtype)
+                for part, weight in zip(found, self._norms, strict=True)
+            )
+        low, b, c = found
+        return kernels.selective_scan(
+            x,
+            gate.to(x.dtype),
+            self._steps(low.contiguous(), batch.adapter_rows),
+            self._step_bias,
+            self._rates,
+            b,
+            c,
+            self._d,
+            recurrent,
+            states.rows,
+        ).to(parts.dtype)
+
+
+def _rates(stored: torch.Tensor) -> torch.Tensor:
+    """A of A_log [inner, state_dim] → [state_dim, inner], as the scan takes it."""
+    return -stored.float().exp().t()
+
+
 class _Convolution:
     """Over the last tokens of each channel by itself."""
 
@@ -210,14 +280,14 @@ class _Convolution:
         return kernels.causal_conv(x.to(weight.dtype), weight, self._bias, state, states.rows, activation=activation)
 
 
-Recurrent = ShortConv | GatedDelta | Mamba2
+Recurrent = ShortConv | GatedDelta | Mamba2 | Mamba
 
 
 def make_recurrent(
     weights: WeightMap,
     layer: int,
     model: Backbone,
-    spec: ShortConvSpec | GatedDeltaSpec | Mamba2Spec,
+    spec: RecurrentSpec,
     context: LayerContext,
 ) -> Recurrent:
     """The mixer of a layer."""
@@ -228,18 +298,20 @@ def make_recurrent(
             return GatedDelta(weights, layer, model, spec, context)
         case Mamba2Spec():
             return Mamba2(weights, layer, model, spec, context)
+        case MambaSpec():
+            return Mamba(weights, layer, model, spec, context)
 
 
 def _projections(
     weights: WeightMap,
     layer: int,
     model: Backbone,
-    spec: ShortConvSpec | GatedDeltaSpec | Mamba2Spec,
+    spec: RecurrentSpec,
     context: LayerContext,
 ) -> tuple[Linear, Linear]:
     """In and out."""
     prefix = f"{model.prefix}.{layer}"
-    into, out = spec.projections(model.hidden_size)
+    into, *_, out = spec.projections(model.hidden_size)
     return (
         Linear.of(weights, prefix, into, context, adapters=model.adapters, adaptable=True, dtype=context.dtype),
         Linear.of(weights, prefix, out, context, adapters=model.adapters, adaptable=True, dtype=context.stream),

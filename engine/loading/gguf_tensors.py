@@ -14,7 +14,7 @@ from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
 from ..model_config.draft_head_spec import MTPNames, mtp_layer, mtp_names
 from ..model_config.mlp_spec import MLPSpec, MoESpec
 from ..model_config.model_spec import LayerSpec, MixerSpec, ModelSpec
-from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
+from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_types import READABLE, GGMLType
@@ -171,15 +171,20 @@ def _of_mixer(mixer: MixerSpec) -> Iterator[tuple[str, Part]]:
             yield from ((stored, Part((f"{name}.{part}",))) for stored, part in _LATENT.items())
         case GatedDeltaSpec():
             yield from _of_delta(mixer)
-        case Mamba2Spec():
+        case Mamba2Spec() | MambaSpec():
             yield "ssm_in", Part((f"{name}.in_proj",))
             yield "ssm_out", Part((f"{name}.out_proj",))
             yield "ssm_conv1d.weight", Part((f"{name}.conv1d.weight",), "convolution")
             yield "ssm_conv1d.bias", Part((f"{name}.conv1d.bias",))
-            yield "ssm_dt.bias", Part((f"{name}.dt_bias",))
             yield "ssm_a", Part((f"{name}.A_log",), "log")
             yield "ssm_d", Part((f"{name}.D",), "vector")
             yield "ssm_norm", Part((f"{name}.norm",), "vector")
+            if isinstance(mixer, Mamba2Spec):
+                yield "ssm_dt.bias", Part((f"{name}.dt_bias",))
+            else:
+                yield "ssm_dt", Part((f"{name}.dt_proj",))
+                yield "ssm_x", Part((f"{name}.x_proj",))
+                yield from ((f"ssm_{part}_norm", Part((f"{name}.{part}_layernorm",))) for part in ("dt", "b", "c"))
         case ShortConvSpec():
             yield "shortconv.in_proj", Part((f"{name}.in_proj",))
             yield "shortconv.out_proj", Part((f"{name}.out_proj",))

@@ -157,8 +157,9 @@ Restore = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 
 
 def _of_logs(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """-exp(x) → x, as a vector."""
-    return (torch.log(-stored.float()).flatten(),)
+    """-exp(x) → x; a matrix of one column becomes a vector."""
+    found = torch.log(-stored.float())
+    return (found.flatten() if found.shape[-1] == 1 else found,)
 
 
 def _vector(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -177,6 +177,43 @@ def _nemotron(facts: GGUFFacts) -> Values:
     }
 
 
+def _mamba_alone(facts: GGUFFacts) -> Values:
+    fields = facts.fields
+    return {
+        "intermediate_size": fields.integer("ssm.inner_size"),
+        "time_step_rank": fields.integer("ssm.time_step_rank"),
+        "state_size": fields.integer("ssm.state_size"),
+        "conv_kernel": fields.integer("ssm.conv_kernel"),
+        "use_conv_bias": facts.has("ssm_conv1d.bias"),
+        "use_bias": facts.has("ssm_in.bias"),
+    }
+
+
+def _mamba_class(facts: GGUFFacts) -> str:
+    return "FalconMambaForCausalLM" if facts.fields.flag("ssm.dt_b_c_rms") else "MambaForCausalLM"
+
+
+def _jamba(facts: GGUFFacts) -> Values:
+    fields = facts.fields
+    return {
+        "mamba_expand": fields.integer("ssm.inner_size") // fields.integer("embedding_length"),
+        "mamba_dt_rank": fields.integer("ssm.time_step_rank"),
+        "mamba_d_state": fields.integer("ssm.state_size"),
+        "mamba_d_conv": fields.integer("ssm.conv_kernel"),
+        "mamba_conv_bias": facts.has("ssm_conv1d.bias"),
+        "mamba_proj_bias": facts.has("ssm_in.bias"),
+        **_periodic("attn_layer", facts.having("attn_q.weight")),
+        **_periodic("expert_layer", facts.having("ffn_gate_inp.weight")),
+    }
+
+
+def _periodic(what: str, having: list[bool]) -> Values:
+    """Which layers are one in a period, by the first two; where there is one, or none, by a period past the last."""
+    first, second, *_ = [*(layer for layer, has in enumerate(having) if has), *[len(having)] * 2]
+    period = second - first if second < len(having) else len(having) + 1
+    return {f"{what}_period": period, f"{what}_offset": first}
+
+
 def _mamba2(facts: GGUFFacts) -> Values:
     fields = facts.fields
     inner, heads = fields.integer("ssm.inner_size"), fields.integer("ssm.time_step_rank")
@@ -338,6 +375,14 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
         "GraniteMoeHybridForCausalLM", keys=_SCALES, unsaid=_UNSCALED, made=_granite_hybrid, permuted=True
     ),
     "falcon-h1": GGUFTranslation("FalconH1ForCausalLM", unsaid={"mamba_norm_before_gate": False}, made=_mamba),
+    "mamba": GGUFTranslation(
+        "MambaForCausalLM",
+        keys={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"},
+        made=_mamba_alone,
+        others=("FalconMambaForCausalLM",),
+        named=_mamba_class,
+    ),
+    "jamba": GGUFTranslation("JambaForCausalLM", unsaid={"num_experts": 1}, made=_jamba),
     "mamba2": GGUFTranslation(
         "Mamba2ForCausalLM", keys={"layer_norm_epsilon": "attention.layer_norm_rms_epsilon"}, made=_mamba2
     ),

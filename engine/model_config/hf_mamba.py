@@ -1,4 +1,4 @@
-"""Readers of the config.json of Mamba-2, Nemotron-H, Falcon-H1 and Bamba, whose layers have it in ways of their own."""
+"""Readers of the config.json of Mamba and Mamba-2, and of families whose layers have one in ways of their own."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,9 +7,10 @@ from typing import Final
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .hf_common import attention_bias, common
 from .hf_hybrid import mamba2, mixed
+from .hf_moe import experts_of, with_experts
 from .mlp_spec import ExpertNames, MLPSpec, MoESpec, RouterSpec
 from .model_spec import LayerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
-from .recurrent_spec import Mamba2Spec
+from .recurrent_spec import Mamba2Spec, MambaNorm, MambaSpec
 
 _KINDS: Final[Mapping[str, str]] = {
     "M": "linear_attention",
@@ -36,12 +37,95 @@ _NEMOTRON_EXPERTS: Final = (
         correction="mixer.gate.e_score_correction_bias",
     ),
 )
+_JAMBA_EXPERTS: Final = (
+    ExpertNames(
+        router="feed_forward.router",
+        into=("feed_forward.experts.{}.gate_proj.weight", "feed_forward.experts.{}.up_proj.weight"),
+        out="feed_forward.experts.{}.down_proj.weight",
+    ),
+    ExpertNames(
+        router="feed_forward.router",
+        into=("feed_forward.experts.gate_up_proj",),
+        out="feed_forward.experts.down_proj",
+    ),
+)
+
+
+def mamba_alone(fields: Fields, name: str) -> ModelSpec:
+    """Each layer is a Mamba alone."""
+    return _mamba_alone(fields, name, "none")
+
+
+def falcon_mamba(fields: Fields, name: str) -> ModelSpec:
+    """A Mamba that norms what makes steps, B and C."""
+    return _mamba_alone(fields, name, "plain")
+
+
+def _mamba_alone(fields: Fields, name: str, norm: MambaNorm) -> ModelSpec:
+    fields = Fields(
+        {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "tie_word_embeddings": True, **fields.values}
+    )
+    _check_silu(fields)
+    hidden = fields.integer("hidden_size")
+    mixer = MambaSpec(
+        inner=fields.integer("intermediate_size", int(fields.number("expand", 2) * hidden)),
+        rank=_rank(fields, "time_step_rank", hidden),
+        state_dim=fields.integer("state_size", 16),
+        width=fields.integer("conv_kernel", 4),
+        conv_bias=fields.flag("use_conv_bias", True),
+        bias=fields.flag("use_bias"),
+        norm=norm,
+        norm_eps=fields.number("mixer_rms_eps", 1e-6),
+        name="mixer",
+    )
+    return _recurrent_alone(fields, name, LayerSpec(mixer, None, Norms(mixer_in="norm")))
+
+
+def _rank(fields: Fields, field: str, hidden: int) -> int:
+    """Of steps; "auto" is a sixteenth of the hidden size."""
+    return -(-hidden // 16) if fields.get(field) in (None, "auto") else fields.integer(field)
+
+
+def _check_silu(fields: Fields) -> None:
+    """Of convolutions and gates."""
+    if (activation := fields.text("hidden_act", "silu")) not in ("silu", "swish"):
+        raise ConfigError(f"hidden_act is {activation!r}, expected 'silu'")
+
+
+def jamba(fields: Fields, name: str) -> ModelSpec:
+    """A Llama that does not rotate, most of whose layers are Mamba, and every other of which has experts."""
+    _check_silu(fields)
+    sizes = {"intermediate_size": 14336, "max_position_embeddings": 262144, "num_key_value_heads": 8}
+    fields = Fields({**sizes, **fields.values})
+    spec = with_mixers(_named(fields, common(fields, name)), rope=None)
+    count, hidden = len(spec.layers), spec.hidden_size
+    experts = fields.integer("num_experts", 16)
+    if experts > 1:
+        router = RouterSpec(fields.integer("num_experts_per_tok", 2), renormalize=False)
+        moe = experts_of(fields, spec, router, experts=experts, inner="intermediate_size")
+        spec = with_experts(spec, replace(moe, names=_JAMBA_EXPERTS), _every(fields, "expert_layer", 2, 1, count))
+    mixer = MambaSpec(
+        inner=fields.integer("mamba_expand", 2) * hidden,
+        rank=_rank(fields, "mamba_dt_rank", hidden),
+        state_dim=fields.integer("mamba_d_state", 16),
+        width=fields.integer("mamba_d_conv", 4),
+        conv_bias=fields.flag("mamba_conv_bias", True),
+        bias=fields.flag("mamba_proj_bias"),
+        norm="weighted",
+    )
+    return mixed(spec, _every(fields, "attn_layer", 8, 4, count), mixer)
+
+
+def _every(fields: Fields, what: str, period: int, offset: int, count: int) -> list[bool]:
+    """Which of so many layers are one in a period."""
+    period = fields.integer(f"{what}_period", period)
+    offset = fields.integer(f"{what}_offset", offset, least=0)
+    return [layer % period == offset for layer in range(count)]
 
 
 def mamba2_alone(fields: Fields, name: str) -> ModelSpec:
     """Each layer is a Mamba-2 alone. No file says how long a context is: none is too long."""
-    if (activation := fields.text("hidden_act", "silu")) not in ("silu", "swish"):
-        raise ConfigError(f"hidden_act is {activation!r}, expected 'silu'")
+    _check_silu(fields)
     mixer = _mixer(fields, heads="num_heads", head_dim="head_dim", state="state_size")
     inner = int(fields.number("expand", 2) * fields.integer("hidden_size", 4096))
     if mixer.heads * mixer.head_dim != inner:

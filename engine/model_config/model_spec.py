@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from .attention_spec import AttentionSpec, CacheSpec, LatentAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
 from .mlp_spec import FeedForwardSpec, MLPSpec
-from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec, StateTensor
+from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec, StateTensor
 
 LayerType = Literal["full", "sliding"]
 NormKind = Literal["rms", "layer"]
@@ -66,7 +66,7 @@ SANDWICH = Norms(
 """Gemma-2's."""
 
 
-RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec
+RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec | MambaSpec
 MixerSpec = AttentionSpec | LatentAttentionSpec | RecurrentSpec
 
 

@@ -1,7 +1,7 @@
 """Mixers that keep a state of fixed size in place of keys and values: what each is made of. Torch-free.
 
 Each has a convolution over the last few tokens. :class:`ShortConvSpec` has nothing else; behind that of the others runs
-a recurrence (:mod:`stentor.kernels`, ``gated_delta`` and ``mamba2``).
+a recurrence (:mod:`stentor.kernels`: ``gated_delta``, ``mamba2`` and ``selective_scan``).
 """
 
 import math
@@ -19,6 +19,9 @@ DeltaStorage = Literal["by_head", "by_part", "apart"]
 for each, and three convolutions (OLMo Hybrid)."""
 Mamba2Norm = Literal["gated", "ungated", "none"]
 """``gated``: what is normed has been multiplied by its gates. ``ungated``: that follows. ``none``: gates alone."""
+
+MambaNorm = Literal["none", "plain", "weighted"]
+"""Of what makes steps, of B and of C: ``plain`` ones have no weights (Falcon Mamba), ``weighted`` ones do (Jamba)."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +242,75 @@ class Mamba2Spec:
             raise ConfigError(f"{self.heads} heads of a state space do not divide among {self.groups} groups")
         if self.inner % self.norm_groups:
             raise ConfigError(f"{self.inner} channels do not divide among {self.norm_groups} groups of a norm")
+
+
+@dataclass(frozen=True)
+class MambaSpec:
+    """Mamba (arXiv:2312.00752) between a convolution and a gate: each channel has a state and steps of its own (Mamba,
+    Falcon Mamba, Jamba)."""
+
+    inner: int
+    """Channels."""
+    rank: int
+    """Dims of what steps are made of."""
+    state_dim: int
+    width: int
+    """Tokens that the convolution sees, the current one included."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Of what leads in and out."""
+    norm: MambaNorm = "none"
+    norm_eps: float | None = None
+    """Of these norms; None: the model's."""
+    name: str = "mamba"
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection, Projection, Projection]:
+        """Into what is convolved, and gates; of the first what makes steps, B and C; steps of that; and out."""
+        low = self.rank + 2 * self.state_dim
+        return (
+            Projection(((f"{self.name}.in_proj", 2 * self.inner),), hidden, self.bias),
+            Projection(((f"{self.name}.x_proj", low),), self.inner, bias=False),
+            Projection(((f"{self.name}.dt_proj", self.inner),), self.rank, bias=False),
+            Projection(((f"{self.name}.out_proj", hidden),), self.inner, self.bias),
+        )
+
+    @property
+    def norms(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of those of what makes steps, of B and of C; none where nothing is normed."""
+        if self.norm == "none":
+            return ()
+        sizes = (self.rank, self.state_dim, self.state_dim)
+        return tuple(
+            (f"{self.name}.{part}_layernorm", size) for part, size in zip(("dt", "b", "c"), sizes, strict=True)
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Of what a checkpoint stores of it."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        yield from _conv_shapes(f"{prefix}.{self.name}.conv1d", self.inner, self.width, self.conv_bias)
+        yield f"{prefix}.{self.name}.dt_proj.bias", (self.inner,)
+        yield f"{prefix}.{self.name}.A_log", (self.inner, self.state_dim)
+        yield f"{prefix}.{self.name}.D", (self.inner,)
+        if self.norm == "weighted":
+            yield from ((f"{prefix}.{name}.weight", (size,)) for name, size in self.norms)
+
+    @property
+    def keeps(self) -> None:
+        """Nothing of a token: all is in the state."""
+        return None
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        recurrent = StateTensor((self.state_dim, self.inner), recurrent=True)
+        return StateTensor((self.inner, self.width - 1), recurrent=False), recurrent
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions besides its projections: the state is scaled, added to and read."""
+        return 5 * tokens * self.inner * self.state_dim
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        _check_width(self.width)
 
 
 def _conv_shapes(name: str, channels: int, width: int, bias: bool) -> Shapes:

@@ -12,6 +12,7 @@ import torch
 from stentor import kernels
 from stentor.protocols.ipc.steps import RowStep, StepResult
 
+from ..layers.adapters import rows_among
 from ..layers.forward_batch import ForwardBatch, MixerInputs, StateBatch
 from .rows import Int64
 
@@ -102,7 +103,9 @@ class DraftedStates:
         assert batch is not None
         assert batch.states is not None
         assert batch.states.inputs is not None
+        assert isinstance(batch.tokens, torch.Tensor)
         chosen = torch.tensor(tokens, device=self._device)
-        again = replace(batch, states=StateBatch(rows, of_layer))
+        adapters = rows_among(batch.adapter_rows, batch.states.inputs.tokens[chosen], len(batch.tokens))
+        again = replace(batch, states=StateBatch(rows, of_layer), adapter_rows=adapters)
         for mix, parts in batch.states.inputs.found:
             mix(parts.index_select(0, chosen), again)

@@ -61,6 +61,7 @@ _MODULES = (
     "causal_conv.tunables",
     "gated_delta.tunables",
     "mamba2.tunables",
+    "selective_scan.tunables",
     "sampling.tunables",
 )
 """In :mod:`stentor.kernels`, every kernel that has block sizes to search. Each has ``tunables() -> list[Tunable]``; all

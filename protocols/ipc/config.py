@@ -166,7 +166,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "auto"
     mamba_ssm_cache_dtype: Annotated[
         StateDType,
-        Flag("dtype of the states of recurrences alone (Mamba-2, delta rule); auto is that of --mamba-cache-dtype"),
+        Flag(
+            "dtype of the states of recurrences alone (Mamba, Mamba-2, delta rule); auto is that of --mamba-cache-dtype"
+        ),
     ] = "auto"
     quantization: Annotated[
         OnlineQuantization, Flag("quantise the weights of an unquantised model while they load")

@@ -65,6 +65,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
 _REMARKS: Final[Mapping[str, str]] = {
     "GptOssForCausalLM": "one tool call a turn",
     "GraniteMoeHybridForCausalLM": "also without recurrent layers, and without experts",
+    "JambaForCausalLM": "also without experts",
     "NemotronHForCausalLM": "also without experts",
     "Gemma4ForCausalLM": "also without experts",
     "Gemma4ForConditionalGeneration": "also without experts; what sees or hears is transformers' code in small models",

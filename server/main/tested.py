@@ -48,6 +48,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "falcon-h1-normed",
         "falcon-h1-gated-norm",
     ),
+    "FalconMambaForCausalLM": ("falcon-mamba",),
     "FalconForCausalLM": (
         "falcon",
         "falcon-grouped",
@@ -106,6 +107,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "HyperCLOVAXForCausalLM": ("hyperclovax",),
     "InternLM3ForCausalLM": ("internlm3",),
     "Jais2ForCausalLM": ("jais2",),
+    "JambaForCausalLM": (
+        "jamba",
+        "jamba-dense",
+    ),
     "Lfm2ForCausalLM": (
         "lfm2",
         "lfm2-biased",
@@ -128,6 +133,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Mamba2ForCausalLM": (
         "mamba2",
         "mamba2-biased",
+    ),
+    "MambaForCausalLM": (
+        "mamba",
+        "mamba-biased",
     ),
     "MiniCPM3ForCausalLM": ("minicpm3",),
     "MiniMaxM2ForCausalLM": ("minimax-m2",),

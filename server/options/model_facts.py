@@ -19,7 +19,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
 from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSpec, RecurrentSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
-from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec
+from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.model_config.transformers_encoder_config import TransformersEncoder
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
@@ -150,6 +150,8 @@ def _recurrence(mixer: RecurrentSpec) -> str:
             return f"a gated delta rule of {mixer.v_heads} heads, states of {mixer.k_dim} by {mixer.v_dim}"
         case Mamba2Spec():
             return f"a state space (Mamba-2) of {mixer.heads} heads, states of {mixer.head_dim} by {mixer.state_dim}"
+        case MambaSpec():
+            return f"a state space (Mamba) of {mixer.inner} channels, states of {mixer.state_dim}"
 
 
 def _mlp(mlp: FeedForwardSpec) -> str:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2
+from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2, selective_scan
 from stentor.kernels.causal_conv import choose as choose_conv
 from stentor.kernels.causal_conv import triton as conv_triton
 from stentor.kernels.causal_conv.tunables import tunables as conv_tunables
@@ -17,6 +17,9 @@ from stentor.kernels.gated_delta.tunables import tunables as delta_tunables
 from stentor.kernels.mamba2 import choose as choose_mamba
 from stentor.kernels.mamba2 import triton as mamba_triton
 from stentor.kernels.mamba2.tunables import tunables as mamba_tunables
+from stentor.kernels.selective_scan import choose as choose_scan
+from stentor.kernels.selective_scan import triton as scan_triton
+from stentor.kernels.selective_scan.tunables import tunables as scan_tunables
 from stentor.kernels.tuning import Config, Tunable
 
 pytestmark = pytest.mark.compiles
@@ -54,13 +57,20 @@ def mamba(tokens: int, longest: int) -> None:
     mamba2(x, dt, factor, B, B, factor, state, rows_of(longest))
 
 
+def scan(tokens: int, longest: int) -> None:
+    x, B = empty(tokens, 8192), empty(tokens, 16)
+    assert choose_scan(x, 16) == "triton"
+    factor, A = empty(8192, dtype=torch.float32), empty(16, 8192, dtype=torch.float32)
+    selective_scan(x, x, x, factor, A, B, B, factor, empty(99, 16, 8192, dtype=torch.float32), rows_of(longest))
+
+
 def compiled(operation: Callable[[int, int], None], tokens: int, longest: int) -> list[CompiledKernel]:
     with FakeTensorMode(), dry_run(90) as kernels:
         operation(tokens, longest)
     return kernels
 
 
-@pytest.mark.parametrize("operation", [conv, delta, mamba])
+@pytest.mark.parametrize("operation", [conv, delta, mamba, scan])
 def test_a_token_of_each_row_takes_one_kernel_that_spills_nothing(operation: Callable[[int, int], None]) -> None:
     (kernel,) = compiled(operation, ROWS, 1)
     assert kernel.stack_bytes == 0
@@ -69,8 +79,9 @@ def test_a_token_of_each_row_takes_one_kernel_that_spills_nothing(operation: Cal
         assert "st.global.v4" in kernel.ptx
 
 
-def test_a_convolution_of_prompts_spills_nothing() -> None:
-    (kernel,) = compiled(conv, 4096, 4000)
+@pytest.mark.parametrize("operation", [conv, scan])
+def test_prompts_too_take_one_kernel_that_spills_nothing(operation: Callable[[int, int], None]) -> None:
+    (kernel,) = compiled(operation, 4096, 4000)
     assert kernel.stack_bytes == 0
 
 
@@ -86,7 +97,12 @@ def test_prompts_are_multiplied_in_tensor_cores_and_fit_an_h100(operation: Calla
 
 @pytest.mark.parametrize(
     ("module", "tunables"),
-    [(conv_triton, conv_tunables), (delta_triton, delta_tunables), (mamba_triton, mamba_tunables)],
+    [
+        (conv_triton, conv_tunables),
+        (delta_triton, delta_tunables),
+        (mamba_triton, mamba_tunables),
+        (scan_triton, scan_tunables),
+    ],
 )
 def test_the_tuner_times_what_launches_look_up(
     module: object, tunables: Callable[[], list[Tunable]], monkeypatch: pytest.MonkeyPatch

@@ -16,10 +16,13 @@ from stentor.tests.parity import tiny
 PROMPT = [5, 6, 7, 8, 9]
 
 
-@pytest.mark.proof  # the parts: tests/parity/test_architectures.py, tests/server/text/test_chat_template.py
+@pytest.mark.proof(
+    each="name"
+)  # the parts: tests/parity/test_architectures.py, tests/server/text/test_chat_template.py
+@pytest.mark.parametrize("name", ["gpt2", "falcon-mamba", "jamba"])
 @torch.inference_mode()
-def test_a_gpt2_completes_as_transformers_does_and_says_what_chat_needs(tmp_path: Path) -> None:
-    model = tiny.make("gpt2", tmp_path)
+def test_it_completes_as_transformers_does_and_says_what_chat_needs(name: str, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
     Tokenizer(BPE({spelled: byte for byte, spelled in byte_alphabet().items()}, [])).save(f"{tmp_path}/tokenizer.json")
     expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=8, min_new_tokens=8, do_sample=False)[0]
     arguments = ["--served-model-name", "tiny", "--dtype", "float32", "--kv-cache-memory", "8MiB"]

@@ -50,7 +50,7 @@ def _serve(engine: LocalEngine, *, blocks: int = 0) -> list[list[int]]:
     return [engine.outcomes[rid, 0].tokens for rid in rids]
 
 
-@pytest.mark.parametrize("architecture", ["lfm2", "granite4-hybrid", "qwen3-next", "falcon-h1"])
+@pytest.mark.parametrize("architecture", ["lfm2", "granite4-hybrid", "qwen3-next", "falcon-h1", "jamba"])
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
 def test_models_with_recurrent_states_draw_what_they_draw_on_the_cpu(
     architecture: str, graphs: bool, tmp_path: Path

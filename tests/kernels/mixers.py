@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2
+from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2, selective_scan
 from stentor.kernels.causal_conv import Activation
 from stentor.kernels.causal_conv import choose as choose_conv
 from stentor.kernels.gated_delta import choose as choose_delta
 from stentor.kernels.mamba2 import choose as choose_mamba
+from stentor.kernels.selective_scan import choose as choose_scan
 from stentor.kernels.variants import Choice, Variant
 
 from .helpers import normal
@@ -128,3 +129,30 @@ class Mamba(Mixer):
     def run(self, tokens: Tokens, state: Tensor, rows: StateRows, variant: Choice) -> Tensor:
         A, D = self.weights(tokens["x"])
         return mamba2(**tokens, A=A, D=D, state=state, rows=rows, variant=variant)
+
+
+@dataclass(frozen=True)
+class Scan(Mixer):
+    channels: int
+    state_dim: int
+
+    def tokens(self, count: int, *, seed: int, dtype: torch.dtype, device: str = "cpu") -> Tokens:
+        wide, narrow = (1, self.channels), (1, self.state_dim)
+        parts = fused(count, wide, wide, wide, narrow, narrow, seed=seed, dtype=dtype, device=device)
+        return dict(zip(("x", "gate", "dt", "B", "C"), (part.squeeze(1) for part in parts), strict=True))
+
+    def state(self, slots: int, *, seed: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
+        return normal(slots, self.state_dim, self.channels, seed=seed).to(device)
+
+    def choose(self, tokens: Tokens, variant: Choice) -> Variant:
+        return choose_scan(tokens["x"], self.state_dim, variant)
+
+    def weights(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The bias of steps, A and D."""
+        A = -normal(self.state_dim, self.channels, seed=100).exp()
+        bias, D = (normal(self.channels, seed=seed) for seed in (101, 102))
+        return bias.to(like.device), A.to(like.device), D.to(like.device)
+
+    def run(self, tokens: Tokens, state: Tensor, rows: StateRows, variant: Choice) -> Tensor:
+        bias, A, D = self.weights(tokens["x"])
+        return selective_scan(**tokens, dt_bias=bias, A=A, D=D, state=state, rows=rows, variant=variant)

@@ -1,21 +1,23 @@
 """The operations that keep a state, as transformers computes them in its models, in float32."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 from transformers.models.lfm2.modeling_lfm2 import causal_conv1d_fn, causal_conv1d_update
+from transformers.models.mamba.modeling_mamba import mamba_selective_scan, mamba_selective_state_update
 from transformers.models.nemotron_h.modeling_nemotron_h import mamba2_chunk_scan, mamba2_selective_state_update
 from transformers.models.qwen3_next.modeling_qwen3_next import (
     torch_chunk_gated_delta_rule,
     torch_recurrent_gated_delta_rule,
 )
 
-from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2
+from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2, selective_scan
 from stentor.kernels.variants import Choice
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits
-from stentor.tests.kernels.mixers import Conv, Delta, Mamba
+from stentor.tests.kernels.mixers import Conv, Delta, Mamba, Scan
 
 VARIANTS = ("native", "reference")
 LENGTHS = [1, 200, 17, 64]
@@ -91,6 +93,47 @@ def test_a_step_of_mamba2_is_that_of_nemotron_h(variant: Choice) -> None:
     )
     assert_close(found, mamba2_selective_state_update(after, x, *wide))
     assert_close(state, after)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_scan_is_that_of_mamba(variant: Choice) -> None:
+    """It begins with zeros there: rows that read a state go on with another's tokens behind them."""
+    scan = Scan(40, 16)
+    tokens, state = scan.tokens(sum(LENGTHS), seed=1, dtype=TOKENS), scan.state(6, seed=2, dtype=TOKENS)
+    bias, A, D = scan.weights(state)
+    batch, owners = rows()
+    batch = replace(batch, reads=torch.full((4,), -1))
+    found = selective_scan(**tokens, dt_bias=bias, A=A, D=D, state=state, rows=batch, variant=variant)
+    for own, write in zip(owners, WRITES, strict=True):
+        x, gate, dt, B, C = (tensor[own].T.unsqueeze(0) for tensor in tokens.values())
+        expected, after = mamba_selective_scan(
+            *(x, dt, A.T, B, C), D=D, z=gate, delta_bias=bias, delta_softplus=True, return_last_state=True
+        )
+        assert_close(found[own], expected[0].T, 1e-5)
+        assert_close(state[write], after[0].T, 1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_step_of_the_scan_is_that_of_mamba(variant: Choice) -> None:
+    scan = Scan(40, 16)
+    tokens, state = scan.tokens(3, seed=1, dtype=TOKENS), scan.state(3, seed=2, dtype=TOKENS)
+    after, (bias, A, D) = state.transpose(1, 2).clone(), scan.weights(state)
+    batch = StateRows.of([1] * 3, range(3), range(3))
+    found = selective_scan(**tokens, dt_bias=bias, A=A, D=D, state=state, rows=batch, variant=variant)
+    x, gate, dt, B, C = tokens.values()
+    expected = mamba_selective_state_update(after, x, dt, A.T, B, C, D, z=gate, dt_bias=bias, dt_softplus=True)
+    assert_close(found, expected, 1e-5)
+    assert_close(state, after.transpose(1, 2), 1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dt", [-30.0, -10.0, -1.0, 0.0, 3.0, 19.0, 60.0])
+def test_steps_are_exact_however_small(dt: float, variant: Choice) -> None:
+    """Of one token of a state of zeros, which takes the step itself."""
+    state, one = torch.zeros(1, 1, 1), torch.ones(1, 1)
+    steps, zero = torch.full((1, 1), dt), torch.zeros(1)
+    selective_scan(one, one, steps, zero, -one, one, one, zero, state, StateRows.of([1], [-1], [0]), variant=variant)
+    assert float(state) == pytest.approx(float(torch.nn.functional.softplus(steps.double())), rel=3e-7)
 
 
 def conv_of(conv: Conv) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2
+from stentor.kernels import StateRows, causal_conv, gated_delta, mamba2, selective_scan
 from stentor.kernels.causal_conv import choose as choose_conv
 from stentor.kernels.gated_delta import choose as choose_delta
 from stentor.kernels.mamba2 import choose as choose_mamba
+from stentor.kernels.selective_scan import choose as choose_scan
 
 ROWS = StateRows.of([2], [-1], [0])
 
@@ -20,6 +21,9 @@ def test_the_native_variants_say_which_sizes_they_leave_to_the_reference() -> No
         choose_delta(heads, "native")
     with pytest.raises(ValueError, match="it takes states of up to 256 dims, not 257"):
         choose_mamba(heads, 257, "native")
+    assert choose_scan(heads[:, 0], 257) == "reference"
+    with pytest.raises(ValueError, match="it takes states of up to 256 dims, not 257"):
+        choose_scan(heads[:, 0], 257, "native")
     with pytest.raises(ValueError, match="it takes float32 or bfloat16, not float16"):
         choose_delta(heads.half(), "native")
 
@@ -71,3 +75,20 @@ def test_a_state_space_of_what_does_not_fit_is_refused() -> None:
         mamba2(x, dt, factor, B, B, factor[:2], state, ROWS)
     with pytest.raises(ValueError, match=r"state .* must be contiguous \[slots, 4, 6, 8\] of float32"):
         mamba2(x, dt, factor, B, B, factor, state.transpose(2, 3), ROWS)
+
+
+def test_a_scan_of_what_does_not_fit_is_refused() -> None:
+    x, factor, A, B, state = torch.ones(2, 6), torch.ones(6), -torch.ones(8, 6), torch.ones(2, 8), torch.zeros(1, 8, 6)
+    selective_scan(x, x, x, factor, A, B, B, factor, state, ROWS)
+    with pytest.raises(ValueError, match=r"C .* must be .* of one float dtype"):
+        selective_scan(x, x, x, factor, A, B, B.bfloat16(), factor, state, ROWS)
+    with pytest.raises(ValueError, match=r"gate .* channels contiguous"):
+        selective_scan(x, torch.ones(6, 2).T, x, factor, A, B, B, factor, state, ROWS)
+    with pytest.raises(ValueError, match="do not fit"):
+        selective_scan(x, x, x[:, :5], factor, A, B, B, factor, state, ROWS)
+    with pytest.raises(ValueError, match=r"A .* must be contiguous float32 \[8, 6\]"):
+        selective_scan(x, x, x, factor, A.T, B, B, factor, state, ROWS)
+    with pytest.raises(ValueError, match=r"dt_bias .* must be contiguous float32 \[6\]"):
+        selective_scan(x, x, x, factor.bfloat16(), A, B, B, factor, state, ROWS)
+    with pytest.raises(ValueError, match=r"state .* must be contiguous \[slots, 8, 6\] of float32"):
+        selective_scan(x, x, x, factor, A, B, B, factor, state.transpose(1, 2), ROWS)

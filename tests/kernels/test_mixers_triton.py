@@ -12,7 +12,7 @@ from stentor.kernels.mamba2 import triton as mamba_triton
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close
-from stentor.tests.kernels.mixers import Conv, Delta, Mamba, Mixer
+from stentor.tests.kernels.mixers import Conv, Delta, Mamba, Mixer, Scan
 
 pytestmark = pytest.mark.triton
 
@@ -23,6 +23,8 @@ MIXERS = [
     pytest.param(Delta(2, 2, 20, 33, l2norm=False), id="delta of odd sizes"),
     pytest.param(Mamba(2, 1, 16, 32), id="mamba"),
     pytest.param(Mamba(4, 2, 7, 20), id="mamba of odd sizes"),
+    pytest.param(Scan(160, 16), id="scan"),
+    pytest.param(Scan(41, 5), id="scan of odd sizes"),
 ]
 BATCHES = {
     "a token each": ([1, 1, 1, 1], [3, -1, 5, 3], [0, 1, 5, -1]),

@@ -41,7 +41,7 @@ NEEDS = {
 """Plain SSE2, AVX2, AVX-512 without its instructions for bytes and bfloat16, and without those for tables of bytes
 alone, with what the kernel calls them."""
 PRODUCT = ("linear_packed", "native")
-MIXERS = ("causal_conv", "gated_delta", "mamba2")
+MIXERS = ("causal_conv", "gated_delta", "mamba2", "selective_scan")
 ALL = (*PRODUCT, *MIXERS, "attention", "forward", "sampling")
 """Folders whose units are compiled, some seconds each."""
 PRODUCTS = [("x86-64-v3", ALL), ("x86-64", PRODUCT), ("skylake-avx512", PRODUCT)]

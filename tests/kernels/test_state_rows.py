@@ -9,7 +9,7 @@ from torch import Tensor
 from stentor.kernels import StateRows
 from stentor.kernels.variants import Choice
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, thread_count
-from stentor.tests.kernels.mixers import Conv, Delta, Mamba, Mixer, part
+from stentor.tests.kernels.mixers import Conv, Delta, Mamba, Mixer, Scan, part
 
 MIXERS = [
     Conv(70, 4),
@@ -20,6 +20,8 @@ MIXERS = [
     Delta(2, 2, 16, 152),
     Mamba(4, 2, 64, 128),
     Mamba(3, 1, 7, 20),
+    Scan(200, 16),
+    Scan(41, 5),
 ]
 ROUNDED = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """How far states may be from the reference's: where sums differ in their last bit, what is kept may by some units."""
@@ -33,7 +35,7 @@ KEPT = [
 ]
 """What models compute in, and what they keep states in; None: as they do by themselves."""
 ALL = [pytest.param(mixer, id=repr(mixer)) for mixer in MIXERS]
-SMALL = [pytest.param(mixer, id=type(mixer).__name__) for mixer in (MIXERS[0], MIXERS[4], MIXERS[7])]
+SMALL = [pytest.param(mixer, id=type(mixer).__name__) for mixer in (MIXERS[0], MIXERS[4], MIXERS[7], MIXERS[9])]
 
 LENGTHS = [1, 40, 3, 0, 1, 70, 2]
 READS = [3, -1, 5, 3, -1, 8, 3]

@@ -59,6 +59,21 @@ MAMBA2: Mapping[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+MAMBA: Mapping[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "state_size": 12,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+JAMBA: Mapping[str, Any] = {
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "mamba_d_state": 12,
+    "num_experts_per_tok": 2,
+}
 CONVOLVED = ["conv", "full_attention", "conv"]
 
 
@@ -142,6 +157,15 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "mamba2": lambda: transformers.Mamba2Config(**MAMBA2),
         "mamba2-biased": lambda: transformers.Mamba2Config(
             **MAMBA2, use_bias=True, use_conv_bias=False, tie_word_embeddings=True, time_step_limit=(0.01, 0.5)
+        ),
+        "mamba": lambda: transformers.MambaConfig(**MAMBA),
+        "mamba-biased": lambda: transformers.MambaConfig(
+            **MAMBA, use_bias=True, use_conv_bias=False, tie_word_embeddings=False, time_step_rank=7, conv_kernel=3
+        ),
+        "falcon-mamba": lambda: transformers.FalconMambaConfig(**MAMBA, mixer_rms_eps=1e-3),
+        "jamba": lambda: transformers.JambaConfig(**shape, **JAMBA, num_experts=4),
+        "jamba-dense": lambda: transformers.JambaConfig(
+            **shape, **JAMBA, num_experts=1, mamba_conv_bias=False, mamba_proj_bias=True
         ),
         "olmo-hybrid": lambda: transformers.OlmoHybridConfig(**shape, **OLMO, linear_num_key_heads=2),
         "olmo-hybrid-still": lambda: transformers.OlmoHybridConfig(

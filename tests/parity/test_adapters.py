@@ -159,6 +159,7 @@ MIXERS = {
     "deepseek-v3.2": ("wq_b", "wk", "weights_proj", "q_a_proj", "kv_b_proj", "o_proj"),
     "falcon-h1": ("in_proj", "out_proj", "q_proj", "gate_proj"),
     "gemma4-small": ("q_proj", "o_proj", "per_layer_input_gate", "per_layer_projection"),
+    "jamba": ("in_proj", "x_proj", "dt_proj", "out_proj", "q_proj"),
     "lfm2": ("in_proj", "out_proj"),
     "nemotron-h": ("in_proj", "out_proj", "up_proj"),
     "qwen3-next": ("in_proj_qkvz", "in_proj_ba", "out_proj"),

@@ -46,6 +46,7 @@ CALLED = {
     "falcon-h1": {"a gate with a factor", "a state space"},
     "falcon-h1-gated-norm": {"a state space"},
     "falcon-h1-normed": {"a state space"},
+    **{name: {"a selective scan"} for name in ("mamba", "mamba-biased", "falcon-mamba", "jamba", "jamba-dense")},
     "mamba2": {"a state space"},
     "mamba2-biased": {"a state space"},
     "olmo-hybrid": {"a gated delta rule"},

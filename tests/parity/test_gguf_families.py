@@ -40,6 +40,10 @@ MODELS = {
     "falcon-h1": "falcon-h1",
     "falcon-h1-gated-norm": "falcon-h1",
     "mamba2": "mamba2",
+    "mamba": "mamba",
+    "falcon-mamba": "mamba",
+    "jamba": "jamba",
+    "jamba-dense": "jamba",
     "nemotron-h": "nemotron_h",
     "nemotron-h-moe": "nemotron_h_moe",
     "nemotron-h-latent": "nemotron_h_moe",
@@ -65,6 +69,7 @@ MODELS = {
 
 
 UNSAID: dict[str, dict[str, Any]] = {
+    "falcon-mamba": {"mixer_rms_eps": 1e-6},
     "llama4": {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1},
     "qwen2-moe": {"layer_types": ["full_attention"] * 3},
     "dots1": {"layer_types": ["full_attention"] * 3},

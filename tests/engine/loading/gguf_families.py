@@ -258,6 +258,14 @@ def mamba(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name, tensor
 
 
+def selective(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    if name.endswith(".A_log"):
+        tensor = -tensor.exp()
+    elif name.endswith("conv1d.weight"):
+        tensor = tensor.squeeze(1)
+    yield name, tensor
+
+
 def nemotron(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield from mamba(name.replace("model.", "backbone.", 1), tensor, config)
 
@@ -340,6 +348,8 @@ CONVERT: Mapping[str, Convert] = {
     "granitehybrid": granite,
     "falcon-h1": falcon,
     "mamba2": mamba,
+    "mamba": selective,
+    "jamba": selective,
     "nemotron_h": nemotron,
     "nemotron_h_moe": nemotron,
     "lfm2": lfm2,

@@ -204,8 +204,8 @@ def test_an_unsupported_architecture_is_told_the_nearest_that_is(saved: Path, tm
 
 def test_an_unsupported_gguf_architecture_lists_those_that_are(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    path.write_bytes(header([key("general.architecture", 8, b"\x05\0\0\0\0\0\0\0mamba")], []))
-    assert "its architecture 'mamba' is not supported, expected one of llama, qwen2" in refusal(path)
+    path.write_bytes(header([key("general.architecture", 8, b"\x05\0\0\0\0\0\0\0rwkv6")], []))
+    assert "its architecture 'rwkv6' is not supported, expected one of llama, qwen2" in refusal(path)
 
 
 def test_quantised_transformers_weights_are_refused_by_name(saved: Path, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_layer_norms_of_heads_are_refused() -> None:
 @pytest.mark.parametrize(
     ("arch", "changes", "message"),
     [
-        ("mamba", {}, "its architecture 'mamba' is not supported, expected one of llama, qwen2, qwen3, phi3, gemma2"),
+        ("rwkv6", {}, "its architecture 'rwkv6' is not supported, expected one of llama, qwen2, qwen3, phi3, gemma2"),
         ("llama", {"block_count": None}, "llama.block_count is missing"),
         ("llama", {"block_count": "four"}, "llama.block_count is 'four'"),
         (

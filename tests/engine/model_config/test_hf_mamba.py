@@ -11,7 +11,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
 from stentor.engine.model_config.model_spec import ModelSpec
-from stentor.engine.model_config.recurrent_spec import Mamba2Spec
+from stentor.engine.model_config.recurrent_spec import Mamba2Spec, MambaSpec
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity import tiny
@@ -58,6 +58,15 @@ MAMBA: dict[str, Any] = {
     "vocab_size": 320,
 }
 
+JAMBA: dict[str, Any] = {
+    "architectures": ["JambaForCausalLM"],
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "vocab_size": 65536,
+}
+"""Jamba v0.1, by the defaults of its architecture."""
+
 
 def spec_of(config: dict[str, Any], **changes: Any) -> ModelSpec:
     return model_spec_from_hf({**config, **changes})
@@ -99,6 +108,14 @@ def test_layers_are_named_by_pattern_or_by_word() -> None:
         (FALCON, {"projectors_bias": True}, "projectors_bias differs from mamba_proj_bias"),
         (MAMBA, {"num_heads": 3}, "num_heads is 3, expected 128 channels among heads of head_dim"),
         (MAMBA, {"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'silu'"),
+        (MAMBA, {"architectures": ["MambaForCausalLM"], "hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'silu'"),
+        (
+            MAMBA,
+            {"architectures": ["MambaForCausalLM"], "time_step_rank": "most"},
+            "time_step_rank is 'most', expected",
+        ),
+        (JAMBA, {"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'silu'"),
+        (JAMBA, {"attn_layer_period": 0}, "attn_layer_period is '0', expected a whole number"),
     ],
 )
 def test_what_cannot_be_served_is_refused(config: dict[str, Any], changes: dict[str, Any], message: str) -> None:
@@ -116,6 +133,11 @@ def test_a_null_size_of_falcons_state_space_follows_from_its_expansion() -> None
     [
         "mamba2",
         "mamba2-biased",
+        "mamba",
+        "mamba-biased",
+        "falcon-mamba",
+        "jamba",
+        "jamba-dense",
         "nemotron-h-moe",
         "nemotron-h-latent",
         "nemotron-h",
@@ -131,6 +153,26 @@ def test_described_and_registered_shapes_are_those_of_the_file(name: str, tmp_pa
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     assert spec.shapes() == stored == plain_shapes(spec)
+
+
+def test_jamba_attends_once_in_eight_layers_and_has_experts_in_every_other() -> None:
+    spec = spec_of(JAMBA)
+    assert [number for number, layer in enumerate(spec.layers) if layer.keeps] == [4, 12, 20, 28]
+    assert [isinstance(layer.mlp, MoESpec) for layer in spec.layers] == [False, True] * 16
+    assert (spec.parameters // 10**8, spec.active_parameters // 10**8) == (515, 121)
+    assert not any(isinstance(layer.mlp, MoESpec) for layer in spec_of(JAMBA, num_experts=1).layers)
+
+
+@pytest.mark.parametrize(("sizes", "channels"), [({"expand": 16, "intermediate_size": 8192}, 8192), ({}, 4096 * 2)])
+def test_a_mamba_has_the_channels_that_its_file_says_or_that_follow(sizes: dict[str, int], channels: int) -> None:
+    files = {"hidden_size": 4096, "num_hidden_layers": 64, "vocab_size": 65024, "tie_word_embeddings": False, **sizes}
+    spec = spec_of({"architectures": ["FalconMambaForCausalLM"]}, **files)
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, MambaSpec)
+    assert (mixer.inner, mixer.rank, mixer.state_dim) == (channels, 256, 16)
+    assert spec.parameters // 10**7 == 727
+    tied = spec_of({"architectures": ["MambaForCausalLM"]})
+    assert (tied.parameters // 10**5, tied.tie_embeddings) == (1593, True)
 
 
 def test_a_model_of_recurrent_layers_alone_keeps_nothing_of_a_token(tmp_path: Path) -> None:

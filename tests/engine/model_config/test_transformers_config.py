@@ -48,8 +48,8 @@ def test_an_encoder_decoder_is_refused(config: Any, architecture: str) -> None:
 @pytest.mark.parametrize(
     ("config", "architecture", "reason"),
     [
-        (transformers.MambaConfig(), "MambaForCausalLM", "has layers of linear attention, expected layers that attend"),
-        (transformers.JambaConfig(), "JambaForCausalLM", "has layers of linear attention, expected layers that attend"),
+        (transformers.MiniMaxConfig(), "MiniMaxForCausalLM", "has layers of linear attention, expected layers that"),
+        (transformers.Zamba2Config(), "Zamba2ForCausalLM", "has layers of hybrid, linear attention, expected layers"),
         (transformers.RwkvConfig(), "RwkvForCausalLM", "has no attention heads, expected a decoder whose every layer"),
     ],
 )

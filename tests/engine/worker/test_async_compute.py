@@ -108,6 +108,7 @@ def test_layers_with_windows_find_their_blocks_by_their_own_tables(
         pytest.param("qwen3-next", SIZES, 6, marks=pytest.mark.proof),
         pytest.param("lfm2", SIZES, 6, marks=pytest.mark.proof),
         pytest.param("mamba2", SIZES, 6, marks=pytest.mark.proof),
+        pytest.param("jamba", SIZES, 6, marks=pytest.mark.proof),
     ],
 )
 def test_recurrent_states_follow_their_rows(

@@ -86,7 +86,9 @@ def test_random_schedules_draw_in_graphs_what_the_host_draws(model: WatchedDecod
 
 
 @pytest.mark.proof(each="which")
-@pytest.mark.parametrize("which", ["windows", "lfm2", "granite4-hybrid", "qwen3-next", "mamba2", "deepseek-v3.2"])
+@pytest.mark.parametrize(
+    "which", ["windows", "lfm2", "granite4-hybrid", "qwen3-next", "mamba2", "jamba", "deepseek-v3.2"]
+)
 def test_every_kind_of_layer_finds_its_rows_in_a_graph_with_prompts(tmp_path: Path, which: str) -> None:
     if which == "windows":
         tiny.make("olmo3", tmp_path)
