@@ -6,10 +6,12 @@ The engine and its worker are real, and so is the listener; the model is random 
 import asyncio
 import json
 import os
+import signal
 import socket
 import struct
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,7 @@ from stentor.server.http.http_protocol import HttpProtocol
 from stentor.server.overload.slow_readers import ReaderLimits
 from stentor.server.text.loading import number_tokenizer
 from stentor.server.text.pool import INLINE_CHARS, TokenizerPool
-from stentor.tests.engine.forked import client_of
+from stentor.tests.engine.forked import client_of, worker_of
 from stentor.tests.fakes import fake_state
 from stentor.tests.server.harness import on_loopback, until
 
@@ -171,6 +173,22 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
         tasks.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def standing_still(bench: Bench) -> AsyncIterator[None]:
+    """No step ends within the block, before which all that had been generated was read."""
+    worker = worker_of(bench.state.chat.client)
+    assert worker is not None
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        same, before = 0, -1
+        while same < 10:
+            await asyncio.sleep(0.005)
+            same, before = same + 1 if bench.generated == before else 0, bench.generated
+        yield
+    finally:
+        os.kill(worker, signal.SIGCONT)
+
+
 async def all_is_free(bench: Bench) -> None:
     try:
         await until(lambda: not bench.held, 60)
@@ -236,7 +254,9 @@ async def test_while_decoding(bench: Bench, how: str, n: int, stream: bool) -> N
     steps, generated = bench.state.chat.client.stats.steps, bench.generated
     client = await Client.asking(bench, prompt=[8], max_tokens=3000, stream=stream, n=n)
     await until(lambda: bench.generated >= generated + 8 * n)
-    client.leave(how)
+    async with standing_still(bench):
+        client.leave(how)
+        await until(lambda: not bench.state.admission.live_requests)
     await all_is_free(bench)
     # the first of n is alone until the prompt is there
     steps_delivered = -(-(bench.generated - generated) // n)

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,7 @@ def test_a_description_alone_is_served_with_a_float8_cache(folder: Path) -> None
 @pytest.mark.proof  # the refusal itself: tests/engine/quantization/test_checkpoints.py
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_what_only_a_gpu_can_do_is_refused_in_one_line(folder: Path) -> None:
-    command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(folder), "--load-format", "dummy"]
-    command += ["--port", "18999", "--quantization", "fp8"]
+    command = ServerProcess([str(folder), "--load-format", "dummy", "--quantization", "fp8"]).command
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     said = [line for line in done.stderr.splitlines() if line.startswith("stentor: ")]

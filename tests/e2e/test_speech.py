@@ -2,12 +2,9 @@
 
 import base64
 import io
-import itertools
 import json
-import math
 import os
 import signal
-import time
 import wave
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,21 +72,6 @@ def test_speed_makes_it_shorter_and_longer(client: openai.OpenAI) -> None:
     assert usual > 1.4 * fast
 
 
-@pytest.mark.alone  # it measures how soon
-def test_the_first_sound_comes_long_before_the_text_has_been_spoken(client: openai.OpenAI) -> None:
-    first, last = math.inf, 0.0
-    for _ in range(5):  # what comes first may be held up once by what else the machine does
-        began = time.monotonic()
-        with client.audio.speech.with_streaming_response.create(
-            model="tts-1", voice="alloy", input=TEXT * 4, response_format="pcm"
-        ) as response:
-            moments = [time.monotonic() - began for _ in response.iter_bytes()]
-        first, last = min((first, last), (moments[0], moments[-1]), key=lambda one: one[0] / (one[1] or 1))
-        if first < last / 4:
-            break
-    assert first < last / 4
-
-
 def test_events_carry_the_same_file_and_end_with_what_it_cost(server: ServerProcess) -> None:
     body = {
         "model": "tts-1",
@@ -140,34 +122,26 @@ def test_a_stream_goes_on_when_the_speech_process_is_killed(client: openai.OpenA
         os.kill(before, signal.SIGKILL)
         data += b"".join(pieces)
     assert 8 < len(data) / 48000 < 18
-    (after,) = below(server.pid, "speech")
-    assert after != before
+    eventually(lambda: below(server.pid, "speech") not in ([], [before]), 60, "another follows")
 
 
-@pytest.mark.proof  # within one process: tests/server/tts/test_{fairness,model}.py
-def test_ten_at_once_are_all_served_beginnings_first(client: openai.OpenAI) -> None:
-    def one(number: int) -> tuple[float, float, int]:
-        began = time.monotonic()
-        first, size = 0.0, 0
-        with client.audio.speech.with_streaming_response.create(
-            model="tts-1", voice="alloy", input=f"I am number {number}. " * 4, response_format="pcm"
-        ) as response:
-            for piece in response.iter_bytes():
-                first = first or time.monotonic() - began
-                size += len(piece)
-        return first, time.monotonic() - began, size
+@pytest.mark.proof  # who is served first: tests/server/tts/test_{fairness,model}.py
+def test_ten_at_once_are_all_served(client: openai.OpenAI) -> None:
+    def one(number: int) -> int:
+        text = f"I am number {number}. " * 4
+        return len(client.audio.speech.create(model="tts-1", voice="alloy", input=text, response_format="pcm").read())
 
     with ThreadPoolExecutor(10) as threads:
-        firsts, ends, sizes = zip(*threads.map(one, range(10)), strict=True)
-    assert min(sizes) > 48000 * 2.5
-    # the last to begin does so before the first has been served whole
-    assert max(firsts) < min(ends)
+        assert min(threads.map(one, range(10))) > 48000 * 2.5
 
 
-def test_a_client_that_goes_away_leaves_nothing_running(client: openai.OpenAI, server: ServerProcess) -> None:
+def test_the_first_sound_comes_before_the_text_has_been_spoken_and_who_goes_away_then_leaves_nothing_running(
+    client: openai.OpenAI, server: ServerProcess
+) -> None:
+    """The whole text is more sound than fits between server and client."""
     with client.audio.speech.with_streaming_response.create(
         model="tts-1", voice="alloy", input=TEXT * 80, response_format="pcm"
     ) as response:
-        list(itertools.islice(response.iter_bytes(), 1))
-
-    eventually(lambda: metric(server.port, "speech_requests_running") == 0, 30, "nothing is spoken any more")
+        next(response.iter_bytes())
+        assert metric(server.port, "speech_requests_running") == 1
+    eventually(lambda: metric(server.port, "speech_requests_running") == 0, 60, "nothing is spoken any more")
