@@ -100,6 +100,7 @@ def test_what_a_model_beside_it_has_taken_is_not_held_against_one(
     others = Members([1, 1])
     try:
         child = others.start(1, "sets-up", 0.0)
+        others.say(0, "go on")
         assert (line_of(child), line_of(child)) == ("begun", "noted")
 
         class Beside(FakeDevice):
