@@ -50,14 +50,23 @@ def _module(path: Path) -> str:
     return ".".join(("stentor", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
+MADE_UP_WORKERS = (
+    "stentor.loadtest.echo_worker",
+    "stentor.tests.e2e.ragged_worker",
+    "stentor.tests.engine.mortal_worker",
+    "stentor.tests.engine.odd_worker",
+)
+"""They compute nothing, and dozens of tests start processes of them: to import torch would cost each a second."""
+
+
 def _torch_free() -> list[str]:
-    """Every module of the server, of protocols, and of the engine but for the worker's side."""
+    """Every module of the server, of protocols, and of the engine but for the worker's side; and workers of tests."""
     names = []
     for path in _sources():
         folder, *rest = path.relative_to(ROOT).parts
         if folder in ("protocols", "server") or (folder == "engine" and rest[0] not in HEAVY | {"loading"}):
             names.append(_module(path))
-    return [name for name in names if name not in HEAVY_MODULES]
+    return [*(name for name in names if name not in HEAVY_MODULES), *MADE_UP_WORKERS]
 
 
 def test_the_contracts_hold() -> None:

@@ -8,9 +8,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stentor.kernels.forward import EXPANDED_FROM
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
+EXPANDED_FROM: Final = 32
+"""Tokens of a prompt from which its products are best made with codes expanded to bfloat16
+(:attr:`stentor.kernels.forward.Forward.expands`). It is of a prompt, not of a step: results depend on it, and a token's
+must not on what is computed beside it."""
 _LOGIT_ROWS: Final = 64
 """Prompt positions whose logits are held at once: a vocabulary of 128k in float32 is then 32 MiB."""
 Int64 = npt.NDArray[np.int64]
@@ -148,7 +151,7 @@ class RowTable:
 
     def expands(self, row: RowStep) -> bool:
         """Whether the row's products are best made with codes expanded, see
-        :data:`stentor.kernels.forward.EXPANDED_FROM`; all that it computes is of the prompt, or behind it."""
+        :data:`EXPANDED_FROM`; all that it computes is of the prompt, or behind it."""
         return not self.drawn(row) and self._prompt_len[row.slot] >= EXPANDED_FROM
 
     def drawn(self, row: RowStep) -> bool:

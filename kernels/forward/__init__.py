@@ -38,9 +38,6 @@ _P, _I = ctypes.c_void_p, ctypes.c_int64
 _RUN = NativeFunction("stentor_run_program", _P, _P, _I, restype=_I)
 _RUN_STEP = NativeFunction("stentor_run_step", _P, _P, _I, _I, _I, _I, _P, _P, _I, _I, _I, _P, _I, restype=_I)
 _EXPANDS = NativeFunction("stentor_expands_codes", _P, restype=_I)
-EXPANDED_FROM = 32
-"""Tokens of a prompt from which its products are best made with codes expanded to bfloat16 (:attr:`Forward.expands`).
-It is of a prompt, not of a step: results depend on it, and a token's must not on what is computed beside it."""
 _FAULTS = {
     1: "a token id outside the vocabulary",
     2: "a position outside the tables of positions",

@@ -8,8 +8,8 @@ from pathlib import Path
 import gguf
 import pytest
 
+from stentor.engine.worker.rows import EXPANDED_FROM
 from stentor.kernels import native
-from stentor.kernels.forward import EXPANDED_FROM
 from stentor.kernels.native.processor import TileForm, force_tiles, tile_form
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.loading.gguf_families import write_family
