@@ -267,14 +267,14 @@ class Text:
 
     def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowExtras | None:
         parts: list[RowExtras] = []
+        if (adapters := self.adapter_rows(config, model)) is not None:
+            parts.append(adapters)  # before states: of rows with drafts they run mixers again, with the same adapters
         if (media := self.media_rows(config, model)) is not None:
             parts.append(media)
         if (states := self.row_states(config, model.context, sizes)) is not None:
             parts.append(states)
         if config.return_routed_experts:
             parts.append(RoutedRows(expert_shape(self.spec)))
-        if (adapters := self.adapter_rows(config, model)) is not None:
-            parts.append(adapters)
         return JoinedExtras(parts) if len(parts) > 1 else next(iter(parts), None)
 
     def adapter_rows(self, config: WorkerConfig, model: TextModel) -> AdapterRowsOf | None:

@@ -28,13 +28,16 @@ struct Block {
 
 // Of n channels as many as a vector holds.
 template <class T>
-vf some(const T* x, int64_t n) {
+vf load_some(const T* x, int64_t n) {
     return n >= LANES ? load(x) : load_part(x, n);
 }
 
 template <class T>
-void some(T* x, vf value, int64_t n) {
-    n >= LANES ? store(x, value) : store_part(x, value, n);
+void store_some(T* x, vf value, int64_t n) {
+    if (n >= LANES)
+        store(x, value);
+    else
+        store_part(x, value, n);
 }
 
 // log(1 + e^x). With t = e^-|x|, log(1 + t) is twice the inverse hyperbolic tangent of t / (2 + t), at most a third.
@@ -48,8 +51,8 @@ vf softplus(vf x) {
 // A token through channels [channel, channel + n), n of at most a vector, in the columns of the block from `column` on.
 template <class S, class T>
 void walk(const Shape<T>& s, Block& block, int64_t token, int64_t channel, int64_t column, int64_t n) {
-    const vf x = some(s.x + token * s.x_stride + channel, n);
-    const vf step = softplus(some(s.dt + token * s.dt_stride + channel, n) + some(s.bias + channel, n));
+    const vf x = load_some(s.x + token * s.x_stride + channel, n);
+    const vf step = softplus(load_some(s.dt + token * s.dt_stride + channel, n) + load_some(s.bias + channel, n));
     const T *B = s.B + token * s.B_stride, *C = s.C + token * s.C_stride;
     const vf added = step * x;
     vf sum = {};
@@ -60,8 +63,8 @@ void walk(const Shape<T>& s, Block& block, int64_t token, int64_t channel, int64
         sum = fma(value, set1(widen(C[i])), sum);
         store(place, value);
     }
-    sum = fma(some(s.D + channel, n), x, sum) * Silu::apply(some(s.gate + token * s.gate_stride + channel, n));
-    some(s.out + token * s.channels + channel, sum, n);
+    sum = fma(load_some(s.D + channel, n), x, sum) * Silu::apply(load_some(s.gate + token * s.gate_stride + channel, n));
+    store_some(s.out + token * s.channels + channel, sum, n);
 }
 
 // All tokens of a row, [first, end), through channels [channel, channel + count): `from` is their state before (null:
@@ -72,8 +75,8 @@ void run_block(const Shape<T>& s, int64_t first, int64_t end, int64_t channel, i
     for (int64_t i = 0; i < s.state_dim; ++i)
         for (int64_t column = 0; column < count; column += LANES) {
             const int64_t at = i * s.channels + channel + column;
-            store(block.A[i] + column, some(s.A + at, count - column));
-            store(block.state[i] + column, from ? some(from + at, count - column) : vf{});
+            store(block.A[i] + column, load_some(s.A + at, count - column));
+            store(block.state[i] + column, from ? load_some(from + at, count - column) : vf{});
         }
     for (int64_t token = first; token < end; ++token)
         for (int64_t column = 0; column < count; column += LANES)
@@ -81,7 +84,7 @@ void run_block(const Shape<T>& s, int64_t first, int64_t end, int64_t channel, i
     if (!to) return;
     for (int64_t i = 0; i < s.state_dim; ++i)
         for (int64_t column = 0; column < count; column += LANES)
-            some(to + i * s.channels + channel + column, load(block.state[i] + column), count - column);
+            store_some(to + i * s.channels + channel + column, load(block.state[i] + column), count - column);
 }
 
 // Returns the first row that names tokens or slots that are not there, and does nothing then; -1 otherwise.

@@ -300,6 +300,21 @@ def test_a_served_model_draws_with_each_adapter_what_merged_weights_draw_also_af
     assert len(engine.adapters.numbers) <= 2
 
 
+def test_an_adapter_that_changes_steps_of_a_state_counts_where_drafts_are_refused(tmp_path: Path) -> None:
+    model = tiny.make("jamba-dense", tmp_path)
+    added = save_adapter(model, tmp_path / "adapter", targets=("x_proj", "dt_proj"), size=0.5)
+    ref = AdapterRef(1, "1", str(tmp_path / "adapter"))
+    drafts = SpeculativeConfig("ngram", 3, prompt_lookup_min=1)
+    engine = LocalEngine(model_config(tmp_path, enable_lora=True, max_lora_rank=4, speculative=drafts, max_num_seqs=4))
+    prompt, params = prompt_of(1, 20) * 2, SamplingParams(max_tokens=12, temperature=0.0)
+    plain, adapted = engine.submit(prompt, params), engine.submit(prompt, params, adapter=ref)
+    engine.run(check=True)
+    stats = engine.scheduler.stats()
+    assert stats.num_draft_tokens > stats.num_accepted_tokens
+    check_drawn(model, engine, prompt, plain, 12)
+    check_drawn(merged(model, added), engine, prompt, adapted, 12)
+
+
 def test_an_adapter_whose_files_have_changed_since_they_were_named_ends_its_requests(
     base: tuple[Any, Path], tmp_path: Path
 ) -> None:

@@ -176,7 +176,7 @@ def test_experts_of_gpt_oss_in_mxfp4_are_read_and_multiplied_as_stored(tmp_path:
     assert ((logits - expected).abs() / expected.std()).mean() < 0.1
 
 
-@pytest.mark.parametrize("name", ["qwen3-next-moe", "qwen3.5", "granite-moe", "falcon-h1"])
+@pytest.mark.parametrize("name", ["qwen3-next-moe", "qwen3.5", "granite-moe", "falcon-h1", "jamba"])
 def test_rows_of_blocks_are_moved_as_rows_of_values_are(name: str, tmp_path: Path) -> None:
     model = made(name, tmp_path)
     stems = ("attn_q.", "attn_k.", "attn_qkv.", "attn_gate.", "ssm_in.", "ssm_ba.", "ssm_alpha.", "ssm_beta.")

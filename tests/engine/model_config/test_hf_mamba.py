@@ -175,12 +175,20 @@ def test_a_mamba_has_the_channels_that_its_file_says_or_that_follow(sizes: dict[
     assert (tied.parameters // 10**5, tied.tie_embeddings) == (1593, True)
 
 
-def test_a_model_of_recurrent_layers_alone_keeps_nothing_of_a_token(tmp_path: Path) -> None:
-    tiny.make("mamba2", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("mamba2", "a state space (Mamba-2) of 8 heads, states of 16 by 16"),
+        ("mamba", "a state space (Mamba) of 128 channels, states of 12"),
+    ],
+)
+def test_a_model_of_recurrent_layers_alone_keeps_nothing_of_a_token(name: str, layers: str, tmp_path: Path) -> None:
+    tiny.make(name, tmp_path)
     spec = open_checkpoint(tmp_path, "auto").decoder
     assert spec.cache_groups == ()
     assert spec.max_position == 1 << 20
     told = describe_model(tmp_path, ())
+    assert layers in told
     assert "states in" in told
     assert "KV" not in told
 
