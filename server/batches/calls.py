@@ -8,8 +8,7 @@ import anyio
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stentor.protocols.common.errors import ErrorResponse
-
+from ..common.errors import PAUSED
 from ..common.keys import Caller
 from ..middleware.auth import act_for
 from .lines import BatchRequest, InProcessResponse
@@ -24,7 +23,19 @@ _PATIENCE: Final = 3600.0
 _FIRST_PAUSE: Final = 0.5
 _LAST_PAUSE: Final = 30.0
 _AGAIN: Final = (429, 503)
-_refusals: Final = msgspec.json.Decoder(ErrorResponse)
+
+
+class _Said(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    """In OpenAI's shape and in Anthropic's, which has no code."""
+
+    error: _Said
+
+
+_refusals: Final = msgspec.json.Decoder(_Refusal)
 
 
 class CallerApp:
@@ -71,6 +82,6 @@ async def post(client: "httpx.AsyncClient", path: str, body: bytes) -> InProcess
 
 def _is_paused(refusal: bytes) -> bool:
     try:
-        return _refusals.decode(refusal).error.code == "paused"
+        return _refusals.decode(refusal).error.message == PAUSED
     except msgspec.DecodeError:
         return False

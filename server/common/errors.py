@@ -71,6 +71,9 @@ def generation_error(finish: Finish | None) -> Exception:
             )
 
 
+PAUSED = "The server is paused and takes no new requests until it is resumed."
+
+
 class Unavailable(ServerError):
     status = 503
     kind = "service_unavailable_error"

@@ -8,7 +8,7 @@ import anyio
 
 from stentor.protocols.common.limits import Limits
 
-from ..common.errors import Aborted, Overloaded, ShutDown, Unavailable
+from ..common.errors import PAUSED, Aborted, Overloaded, ShutDown, Unavailable
 from ..config.limits import OverloadConfig
 from ..config.model_registry import ModelRole
 from ..observability.metrics import Metrics
@@ -99,7 +99,7 @@ class AdmissionControl:
         try:
             self.check_available(kind)
             if self.paused:
-                raise Unavailable("The server is paused and takes no new requests until it is resumed.", "paused")
+                raise Unavailable(PAUSED, "paused")
             queue_slot = self.queue.enter(self.memory.share())
         except (Unavailable, Overloaded) as refusal:
             self._count_refusal(refusal)

@@ -22,7 +22,7 @@ from stentor.server.storage import batches, files
 from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.batches.test_batches import CHAT, begun, ended, lines, read, served, uploaded
-from stentor.tests.server.harness import until
+from stentor.tests.server.harness import in_memory, until
 
 pytestmark = pytest.mark.anyio
 
@@ -180,6 +180,26 @@ async def test_a_server_that_is_busy_for_long_is_waited_for(monkeypatch: pytest.
         assert done.request_counts is not None
         assert done.request_counts.completed == 1
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_request_waits_for_as_long_as_the_server_is_paused_in_whatever_shape_it_is_told(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(calls, "_PATIENCE", 0.0)
+    state = fake_state()
+    refused = state.metrics.rejected["paused"]._value
+    body = b'{"model":"fake","max_tokens":3,"messages":[{"role":"user","content":"hi"}]}'
+    await state.control.pause("abort", clear_cache=False)
+    async with in_memory(state) as client, anyio.create_task_group() as tasks:
+
+        async def post() -> None:
+            assert (await calls.post(client, path, body)).status == 200
+
+        tasks.start_soon(post)
+        await until(lambda: refused.get() > 5)
+        await state.control.resume()
 
 
 async def test_a_line_waits_for_as_long_as_the_server_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
