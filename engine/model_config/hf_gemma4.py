@@ -83,13 +83,15 @@ def _layer(fields: Fields, spec: ModelSpec, kinds: list[str], number: int, first
 
 
 def _full(fields: Fields, mixer: AttentionSpec, number: int) -> AttentionSpec:
-    """Of a layer that sees all: published files say once what its heads are, transformers says it of each layer."""
-    own = Fields(Fields(fields.table("per_layer_config") or {}).table(str(number)) or {})
+    """Of a layer that sees all: published files say once what its heads are, transformers says it of each layer whose
+    heads are not those of the others."""
     tied = fields.flag("attention_k_eq_v")
-    kv_heads = fields.integer("num_global_key_value_heads", mixer.kv_heads) if tied else mixer.kv_heads
-    return replace(
-        mixer,
-        head_dim=own.integer("head_dim", fields.integer("global_head_dim", 512)),
-        kv_heads=own.integer("num_key_value_heads", kv_heads),
-        tied_values=tied,
-    )
+    listed = fields.table("per_layer_config")
+    if listed is not None:
+        own = Fields(Fields(listed).table(str(number)) or {})
+        head_dim = own.integer("head_dim", mixer.head_dim)
+        kv_heads = own.integer("num_key_value_heads", mixer.kv_heads)
+    else:
+        head_dim = fields.integer("global_head_dim", 512)
+        kv_heads = fields.integer("num_global_key_value_heads", mixer.kv_heads) if tied else mixer.kv_heads
+    return replace(mixer, head_dim=head_dim, kv_heads=kv_heads, tied_values=tied)

@@ -58,13 +58,14 @@ _PREFIXES: Final = (
     ("thinker.model.language_model.", "model."),
     ("thinker.model.", "model."),
     ("model.language_model.lm_head.", "lm_head."),
+    ("language_model.model.blocks.", "model.layers."),
     ("language_model.", ""),
     ("llm.", ""),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
     *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
 )
-"""As published, and as transformers calls them since."""
+"""As published, as transformers calls them since, and as it writes Kimi K2.5's (``blocks``)."""
 RETRIEVER: Final = "vlm."
 """Before all names of the model that a retriever is made of."""
 _ENCODER: Final = f"{RETRIEVER}text_model."

@@ -6,23 +6,44 @@ for a model that is read here. What layers really ask of attention is found by r
 (:mod:`..models.transformers_modules`), before weights are loaded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
 from .mlp_spec import OpaqueSpec
 from .model_spec import LayerSpec, ModelSpec, checked
 
-_ATTENDING: Final = frozenset({"full_attention", "sliding_attention"})
+_ATTENDING: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _FOREIGN: Final = ("auto_map", "transformers_version", "_name_or_path")
 """Fields of a config.json that say where code is fetched, or nothing of the model."""
+
+
+_UNNAMED_LENGTHS: Final[Mapping[str, int]] = {"bloom": 2048}
+"""By model type, where no description names a longest context: what it was trained with, since it has no last
+position."""
+
+
+@dataclass(frozen=True)
+class KeptKeys:
+    """What a layer that attends by its own code keeps of a token."""
+
+    layer: int
+    """The number that its module has."""
+    key_dim: int
+    value_dim: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformersSpec(ModelSpec):
     """A decoder whose layers are transformers' modules: known by what they keep of tokens."""
+
+    rows: tuple[KeptKeys, ...] = ()
+    """Of each of ``layers``, where modules attend by their own code, a row at a time. Empty: all rows are computed at
+    once, over an attention that the modules are given."""
+    takes_media: bool = False
+    """In transformers; here it is served for its text alone."""
 
 
 def configuration(config: Mapping[str, object]) -> Any:
@@ -39,15 +60,22 @@ def configuration(config: Mapping[str, object]) -> Any:
         raise ConfigError(f"transformers cannot read its config.json: {first_line(error)}") from error
 
 
-def class_name(config: Mapping[str, object]) -> str:
-    """Of the class that draws tokens for a config.json. Raises :class:`ConfigError` where there is none in
-    transformers."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # late: it brings torch
+class DrawingClass(NamedTuple):
+    """A class of transformers that draws tokens."""
+
+    name: str
+    takes_media: bool
+
+
+def drawing_class(config: Mapping[str, object]) -> DrawingClass:
+    """For a config.json. Raises :class:`ConfigError` where there is none in transformers."""
+    from transformers.models.auto import modeling_auto as auto  # late: it brings torch
 
     fields = Fields(config)
     kind, named = fields.text("model_type", ""), fields.texts("architectures")
-    drawing = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind, ())
-    known = (drawing,) if isinstance(drawing, str) else tuple(drawing)
+    of_text = _names(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind))
+    seeing = _names(auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(kind))
+    known = tuple(dict.fromkeys((*of_text, *seeing)))
     if not known:
         raise ConfigError(f"transformers has no decoder of model type {kind!r}; code in checkpoints is never run")
     found = known[0] if named is None else next((name for name in named if name in known), None)
@@ -55,20 +83,23 @@ def class_name(config: Mapping[str, object]) -> str:
         raise ConfigError(
             f"its architecture {', '.join(named or ())} is no decoder in transformers, expected {' or '.join(known)}"
         )
-    return found
+    return DrawingClass(found, found in seeing)
+
+
+def _names(listed: str | Sequence[str] | None) -> tuple[str, ...]:
+    return () if listed is None else (listed,) if isinstance(listed, str) else tuple(listed)
 
 
 def transformers_spec(config: Mapping[str, object]) -> TransformersSpec:
     """What a config.json says of a decoder. Raises :class:`ConfigError` for what cannot run over a paged cache, as far
     as its description tells."""
-    made = configuration(config)
-    if getattr(made, "is_encoder_decoder", False):
+    whole = configuration(config)
+    if getattr(whole, "is_encoder_decoder", False):
         raise ConfigError("it is an encoder-decoder, which transformers' modules do not run here")
-    name = class_name(config)
+    name, takes_media = drawing_class(config)
+    made = whole.get_text_config(decoder=True)
     if getattr(made, "quantization_config", None):
         raise ConfigError("its weights are quantised, which transformers' modules do not read here: use plain weights")
-    if _biased_by_distance(made):
-        raise ConfigError(f"{name} adds a bias to scores by distance (ALiBi), which the paged kernels do not have")
     if getattr(made, "add_cross_attention", False):
         raise ConfigError(f"{name} has cross-attention, which transformers' modules do not run here")
     if not getattr(made, "is_causal", True) or (getattr(made, "is_decoder", None) is False and _is_encoder(made)):
@@ -79,16 +110,17 @@ def transformers_spec(config: Mapping[str, object]) -> TransformersSpec:
         what = ", ".join(each.replace("_", " ") for each in other)
         raise ConfigError(
             f"{name} has layers of {what}, expected layers that attend to all tokens before or to a window of them: "
-            "transformers' modules keep no recurrent state here"
+            "transformers' modules keep nothing but keys and values here"
         )
-    if getattr(made, "num_attention_heads", None) is None:
+    if _said(made, "num_attention_heads") is None:
         raise ConfigError(f"{name} has no attention heads, expected a decoder whose every layer attends")
     heads = _size(made, "num_attention_heads")
-    position = getattr(made, "max_position_embeddings", None) or getattr(made, "max_seq_len", None)
+    lengths = (getattr(made, field, None) for field in ("max_position_embeddings", "max_seq_len", "seq_length"))
+    position = next((length for length in lengths if length), _UNNAMED_LENGTHS.get(made.model_type))
     if not isinstance(position, int):
         raise ConfigError(f"{name} names no longest context: max_position_embeddings is missing")
     kv_heads, dim = _kv_heads(made, heads), _size(made, "head_dim", hidden // heads)
-    window = getattr(made, "sliding_window", None) or 0
+    window = _said(made, "sliding_window") or 0
     sliding = getattr(made, "layer_types", None) is None or "sliding_attention" in types
     windows = [window if sliding and (each != "full_attention" or not _typed(made)) else 0 for each in types]
     fields = Fields(config)
@@ -116,6 +148,7 @@ def transformers_spec(config: Mapping[str, object]) -> TransformersSpec:
             tie_embeddings=bool(getattr(made, "tie_word_embeddings", False)),
             bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
             eos_token_ids=tuple(fields.token_ids("eos_token_id")),
+            takes_media=takes_media,
         )
     )
 
@@ -132,17 +165,11 @@ def _typed(made: Any) -> bool:
 
 def _is_encoder(made: Any) -> bool:
     """Of BERT's kind, whose class for drawing tokens is causal only as a decoder."""
-    return hasattr(made, "is_decoder") and hasattr(made, "type_vocab_size")
-
-
-def _biased_by_distance(made: Any) -> bool:
-    """Bloom is always; others are by their configuration."""
-    within = getattr(made, "attn_config", None)
-    return made.model_type == "bloom" or bool(getattr(made, "alibi", False) or getattr(within, "alibi", False))
+    return hasattr(made, "type_vocab_size") or made.model_type == "bert-generation"
 
 
 def _kv_heads(made: Any, heads: int) -> int:
-    if getattr(made, "num_key_value_heads", None):
+    if _said(made, "num_key_value_heads"):
         return _size(made, "num_key_value_heads")
     if getattr(made, "new_decoder_architecture", False):
         return _size(made, "num_kv_heads")
@@ -150,5 +177,12 @@ def _kv_heads(made: Any, heads: int) -> int:
 
 
 def _size(made: Any, name: str, default: int | None = None) -> int:
-    value = getattr(made, name, None)
-    return Fields({name: value}).integer(name, default)
+    return Fields({name: _said(made, name)}).integer(name, default)
+
+
+def _said(made: Any, name: str) -> Any:
+    """Of all layers alike; None where nothing is, which a probe of the layers finds."""
+    try:
+        return getattr(made, name, None)
+    except Exception:  # transformers' own, of a field that differs between layers
+        return None

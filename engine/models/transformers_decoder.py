@@ -9,9 +9,10 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.layer_context import LayerContext
 from ..layers.weights import WeightMap
 from ..model_config.transformers_config import TransformersSpec
-from .transformers_attention import AttendsPaged
-from .transformers_modules import fix_positions, layer_numbers, make_modules
+from .transformers_attention import PAGED, AttendsPaged
+from .transformers_modules import check_text_alone, fix_positions, layer_numbers, make_modules
 from .transformers_names import module_tensors
+from .transformers_rows import check_rows, hidden_by_row
 
 _BUFFERS: Final = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias")
 """Endings of buffers that old checkpoints hold, and that modules make themselves."""
@@ -32,7 +33,7 @@ class TransformersDecoder:
         self.config = config
         self.context = context
         self.weights = WeightMap()
-        self._modules = make_modules(described, context.dtype, context.place)
+        self._modules = make_modules(described, context.dtype, context.place, None if config.rows else PAGED)
         if not context.shapes_only:
             fix_positions(self._modules, max_model_len, context.dtype, context.device)
         self._numbers = layer_numbers(config.layers)
@@ -45,14 +46,20 @@ class TransformersDecoder:
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Fills the modules from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError` for one that is
-        missing, has no place or another shape."""
+        missing, has no place or another shape, and where modules compute other things here than in transformers."""
         modules = self._modules
         named = module_tensors(modules.head, modules.conversions, modules.tensors, tensors)
         self.weights.load(named, ignore=_BUFFERS)
+        if self.config.takes_media:
+            check_text_alone(modules, self.config.vocab_size, self.context.device)
+        if self.config.rows:
+            check_rows(modules, self.config, self.context.device)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Hidden states [tokens, hidden] behind the last norm; keys and values go to the batch's caches."""
         assert isinstance(batch.tokens, torch.Tensor)
+        if self.config.rows:
+            return hidden_by_row(self._modules, self.config, batch)
         return self._modules.hidden(batch.tokens, batch.positions, AttendsPaged(batch, self._numbers, self._specs))
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,21 +1,26 @@
 """transformers' modules of a decoder: made without values, looked into, and run once to learn what they ask for."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
+from ..layers.weights import WeightError
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError
 from ..model_config.model_spec import LayerSpec
-from ..model_config.transformers_config import TransformersSpec, class_name, configuration, first_line
+from ..model_config.transformers_config import KeptKeys, TransformersSpec, configuration, drawing_class, first_line
 from .transformers_attention import HANDED, PAGED, PROBED, Attends, AttendsProbed, register
 from .transformers_falcon import FALCON, HandedAsCache, register_falcon
 
 _PROBED_TOKENS: Final = 3
+TRIED_TOKENS: Final = 6
+_ROUNDING: Final[Mapping[torch.dtype, float]] = {torch.float32: 1e-3}
+_MUCH_ROUNDING: Final = 0.1
+"""Most that two ways to the same numbers may differ by on average, in units of their size: by dtype, and in others."""
 _STRETCHED: Final = ("dynamic", "longrope")
 """Rotary kinds whose angles follow from the longest sequence of a pass."""
 
@@ -66,14 +71,47 @@ class Modules:
     """Of a checkpoint's names and tensors to these."""
     hand: Callable[[Attends], dict[str, Any]]
     """How what a pass attends over is given to the decoder."""
+    path: str
+    """Of the decoder in the whole."""
+    takes_positions: bool
+    dtype: torch.dtype
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, over: Attends) -> torch.Tensor:
         """int64 [tokens] each → [tokens, hidden]."""
-        found = self.decoder(
-            input_ids=tokens[None], position_ids=positions[None], use_cache=False, return_dict=True, **self.hand(over)
-        )
-        hidden: torch.Tensor = found.last_hidden_state[0]
+        return self._hidden(tokens, positions, use_cache=False, **self.hand(over))
+
+    def hidden_alone(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """The same of a text that is nothing but these."""
+        return self._hidden(tokens, positions, use_cache=False)
+
+    def hidden_of_row(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
+        """The same of a row's next tokens, behind those in transformers' ``cache``, to which they are added."""
+        return self._hidden(tokens, positions, use_cache=True, past_key_values=cache)
+
+    def _hidden(self, tokens: torch.Tensor, positions: torch.Tensor, **given: Any) -> torch.Tensor:
+        if self.takes_positions:
+            given["position_ids"] = positions[None]
+        hidden: torch.Tensor = self.decoder(input_ids=tokens[None], return_dict=True, **given).last_hidden_state[0]
         return hidden
+
+    @contextmanager
+    def joined(self) -> Iterator[Any]:
+        """The whole model as it stands in transformers, with an attention of its own."""
+        parent, _, last = self.path.rpartition(".")
+        place, stands_in = self.head.get_submodule(parent), self.head.get_submodule(self.path)
+        attention = self.head.config._attn_implementation
+        setattr(place, last, self.decoder)
+        self.head.set_attn_implementation("eager")
+        try:
+            yield self.head
+        finally:
+            self.head.set_attn_implementation(attention)
+            setattr(place, last, stands_in)
+
+    def are_alike(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether what these modules have computed in two ways differs by rounding alone."""
+        apart = (one.float() - other.float()).abs().mean()
+        return bool(apart <= _ROUNDING.get(self.dtype, _MUCH_ROUNDING) * other.float().abs().mean())
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] → [rows, vocabulary]."""
@@ -82,21 +120,22 @@ class Modules:
 
 
 def make_modules(
-    config: Mapping[str, object], dtype: torch.dtype, device: torch.device, attention: str = PAGED
+    config: Mapping[str, object], dtype: torch.dtype, device: torch.device, attention: str | None = PAGED
 ) -> Modules:
-    """Of a config.json, with values in buffers alone. Raises :class:`ConfigError`."""
+    """Of a config.json, with values in buffers alone; an ``attention`` of None is that of the modules' own. Raises
+    :class:`ConfigError`."""
     import transformers
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.initialization import no_init_weights
 
     register()
-    name = class_name(config)
+    name = drawing_class(config).name
     which: Any = getattr(transformers, name)
     hand = _handed
     if name == FALCON:
         register_falcon()
         hand = _handed_to_falcon
-    elif not getattr(which, "_supports_attention_backend", False):
+    elif attention is not None and not getattr(which, "_supports_attention_backend", False):
         raise ConfigError(f"{name} does not attend through transformers' attention interface")
     made = configuration(config)
     with ExitStack() as stack:
@@ -110,13 +149,26 @@ def make_modules(
         if exact and any(part in exact for part in path.split(".")):
             parameter.data = parameter.data.float()
     tensors, conversions = model.state_dict(), get_model_conversion_mapping(model)
-    decoder = model.get_decoder()
+    decoder = _decoder_of(model)
     path = next((path for path, module in model.named_modules() if module is decoder and path), "")
-    if not path or "position_ids" not in inspect.signature(decoder.forward).parameters:
+    takes_positions = "position_ids" in inspect.signature(decoder.forward).parameters
+    if attention is not None and not takes_positions:
         raise ConfigError(f"{name} takes no positions from its caller")
+    if not path:
+        raise ConfigError(f"{name} has no decoder apart from its head")
     parent, _, last = path.rpartition(".")
     setattr(model.get_submodule(parent), last, HeadInput())
-    return Modules(decoder, model, tensors, conversions, hand)
+    return Modules(decoder, model, tensors, conversions, hand, path, takes_positions, dtype)
+
+
+def _decoder_of(model: Any) -> Any:
+    """The innermost part that takes tokens."""
+    found = inner = model
+    while hasattr(inner, "get_decoder") and (inner := inner.get_decoder()) is not found:
+        if "input_ids" not in inspect.signature(inner.forward).parameters:
+            break
+        found = inner
+    return model.base_model if found is model else found
 
 
 def _handed(over: Attends) -> dict[str, Any]:
@@ -128,38 +180,104 @@ def _handed_to_falcon(over: Attends) -> dict[str, Any]:
 
 
 def probed(config: Mapping[str, object], spec: TransformersSpec) -> TransformersSpec:
-    """The spec with what the layers really ask of attention, found in a pass of a few tokens over weights that share
-    memory. Raises :class:`ConfigError` for a model that cannot run over a paged cache."""
-    cpu = torch.device("cpu")
+    """The spec with what the layers really ask of attention, or keep where they attend by their own code: found in a
+    pass of a few tokens over weights that share memory. Raises :class:`ConfigError` for a model that cannot run over a
+    paged cache."""
     try:
-        modules = make_modules(config, torch.bfloat16, cpu, PROBED)
-        _share_zeros(modules)
-        fix_positions(modules, 2 * _PROBED_TOKENS, torch.bfloat16, cpu)
-        over = AttendsProbed()
-        with torch.inference_mode():
-            hidden = modules.hidden(torch.zeros(_PROBED_TOKENS, dtype=torch.int64), torch.arange(_PROBED_TOKENS), over)
-            logits = modules.logits(hidden)
+        return _tried(_probed_at_once, config, spec)
     except ConfigError as error:
-        raise ConfigError(f"transformers' {spec.architecture} cannot run over a paged cache: {error}") from error
+        try:
+            return _tried(_probed_by_row, config, spec)
+        except ConfigError as other:
+            raise ConfigError(
+                f"transformers' {spec.architecture} cannot run over a paged cache: {error}; nor a row at a time: "
+                f"{other}"
+            ) from error
+
+
+def _tried(
+    probe: Callable[[Mapping[str, object], TransformersSpec], TransformersSpec],
+    config: Mapping[str, object],
+    spec: TransformersSpec,
+) -> TransformersSpec:
+    try:
+        with torch.inference_mode():
+            return probe(config, spec)
+    except ConfigError:
+        raise
     except Exception as error:  # code of another library, of which anything may be asked
-        raise ConfigError(
-            f"transformers' {spec.architecture} cannot run over a paged cache: {type(error).__name__}, "
-            f"{first_line(error)}"
-        ) from error
+        raise ConfigError(f"{type(error).__name__}, {first_line(error)}") from error
+
+
+def _probed_at_once(config: Mapping[str, object], spec: TransformersSpec) -> TransformersSpec:
+    modules, tokens, positions = _to_probe(config, PROBED)
+    over = AttendsProbed()
+    hidden = modules.hidden(tokens, positions, over)
     if (count := len(over.specs)) != len(spec.layers):
-        raise ConfigError(
-            f"transformers' {spec.architecture} cannot run over a paged cache: {count} of its {len(spec.layers)} "
-            "layers attend through transformers' attention interface"
-        )
-    return replace(
-        spec,
-        layers=tuple(
-            replace(layer, mixer=_within(over.specs[number], spec.max_position))
-            for number, layer in zip(sorted(over.specs), spec.layers, strict=True)
-        ),
-        vocab_size=logits.shape[-1],
-        hidden_size=hidden.shape[-1],
+        raise ConfigError(f"{count} of its {len(spec.layers)} layers attend through transformers' attention interface")
+    layers = (
+        replace(layer, mixer=_within(over.specs[number], spec.max_position))
+        for number, layer in zip(sorted(over.specs), spec.layers, strict=True)
     )
+    return _sized(spec, modules, hidden, tuple(layers))
+
+
+def _probed_by_row(config: Mapping[str, object], spec: TransformersSpec) -> TransformersSpec:
+    """A layer's keys and values of one head are as wide as the wider of the two in the paged cache."""
+    from transformers import DynamicCache
+
+    modules, tokens, positions = _to_probe(config, None)
+    cache: Any = DynamicCache()
+    hidden = modules.hidden_of_row(tokens, positions, cache)
+    rows, layers = [], []
+    for number, layer in enumerate(cache.layers):
+        if not layer.is_initialized:
+            continue
+        k, v = layer.keys, layer.values
+        if k.dim() != 4 or k.shape[:3] != (1, k.shape[1], _PROBED_TOKENS) or v.shape[:3] != k.shape[:3]:
+            raise ConfigError("its layers keep other than a key and a value of each token and head")
+        rows.append(KeptKeys(number, k.shape[3], v.shape[3]))
+        mixer = replace(
+            spec.layers[0].attention,
+            heads=k.shape[1],
+            kv_heads=k.shape[1],
+            head_dim=max(k.shape[3], v.shape[3]),
+            window=0,
+        )
+        layers.append(replace(spec.layers[0], mixer=mixer))
+    if not rows:
+        raise ConfigError("its layers keep nothing in transformers' cache")
+    return replace(_sized(spec, modules, hidden, tuple(layers)), rows=tuple(rows))
+
+
+def _to_probe(config: Mapping[str, object], attention: str | None) -> tuple[Modules, torch.Tensor, torch.Tensor]:
+    """With a few tokens and their positions."""
+    cpu = torch.device("cpu")
+    modules = make_modules(config, torch.bfloat16, cpu, attention)
+    _share_zeros(modules)
+    fix_positions(modules, 2 * _PROBED_TOKENS, torch.bfloat16, cpu)
+    return modules, torch.zeros(_PROBED_TOKENS, dtype=torch.int64), torch.arange(_PROBED_TOKENS)
+
+
+def _sized(
+    spec: TransformersSpec, modules: Modules, hidden: torch.Tensor, layers: tuple[LayerSpec, ...]
+) -> TransformersSpec:
+    vocab_size = modules.logits(hidden).shape[-1]
+    return replace(spec, layers=layers, vocab_size=vocab_size, hidden_size=hidden.shape[-1])
+
+
+def check_text_alone(modules: Modules, vocab_size: int, device: torch.device) -> None:
+    """Raises :class:`WeightError` for a model that takes media and says other things of a text than its decoder alone,
+    which is all of it that runs here."""
+    tokens = torch.arange(TRIED_TOKENS, device=device) % vocab_size
+    positions = torch.arange(TRIED_TOKENS, device=device)
+    with torch.inference_mode():
+        with modules.joined() as model:
+            whole = model(input_ids=tokens[None], use_cache=False, return_dict=True).logits[0]
+            hidden = modules.hidden_alone(tokens, positions)
+        apart = modules.logits(hidden)
+    if not modules.are_alike(apart, whole):
+        raise WeightError("its model says other things of a text than its decoder alone, which is what runs here")
 
 
 def fix_positions(modules: Modules, length: int, dtype: torch.dtype, device: torch.device) -> None:

@@ -20,6 +20,8 @@ _NOTE: Final = (
     "{} runs on transformers' modelling code, slower than a native model: an operation a call, weights as they are "
     "stored, no CUDA graphs"
 )
+_BY_ROW: Final = "its modules attend by their own code, so each row of a step reads all weights again"
+_TEXT_ALONE: Final = "it is served for its text: media run on native models alone"
 
 
 class TransformersText(Text):
@@ -37,7 +39,11 @@ class TransformersText(Text):
             raise CheckpointError(f"Cannot load {checkpoint.folder}: {error}.") from error
         self.spec = self._found
         self.groups = self._found.cache_groups
-        self.notes: Sequence[str] = (_NOTE.format(self.spec.architecture),)
+        self.notes: Sequence[str] = (
+            _NOTE.format(self.spec.architecture),
+            *([_BY_ROW] if self._found.rows else []),
+            *([_TEXT_ALONE] if self._found.takes_media else []),
+        )
 
     def runs_ahead(self, config: WorkerConfig) -> bool:
         return False

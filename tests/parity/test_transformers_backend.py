@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from stentor.engine.layers.weights import WeightError
+from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.models.transformers_decoder import TransformersDecoder
 from stentor.protocols.ipc.cache_groups import windows_of
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -23,6 +25,41 @@ _GPT2 = {**TOKENS, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128}
 _PLAIN = {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"}
 _FALCON = {**TOKENS, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "alibi": False, "bias": True}
 _WINDOWS = ["sliding_attention", "full_attention", "sliding_attention"]
+
+_ARIA = {**SHAPE, "model_type": "aria_text", "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1}
+_SEEING = {
+    "model_type": "idefics3_vision",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+BY_ROW: dict[str, Callable[[], Any]] = {
+    "bloom": lambda: transformers.BloomConfig(**TOKENS, hidden_size=64, n_layer=3, n_head=4),
+    "falcon-alibi": lambda: transformers.FalconConfig(**{**_FALCON, "alibi": True}, max_position_embeddings=128),
+    "gpt-neo": lambda: transformers.GPTNeoConfig(
+        **TOKENS,
+        hidden_size=64,
+        num_layers=3,
+        num_heads=4,
+        attention_types=[[["global", "local", "local"], 1]],
+        window_size=WINDOW,
+        max_position_embeddings=128,
+    ),
+    "latent": lambda: transformers.DeepseekV3Config(
+        **{**SHAPE, "num_key_value_heads": 4},
+        kv_lora_rank=32,
+        q_lora_rank=32,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=16,
+        first_k_dense_replace=3,
+    ),
+    "mpt": lambda: transformers.MptConfig(**TOKENS, d_model=64, n_layers=3, n_heads=4, max_seq_len=128),
+}
+"""Whose modules attend by their own code."""
 
 ARCHITECTURES: dict[str, Callable[[], Any]] = {
     "gpt2": lambda: transformers.GPT2Config(**_GPT2),
@@ -54,6 +91,8 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
         moe_intermediate_size=48,
     ),
     "llama": lambda: transformers.LlamaConfig(**SHAPE),
+    **BY_ROW,
+    "aria": lambda: transformers.AriaConfig(text_config=_ARIA, vision_config=_SEEING, image_token_index=300),
 }
 
 
@@ -67,6 +106,14 @@ def _paged(folder: Path) -> PagedDecoder:
     ours = PagedDecoder(folder, model_impl="transformers")
     assert isinstance(ours.model, TransformersDecoder)
     return ours
+
+
+def test_only_modules_that_attend_by_their_own_code_run_a_row_at_a_time(
+    pair: tuple[Any, Path], request: pytest.FixtureRequest
+) -> None:
+    config = _paged(pair[1]).config
+    assert isinstance(config, TransformersSpec)
+    assert bool(config.rows) == (request.node.callspec.params["pair"] in BY_ROW)
 
 
 def test_a_prompt_prefilled_whole_gives_transformers_logits(pair: tuple[Any, Path]) -> None:
@@ -101,6 +148,15 @@ def test_the_engine_draws_transformers_tokens_after_preemptions_and_over_shared_
     assert engine.prompts[rids[0]].cached_tokens > 0
     for prompt, rid in zip(prompts, rids, strict=True):
         check_drawn(model, engine, prompt, rid, 16)
+
+
+def test_what_reads_a_prompt_in_both_directions_is_refused(tmp_path: Path) -> None:
+    text = {**SHAPE, "model_type": "gemma", "head_dim": 16}
+    seeing = {**_SEEING, "model_type": "siglip_vision_model"}
+    config = transformers.PaliGemmaConfig(text_config=text, vision_config=seeing, image_token_index=300)
+    tiny.make_of(config, "paligemma", tmp_path)
+    with pytest.raises(WeightError, match="says other things of a text"):
+        _paged(tmp_path)
 
 
 def test_a_native_llama_and_transformers_own_give_the_same_logits(tmp_path: Path) -> None:

@@ -65,6 +65,13 @@ def test_a_published_gemma_4_says_once_what_heads_of_full_layers_are() -> None:
     assert spec.per_layer is None
 
 
+def test_a_gemma_4_of_transformers_lists_no_layer_where_all_heads_are_alike() -> None:
+    alike = read("Gemma4ForCausalLM", per_layer_config={}).layers[5].attention
+    assert (alike.head_dim, alike.kv_heads, alike.window) == (256, 2, 0)
+    wider = read("Gemma4ForCausalLM", per_layer_config={"5": {"head_dim": 64}}).layers[5].attention
+    assert (wider.head_dim, wider.kv_heads) == (64, 2)
+
+
 def test_the_last_layers_of_a_small_gemma_4_see_keys_of_the_last_of_their_kind() -> None:
     spec = read("Gemma4ForCausalLM", num_kv_shared_layers=5, use_double_wide_mlp=True)
     assert [layer.attention.shares for layer in spec.layers] == [-1] * 7 + [6, 6, 6, 6, 5]

@@ -59,6 +59,7 @@ def test_a_mistral3_is_read_as_its_text_part_says_it_is() -> None:
 def test_tensors_are_known_below_either_prefix_and_others_are_not() -> None:
     for prefix in ("language_model.model.", "model.language_model."):
         assert text_name(f"{prefix}layers.0.mlp.up_proj.weight") == "model.layers.0.mlp.up_proj.weight"
+    assert text_name("language_model.model.blocks.0.mlp.up_proj.weight") == "model.layers.0.mlp.up_proj.weight"
     assert text_name("language_model.lm_head.weight") == text_name("lm_head.weight") == "lm_head.weight"
     for other in (
         "vision_tower.ln_pre.weight",

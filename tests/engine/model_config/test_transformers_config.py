@@ -57,19 +57,6 @@ def test_a_model_with_recurrent_layers_is_refused(config: Any, architecture: str
     assert f"and {architecture} {reason}" in refusal(described(config, architecture))
 
 
-@pytest.mark.parametrize(
-    ("config", "architecture"),
-    [
-        (transformers.BloomConfig(), "BloomForCausalLM"),
-        (transformers.MptConfig(), "MptForCausalLM"),
-        (transformers.FalconConfig(alibi=True), "FalconForCausalLM"),
-    ],
-)
-def test_a_bias_by_distance_is_refused(config: Any, architecture: str) -> None:
-    reason = f"{architecture} adds a bias to scores by distance (ALiBi), which the paged kernels do not have"
-    assert refusal(described(config, architecture)).endswith(reason)
-
-
 def test_cross_attention_and_encoders_are_refused() -> None:
     assert "has cross-attention" in refusal(described(GPT2, "GPT2LMHeadModel", add_cross_attention=True))
     bert = described(transformers.BertConfig(), "BertLMHeadModel")
@@ -117,26 +104,45 @@ def test_auto_takes_transformers_modules_only_where_there_is_no_native_model() -
 
 
 @pytest.mark.parametrize(
-    ("config", "architecture", "reason"),
+    ("config", "architecture", "kept"),
     [
-        (
-            transformers.ModernBertDecoderConfig(**_ATTENDING),
-            "ModernBertDecoderForCausalLM",
-            "ModernBertDecoderForCausalLM takes no positions from its caller",
-        ),
-        (
-            transformers.GPTNeoConfig(hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global"], 2]]),
-            "GPTNeoForCausalLM",
-            "GPTNeoForCausalLM does not attend through transformers' attention interface",
-        ),
+        (transformers.LlamaConfig(**_ATTENDING), "LlamaForCausalLM", []),
+        (transformers.ModernBertDecoderConfig(**_ATTENDING), "ModernBertDecoderForCausalLM", []),
+        (transformers.BloomConfig(hidden_size=64, n_layer=2, n_head=4), "BloomForCausalLM", [(16, 16)] * 2),
+        (transformers.FalconConfig(**_ATTENDING, alibi=True), "FalconForCausalLM", [(16, 16)] * 2),
     ],
 )
-def test_what_a_description_does_not_tell_is_found_before_weights_are_read(
-    config: Any, architecture: str, reason: str
+def test_what_a_layer_keeps_is_found_where_it_attends_by_its_own_code(
+    config: Any, architecture: str, kept: list[tuple[int, int]]
 ) -> None:
     description = described(config, architecture)
+    spec = read_config(description, {}, "transformers")
+    assert isinstance(spec, TransformersSpec)
+    found = probed(description, spec)
+    assert [(each.key_dim, each.value_dim) for each in found.rows] == kept
+    assert len(found.layers) == 2
+
+
+def test_a_context_without_a_last_position_is_as_long_as_the_trained_one() -> None:
+    assert read_config(described(transformers.BloomConfig(), "BloomForCausalLM"), {}).max_position == 2048
+
+
+def test_a_decoder_that_keeps_no_keys_is_refused_before_weights_are_read() -> None:
+    description = described(transformers.OpenAIGPTConfig(n_embd=64, n_layer=2, n_head=4), "OpenAIGPTLMHeadModel")
     spec = read_config(description, {})
     assert isinstance(spec, TransformersSpec)
     with pytest.raises(ConfigError) as caught:
         probed(description, spec)
-    assert str(caught.value) == f"transformers' {architecture} cannot run over a paged cache: {reason}"
+    message = str(caught.value)
+    assert message.startswith("transformers' OpenAIGPTLMHeadModel cannot run over a paged cache: ")
+    assert "; nor a row at a time: " in message
+
+
+def test_sizes_that_differ_between_layers_are_found_in_the_layers() -> None:
+    config = transformers.Gemma4UnifiedTextConfig(
+        **_ATTENDING, num_key_value_heads=2, head_dim=16, global_head_dim=32, intermediate_size=64, vocab_size=99
+    )
+    description = described(config, "Gemma4UnifiedForCausalLM")
+    spec = read_config(description, {})
+    assert isinstance(spec, TransformersSpec)
+    assert [layer.attention.head_dim for layer in probed(description, spec).layers] == [16, 32]
