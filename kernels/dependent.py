@@ -2,10 +2,11 @@
 """Launches that begin while the one before them ends (CUDA's programmatic dependent launch, from Hopper on).
 
 A kernel takes part by a parameter ``DEPENDENT``, for which :func:`.repeated.prepare` finds the value, and by calling
-:func:`follow` before it reads or writes anything. Every program of such a launch waits until the launch before it is
-complete and what it wrote can be seen. That one is not complete before it has itself waited, so all launches before it
-are complete too. What overlaps is how a launch is started. A kernel without the parameter, and one of others, starts
-when all before it is complete, as ever.
+:func:`follow` before it reads or writes anything. Before that it may ask for weights (:func:`fetch_weights`). Every
+program of such a launch waits until the launch before it is complete and what it wrote can be seen. That one is not
+complete before it has itself waited, so all launches before it are complete too. What overlaps is how a launch is
+started, and the fetching of weights. A kernel without the parameter, and one of others, starts when all before it is
+complete, as ever.
 """
 
 from collections.abc import Callable
@@ -30,6 +31,28 @@ def follow(DEPENDENT: tl.constexpr):
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()
+
+
+@triton.jit
+def fetch_weights(weight, row, rows, begin, width, BLOCK_K: tl.constexpr, DEPENDENT: tl.constexpr):
+    """Has the GPU fetch the first tile of a program to the L2 cache: ``BLOCK_K`` columns from ``begin`` on, of rows
+    ``row`` of ``weight`` [rows, width].
+
+    For before the wait. All that a GPU writes goes through that cache, so what is read after the wait is right whoever
+    writes the weight before.
+    """
+    if DEPENDENT:
+        SECTOR: tl.constexpr = 256 // weight.dtype.element_ty.primitive_bitwidth  # 32 bytes, what the cache fetches
+        column = tl.minimum(begin + tl.arange(0, BLOCK_K // SECTOR) * SECTOR, width - 1)
+        address = weight + tl.minimum(row, rows - 1)[:, None] * width + column[None, :]
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+            "=r,l",
+            [address.to(tl.int64)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
 
 
 def launches_overlap() -> bool:

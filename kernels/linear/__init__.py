@@ -9,7 +9,6 @@ from torch import Tensor
 from ..guards import describe, native_unsupported_reason, triton_unsupported_reason
 from ..native import by_dtype, pointers, threads
 from ..repeated import Kept
-from ..tuning import Config, pick
 from ..variants import Choice, Variant, select_variant, wanted
 from . import reference
 
@@ -17,8 +16,11 @@ _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, _I)
 NATIVE = by_dtype("stentor_linear", *_ARGUMENTS)
 _ROWS = by_dtype("stentor_linear_rows", restype=_I)
-_PRODUCTS: Kept[Callable[[Tensor, Tensor, Tensor | None], Tensor]] = Kept()
-"""That run on a GPU: torch's, or that of one row."""
+MOST_ROWS = 64
+"""Of the Triton variant without ``invariant``: up to here reading the weight costs more than the arithmetic."""
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+_PRODUCTS: Kept[Product] = Kept()
+"""That run on a GPU: torch's, or those of few rows."""
 _faster_up_to: dict[torch.dtype, int] = {}
 
 
@@ -27,8 +29,8 @@ def choose(x: Tensor, weight: Tensor, *, invariant: bool = False, variant: Choic
 
     Without ``invariant`` the native one runs where it is the faster: in float32 for any number of rows
     on AVX-512, in bfloat16 for a few. With it, wherever it can run. On CUDA the Triton one runs with ``invariant``;
-    without, it takes one row, and runs where this GPU's table has block sizes for the weight, which says that it was
-    the faster there.
+    without, it takes up to 64 rows, and runs where this GPU's table has block sizes for so many and the weight, which
+    says that it was the faster there.
 
     Raises:
         ValueError: a variant is asked for that cannot run.
@@ -80,11 +82,7 @@ def linear(
 
         return linear_fixed(x, weight, bias)
     if x.is_cuda or wanted(variant) == "triton":
-        from .triton_gemv import DEFAULT, LIBRARY, prepare_gemv  # late: heavy
-
-        config = _gemv_config(x, weight)
-        gemv = prepare_gemv(x, weight, bias, DEFAULT if config == LIBRARY else config)
-        return _PRODUCTS.keep(gemv, given, invariant, variant)(x, weight, bias)
+        return _PRODUCTS.keep(_prepare_triton(x, weight, bias), given, invariant, variant)(x, weight, bias)
     rows, inner = x.shape
     columns = weight.shape[0]
     out = x.new_empty((rows, columns))
@@ -101,21 +99,24 @@ def _triton_unsupported_reason(x: Tensor, weight: Tensor, invariant: bool, varia
         if x.stride(1) != 1 or weight.stride(1) != 1:
             return "it takes contiguous rows"
         return triton_unsupported_reason(x, variant)
-    if x.shape[0] != 1:
-        return "it takes one row"
+    if not 1 <= x.shape[0] <= MOST_ROWS:
+        return f"it takes up to {MOST_ROWS} rows"
     if x.dtype not in (torch.bfloat16, torch.float16) or not (x.is_contiguous() and weight.is_contiguous()):
         return "it takes contiguous bfloat16 or float16"
     if (reason := triton_unsupported_reason(x, variant)) is not None or wanted(variant) == "triton":
         return reason
-    from .triton_gemv import LIBRARY  # late: heavy
+    from . import triton_gemv, triton_skinny  # late: heavy
 
-    return "no block sizes are known to beat torch's product" if _gemv_config(x, weight) == LIBRARY else None
+    few = triton_gemv if x.shape[0] == 1 else triton_skinny
+    return "no block sizes are known to beat torch's product" if few.config_of(x, weight) == few.LIBRARY else None
 
 
-def _gemv_config(x: Tensor, weight: Tensor) -> Config:
-    from .triton_gemv import LIBRARY, OPERATION, gemv_key  # late: heavy
+def _prepare_triton(x: Tensor, weight: Tensor, bias: Tensor | None) -> Product:
+    from . import triton_gemv, triton_skinny  # late: heavy
 
-    return pick(OPERATION, gemv_key(weight.shape[0], weight.shape[1], x.dtype), LIBRARY)
+    return (
+        triton_gemv.prepare_gemv(x, weight, bias) if x.shape[0] == 1 else triton_skinny.prepare_skinny(x, weight, bias)
+    )
 
 
 def _native_rows(dtype: torch.dtype) -> int:

@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..dependent import follow
+from ..dependent import fetch_weights, follow
 from ..launch import cdiv
 from ..repeated import prepare
-from ..tuning import Config, Tunable
+from ..tuning import Config, Tunable, pick
 
 OPERATION = "linear_gemv"
 LIBRARY = Config.of(BLOCK_N=1, BLOCK_K=1, STAGES=1)
@@ -43,8 +43,9 @@ def linear_gemv_kernel(
     STAGES: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    follow(DEPENDENT)
     row = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    fetch_weights(weight, row, rows, 0, width, BLOCK_K, DEPENDENT)
+    follow(DEPENDENT)
     within = tl.arange(0, BLOCK_K)
     total = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     for start in tl.range(0, width, BLOCK_K, num_stages=STAGES):
@@ -64,10 +65,16 @@ def linear_gemv_kernel(
     tl.store(out + row, result.to(out.dtype.element_ty), mask=row < rows)
 
 
-def prepare_gemv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, config: Config
-) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+def config_of(x: Tensor, weight: Tensor) -> Config:
+    """What the table says; :data:`LIBRARY` where it says nothing."""
+    return pick(OPERATION, gemv_key(weight.shape[0], weight.shape[1], x.dtype), LIBRARY)
+
+
+def prepare_gemv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
     """The product of ``x`` [1, K] by contiguous ``weight`` [N, K], of these and of others that are laid out alike."""
+    config = config_of(x, weight)
+    if config == LIBRARY:
+        config = DEFAULT
     (rows, width), grid = weight.shape, (cdiv(weight.shape[0], config["BLOCK_N"]),)
     start = prepare(linear_gemv_kernel, grid, (x, weight, bias, x), rows, width, config=config)
 

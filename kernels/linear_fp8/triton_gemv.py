@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..dependent import fetch_weights, follow
 from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, widen
 from ..quantize.operands import Operands, Product
@@ -37,9 +38,12 @@ def gemv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     first = tl.program_id(0).to(tl.int64) * BLOCK_N
     row = first + tl.arange(0, BLOCK_N)
+    fetch_weights(weight, row, rows, 0, width, BLOCK_K, DEPENDENT)
+    follow(DEPENDENT)
     within = tl.arange(0, BLOCK_K)
     total = tl.zeros([BLOCK_N, BLOCK_K], SUM)
     for start in tl.range(0, width, BLOCK_K, num_stages=STAGES):

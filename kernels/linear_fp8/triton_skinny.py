@@ -3,14 +3,18 @@
 
 The weight is the left operand, so that its rows fill the instruction's 64 and the tokens are its narrow side.
 Where the tiles of N alone do not fill the GPU, K is split: each part is summed on its own and written, and a
-second kernel adds the parts in order, so that the result depends on nothing but the shape.
+second kernel adds the parts in order, so that the result depends on nothing but the shape. Weights of 16 bits have no
+scales (:mod:`..linear.triton_skinny`).
 """
+
+from collections.abc import Callable
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..dependent import fetch_weights, follow
 from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, capability, widen
 from ..quantize.operands import Operands, Product
@@ -50,6 +54,7 @@ def skinny_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     SPLITS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """``OPERAND``: what both sides are multiplied in, None for what they are stored in."""
     EVERY: tl.constexpr = BLOCK_K if BLOCK_K < 128 else 128
@@ -60,6 +65,8 @@ def skinny_kernel(
     steps = tl.cdiv(tl.cdiv(width, BLOCK_K), SPLITS)
     begin = split * steps * BLOCK_K
     end = tl.minimum(begin + steps * BLOCK_K, width)
+    fetch_weights(weight, row, rows, begin, width, BLOCK_K, DEPENDENT)
+    follow(DEPENDENT)
     weights = weight + row[:, None] * width + within[None, :]
     inputs = x + token[None, :].to(tl.int64) * x_stride + within[:, None]
     total = tl.zeros([BLOCK_N, BLOCK_T], SUM)
@@ -92,7 +99,7 @@ def skinny_kernel(
         result = total.to(tl.float32)
         if x_scale is not None and not X_GROUPED:
             result *= tl.load(x_scale + token * x_scale_stride, mask=token < tokens, other=0.0)[None, :]
-        if not W_BLOCKED:
+        if weight_scale is not None and not W_BLOCKED:
             result *= tl.load(weight_scale + row * weight_scale_stride, mask=row < rows, other=0.0)[:, None]
         if bias is not None:
             result += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)[:, None]
@@ -114,8 +121,10 @@ def add_parts_kernel(
     W_BLOCKED: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Adds parts [SPLITS, tokens, rows] in order; one block of one token a program."""
+    follow(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
@@ -125,7 +134,7 @@ def add_parts_kernel(
     result = total.to(tl.float32)
     if x_scale is not None and not X_GROUPED:
         result *= tl.load(x_scale + token * x_scale_stride)
-    if not W_BLOCKED:
+    if weight_scale is not None and not W_BLOCKED:
         result *= tl.load(weight_scale + row * weight_scale_stride, mask=inside, other=0.0)
     if bias is not None:
         result += tl.load(bias + row, mask=inside, other=0.0).to(tl.float32)
@@ -134,26 +143,49 @@ def add_parts_kernel(
 
 def prepare_skinny(operands: Operands) -> Product:
     """Up to :data:`MAX_TOKENS` tokens, any scales."""
-    tokens, rows, width = operands.shape
-    x, x_scale, weight, weight_scale, bias = operands.tensors
-    out_dtype, config = operands.out_dtype, pick(OPERATION, key(operands), default(operands))
+    config = pick(OPERATION, key(operands), default(operands))
     if operands.scaled_by_step and 128 % config["BLOCK_K"]:
         raise ValueError(f"{OPERATION}: with groups or blocks BLOCK_K must divide 128, not be {config['BLOCK_K']}")
+    return prepare_few(
+        *operands.tensors,
+        operands.out_dtype,
+        config,
+        (operands.x_scale_stride, operands.weight_scale_stride),
+        X_GROUPED=operands.input_scales == "group",
+        W_BLOCKED=operands.weight_scales == "block",
+        OPERAND=operand_dtype(operands),
+    )
+
+
+def prepare_few(
+    x: Tensor,
+    x_scale: Tensor | None,
+    weight: Tensor,
+    weight_scale: Tensor | None,
+    bias: Tensor | None,
+    out_dtype: torch.dtype,
+    config: Config,
+    scale_strides: tuple[int, int] = (0, 0),
+    *,
+    X_GROUPED: bool = False,
+    W_BLOCKED: bool = False,
+    OPERAND: tl.dtype | None = None,
+) -> Callable[[Tensor, Tensor | None, Tensor, Tensor | None, Tensor | None], Tensor]:
+    """The product of ``x`` by contiguous ``weight``, of these and of others that are laid out alike."""
+    (tokens, width), rows, splits = x.shape, weight.shape[0], config["SPLITS"]
     if config["BLOCK_T"] < tokens:
-        raise ValueError(f"{OPERATION}: BLOCK_T must hold all {tokens} tokens, not {config['BLOCK_T']}")
-    splits = config["SPLITS"]
+        raise ValueError(f"BLOCK_T must hold all {tokens} tokens, not {config['BLOCK_T']}")
     sums = torch.int32 if x.dtype == torch.int8 else torch.float32
-    out = x.new_empty(0, dtype=out_dtype)
-    parts = x.new_empty(0, dtype=sums)
-    scales = {"X_GROUPED": operands.input_scales == "group", "W_BLOCKED": operands.weight_scales == "block"}
+    out, parts = x.new_empty(0, dtype=out_dtype), x.new_empty(0, dtype=sums)
     start = prepare(
         skinny_kernel,
         (cdiv(rows, config["BLOCK_N"]), splits),
         (as_kernel_argument(x), x_scale, as_kernel_argument(weight), weight_scale, bias, parts if splits > 1 else out),
-        *(tokens, rows, width, x.stride(0), operands.x_scale_stride, operands.weight_scale_stride),
+        *(tokens, rows, width, x.stride(0), *scale_strides),
         config=config,
-        **scales,
-        OPERAND=operand_dtype(operands),
+        X_GROUPED=X_GROUPED,
+        W_BLOCKED=W_BLOCKED,
+        OPERAND=OPERAND,
         SUM=tl.int32 if sums == torch.int32 else tl.float32,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         HOPPER=capability() == 90,
@@ -163,13 +195,16 @@ def prepare_skinny(operands: Operands) -> Product:
         add_parts_kernel,
         (tokens, cdiv(rows, block)),
         (parts, x_scale, weight_scale, bias, out),
-        *(tokens, rows, operands.x_scale_stride, operands.weight_scale_stride),
+        *(tokens, rows, *scale_strides),
         config=Config.of(num_warps=4, BLOCK=block),
-        **scales,
+        X_GROUPED=X_GROUPED,
+        W_BLOCKED=W_BLOCKED,
         SPLITS=splits,
     )
 
-    def skinny(x: Tensor, x_scale: Tensor | None, weight: Tensor, weight_scale: Tensor, bias: Tensor | None) -> Tensor:
+    def few(
+        x: Tensor, x_scale: Tensor | None, weight: Tensor, weight_scale: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
         out = x.new_empty((tokens, rows), dtype=out_dtype)
         made = out if splits == 1 else x.new_empty((splits, tokens, rows), dtype=sums)
         start(x, x_scale, weight, weight_scale, bias, made)
@@ -177,7 +212,7 @@ def prepare_skinny(operands: Operands) -> Product:
             add(made, x_scale, weight_scale, bias, out)
         return out
 
-    return skinny
+    return few
 
 
 def operand_dtype(operands: Operands) -> tl.dtype | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..activation import ActivationKind
 from ..activation.triton_gate import gated
 from ..attention.triton_decode import multiprocessors
-from ..dependent import follow
+from ..dependent import fetch_weights, follow
 from ..launch import cdiv, next_power_of_2
 from ..linear.triton_gemv import gemv_key
 from ..repeated import Start, prepare
@@ -59,6 +59,10 @@ def normed_row_kernel(
     DEPENDENT: tl.constexpr,
 ):
     """KIND: what gates; empty: nothing does."""
+    first = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N).to(tl.int64)
+    fetch_weights(weight, first, outputs, 0, WIDTH, BLOCK_K, DEPENDENT)
+    if KIND != "":
+        fetch_weights(weight, first + outputs, 2 * outputs, 0, WIDTH, BLOCK_K, DEPENDENT)
     follow(DEPENDENT)
     DTYPE: tl.constexpr = x.dtype.element_ty
     columns = tl.arange(0, BLOCK_K)

@@ -42,6 +42,7 @@ _MODULES = (
     "kv_cache.tunables",
     "rotate_and_write.tunables",
     "linear.triton_gemv",
+    "linear.triton_skinny",
     "linear.triton_fixed",
     "linear_row.tunables",
     "dependent",

@@ -1,6 +1,7 @@
 """Kernels whose launches overlap wait before they touch memory, and are started as such."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
@@ -51,6 +52,11 @@ def row() -> None:
     kernels.normed_linear(*given, 1e-5, residual=empty(1, HIDDEN), variant="triton")
 
 
+def multiply_fp8(tokens: int) -> None:
+    weight = empty(1024, HIDDEN, dtype=torch.float8_e4m3fn)
+    kernels.linear_fp8(empty(tokens, HIDDEN), weight, empty(1024, dtype=torch.float32), variant="triton")
+
+
 CALLS: dict[str, Callable[[], object]] = {
     "rms_norm_kernel": lambda: kernels.add_rms_norm(empty(4, HIDDEN), empty(4, HIDDEN), empty(HIDDEN), 1e-5),
     "gated_activation_kernel": lambda: kernels.gated_activation(empty(4, 2 * HIDDEN), "silu"),
@@ -58,7 +64,17 @@ CALLS: dict[str, Callable[[], object]] = {
     "decode_kernel": attend,
     "linear_gemv_kernel": lambda: kernels.linear(empty(1, HIDDEN), empty(1024, HIDDEN), variant="triton"),
     "normed_row_kernel": row,
+    "skinny_kernel": lambda: kernels.linear(empty(4, HIDDEN), empty(1024, HIDDEN), variant="triton"),
+    "gemv_kernel": lambda: multiply_fp8(1),
+    "add_parts_kernel": lambda: multiply_fp8(4),
 }
+WEIGHTS = {
+    "linear_gemv_kernel": "x weight out",
+    "normed_row_kernel": "x residual norm weight out total",
+    "skinny_kernel": "x weight out",
+    "gemv_kernel": "x weight weight_scale out",
+}
+"""What kernels are given that fetch weights, in order."""
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -69,8 +85,9 @@ def test_a_kernel_waits_before_it_touches_memory_where_launches_overlap_and_nowh
         CALLS[name]()
         with overridden(OPERATION, TOGETHER):
             CALLS[name]()
-    apart, together = [kernel for kernel in compiled if kernel.name == name]
+    apart, together = (kernel for kernel in compiled if kernel.name == name)
     assert "griddepcontrol" not in apart.ptx
+    assert "prefetch" not in apart.ptx
     assert together.stack_bytes == 0
     before, found, _ = together.ptx.partition("griddepcontrol.wait")
     body = before[before.index("{") :]
@@ -85,6 +102,25 @@ def test_a_kernel_waits_before_it_touches_memory_where_launches_overlap_and_nowh
     assert touches
     assert waits[0] < touches[0]
     assert not any(each.startswith(("BRA", "EXIT", "RET")) for each in instructions[: waits[0]])
+    given = WEIGHTS.get(name, "").split()
+    assert fetched(before) == ({given.index("weight")} if given else set())
+    fetches = [at for at, each in enumerate(instructions) if each.startswith("CCTL.E.PF2")]
+    assert bool(fetches) == bool(given)
+    assert all(at < waits[0] for at in fetches)
+
+
+def fetched(ptx: str) -> set[int]:
+    """Which of a kernel's pointers the addresses that it prefetches are made of."""
+    pointers: dict[str, set[int]] = defaultdict(set)
+    found: set[int] = set()
+    for line in ptx[ptx.index("{") :].splitlines():
+        if given := re.match(r"\s*ld\.param\.b64\s+(%rd\d+), \[\w+_param_(\d+)\]", line):
+            pointers[given[1]] = {int(given[2])}
+        elif address := re.search(r"prefetch\.global\.L2 \[(%rd\d+)\]", line):
+            found |= pointers[address[1]]
+        elif made := re.match(r"\s*[\w.:]+\s+(%\w+), (.*);", line):
+            pointers[made[1]] = set().union(*(pointers[each] for each in re.findall(r"%\w+", made[2])))
+    return found
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import linear
 from stentor.kernels.dry_run import dry_run
-from stentor.kernels.linear import triton_fixed
+from stentor.kernels.linear import triton_fixed, triton_skinny
 from stentor.kernels.linear.triton_gemv import DEFAULT, OPERATION, candidates
 from stentor.kernels.tuning import Config, overridden
 
@@ -22,6 +22,30 @@ def test_a_weight_is_streamed_sixteen_bytes_a_load(config: Config) -> None:
     assert kernel.stack_bytes == 0
     assert kernel.shared_bytes <= 227 * 1024
     assert "cp.async.cg.shared.global" in kernel.ptx or "evict_first.L2::cache_hint.v4.b32" in kernel.ptx
+
+
+SKINNY = {
+    f"{rows} {config.to_json()}": (rows, config)
+    for rows in (16, 32, 64)
+    for config in triton_skinny.candidates(rows, 4096)
+    if config["SPLITS"] in (1, 8)  # those between are the same loop
+}
+
+
+@pytest.mark.parametrize("case", SKINNY)
+def test_few_rows_are_multiplied_in_tensor_cores_at_the_speed_of_memory(case: str) -> None:
+    rows, config = SKINNY[case]
+    with FakeTensorMode(), dry_run() as compiled, overridden(triton_skinny.OPERATION, config):
+        x, weight = (torch.empty(size, 4096, dtype=torch.bfloat16, device="cuda") for size in (rows, 28672))
+        linear(x, weight, variant="triton")
+    kernel = compiled[0]
+    assert kernel.name == "skinny_kernel"
+    assert kernel.stack_bytes == 0
+    assert kernel.shared_bytes <= 227 * 1024
+    assert kernel.warnings == []
+    assert kernel.count(r"LDGSTS.*\.128") > 0
+    assert kernel.count("HGMMA" if config["BLOCK_N"] >= 64 else "HMMA") > 0
+    assert [each.name for each in compiled[1:]] == ["add_parts_kernel"] * (config["SPLITS"] > 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

@@ -1,0 +1,79 @@
+"""Few tokens by a weight of 16 bits: the kernel of weights of 8 bits, without scales."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..launch import cdiv
+from ..linear_fp8.triton_skinny import MAX_TOKENS, block_of_tokens, prepare_few
+from ..tuning import Config, Tunable, pick
+from .triton_gemv import SHAPES, gemv_key
+
+OPERATION = "linear_skinny"
+LIBRARY = Config.of(BLOCK_T=1, BLOCK_N=1, BLOCK_K=1, SPLITS=1)
+"""Stands for torch's product: what runs where no table knows better sizes."""
+SHARED_BYTES = 200 * 1024
+"""Of the tiles that are under way in a multiprocessor."""
+MOST_PROGRAMS = 1024
+"""That K is split for."""
+
+
+def config_of(x: Tensor, weight: Tensor) -> Config:
+    """What the table says; :data:`LIBRARY` where it says nothing."""
+    return pick(OPERATION, skinny_key(x.shape[0], weight.shape[0], weight.shape[1], x.dtype), LIBRARY)
+
+
+def skinny_key(tokens: int, rows: int, width: int, dtype: torch.dtype) -> str:
+    return f"{gemv_key(rows, width, dtype)}_t{block_of_tokens(tokens)}"
+
+
+def prepare_skinny(x: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    """The product of ``x`` [T, K], up to :data:`MAX_TOKENS` rows, by ``weight`` [N, K], both contiguous, of these and
+    of others that are laid out alike."""
+    config = config_of(x, weight)
+    if config == LIBRARY:
+        config = default(x.shape[0])
+    few = prepare_few(x, None, weight, None, bias, x.dtype, config)
+    return lambda x, weight, bias: few(x, None, weight, None, bias)
+
+
+def default(tokens: int) -> Config:
+    """What runs where this kernel is asked for by name."""
+    return Config.of(num_warps=4, num_stages=3, BLOCK_T=block_of_tokens(tokens), BLOCK_N=64, BLOCK_K=128, SPLITS=1)
+
+
+def candidates(tokens: int, outputs: int) -> list[Config]:
+    """Those that fit in shared memory; K is split where the rows' tiles are few."""
+    block = block_of_tokens(tokens)
+    return [
+        Config.of(num_warps=warps, num_stages=stages, BLOCK_T=block, BLOCK_N=rows, BLOCK_K=width, SPLITS=splits)
+        for rows, warps in ((32, 4), (64, 4), (128, 8))
+        for width in (64, 128, 256)
+        for stages in (3, 5)
+        for splits in (1, 2, 4, 8)
+        if 2 * (rows + block) * width * stages <= SHARED_BYTES
+        and (splits == 1 or splits * cdiv(outputs, rows) <= MOST_PROGRAMS)
+    ]
+
+
+def tunables() -> list[Tunable]:
+    return [
+        Tunable(
+            OPERATION,
+            skinny_key(tokens, rows, width, torch.bfloat16),
+            candidates(tokens, rows),
+            partial(_workload, tokens, rows, width),
+        )
+        for tokens in (16, 32, MAX_TOKENS)
+        for rows, width in SHAPES
+    ]
+
+
+def _workload(tokens: int, rows: int, width: int, device: torch.device) -> Callable[[], object]:
+    from . import linear
+
+    weight = torch.randn(rows, width, dtype=torch.bfloat16, device=device)
+    x = torch.randn(tokens, width, dtype=torch.bfloat16, device=device)
+    return partial(linear, x, weight)
