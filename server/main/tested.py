@@ -106,6 +106,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "HyperCLOVAXForCausalLM": ("hyperclovax",),
     "InternLM3ForCausalLM": ("internlm3",),
     "Jais2ForCausalLM": ("jais2",),
+    "KimiLinearForCausalLM": ("kimi-linear",),
     "Lfm2ForCausalLM": (
         "lfm2",
         "lfm2-biased",

@@ -46,6 +46,7 @@ CALLED = {
     "falcon-h1": {"a gate with a factor", "a state space"},
     "falcon-h1-gated-norm": {"a state space"},
     "falcon-h1-normed": {"a state space"},
+    "kimi-linear": {"a gated delta rule", "latent attention"},
     "mamba2": {"a state space"},
     "mamba2-biased": {"a state space"},
     "olmo-hybrid": {"a gated delta rule"},

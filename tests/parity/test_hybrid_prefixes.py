@@ -15,7 +15,8 @@ SHARED, OWN, OUTPUTS = 1500, 700, 3
 
 
 @pytest.fixture(
-    scope="module", params=["lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid", "mamba2"]
+    scope="module",
+    params=["lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid", "mamba2", "kimi-linear"],
 )
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, LocalEngine]:
     folder: Path = tmp_path_factory.mktemp("hybrid")

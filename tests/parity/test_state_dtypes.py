@@ -23,7 +23,8 @@ MOST: dict[StateDType, float] = {"float16": 3e-2, "bfloat16": 0.35}
 
 
 @pytest.fixture(
-    scope="module", params=["lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid", "mamba2"]
+    scope="module",
+    params=["lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid", "mamba2", "kimi-linear"],
 )
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     folder = tmp_path_factory.mktemp("tiny")

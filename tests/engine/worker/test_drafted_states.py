@@ -33,7 +33,17 @@ from stentor.tests.engine.worker.test_speculation import (
 from stentor.tests.parity import hybrids, tiny
 
 SIZES: dict[str, Any] = {"max_model_len": CONTEXT, "max_prefill_chunk": 16, "max_num_seqs": 6}
-MODELS = ("qwen3.5", "qwen3-next-moe", "granite4-hybrid", "falcon-h1", "nemotron-h", "lfm2", "olmo-hybrid", "mamba2")
+MODELS = (
+    "qwen3.5",
+    "qwen3-next-moe",
+    "granite4-hybrid",
+    "falcon-h1",
+    "nemotron-h",
+    "lfm2",
+    "olmo-hybrid",
+    "mamba2",
+    "kimi-linear",
+)
 
 
 class Pair:
