@@ -67,10 +67,16 @@ class GatedDelta:
             places[f"{prefix}.{out}"] = replace(places[f"{prefix}.{out}"], tiles=tiles)
         convolutions = {f"{prefix}.{name}": channels for name, channels in spec.convolutions}
         self._conv = _Convolution(weights, convolutions, spec.width, False, context)
-        self._step_bias, self._a_log = (context.empty(spec.v_heads, dtype=torch.float32) for _ in range(2))
+        self._low: tuple[Linear, Linear] | None = None
+        """What makes gates and decays of a few columns each."""
+        self._dtype = context.dtype
+        if low := spec.projections(model.hidden_size)[2:]:
+            gates, decays = (Linear.of(weights, prefix, each, context, dtype=context.dtype) for each in low)
+            self._low = gates, decays
+        self._step_bias, self._a_log = (context.empty(n, dtype=torch.float32) for n in (spec.decays, spec.v_heads))
         self._norm = context.empty(spec.v_dim, dtype=torch.float32)
         weights.add(f"{prefix}.{spec.name}.dt_bias", self._step_bias)
-        weights.add(f"{prefix}.{spec.name}.A_log", self._a_log)
+        weights.add(f"{prefix}.{spec.name}.A_log", self._a_log, shape=spec.rates, read=torch.flatten)
         weights.add(f"{prefix}.{spec.norm}.weight", self._norm)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
@@ -92,24 +98,39 @@ class GatedDelta:
             q.view(-1, spec.k_heads, spec.k_dim),
             k.view(-1, spec.k_heads, spec.k_dim),
             v.view(-1, spec.v_heads, spec.v_dim),
-            -self._a_log.exp() * elementwise(softplus, a.float() + self._step_bias),
+            self._decay(a),
             spec.beta_scale * elementwise(torch.sigmoid, b.float()),
             recurrent,
             states.rows,
             scale=spec.k_dim**-0.5,
         ).float()
         normed = kernels.rms_norm(found.view(-1, spec.v_dim), self._norm, self._eps)
-        gated = kernels.gated_activation(torch.cat((z.reshape(-1, spec.v_dim).float(), normed), dim=1), "silu")
+        z = z.reshape(-1, spec.v_dim).float()
+        if spec.by_channel:
+            gated = elementwise(torch.sigmoid, z) * normed
+        else:
+            gated = kernels.gated_activation(torch.cat((z, normed), dim=1), "silu")
         if spec.tiled:
             gated = gated.view(-1, spec.k_heads, spec.v_heads // spec.k_heads, spec.v_dim).transpose(1, 2)
         return gated.reshape(-1, spec.values).to(parts.dtype)
 
+    def _decay(self, a: torch.Tensor) -> torch.Tensor:
+        """The logarithms of factors: of each state [tokens, v_heads], or of its channels [tokens, v_heads, k_dim]."""
+        steps = elementwise(softplus, a.float() + self._step_bias)
+        rates = -self._a_log.exp()
+        if self._spec.by_channel:
+            return rates[:, None] * steps.view(-1, self._spec.v_heads, self._spec.k_dim)
+        return rates * steps
+
     def _split(self, parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """What is convolved [tokens, channels], gates [tokens, v_heads, v_dim], and two numbers a value head, [tokens,
-        v_heads] each."""
+        v_heads] each; the last is one of each channel of a state, [tokens, decays], where these decay by themselves."""
         spec = self._spec
         if spec.stored != "by_head":
-            mixed, z, b, a = parts.split_with_sizes((spec.channels, spec.values, spec.v_heads, spec.v_heads), dim=1)
+            mixed, z, b, a = parts.split_with_sizes(spec.split, dim=1)
+            if self._low is not None:
+                gates, decays = self._low
+                z, a = _made(gates, z.to(self._dtype)), _made(decays, a.to(self._dtype))
             return mixed, z.view(-1, spec.v_heads, spec.v_dim), b, a
         each = spec.v_heads // spec.k_heads
         by_head, numbers = parts.split_with_sizes((spec.channels + spec.values, 2 * spec.v_heads), dim=1)
@@ -200,7 +221,7 @@ class Mamba:
             Linear.of(
                 weights, prefix, projection, context, adapters=model.adapters, adaptable=True, dtype=context.dtype
             )
-            for projection in spec.projections(model.hidden_size)[1:3]
+            for projection in spec.projections(model.hidden_size)[2:]
         )
         own = f"{prefix}.{spec.name}"
         self._conv = _Convolution(weights, {f"{own}.conv1d": spec.inner}, spec.width, spec.conv_bias, context)
@@ -311,11 +332,18 @@ def _projections(
 ) -> tuple[Linear, Linear]:
     """In and out."""
     prefix = f"{model.prefix}.{layer}"
-    into, *_, out = spec.projections(model.hidden_size)
+    into, out, *_ = spec.projections(model.hidden_size)
     return (
         Linear.of(weights, prefix, into, context, adapters=model.adapters, adaptable=True, dtype=context.dtype),
         Linear.of(weights, prefix, out, context, adapters=model.adapters, adaptable=True, dtype=context.stream),
     )
+
+
+def _made(linear: Linear, x: torch.Tensor) -> torch.Tensor:
+    """The product of some columns [tokens, inputs]."""
+    product = linear(x.contiguous())
+    assert isinstance(product, torch.Tensor)
+    return product
 
 
 def _states_of(batch: ForwardBatch) -> StateBatch:

@@ -19,7 +19,7 @@ from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_types import READABLE, GGMLType
 
-Change = Literal["", "log", "vector", "row", "convolution", "halves_by_head"]
+Change = Literal["", "log", "log_by_head", "vector", "row", "convolution", "halves_by_head"]
 """What the converter has done to it: see :mod:`.gguf_weights`."""
 
 
@@ -67,6 +67,19 @@ _LATENT: Mapping[str, str] = {
     "attn_output": "o_proj",
 }
 
+_BY_CHANNEL: Mapping[str, str] = {
+    "attn_q": "q_proj",
+    "attn_k": "k_proj",
+    "attn_v": "v_proj",
+    "ssm_beta": "b_proj",
+    "ssm_f_a": "f_a_proj",
+    "ssm_f_b": "f_b_proj",
+    "ssm_g_a": "g_a_proj",
+    "ssm_g_b": "g_b_proj",
+    "ssm_norm": "o_norm",
+    "attn_output": "o_proj",
+}
+"""Of the gated delta rule of Kimi Linear."""
 _PER_LAYER: Mapping[str, str] = {
     "per_layer_token_embd": "model.embed_tokens_per_layer",
     "per_layer_model_proj": "model.per_layer_model_projection",
@@ -194,6 +207,13 @@ def _of_mixer(mixer: MixerSpec) -> Iterator[tuple[str, Part]]:
 
 def _of_delta(mixer: GatedDeltaSpec) -> Iterator[tuple[str, Part]]:
     name = mixer.name
+    if mixer.by_channel:
+        yield from ((stored, Part((f"{name}.{part}",))) for stored, part in _BY_CHANNEL.items())
+        for part in "qkv":
+            yield f"ssm_conv1d_{part}.weight", Part((f"{name}.{part}_conv1d.weight",), "convolution")
+        yield "ssm_dt.bias", Part((f"{name}.dt_bias",))
+        yield "ssm_a", Part((f"{name}.A_log",), "log_by_head")
+        return
     heads, groups = (mixer.v_heads, mixer.k_heads) if mixer.tiled else (0, 0)
     yield "attn_qkv", Part((f"{name}.in_proj_qkv",), "", heads, groups, 2 * mixer.keys)
     yield "attn_gate", Part((f"{name}.in_proj_z",), "", heads, groups)

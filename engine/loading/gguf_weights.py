@@ -162,6 +162,11 @@ def _of_logs(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (found.flatten() if found.shape[-1] == 1 else found,)
 
 
+def _of_logs_by_head(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The same as [1, 1, heads, 1]: behind the last dimension that is not 1 some files say nothing."""
+    return (_of_logs(stored)[0].view(1, 1, -1, 1),)
+
+
 def _vector(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """A matrix of one column, or one that stands for a vector, → that."""
     return (stored.flatten(),)
@@ -173,8 +178,8 @@ def _row(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _convolution(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """[channels, width] → [channels, 1, width]"""
-    return (stored.unsqueeze(1),)
+    """[channels, width], perhaps with further dimensions of 1, → [channels, 1, width]"""
+    return (stored.reshape(-1, 1, stored.shape[-1]),)
 
 
 def _halves_by_head(stored: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
@@ -193,6 +198,7 @@ def _grouped(stored: torch.Tensor, first: int, groups: int, heads: int) -> tuple
 
 _RESTORES: Final[Mapping[str, Restore]] = {
     "log": _of_logs,
+    "log_by_head": _of_logs_by_head,
     "vector": _vector,
     "row": _row,
     "convolution": _convolution,

@@ -21,6 +21,10 @@ _SCALES: Final[Mapping[str, str]] = {
     "shared_intermediate_size": "expert_shared_feed_forward_length",
 }
 """Granite's."""
+_LATENTS: Final[Mapping[str, str]] = {
+    "q_lora_rank": "attention.q_lora_rank",
+    "kv_lora_rank": "attention.kv_lora_rank",
+}
 _NEMOTRON: Final[Mapping[str, str]] = {
     "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
     "moe_shared_expert_intermediate_size": "expert_shared_feed_forward_length",
@@ -112,6 +116,18 @@ def _deepseek_class(facts: GGUFFacts) -> str:
         return "YoutuForCausalLM"
     sigmoid = facts.fields.integer("expert_gating_func", 1) == _SIGMOID or facts.has("exp_probs_b.bias")
     return "DeepseekV3ForCausalLM" if sigmoid else "DeepseekV2ForCausalLM"
+
+
+def _kimi_linear(facts: GGUFFacts) -> Values:
+    """Layers that attend are those with a latent."""
+    attends = facts.having("attn_kv_a_mqa.weight")
+    return {
+        **_deepseek(facts),
+        "linear_num_heads": facts.count("attention.head_count"),
+        "linear_head_dim": facts.fields.integer("kda.head_dim"),
+        "linear_conv_kernel_dim": facts.fields.integer("ssm.conv_kernel"),
+        "layer_types": ["full_attention" if each else "linear_attention" for each in attends],
+    }
 
 
 def _split_latents(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
@@ -357,11 +373,18 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     ),
     "deepseek2": GGUFTranslation(
         "DeepseekV3ForCausalLM",
-        keys={"q_lora_rank": "attention.q_lora_rank", "kv_lora_rank": "attention.kv_lora_rank"},
+        keys=_LATENTS,
         unsaid={"q_lora_rank": None},
         made=_deepseek,
         others=("DeepseekV2ForCausalLM", "YoutuForCausalLM", "Glm4MoeLiteForCausalLM"),
         named=_deepseek_class,
+        finish=_split_latents,
+    ),
+    "kimi-linear": GGUFTranslation(
+        "KimiLinearForCausalLM",
+        keys=_LATENTS,
+        unsaid={"q_lora_rank": None, "norm_topk_prob": True},
+        made=_kimi_linear,
         finish=_split_latents,
     ),
     "granitemoe": GGUFTranslation(

@@ -47,7 +47,7 @@ def lfm2(fields: Fields, name: str) -> ModelSpec:
         norms=Norms(mixer_in="operator_norm", mlp_in="ffn_norm"),
     )
     conv = ShortConvSpec(fields.integer("conv_L_cache", 3), fields.flag("conv_bias"))
-    attends = [kind != "conv" for kind in _kinds(fields, ("conv", "full_attention"))]
+    attends = [kind != "conv" for kind in kinds_of(fields, ("conv", "full_attention"))]
     if not attends:
         indices = fields.numbers("full_attn_idxs")
         attends = [not fields.has("full_attn_idxs") or layer in indices for layer in range(len(spec.layers))]
@@ -77,7 +77,7 @@ def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
     spec = granite_moe(fields, name) if fields.integer("num_local_experts", 8, least=0) else with_layers(spec, mlp=mlp)
     if fields.text("position_embedding_type", "nope") != "rope":
         spec = with_mixers(spec, rope=None)
-    kinds = _kinds(fields, ("mamba", "linear_attention", "attention", "full_attention"))
+    kinds = kinds_of(fields, ("mamba", "linear_attention", "attention", "full_attention"))
     kinds = kinds or fields.texts("layers_block_type") or ("mamba",) * len(spec.layers)
     attends = [kind not in ("mamba", "linear_attention") for kind in kinds]
     return spec if all(attends) else mixed(spec, attends, mamba2(fields, spec.hidden_size))
@@ -156,7 +156,7 @@ def _gated_delta(fields: Fields, name: str, *, stored: DeltaStorage) -> ModelSpe
         stored=stored,
     )
     period = fields.integer("full_attention_interval", 4)
-    kinds = _kinds(fields, ("linear_attention", "full_attention"))
+    kinds = kinds_of(fields, ("linear_attention", "full_attention"))
     attends = [kind == "full_attention" for kind in kinds]
     return mixed(spec, attends or [(layer + 1) % period == 0 for layer in range(len(spec.layers))], delta)
 
@@ -184,7 +184,7 @@ def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:
         beta_scale=2.0 if fields.flag("linear_allow_neg_eigval", True) else 1.0,
         norm_eps=1e-5,  # whatever the model's is: its published code says so
     )
-    attends = [kind == "full_attention" for kind in _kinds(fields, ("linear_attention", "full_attention"))]
+    attends = [kind == "full_attention" for kind in kinds_of(fields, ("linear_attention", "full_attention"))]
     if not attends:
         attends = [layer % 4 == 3 for layer in range(len(spec.layers))]
         attends[-1] = attends[-1] or not any(attends)
@@ -197,7 +197,7 @@ def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:
     return replace(spec, layers=tuple(layers))
 
 
-def _kinds(fields: Fields, known: Sequence[str]) -> tuple[str, ...]:
+def kinds_of(fields: Fields, known: Sequence[str]) -> tuple[str, ...]:
     """Of each layer; nothing where the file does not say."""
     kinds = fields.texts("layer_types") or ()
     if (odd := next((kind for kind in kinds if kind not in known), None)) is not None:

@@ -7,10 +7,22 @@ from dataclasses import replace
 from .attention_spec import IndexSpec, LatentAttentionSpec, RopeConfig
 from .config_fields import ConfigError, Fields
 from .hf_common import common
-from .hf_moe import deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
+from .hf_hybrid import kinds_of, mixed
+from .hf_moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .hf_rope import rope_from_hf
 from .mlp_spec import MoESpec, RouterSpec
 from .model_spec import ModelSpec, dense_mlp, with_layers
+from .recurrent_spec import GatedDeltaSpec
+
+_KIMI_EXPERTS = replace(MIXTRAL, correction="block_sparse_moe.gate.e_score_correction_bias")
+_KIMI_LINEAR = {
+    "model_max_length": "max_position_embeddings",
+    "moe_renormalize": "norm_topk_prob",
+    "num_expert_group": "n_group",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
+}
+"""What its files call what DeepSeek's call otherwise."""
 
 
 def deepseek_v2(fields: Fields, name: str) -> ModelSpec:
@@ -121,6 +133,44 @@ def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first
     if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
         raise ConfigError(f"mlp_layer_types is not 'dense' or 'sparse' for each of {len(spec.layers)} layers")
     return with_experts(spec, moe, [kind == "sparse" for kind in kinds])
+
+
+def kimi_linear(fields: Fields, name: str) -> ModelSpec:
+    """Most layers follow the gated delta rule by channel, the others have latent attention without positions; but for
+    the first, all have experts. Layers are counted from 1 where a file lists them."""
+    if not fields.flag("mla_use_nope", True):
+        raise ConfigError("mla_use_nope is false, expected true: nothing says how its heads rotate")
+    if (score := fields.text("moe_router_activation_func", "sigmoid")) != "sigmoid":
+        raise ConfigError(f"moe_router_activation_func is {score[:40]!r}, expected 'sigmoid'")
+    values, linear = fields.values, Fields(fields.table("linear_attn_config") or {})
+    old = {new: values[given] for given, new in _KIMI_LINEAR.items() if given in values}
+    defaults = {"moe_intermediate_size": 1024, "routed_scaling_factor": 2.446, "n_routed_experts": 256}
+    fields = Fields({"max_position_embeddings": 1 << 20, "q_lora_rank": None, **defaults, **values, **old})
+    # Its head is what would rotate of it.
+    spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name, eps=1e-5)
+    spec = latent(fields, spec)
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, LatentAttentionSpec)
+    spec = with_layers(spec, mixer=replace(mixer, rope=None))
+    heads, dim = (
+        linear.integer(inner, fields.integer(outer, default))
+        for inner, outer, default in (("num_heads", "linear_num_heads", 32), ("head_dim", "linear_head_dim", 128))
+    )
+    width = linear.integer("short_conv_kernel_size", fields.integer("linear_conv_kernel_dim", 4))
+    delta = GatedDeltaSpec(heads, heads, dim, dim, width, stored="low_rank", name="self_attn")
+    layers = len(spec.layers)
+    if kinds := kinds_of(fields, ("linear_attention", "full_attention")):
+        attends = [kind == "full_attention" for kind in kinds]
+    elif linear.has("full_attn_layers"):
+        attending = set(linear.numbers("full_attn_layers"))
+        attends = [layer + 1 in attending for layer in range(layers)]
+    else:
+        attends = [layer > 0 and layer % 4 == 0 for layer in range(layers)]
+    spec = mixed(spec, attends, delta)
+    moe = replace(deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1), names=(_KIMI_EXPERTS,))
+    if moe.shared is not None:
+        moe = replace(moe, shared=shared_experts(spec, "block_sparse_moe.shared_experts", moe.shared.inner))
+    return _with_listed_experts(fields, spec, moe, first=1)
 
 
 def youtu(fields: Fields, name: str) -> ModelSpec:

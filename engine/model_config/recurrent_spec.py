@@ -13,10 +13,11 @@ from .config_fields import ConfigError
 from .projection import Projection
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
-DeltaStorage = Literal["by_head", "by_part", "apart"]
+DeltaStorage = Literal["by_head", "by_part", "apart", "low_rank"]
 """``by_head``: queries, keys, values and gates of each key head side by side, and its two numbers a value head
 (Qwen3-Next). ``by_part``: first those of all that is convolved, then gates, and numbers (Qwen3.5). ``apart``: a matrix
-for each, and three convolutions (OLMo Hybrid)."""
+for each, and three convolutions (OLMo Hybrid). ``low_rank``: the same, with gates and decays from a few columns each,
+where every channel of a key decays by itself and gates go through a sigmoid (Kimi Linear, arXiv:2510.26692)."""
 Mamba2Norm = Literal["gated", "ungated", "none"]
 """``gated``: what is normed has been multiplied by its gates. ``ungated``: that follows. ``none``: gates alone."""
 
@@ -110,8 +111,32 @@ class GatedDeltaSpec:
         """Of the convolution: queries, keys and values."""
         return 2 * self.keys + self.values
 
-    def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """Into what is convolved, gates, and two numbers a value head; and out."""
+    @property
+    def by_channel(self) -> bool:
+        """Whether channels of a key decay by themselves."""
+        return self.stored == "low_rank"
+
+    @property
+    def decays(self) -> int:
+        """Numbers of a token that become its decays."""
+        return self.v_heads * self.k_dim if self.by_channel else self.v_heads
+
+    @property
+    def rates(self) -> tuple[int, ...]:
+        """Of the stored tensor of what decays are multiplied by."""
+        return (1, 1, self.v_heads, 1) if self.by_channel else (self.v_heads,)
+
+    @property
+    def split(self) -> tuple[int, int, int, int]:
+        """What is projected in, where it does not lie by head: what is convolved, gates, and two numbers a value head;
+        or what gates and decays are made of."""
+        if self.by_channel:
+            return self.channels, self.v_dim, self.v_heads, self.k_dim
+        return self.channels, self.values, self.v_heads, self.v_heads
+
+    def projections(self, hidden: int) -> tuple[Projection, ...]:
+        """Into what is convolved, gates, and two numbers a value head; and out. Where a few columns stand between, also
+        into gates and decays."""
         keys, values, heads = self.keys, self.values, self.v_heads
         stored: tuple[tuple[str, int], ...]
         match self.stored:
@@ -123,17 +148,28 @@ class GatedDeltaSpec:
             case "apart":
                 stored = ("q_proj", keys), ("k_proj", keys), ("v_proj", values), ("g_proj", values)
                 stored += ("b_proj", heads), ("a_proj", heads)
+            case "low_rank":
+                stored = ("q_proj", keys), ("k_proj", keys), ("v_proj", values), ("g_a_proj", self.v_dim)
+                stored += ("b_proj", heads), ("f_a_proj", self.k_dim)
         into = tuple((f"{self.name}.{part}", size) for part, size in stored)
-        out = "o_proj" if self.stored == "apart" else "out_proj"
-        return (
+        out = "o_proj" if self._apart else "out_proj"
+        outer = (
             Projection(into, hidden, bias=False),
             Projection(((f"{self.name}.{out}", hidden),), values, bias=False),
         )
+        if not self.by_channel:
+            return outer
+        gates = Projection(((f"{self.name}.g_b_proj", values),), self.v_dim, bias=False)
+        return *outer, gates, Projection(((f"{self.name}.f_b_proj", self.decays),), self.k_dim, bias=False)
+
+    @property
+    def _apart(self) -> bool:
+        return self.stored in ("apart", "low_rank")
 
     @property
     def convolutions(self) -> tuple[tuple[str, int], ...]:
         """Names and channels of those stored, side by side."""
-        if self.stored != "apart":
+        if not self._apart:
             return ((f"{self.name}.conv1d", self.channels),)
         parts = ("q", self.keys), ("k", self.keys), ("v", self.values)
         return tuple((f"{self.name}.{part}_conv1d", size) for part, size in parts)
@@ -141,7 +177,7 @@ class GatedDeltaSpec:
     @property
     def norm(self) -> str:
         """The name of the gated norm."""
-        return f"{self.name}.{'o_norm' if self.stored == 'apart' else 'norm'}"
+        return f"{self.name}.{'o_norm' if self._apart else 'norm'}"
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
         """Of what a checkpoint stores of it."""
@@ -149,7 +185,8 @@ class GatedDeltaSpec:
             yield from projection.shapes(prefix)
         for name, channels in self.convolutions:
             yield from _conv_shapes(f"{prefix}.{name}", channels, self.width, bias=False)
-        yield from ((f"{prefix}.{self.name}.{which}", (self.v_heads,)) for which in ("dt_bias", "A_log"))
+        yield f"{prefix}.{self.name}.dt_bias", (self.decays,)
+        yield f"{prefix}.{self.name}.A_log", self.rates
         yield f"{prefix}.{self.norm}.weight", (self.v_dim,)
 
     @property
@@ -265,13 +302,13 @@ class MambaSpec:
     name: str = "mamba"
 
     def projections(self, hidden: int) -> tuple[Projection, Projection, Projection, Projection]:
-        """Into what is convolved, and gates; of the first what makes steps, B and C; steps of that; and out."""
+        """Into what is convolved, and gates; out; of what is convolved what makes steps, B and C; and steps of that."""
         low = self.rank + 2 * self.state_dim
         return (
             Projection(((f"{self.name}.in_proj", 2 * self.inner),), hidden, self.bias),
+            Projection(((f"{self.name}.out_proj", hidden),), self.inner, self.bias),
             Projection(((f"{self.name}.x_proj", low),), self.inner, bias=False),
             Projection(((f"{self.name}.dt_proj", self.inner),), self.rank, bias=False),
-            Projection(((f"{self.name}.out_proj", hidden),), self.inner, self.bias),
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The gated delta rule: linear attention that overwrites what a key held before (Qwen3-Next, Qwen3.5)."""
+"""The gated delta rule: linear attention that overwrites what a key held before (Qwen3-Next, Qwen3.5, Kimi Linear)."""
 
 import ctypes
 
@@ -15,7 +15,7 @@ __all__ = ["choose", "gated_delta"]
 
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
-_ARGUMENTS = (_P,) * 10 + (_I,) * 10 + (ctypes.c_float, ctypes.c_int32, ctypes.c_int32, _I)
+_ARGUMENTS = (_P,) * 10 + (_I,) * 10 + (ctypes.c_float, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32, _I)
 _NATIVE = by_dtype("stentor_gated_delta", *_ARGUMENTS, restype=_I)
 _MAX_NATIVE_DIM = 256
 
@@ -50,7 +50,8 @@ def gated_delta(
         q, k: [tokens, k_heads, k_dim]; heads and dims contiguous, tokens may be strided.
         v: [tokens, v_heads, v_dim] of q's dtype; as ``q``. v_heads is a multiple of k_heads: head h has the query and
             the key of head ``h // (v_heads / k_heads)``.
-        decay: [tokens, v_heads] float32, contiguous: the logarithm of the factor, 0 or less.
+        decay: [tokens, v_heads] float32, contiguous: the logarithm of the factor, 0 or less. [tokens, v_heads, k_dim]
+            where each channel of a key has its own (Kimi Delta Attention, arXiv:2510.26692).
         beta: [tokens, v_heads] float32, contiguous.
         state: [slots, v_heads, k_dim, v_dim] of a float dtype, contiguous. Changed in place: S is rounded to its dtype
             after every token, but by the Triton variant in rows of more than a few tokens, which it rounds at their
@@ -72,9 +73,12 @@ def gated_delta(
     tokens, v_heads, v_dim = v.shape
     if q.shape != k.shape or len(q) != tokens or not q.shape[1] or v_heads % q.shape[1]:
         raise ValueError(f"gated_delta: q {describe(q)}, k {describe(k)} and v {describe(v)} do not fit")
-    for name, factor in (("decay", decay), ("beta", beta)):
-        if factor.shape != (tokens, v_heads) or factor.dtype != torch.float32 or not factor.is_contiguous():
-            raise ValueError(f"gated_delta: {name} {describe(factor)} must be contiguous float32 [{tokens}, {v_heads}]")
+    by_channel = decay.dim() == 3
+    channels = (q.shape[2],) if by_channel else ()
+    for name, factor, more in (("decay", decay, channels), ("beta", beta, ())):
+        shape = (tokens, v_heads, *more)
+        if factor.shape != shape or factor.dtype != torch.float32 or not factor.is_contiguous():
+            raise ValueError(f"gated_delta: {name} {describe(factor)} must be contiguous float32 {[*shape]}")
     rows.check("gated_delta", state, (v_heads, q.shape[2], v_dim))
     chosen = choose(q, variant)
     if chosen == "triton":
@@ -90,6 +94,7 @@ def gated_delta(
             *(q.shape[1], v_heads, q.shape[2], v_dim),
             scale,
             l2norm,
+            by_channel,
             rows.state_dtype(state),
             threads(),
         )

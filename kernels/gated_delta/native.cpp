@@ -1,6 +1,7 @@
 // The gated delta rule token by token; see reference.py. Columns of a head's state do not depend on each other. Each is
 // computed by the same operations in the same order, whatever tile it is in and however a prompt is cut.
 #include "parallel.h"
+#include "simd_math.h"
 #include "state_rows.h"
 
 #include <algorithm>
@@ -29,11 +30,14 @@ struct Shape {
 struct Block {
     alignas(64) float q[BLOCK][MAX_K_DIM];
     alignas(64) float k[BLOCK][MAX_K_DIM];
-    float decay[BLOCK], beta[BLOCK];
+    alignas(64) float channels[BLOCK][MAX_K_DIM];  // BY_CHANNEL: the factor of each, and keys times these
+    alignas(64) float asked[BLOCK][MAX_K_DIM];
+    float decay[BLOCK], beta[BLOCK];  // BY_CHANNEL: decay is one
     int64_t tokens;
 };
 
-template <class T>
+// BY_CHANNEL, here and below: channels of a key decay by themselves.
+template <bool BY_CHANNEL, class T>
 void prepare(const Shape<T>& s, int64_t head, int64_t first, int64_t tokens, Block& block) {
     const int64_t k_head = head / (s.v_heads / s.k_heads);
     block.tokens = tokens;
@@ -45,8 +49,19 @@ void prepare(const Shape<T>& s, int64_t head, int64_t first, int64_t tokens, Blo
             scale_row(block.q[i], 1.0f / std::sqrt(q_squares + L2_EPS), s.k_dim);
             scale_row(block.k[i], 1.0f / std::sqrt(k_squares + L2_EPS), s.k_dim);
         }
-        block.decay[i] = std::exp(s.decay[token * s.v_heads + head]);
-        block.beta[i] = s.beta[token * s.v_heads + head];
+        const int64_t factor = token * s.v_heads + head;
+        block.beta[i] = s.beta[factor];
+        if constexpr (BY_CHANNEL) {
+            const float* own = s.decay + factor * s.k_dim;
+            for (int64_t j = 0; j < s.k_dim; j += LANES) {
+                const vf decay = exp(j + LANES <= s.k_dim ? load(own + j) : load_part(own + j, s.k_dim - j));
+                store(block.channels[i] + j, decay);
+                store(block.asked[i] + j, decay * load(block.k[i] + j));
+            }
+            block.decay[i] = 1.0f;
+        } else {
+            block.decay[i] = std::exp(s.decay[factor]);
+        }
     }
 }
 
@@ -73,21 +88,23 @@ static inline void store_out(T* out, int64_t columns, float scale, const vf* sum
 
 // Takes N vectors of columns through the tokens of a block, from one state to another that may be the same; `columns` of
 // them exist. S is what states are kept as. After the first token a token's change and the next one's question are one pass.
-template <int N, class T, class S>
+template <bool BY_CHANNEL, int N, class T, class S>
 void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, int64_t column, int64_t columns,
           const S* from, S* to, int64_t stride) {
+    const auto* const asked = BY_CHANNEL ? block.asked : block.k;
     vf found[N] = {}, change[N];
     for (int64_t i = 0; i < s.k_dim; ++i)
-        for (int j = 0; j < N; ++j) found[j] = fma(set1(block.k[0][i]), load(from + i * stride + j * LANES), found[j]);
+        for (int j = 0; j < N; ++j) found[j] = fma(set1(asked[0][i]), load(from + i * stride + j * LANES), found[j]);
     for (int64_t t = 0; t < block.tokens; ++t) {
         const int64_t token = first + t;
         changes<N>(s.v + token * s.v_stride + head * s.v_dim + column, columns, block.decay[t], block.beta[t], found,
                    change);
         vf sums[N] = {};
-        const vf decay = set1(block.decay[t]);
-        const float *q = block.q[t], *k = block.k[t];
+        const vf alike = set1(block.decay[t]);
+        const float *q = block.q[t], *k = block.k[t], *apart = block.channels[t];
         const auto pass = [&](const auto& ask) {
-            for (int64_t i = 0; i < s.k_dim; ++i)
+            for (int64_t i = 0; i < s.k_dim; ++i) {
+                const vf decay = BY_CHANNEL ? set1(apart[i]) : alike;
                 for (int j = 0; j < N; ++j) {
                     const int64_t at = i * stride + j * LANES;
                     const vf value = kept_as<S>(fma(set1(k[i]), change[j], decay * load(from + at)));
@@ -95,9 +112,10 @@ void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, in
                     store(to + at, value);
                     ask(i, j, value);
                 }
+            }
         };
         if (t + 1 < block.tokens) {
-            const float* next = block.k[t + 1];
+            const float* next = asked[t + 1];
             for (int j = 0; j < N; ++j) found[j] = vf{};
             pass([&](int64_t i, int j, vf value) { found[j] = fma(set1(next[i]), value, found[j]); });
         } else {
@@ -109,7 +127,7 @@ void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, in
 }
 
 // The same for any columns of `state`, in a copy that lies close together.
-template <class T, class S>
+template <bool BY_CHANNEL, class T, class S>
 void walk_copied(const Shape<T>& s, const Block& block, int64_t first, int64_t head, int64_t column, S* state) {
     constexpr int64_t WIDTH = NARROW * LANES;
     alignas(64) S tile[MAX_K_DIM * WIDTH];
@@ -117,25 +135,25 @@ void walk_copied(const Shape<T>& s, const Block& block, int64_t first, int64_t h
     if (columns < WIDTH) std::fill(tile, tile + s.k_dim * WIDTH, S{});
     S* const at = state + column;
     for (int64_t i = 0; i < s.k_dim; ++i) std::copy_n(at + i * s.v_dim, columns, tile + i * WIDTH);
-    walk<NARROW>(s, block, first, head, column, columns, tile, tile, WIDTH);
+    walk<BY_CHANNEL, NARROW>(s, block, first, head, column, columns, tile, tile, WIDTH);
     for (int64_t i = 0; i < s.k_dim; ++i) std::copy_n(tile + i * WIDTH, columns, at + i * s.v_dim);
 }
 
 // All tokens of a row, [first, end), through one head: `to` is its state afterwards, `from` before (null: zeros).
-template <class T, class S>
+template <bool BY_CHANNEL, class T, class S>
 void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const S* from, S* to) {
     const int64_t size = s.k_dim * s.v_dim;
     Block block;
     int64_t column = 0;
     if (from && end - first == 1) {  // nothing is copied
-        prepare(s, head, first, 1, block);
+        prepare<BY_CHANNEL>(s, head, first, 1, block);
         for (; column + WIDE * LANES <= s.v_dim; column += WIDE * LANES)
-            walk<WIDE>(s, block, first, head, column, WIDE * LANES, from + column, to + column, s.v_dim);
+            walk<BY_CHANNEL, WIDE>(s, block, first, head, column, WIDE * LANES, from + column, to + column, s.v_dim);
         if (column == s.v_dim) return;
         if (from != to)
             for (int64_t i = 0; i < s.k_dim; ++i)
                 std::copy(from + i * s.v_dim + column, from + (i + 1) * s.v_dim, to + i * s.v_dim + column);
-        for (; column < s.v_dim; column += NARROW * LANES) walk_copied(s, block, first, head, column, to);
+        for (; column < s.v_dim; column += NARROW * LANES) walk_copied<BY_CHANNEL>(s, block, first, head, column, to);
         return;
     }
     if (!from)
@@ -143,13 +161,14 @@ void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const
     else if (from != to)
         std::copy_n(from, size, to);
     for (; first < end; first += BLOCK) {
-        prepare(s, head, first, std::min(BLOCK, end - first), block);
-        for (column = 0; column < s.v_dim; column += NARROW * LANES) walk_copied(s, block, first, head, column, to);
+        prepare<BY_CHANNEL>(s, head, first, std::min(BLOCK, end - first), block);
+        for (column = 0; column < s.v_dim; column += NARROW * LANES)
+            walk_copied<BY_CHANNEL>(s, block, first, head, column, to);
     }
 }
 
 // Returns the first row that names tokens or slots that are not there, and does nothing then; -1 otherwise.
-template <class T, class S>
+template <bool BY_CHANNEL, class T, class S>
 int64_t gated_delta(const Shape<T>& s, S* state, const StateRows& rows, int64_t slots, int64_t tokens,
                     int64_t threads) {
     const int64_t bad = rows.misfit(slots, tokens);
@@ -162,7 +181,7 @@ int64_t gated_delta(const Shape<T>& s, S* state, const StateRows& rows, int64_t 
         thread_local std::vector<S> nowhere;
         if (write < 0 && (int64_t)nowhere.size() < size) nowhere.resize((size_t)size);
         S* to = write < 0 ? nowhere.data() : state + (write * s.v_heads + head) * size;
-        run_head(s, rows.starts[row], rows.starts[row + 1], head, from, to);
+        run_head<BY_CHANNEL>(s, rows.starts[row], rows.starts[row + 1], head, from, to);
     });
     return -1;
 }
@@ -177,11 +196,14 @@ using namespace stentor;
                                 void* state, T* out, const int32_t* starts, const int64_t* reads,                      \
                                 const int64_t* writes, int64_t rows, int64_t slots, int64_t tokens, int64_t q_stride,  \
                                 int64_t k_stride, int64_t v_stride, int64_t k_heads, int64_t v_heads, int64_t k_dim,   \
-                                int64_t v_dim, float scale, int32_t l2norm, int32_t state_dtype, int64_t threads) {    \
+                                int64_t v_dim, float scale, int32_t l2norm, int32_t by_channel, int32_t state_dtype,   \
+                                int64_t threads) {                                                                     \
         const Shape<T> shape = {q,        k,       v,       decay, beta,  out,   q_stride,   k_stride,                 \
                                 v_stride, k_heads, v_heads, k_dim, v_dim, scale, l2norm != 0};                         \
         return with_state(state, state_dtype, [&](auto* kept) {                                                        \
-            return gated_delta(shape, kept, {starts, reads, writes, rows}, slots, tokens, threads);                    \
+            const StateRows all = {starts, reads, writes, rows};                                                       \
+            return by_channel ? gated_delta<true>(shape, kept, all, slots, tokens, threads)                            \
+                              : gated_delta<false>(shape, kept, all, slots, tokens, threads);                          \
         });                                                                                                            \
     }
 

@@ -2,7 +2,7 @@
 
 S_t = exp(decay_t) S_{t-1} + k_t ⊗ beta_t (v_t - k_tᵀ exp(decay_t) S_{t-1}), o_t = scale · q_tᵀ S_t
 
-S_t is what the state's dtype keeps of it.
+where a decay is of a whole state or of each of its channels. S_t is what the state's dtype keeps of it.
 """
 
 import torch
@@ -29,10 +29,11 @@ def gated_delta(
     queries, keys, values = q.float(), k.float(), v.float()
     if l2norm:
         queries, keys = unit(queries), unit(keys)
+    factors = decay if decay.dim() == 3 else decay.unsqueeze(2)  # [tokens, v_heads, k_dim or 1]
     queries, keys = queries.repeat_interleave(repeats, dim=1), keys.repeat_interleave(repeats, dim=1)
     for tokens, memory in rows.run(state, len(v), "gated_delta"):  # memory: [v_heads, k_dim, v_dim]
         for t in range(tokens.start, tokens.stop):
-            memory *= decay[t].exp()[:, None, None]
+            memory *= factors[t].exp().unsqueeze(2)
             found = (keys[t].unsqueeze(2) * memory).sum(1)  # [v_heads, v_dim]
             change = beta[t].unsqueeze(1) * (values[t] - found)
             memory += keys[t].unsqueeze(2) * change.unsqueeze(1)

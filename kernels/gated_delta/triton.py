@@ -42,6 +42,7 @@ def _delta_kernel(
     V_DIM: tl.constexpr,
     K_WIDTH: tl.constexpr,
     L2NORM: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
     row = tl.program_id(0)
@@ -63,7 +64,11 @@ def _delta_kernel(
         if L2NORM:
             query *= tl.rsqrt(tl.sum(query * query, 0) + eps)
             key *= tl.rsqrt(tl.sum(key * key, 0) + eps)
-        memory *= tl.exp(tl.load(decay + token * V_HEADS + head))
+        if BY_CHANNEL:
+            passed = tl.load(decay + (token * V_HEADS + head) * K_DIM + dim, mask=dim < K_DIM, other=0.0)
+            memory *= tl.exp(passed)[:, None]
+        else:
+            memory *= tl.exp(tl.load(decay + token * V_HEADS + head))
         found = tl.sum(key[:, None] * memory, 0)
         change = tl.load(beta + token * V_HEADS + head) * (value - found)
         memory += key[:, None] * change[None, :]
@@ -102,12 +107,14 @@ def gated_delta(
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     factors = [decay, beta]
     sizes = {"REPEATS": v_heads // q.shape[1], "V_HEADS": v_heads, "K_DIM": k_dim, "L2NORM": l2norm}
-    sizes["K_WIDTH"] = next_power_of_2(k_dim)
+    by_channel = decay.dim() == 3
+    sizes |= {"K_WIDTH": next_power_of_2(k_dim), "BY_CHANNEL": by_channel}
     chunked = rows.longest > FEW
     if chunked:
         sizes |= triton_chunks.sizes_of(q, k_dim)
-        config = pick(triton_chunks.OPERATION, triton_chunks.chunks_key(k_dim, q.dtype), triton_chunks.default_config())
-        factors.append(triton_chunks.inverses_of(k, decay, beta, rows, config, sizes))
+        key = triton_chunks.chunks_key(k_dim, q.dtype, by_channel)
+        config = pick(triton_chunks.OPERATION, key, triton_chunks.default_config())
+        factors.append(triton_chunks.inverses_of(q, k, decay, beta, rows, config, sizes))
     else:
         config = pick(OPERATION, delta_key(k_dim), default_config())
     launch(

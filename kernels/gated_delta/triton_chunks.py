@@ -10,6 +10,11 @@ columns of a head's state, which stay in registers, through the chunks of a row:
 
     o_i = scale (exp(c_i) q_iᵀ S + Σ_{j ≤ i} exp(c_i - c_j) (q_i · k_j) d_j)
     S' = exp(c_end) S + Σ_j exp(c_end - c_j) k_j ⊗ d_j
+
+Where channels decay by themselves (arXiv:2510.26692), c_i is one sum for each, and what it multiplies are the terms of
+the products over channels. They are summed in float32 then, a column of them after the other: the two factors that
+exp(c_i - c_j) could be split into for tensor cores overflow where a decay is strong. The first kernel does so, and
+leaves those of queries and keys behind each inverse.
 """
 
 from typing import Any
@@ -39,14 +44,35 @@ def _load_heads(x, token, stride, here, dim, eps, DIM: tl.constexpr, L2NORM: tl.
     return heads
 
 
+@triton.jit
+def _load_decays(decay, token, here, dim, head, V_HEADS: tl.constexpr, K_DIM: tl.constexpr):
+    """[tokens, dims] float32 of the channels of one head; zeros where no token is ``here``."""
+    mask = here[:, None] & (dim < K_DIM)[None, :]
+    return tl.load(decay + (token * V_HEADS + head)[:, None] * K_DIM + dim[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def _decayed_products(x, key, passed, step, CHUNK: tl.constexpr):
+    """[tokens, tokens] float32: x_i · k_j, of what each channel has kept from token j to i; of no meaning for j > i."""
+    products = tl.zeros([CHUNK, CHUNK], tl.float32)
+    for j in range(CHUNK):
+        own = (step == j)[:, None]
+        since = tl.exp(tl.minimum(passed - tl.sum(tl.where(own, passed, 0.0), 0)[None, :], 0.0))
+        column = tl.sum(x * since * tl.sum(tl.where(own, key, 0.0), 0)[None, :], 1)
+        products = tl.where((step == j)[None, :], column[:, None], products)
+    return products
+
+
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["cu_seqlens"])
 def _inverse_kernel(
+    q,
     k,
     decay,
     beta,
     inverses,
     cu_seqlens,
     rows,
+    q_stride,
     k_stride,
     eps,
     REPEATS: tl.constexpr,
@@ -54,6 +80,7 @@ def _inverse_kernel(
     K_DIM: tl.constexpr,
     K_WIDTH: tl.constexpr,
     L2NORM: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
     PRECISION: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
@@ -66,11 +93,21 @@ def _inverse_kernel(
     step = tl.arange(0, CHUNK)
     here = tile * CHUNK + step < length
     token = start.to(tl.int64) + tile * CHUNK + step
-    key = _load_heads(k + head // REPEATS * K_DIM, token, k_stride, here, tl.arange(0, K_WIDTH), eps, K_DIM, L2NORM)
-    passed = tl.cumsum(tl.load(decay + token * V_HEADS + head, mask=here, other=0.0), 0)
+    dim = tl.arange(0, K_WIDTH)
+    key = _load_heads(k + head // REPEATS * K_DIM, token, k_stride, here, dim, eps, K_DIM, L2NORM)
     factor = tl.load(beta + token * V_HEADS + head, mask=here, other=0.0)
-    between = tl.exp(tl.minimum(passed[:, None] - passed[None, :], 0.0)) * factor[:, None]
-    system = tl.dot(key, tl.trans(key), input_precision=PRECISION) * between
+    square = step[:, None] * CHUNK + step[None, :]
+    to = inverses + (tl.program_id(0).to(tl.int64) * V_HEADS + head) * (CHUNK * CHUNK * (2 if BY_CHANNEL else 1))
+    if BY_CHANNEL:
+        passed = tl.cumsum(_load_decays(decay, token, here, dim, head, V_HEADS, K_DIM), 0)
+        query = _load_heads(q + head // REPEATS * K_DIM, token, q_stride, here, dim, eps, K_DIM, L2NORM)
+        scores = _decayed_products(query, key, passed, step, CHUNK)
+        tl.store(to + CHUNK * CHUNK + square, scores)
+        system = _decayed_products(key, key, passed, step, CHUNK) * factor[:, None]
+    else:
+        passed = tl.cumsum(tl.load(decay + token * V_HEADS + head, mask=here, other=0.0), 0)
+        between = tl.exp(tl.minimum(passed[:, None] - passed[None, :], 0.0)) * factor[:, None]
+        system = tl.dot(key, tl.trans(key), input_precision=PRECISION) * between
     below = step[:, None] > step[None, :]
     inverse = tl.where(below, -system, 0.0)
     for i in range(1, CHUNK):  # row i, of those above it, which are done
@@ -79,8 +116,7 @@ def _inverse_kernel(
         line += tl.sum(line[:, None] * inverse, 0)
         inverse = tl.where(own, line[None, :], inverse)
     inverse += tl.where(step[:, None] == step[None, :], 1.0, 0.0)
-    to = inverses + (tl.program_id(0).to(tl.int64) * V_HEADS + head) * (CHUNK * CHUNK)
-    tl.store(to + step[:, None] * CHUNK + step[None, :], inverse)
+    tl.store(to + square, inverse)
 
 
 @triton.jit
@@ -107,6 +143,7 @@ def chunks_kernel(
     V_DIM: tl.constexpr,
     K_WIDTH: tl.constexpr,
     L2NORM: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
     PRECISION: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK_V: tl.constexpr,
@@ -130,29 +167,43 @@ def chunks_kernel(
         here = begin + step < length
         token = start.to(tl.int64) + begin + step
         columns = here[:, None] & (column < V_DIM)[None, :]
-        # past the end of the row nothing is added, and nothing decays
-        log_factor = tl.load(decay + token * V_HEADS + head, mask=here, other=0.0)
-        passed = tl.cumsum(log_factor, 0)
-        total = tl.sum(log_factor, 0)
         factor = tl.load(beta + token * V_HEADS + head, mask=here, other=0.0)
         key = _load_heads(k, token, k_stride, here, dim, eps, K_DIM, L2NORM)
         value = tl.load(v + token[:, None] * v_stride + head * V_DIM + column[None, :], mask=columns, other=0.0).to(
             tl.float32
         )
-        inverse = tl.load(inverses + (chunk * V_HEADS + head) * (CHUNK * CHUNK) + square)
-        decayed = tl.exp(passed)[:, None]
-        found = tl.dot(key, memory, input_precision=PRECISION) * decayed
+        matrices = inverses + (chunk * V_HEADS + head) * (CHUNK * CHUNK * (2 if BY_CHANNEL else 1))
+        inverse = tl.load(matrices + square)
+        # past the end of the row nothing is added, and nothing decays
+        if BY_CHANNEL:
+            log_factor = _load_decays(decay, token, here, dim, head, V_HEADS, K_DIM)
+            passed = tl.cumsum(log_factor, 0)
+            decayed = tl.exp(passed)
+            found = tl.dot(key * decayed, memory, input_precision=PRECISION)
+        else:
+            log_factor = tl.load(decay + token * V_HEADS + head, mask=here, other=0.0)
+            passed = tl.cumsum(log_factor, 0)
+            decayed = tl.exp(passed)[:, None]
+            found = tl.dot(key, memory, input_precision=PRECISION) * decayed
+        total = tl.sum(log_factor, 0)
         change = tl.dot(inverse, (value - found) * factor[:, None], input_precision=PRECISION)
         query = _load_heads(q, token, q_stride, here, dim, eps, K_DIM, L2NORM)
-        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-        between = tl.exp(tl.minimum(passed[:, None] - passed[None, :], 0.0))
-        scores = tl.where(step[:, None] >= step[None, :], scores * between, 0.0)
-        sums = tl.dot(query, memory, input_precision=PRECISION) * decayed
+        if BY_CHANNEL:
+            scores = tl.load(matrices + CHUNK * CHUNK + square)
+            sums = tl.dot(query * decayed, memory, input_precision=PRECISION)
+            left = tl.exp(total[None, :] - passed)
+            kept = tl.exp(total)[:, None]
+        else:
+            scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+            scores *= tl.exp(tl.minimum(passed[:, None] - passed[None, :], 0.0))
+            sums = tl.dot(query, memory, input_precision=PRECISION) * decayed
+            left = tl.exp(total - passed)[:, None]
+            kept = tl.exp(total)
+        scores = tl.where(step[:, None] >= step[None, :], scores, 0.0)
         sums += tl.dot(scores, change, input_precision=PRECISION)
         to = out + (token * V_HEADS + head)[:, None] * V_DIM + column[None, :]
         tl.store(to, (scale * sums).to(out.dtype.element_ty), mask=columns)
-        key *= tl.exp(total - passed)[:, None]
-        memory = memory * tl.exp(total) + tl.dot(tl.trans(key), change, input_precision=PRECISION)
+        memory = memory * kept + tl.dot(tl.trans(key * left), change, input_precision=PRECISION)
         chunk += 1
     store_state(memory, state, writes, at, inside, V_HEADS, K_DIM * V_DIM)
 
@@ -172,8 +223,8 @@ def candidates() -> list[Config]:
     ]
 
 
-def chunks_key(k_dim: int, dtype: torch.dtype) -> str:
-    return f"k{k_dim}-{'f32' if dtype == torch.float32 else 'f16'}"
+def chunks_key(k_dim: int, dtype: torch.dtype, by_channel: bool) -> str:
+    return f"k{k_dim}-{'f32' if dtype == torch.float32 else 'f16'}{'-channels' if by_channel else ''}"
 
 
 def sizes_of(q: Tensor, k_dim: int) -> dict[str, Any]:
@@ -183,17 +234,18 @@ def sizes_of(q: Tensor, k_dim: int) -> dict[str, Any]:
 
 
 def inverses_of(
-    k: Tensor, decay: Tensor, beta: Tensor, rows: StateRows, config: Config, sizes: dict[str, Any]
+    q: Tensor, k: Tensor, decay: Tensor, beta: Tensor, rows: StateRows, config: Config, sizes: dict[str, Any]
 ) -> Tensor:
-    """float32 [chunks, v_heads, CHUNK, CHUNK]"""
+    """float32 [chunks, v_heads, CHUNK, CHUNK]. Where channels decay by themselves [chunks, v_heads, 2, CHUNK, CHUNK]:
+    products of queries and keys stand behind each."""
     tokens, v_heads = beta.shape
     chunk = config["CHUNK"]
-    tiles = tokens // chunk + len(rows)
-    inverses = torch.empty(tiles, v_heads, chunk, chunk, dtype=torch.float32, device=k.device)
+    tiles, matrices = tokens // chunk + len(rows), (2,) if decay.dim() == 3 else ()
+    inverses = torch.empty(tiles, v_heads, *matrices, chunk, chunk, dtype=torch.float32, device=k.device)
     launch(
         _inverse_kernel,
         (tiles, v_heads),
-        *(k, decay, beta, inverses, rows.cu_seqlens, len(rows), k.stride(0), L2_EPS),
+        *(q, k, decay, beta, inverses, rows.cu_seqlens, len(rows), q.stride(0), k.stride(0), L2_EPS),
         config=Config.of(CHUNK=chunk, num_warps=config.num_warps, num_stages=1),
         **sizes,
     )

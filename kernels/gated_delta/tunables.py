@@ -1,4 +1,5 @@
-"""What the gated delta rule offers the tuner: that of Qwen3-Next, one token of 64 sequences each and a long prompt."""
+"""What the gated delta rule offers the tuner: that of Qwen3-Next, one token of 64 sequences each and a long prompt, and
+such a prompt of Kimi Linear."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,18 +15,26 @@ K_HEADS, V_HEADS, DIM = 16, 32, 128
 
 
 def tunables() -> list[Tunable]:
-    prompt_key = triton_chunks.chunks_key(DIM, torch.bfloat16)
     return [
-        Tunable(OPERATION, delta_key(DIM), candidates(), partial(_workload, 64, 1)),
-        Tunable(triton_chunks.OPERATION, prompt_key, triton_chunks.candidates(), partial(_workload, 1, 8192)),
+        Tunable(OPERATION, delta_key(DIM), candidates(), partial(_workload, 64, 1, False)),
+        *(
+            Tunable(
+                triton_chunks.OPERATION,
+                triton_chunks.chunks_key(DIM, torch.bfloat16, by_channel),
+                triton_chunks.candidates(),
+                partial(_workload, 1, 8192, by_channel),
+            )
+            for by_channel in (False, True)
+        ),
     ]
 
 
-def _workload(count: int, length: int, device: torch.device) -> Callable[[], object]:
+def _workload(count: int, length: int, by_channel: bool, device: torch.device) -> Callable[[], object]:
     tokens = count * length
-    q, k = torch.randn((2, tokens, K_HEADS, DIM), dtype=torch.bfloat16, device=device)
+    k_heads, channels = (V_HEADS, (DIM,)) if by_channel else (K_HEADS, ())
+    q, k = torch.randn((2, tokens, k_heads, DIM), dtype=torch.bfloat16, device=device)
     v = torch.randn(tokens, V_HEADS, DIM, dtype=torch.bfloat16, device=device)
-    factor = torch.zeros(tokens, V_HEADS, device=device)
+    decay, factor = torch.zeros(tokens, V_HEADS, *channels, device=device), torch.zeros(tokens, V_HEADS, device=device)
     state = torch.zeros(count, V_HEADS, DIM, DIM, device=device)
     rows = StateRows.of([length] * count, range(count), range(count), device)
-    return partial(gated_delta, q, k, v, factor, factor, state, rows, DIM**-0.5, True)
+    return partial(gated_delta, q, k, v, decay, factor, state, rows, DIM**-0.5, True)

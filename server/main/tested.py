@@ -111,6 +111,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "jamba",
         "jamba-dense",
     ),
+    "KimiLinearForCausalLM": ("kimi-linear",),
     "Lfm2ForCausalLM": (
         "lfm2",
         "lfm2-biased",

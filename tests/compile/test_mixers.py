@@ -50,6 +50,13 @@ def delta(tokens: int, longest: int) -> None:
     )
 
 
+def delta_by_channel(tokens: int, longest: int) -> None:
+    q, beta = empty(tokens, 32, 128), empty(tokens, 32, dtype=torch.float32)
+    decay, state = empty(tokens, 32, 128, dtype=torch.float32), empty(99, 32, 128, 128, dtype=torch.float32)
+    assert choose_delta(q) == "triton"
+    gated_delta(q, q, q, decay, beta, state, rows_of(longest), scale=128**-0.5)
+
+
 def mamba(tokens: int, longest: int) -> None:
     x, dt, B = empty(tokens, 128, 64), empty(tokens, 128, dtype=torch.float32), empty(tokens, 8, 128)
     assert choose_mamba(x, 128) == "triton"
@@ -70,7 +77,7 @@ def compiled(operation: Callable[[int, int], None], tokens: int, longest: int) -
     return kernels
 
 
-@pytest.mark.parametrize("operation", [conv, delta, mamba, scan])
+@pytest.mark.parametrize("operation", [conv, delta, delta_by_channel, mamba, scan])
 def test_a_token_of_each_row_takes_one_kernel_that_spills_nothing(operation: Callable[[int, int], None]) -> None:
     (kernel,) = compiled(operation, ROWS, 1)
     assert kernel.stack_bytes == 0
@@ -85,12 +92,12 @@ def test_prompts_too_take_one_kernel_that_spills_nothing(operation: Callable[[in
     assert kernel.stack_bytes == 0
 
 
-@pytest.mark.parametrize("operation", [delta, mamba])
+@pytest.mark.parametrize("operation", [delta, delta_by_channel, mamba])
 def test_prompts_are_multiplied_in_tensor_cores_and_fit_an_h100(operation: Callable[[int, int], None]) -> None:
     kernels = compiled(operation, 4096, 4000)
-    assert [kernel.name for kernel in kernels] == ["_inverse_kernel"] * (operation is delta) + ["chunks_kernel"]
+    assert [kernel.name for kernel in kernels] == ["_inverse_kernel"] * (operation is not mamba) + ["chunks_kernel"]
     for kernel in kernels:
-        assert kernel.uses_tensor_cores
+        assert kernel.uses_tensor_cores or (operation is delta_by_channel and kernel.name == "_inverse_kernel")
         assert kernel.stack_bytes == 0
         assert kernel.shared_bytes <= 227 * 1024
 

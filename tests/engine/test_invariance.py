@@ -43,7 +43,8 @@ class Served:
     scope="module",
     params=[
         *("llama", "gemma2", "olmo2", "gpt-oss", "deepseek-v3-dense"),
-        *("granite4-hybrid", "qwen3-next", "mamba2", "mamba", "jamba", "granite4-hybrid, states in float16"),
+        *("granite4-hybrid", "qwen3-next", "mamba2", "mamba", "jamba", "kimi-linear"),
+        "granite4-hybrid, states in float16",
         *("qwen3-next, states in bfloat16", "lfm2, states in bfloat16"),
         *("llama, cache in int8", "gemma2, cache in int8", "gpt-oss, cache in int8", "qwen3-next, cache in int8"),
     ],

@@ -82,6 +82,7 @@ class Delta(Mixer):
     k_dim: int
     v_dim: int
     l2norm: bool = True
+    by_channel: bool = False
     scale: float = field(default=0.3)
 
     def tokens(self, count: int, *, seed: int, dtype: torch.dtype, device: str = "cpu") -> Tokens:
@@ -89,7 +90,8 @@ class Delta(Mixer):
         q, k, v = fused(count, *shapes, seed=seed, dtype=dtype, device=device)
         if not self.l2norm:  # keys much longer than one let the state grow without end
             q, k = q / self.k_dim**0.5, k / self.k_dim**0.5
-        decay = -normal(count, self.v_heads, seed=seed + 1).exp().to(device)
+        channels = (self.k_dim,) if self.by_channel else ()
+        decay = -normal(count, self.v_heads, *channels, seed=seed + 1).exp().to(device)
         beta = normal(count, self.v_heads, seed=seed + 2).sigmoid().to(device)
         return {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}
 

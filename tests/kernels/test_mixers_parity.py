@@ -6,6 +6,10 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.kimi_linear.modeling_kimi_linear import (
+    chunk_kimi_delta_attention,
+    recurrent_kimi_delta_attention,
+)
 from transformers.models.lfm2.modeling_lfm2 import causal_conv1d_fn, causal_conv1d_update
 from transformers.models.mamba.modeling_mamba import mamba_selective_scan, mamba_selective_state_update
 from transformers.models.nemotron_h.modeling_nemotron_h import mamba2_chunk_scan, mamba2_selective_state_update
@@ -55,6 +59,26 @@ def test_the_gated_delta_rule_is_that_of_qwen3_next(rule: object, l2norm: bool, 
             initial_state=before[read].unsqueeze(0) if read >= 0 else None,
             output_final_state=True,
             use_qk_l2norm_in_kernel=l2norm,
+        )
+        assert_close(found[own], expected[0], 1e-5)
+        assert_close(state[write], after[0], 1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("rule", [recurrent_kimi_delta_attention, chunk_kimi_delta_attention])
+def test_the_gated_delta_rule_by_channel_is_that_of_kimi_linear(rule: object, variant: Choice) -> None:
+    assert callable(rule)
+    delta = Delta(4, 4, 24, 48, by_channel=True)
+    tokens, state = delta.tokens(sum(LENGTHS), seed=1, dtype=TOKENS), delta.state(6, seed=2, dtype=TOKENS)
+    before = state.clone()
+    batch, owners = rows()
+    found = gated_delta(**tokens, state=state, rows=batch, scale=24**-0.5, l2norm=True, variant=variant)
+    for own, read, write in zip(owners, READS, WRITES, strict=True):
+        expected, after = rule(
+            *(tensor[own].unsqueeze(0) for tensor in tokens.values()),
+            initial_state=before[read].unsqueeze(0) if read >= 0 else None,
+            output_final_state=True,
+            use_qk_l2norm_in_kernel=True,
         )
         assert_close(found[own], expected[0], 1e-5)
         assert_close(state[write], after[0], 1e-5)

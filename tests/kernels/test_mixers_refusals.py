@@ -52,6 +52,8 @@ def test_a_delta_rule_of_what_does_not_fit_is_refused() -> None:
         gated_delta(q, q, v[:, :3], decay[:, :3], decay[:, :3], state, ROWS, scale=1.0)
     with pytest.raises(ValueError, match=r"beta .* must be contiguous float32 \[2, 4\]"):
         gated_delta(q, q, v, decay, decay.bfloat16(), state, ROWS, scale=1.0)
+    with pytest.raises(ValueError, match=r"decay .* must be contiguous float32 \[2, 4, 8\]"):
+        gated_delta(q, q, v, torch.zeros(2, 4, 6), decay, state, ROWS, scale=1.0)
     with pytest.raises(ValueError, match=r"state .* must be contiguous \[slots, 4, 8, 6\] of float32, bfloat16 or"):
         gated_delta(q, q, v, decay, decay, state.double(), ROWS, scale=1.0)
 

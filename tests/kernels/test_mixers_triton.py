@@ -21,6 +21,8 @@ MIXERS = [
     pytest.param(Conv(40, 3, bias=False, activation="none"), id="conv of LFM2"),
     pytest.param(Delta(1, 2, 16, 48), id="delta"),
     pytest.param(Delta(2, 2, 20, 33, l2norm=False), id="delta of odd sizes"),
+    pytest.param(Delta(1, 2, 20, 48, by_channel=True), id="delta by channel"),
+    pytest.param(Delta(2, 2, 16, 33, l2norm=False, by_channel=True), id="delta by channel, not normed"),
     pytest.param(Mamba(2, 1, 16, 32), id="mamba"),
     pytest.param(Mamba(4, 2, 7, 20), id="mamba of odd sizes"),
     pytest.param(Scan(160, 16), id="scan"),
@@ -69,20 +71,37 @@ def test_states_of_16_bits_are_the_references(mixer: Mixer, batch: str, kept: to
 
 
 @pytest.mark.parametrize(("batch", "chunks"), [("a few tokens each", False), ("prompts", True)])
-@pytest.mark.parametrize("module", [delta_triton, mamba_triton])
+@pytest.mark.parametrize(
+    ("module", "mixer"),
+    [
+        (delta_triton, Delta(1, 2, 16, 48)),
+        (delta_triton, Delta(1, 2, 16, 48, by_channel=True)),
+        (mamba_triton, Mamba(2, 1, 16, 32)),
+    ],
+)
 def test_long_rows_are_cut_into_chunks(
-    module: ModuleType, batch: str, chunks: bool, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, mixer: Mixer, batch: str, chunks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched: list[str] = []
     for where in (module, delta_chunks):
         monkeypatch.setattr(where, "launch", lambda kernel, *_, **__: launched.append(kernel.fn.__name__))
-    mixer = Delta(1, 2, 16, 48) if module is delta_triton else Mamba(2, 1, 16, 32)
     lengths, reads, writes = BATCHES[batch]
     tokens = mixer.tokens(sum(lengths), seed=1, dtype=torch.float32, device=DEVICE)
     state = mixer.state(6, seed=5, dtype=torch.float32, device=DEVICE)
     mixer.run(tokens, state, StateRows.of(lengths, reads, writes, DEVICE), "triton")
     assert ("chunks_kernel" in launched) == chunks
     assert len(launched) == (2 if chunks and module is delta_triton else 1)
+
+
+def test_channels_that_forget_all_at_once_overflow_nothing() -> None:
+    """A factor of a chunk's first token that undid such a decay would be past the largest float32."""
+    delta, rows = Delta(1, 1, 16, 16, by_channel=True), StateRows.of([40], [0], [0], DEVICE)
+    tokens = delta.tokens(40, seed=1, dtype=torch.float32, device=DEVICE)
+    tokens["decay"][::3, :, ::2] = -500.0
+    mine, expected = (delta.state(1, seed=5, dtype=torch.float32, device=DEVICE) for _ in range(2))
+    found = delta.run(tokens, mine, rows, "triton")
+    assert_close(found, delta.run(tokens, expected, rows, "reference"), 1e-4)  # sums of such decays have few bits left
+    assert_close(mine, expected, 1e-4)
 
 
 def test_a_prompt_of_one_key_over_and_over_loses_no_precision() -> None:

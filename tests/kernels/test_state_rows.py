@@ -18,6 +18,8 @@ MIXERS = [
     Delta(2, 4, 128, 128),
     Delta(1, 3, 20, 41, l2norm=False),
     Delta(2, 2, 16, 152),
+    Delta(2, 2, 128, 128, by_channel=True),
+    Delta(1, 3, 20, 41, l2norm=False, by_channel=True),
     Mamba(4, 2, 64, 128),
     Mamba(3, 1, 7, 20),
     Scan(200, 16),
@@ -35,7 +37,7 @@ KEPT = [
 ]
 """What models compute in, and what they keep states in; None: as they do by themselves."""
 ALL = [pytest.param(mixer, id=repr(mixer)) for mixer in MIXERS]
-SMALL = [pytest.param(mixer, id=type(mixer).__name__) for mixer in (MIXERS[0], MIXERS[4], MIXERS[7], MIXERS[9])]
+SMALL = [pytest.param(mixer, id=type(mixer).__name__) for mixer in (MIXERS[0], MIXERS[4], MIXERS[9], MIXERS[11])]
 
 LENGTHS = [1, 40, 3, 0, 1, 70, 2]
 READS = [3, -1, 5, 3, -1, 8, 3]

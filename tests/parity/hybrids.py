@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers as untyped_transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 transformers: Any = untyped_transformers
 QWEN: Mapping[str, Any] = {
@@ -45,6 +45,19 @@ OLMO: Mapping[str, Any] = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
+}
+KIMI: Mapping[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "linear_head_dim": 16,
+    "linear_num_heads": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }
 MAMBA2: Mapping[str, Any] = {
     "vocab_size": 320,
@@ -154,6 +167,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             mamba_n_groups=2,
             mamba_chunk_size=16,
         ),
+        "kimi-linear": lambda: transformers.KimiLinearConfig(**{**shape, **KIMI}),
         "mamba2": lambda: transformers.Mamba2Config(**MAMBA2),
         "mamba2-biased": lambda: transformers.Mamba2Config(
             **MAMBA2, use_bias=True, use_conv_bias=False, tie_word_embeddings=True, time_step_limit=(0.01, 0.5)
@@ -208,6 +222,16 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             num_experts=0,
         ),
     }
+
+
+def publish_kimi(model: Any, folder: Path) -> None:
+    """Writes a checkpoint of Kimi Linear under the published names: transformers 5.23 saves dense networks as it does
+    experts."""
+    tensors = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        dense = ".layers." in name and model.config.mlp_layer_types[int(name.split(".")[2])] == "dense"
+        tensors[name.replace("block_sparse_moe", "mlp") if dense else name] = tensor
+    save_file(tensors, folder / "model.safetensors")
 
 
 def publish(model: Any, folder: Path) -> None:

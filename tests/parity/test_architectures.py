@@ -47,6 +47,7 @@ CALLED = {
     "falcon-h1-gated-norm": {"a state space"},
     "falcon-h1-normed": {"a state space"},
     **{name: {"a selective scan"} for name in ("mamba", "mamba-biased", "falcon-mamba", "jamba", "jamba-dense")},
+    "kimi-linear": {"a gated delta rule", "latent attention"},
     "mamba2": {"a state space"},
     "mamba2-biased": {"a state space"},
     "olmo-hybrid": {"a gated delta rule"},

@@ -33,6 +33,7 @@ MODELS = {
     "deepseek-v3-dense": "deepseek2",
     "youtu": "deepseek2",
     "glm4-moe-lite": "deepseek2",
+    "kimi-linear": "kimi-linear",
     "granite-moe": "granitemoe",
     "granite-moe-shared": "granitemoe",
     "granite4-hybrid": "granitehybrid",

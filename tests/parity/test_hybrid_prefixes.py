@@ -26,6 +26,7 @@ SHARED, OWN, OUTPUTS = 1500, 700, 3
         "mamba2",
         "falcon-mamba",
         "jamba",
+        "kimi-linear",
     ],
 )
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, LocalEngine]:

@@ -34,6 +34,7 @@ MOST: dict[StateDType, float] = {"float16": 3e-2, "bfloat16": 0.35}
         "mamba2",
         "falcon-mamba",
         "jamba",
+        "kimi-linear",
     ],
 )
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:

@@ -165,4 +165,6 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
     model.save_pretrained(folder)
     if config.model_type == "olmo_hybrid":
         hybrids.publish(model, folder)
+    elif config.model_type == "kimi_linear":
+        hybrids.publish_kimi(model, folder)
     return model

@@ -83,7 +83,8 @@ def is_mixture(model: Any) -> bool:
 
 
 def _routers(model: Any) -> list[Any]:
-    return [module for module in model.modules() if type(module).__name__.endswith(("Router", "Gate"))]
+    named = ((type(module).__name__, module) for module in model.modules())
+    return [module for name, module in named if name.endswith(("Router", "Gate")) and not name.endswith("ForgetGate")]
 
 
 def _gap(scores: torch.Tensor, count: int) -> torch.Tensor:

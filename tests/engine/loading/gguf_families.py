@@ -219,6 +219,20 @@ def deepseek(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name.replace("kv_b", "v_b"), values
 
 
+def kimi_linear(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Under the names that its makers publish, of which there are no others for its three convolutions."""
+    block, last = f"blk.{name.split('.')[2]}" if ".layers." in name else "", name.rpartition(".")[2]
+    if name.endswith(".conv1d.weight"):
+        for part, rows in zip("qkv", tensor.chunk(3), strict=True):
+            yield f"{block}.ssm_conv1d_{part}.weight", rows.view(1, -1, 1, rows.shape[-1])
+    elif last == "A_log":
+        yield f"{block}.ssm_a", -tensor.exp()
+    elif last == "dt_bias":
+        yield f"{block}.ssm_dt.bias", tensor
+    else:
+        yield from deepseek(name.replace(".forget_gate", ""), tensor, config)
+
+
 def _permuted(name: str, tensor: torch.Tensor, config: Any) -> torch.Tensor:
     """Rows of queries and keys as interleaved pairs."""
     for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
@@ -344,6 +358,7 @@ CONVERT: Mapping[str, Convert] = {
     "qwen35": qwen35,
     "qwen35moe": qwen35,
     "deepseek2": deepseek,
+    "kimi-linear": kimi_linear,
     "granitemoe": granite,
     "granitehybrid": granite,
     "falcon-h1": falcon,

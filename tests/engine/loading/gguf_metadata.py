@@ -29,6 +29,15 @@ _DELTA: Mapping[str, Any] = {
     "attention.recurrent_layers": lambda config: [kind == "linear_attention" for kind in config.layer_types],
     "rope.dimension_count": lambda config: config.head_dim // 4,
 }
+_LATENT: Mapping[str, Any] = {
+    "attention.q_lora_rank": "q_lora_rank",
+    "attention.kv_lora_rank": "kv_lora_rank",
+    "attention.key_length": lambda config: config.kv_lora_rank + config.qk_rope_head_dim,
+    "attention.value_length": "kv_lora_rank",
+    "attention.key_length_mla": lambda config: config.qk_nope_head_dim + config.qk_rope_head_dim,
+    "attention.value_length_mla": "v_head_dim",
+    "rope.dimension_count": "qk_rope_head_dim",
+}
 _SSM: Mapping[str, Any] = {
     "ssm.conv_kernel": "mamba_d_conv",
     "ssm.state_size": "mamba_d_state",
@@ -115,15 +124,20 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
     "deepseek2": {
         "attention.head_count_kv": lambda config: 1,
         "leading_dense_block_count": "first_k_dense_replace",
-        "attention.q_lora_rank": "q_lora_rank",
-        "attention.kv_lora_rank": "kv_lora_rank",
-        "attention.key_length": lambda config: config.kv_lora_rank + config.qk_rope_head_dim,
-        "attention.value_length": "kv_lora_rank",
-        "attention.key_length_mla": lambda config: config.qk_nope_head_dim + config.qk_rope_head_dim,
-        "attention.value_length_mla": "v_head_dim",
-        "rope.dimension_count": "qk_rope_head_dim",
+        **_LATENT,
         "expert_gating_func": lambda config: 1 if config.model_type == "deepseek_v2" else 2,
         **_ROUTED,
+    },
+    "kimi-linear": {
+        **_LATENT,
+        "attention.head_count_kv": lambda config: [int(kind == "full_attention") for kind in config.layer_types],
+        "leading_dense_block_count": lambda config: config.mlp_layer_types.count("dense"),
+        "kda.head_dim": "linear_head_dim",
+        "ssm.conv_kernel": "linear_conv_kernel_dim",
+        "expert_gating_func": lambda config: 2,
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "n_shared_experts",
+        "expert_weights_scale": "routed_scaling_factor",
     },
     "granitemoe": _GRANITE,
     "granitehybrid": {
