@@ -75,8 +75,14 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return tiny.make(request.param, folder), folder
 
 
-def test_a_prompt_prefilled_whole_gives_transformers_logits(pair: tuple[Any, Path]) -> None:
-    check_whole(pair[0], PagedDecoder(pair[1]))
+@pytest.fixture(scope="module")
+def decoder(pair: tuple[Any, Path]) -> PagedDecoder:
+    """Of what does not change with its use: each test has rows of its own."""
+    return PagedDecoder(pair[1])
+
+
+def test_a_prompt_prefilled_whole_gives_transformers_logits(pair: tuple[Any, Path], decoder: PagedDecoder) -> None:
+    check_whole(pair[0], decoder)
 
 
 @pytest.mark.proof(each="pair")
@@ -135,10 +141,9 @@ def _error(model: Any, prompt: list[int], logits: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_pass_is_one_program_but_for_what_has_no_instruction(
-    pair: tuple[Any, Path], request: pytest.FixtureRequest
+    decoder: PagedDecoder, request: pytest.FixtureRequest
 ) -> None:
-    ours = PagedDecoder(pair[1], packed=True)
-    assert set(ours.calls) == CALLED.get(request.node.callspec.params["pair"], set())
+    assert set(decoder.calls) == CALLED.get(request.node.callspec.params["pair"], set())
 
 
 @pytest.mark.proof(each="pair")
