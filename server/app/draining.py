@@ -30,9 +30,7 @@ async def drain_on_signals(
             async def drain(number: int) -> None:
                 with draining:
                     code = await _drain(admission, timeout, number)
-                    # clients that did not read their last words in time have had time enough
-                    with anyio.move_on_after(None if code == DONE else _LAST_WORDS_SECONDS):
-                        await close()
+                    await _close(close, None if code == DONE else _LAST_WORDS_SECONDS)
                     end(code)
 
             async for number in signals:
@@ -42,7 +40,14 @@ async def drain_on_signals(
                 elif not draining.cancel_called:
                     draining.cancel()
                     await _cut_off(admission)
+                    await _close(close, _LAST_WORDS_SECONDS)
                     end(cut_off_by(number))
+
+
+async def _close(close: Callable[[], Awaitable[None]], seconds: float | None) -> None:
+    """Clients that do not read their last words in ``seconds`` have had time enough."""
+    with anyio.move_on_after(seconds):
+        await close()
 
 
 async def _drain(admission: AdmissionControl, timeout: float, number: int) -> int:

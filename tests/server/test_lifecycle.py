@@ -1,22 +1,29 @@
 """Binding, what the model's makers recommend, and an end that loses nothing that was written."""
 
 import json
+import os
 import resource
+import signal
 import socket
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import uvicorn
 
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
+from stentor.server.app.draining import drain_on_signals
 from stentor.server.app.lifecycle import Listener
 from stentor.server.app.text_side import generation_defaults
+from stentor.server.common.errors import ShutDown
 from stentor.server.config.models import ModelConfig, SamplingOverrides
 from stentor.server.generation.chat_model import GenerationDefaults
 from stentor.server.http.listening import StartError, address_of, allow_connections, bind
+from stentor.tests.fakes import fake_state
+from stentor.tests.server.harness import until
 
 BODY = 24 << 20
 """Bytes: more than the sockets of a connection hold between them."""
@@ -181,3 +188,32 @@ async def test_closing_does_not_wait_for_idle_connections() -> None:
 async def _close(listener: Listener, closed: anyio.Event) -> None:
     await listener.close()
     closed.set()
+
+
+@pytest.mark.anyio
+async def test_a_second_signal_lets_connections_write_out_their_last_words() -> None:
+    admission = fake_state().admission
+    seen: list[object] = []
+
+    async def close() -> None:
+        await anyio.lowlevel.checkpoint()
+        seen.append(admission.live_requests)
+
+    async def request() -> None:
+        with pytest.raises(ShutDown), admission.admit() as context, context.bounded():
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+
+        def end(code: int) -> None:
+            seen.append(code)
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(request)
+        tasks.start_soon(drain_on_signals, admission, close, 600.0, end)
+        await anyio.wait_all_tasks_blocked()
+        os.kill(os.getpid(), signal.SIGINT)
+        await until(lambda: admission.draining)
+        assert not seen
+        os.kill(os.getpid(), signal.SIGINT)
+    assert seen == [0, 130]
