@@ -105,13 +105,12 @@ def split_kernel(
 
 @triton.jit
 def block_of(table, tile, in_tile, length, SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Where a tile's keys lie: one block, or [TILE] blocks where a block is smaller."""
+    """Where a tile's keys lie: one block, or [TILE] blocks where a block is smaller; int32, which registers hold."""
     if SIZE % TILE == 0:
-        block = tl.load(table + tile // (SIZE // TILE), mask=tile * TILE < length, other=0)
+        return tl.load(table + tile // (SIZE // TILE), mask=tile * TILE < length, other=0)
     else:
         key = tile * TILE + in_tile
-        block = tl.load(table + key // SIZE, mask=key < length, other=0)
-    return block.to(tl.int64)
+        return tl.load(table + key // SIZE, mask=key < length, other=0)
 
 
 @triton.jit(do_not_specialize=["window", "table_stride"])
@@ -212,13 +211,14 @@ def decode_kernel(
         key = tile * TILE + in_tile
         held = (key >= start) & (key < length)
         slot = tile % (SIZE // TILE) * TILE + in_tile if SIZE % TILE == 0 else key % SIZE
+        here = block.to(tl.int64)
         k = tl.load(
-            keys_of_head + (block * k_block_stride + slot * k_key_stride)[None, :] + (dim * k_dim_stride)[:, None],
+            keys_of_head + (here * k_block_stride + slot * k_key_stride)[None, :] + (dim * k_dim_stride)[:, None],
             mask=held[None, :] & (dim < DIM)[:, None],
             other=0.0,
         )
         v = tl.load(
-            values_of_head + (block * v_block_stride + slot * v_key_stride)[:, None] + dim[None, :],
+            values_of_head + (here * v_block_stride + slot * v_key_stride)[:, None] + dim[None, :],
             mask=held[:, None] & (dim < DIM)[None, :],
             other=0.0,
         )

@@ -112,7 +112,7 @@ def latent_kernel(
     if TOP > 0:
         place = slot_of_chosen(table, chosen, begin, in_tile, seen, SIZE, TILE)
     else:
-        place = block_of(table, begin, in_tile, seen, SIZE, TILE)
+        place = block_of(table, begin, in_tile, seen, SIZE, TILE).to(tl.int64)
     for tile in tl.range(begin, end):
         key = tile * TILE + in_tile
         held = key < seen
@@ -127,7 +127,7 @@ def latent_kernel(
         if TOP > 0:
             place = slot_of_chosen(table, chosen, tile + 1, in_tile, seen, SIZE, TILE)
         else:
-            place = block_of(table, tile + 1, in_tile, seen, SIZE, TILE)
+            place = block_of(table, tile + 1, in_tile, seen, SIZE, TILE).to(tl.int64)
         scores = tl.dot(latent_part, tl.trans(c), input_precision="ieee")
         scores = tl.dot(rotated_part, tl.trans(rotated), scores, input_precision="ieee") * (scale * LOG2_E)
         scores = tl.where(held[None, :], scores, float("-inf"))

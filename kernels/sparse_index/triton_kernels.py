@@ -49,7 +49,7 @@ def score_kernel(
     heads = tl.load(q + query[:, None] * DIM + d[None, :], mask=(h < HEADS)[:, None] & (d < DIM)[None, :], other=0.0)
     weight = tl.load(weights + query, mask=h < HEADS, other=0.0)
     table = block_tables + row.to(tl.int64) * table_stride
-    block = block_of(table, tile, in_tile, seen, SIZE, TILE)
+    block = block_of(table, tile, in_tile, seen, SIZE, TILE).to(tl.int64)
     position = tile * TILE + in_tile
     keys = cache + (block * SIZE + position % SIZE) * DIM
     held = position < seen

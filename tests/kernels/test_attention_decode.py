@@ -1,3 +1,4 @@
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -422,7 +423,11 @@ def test_a_captured_launch_is_right_for_other_lengths() -> None:
     out = torch.empty_like(decode.q)
 
     def step() -> None:
-        paged_decode(decode.paged(lengths, out, 1024), rows=4, query_len=1)
+        plans: dict[Hashable, Tensor] = {}
+        for _ in range(2):  # layers: what the first one plans must serve the second in each replay
+            out.zero_()
+            paged_decode(decode.paged(lengths, out, 1024), rows=4, query_len=1, plans=plans)
+        assert len(plans) == 1
 
     with overridden("paged_decode", config):
         step()  # compiles
