@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..guards import describe, native_unsupported_reason, triton_unsupported_reason
+from ..linear_fp8.selection import SKINNY_TOKENS
 from ..native import by_dtype, pointers, threads
 from ..repeated import Kept
 from ..variants import Choice, Variant, select_variant, wanted
@@ -16,8 +17,6 @@ _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (_P, _P, _P, _P, _I, _I, _I, _I, _I, _I)
 NATIVE = by_dtype("stentor_linear", *_ARGUMENTS)
 _ROWS = by_dtype("stentor_linear_rows", restype=_I)
-MOST_ROWS = 64
-"""Of the Triton variant without ``invariant``: up to here reading the weight costs more than the arithmetic."""
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 _PRODUCTS: Kept[Product] = Kept()
 """That run on a GPU: torch's, or those of few rows."""
@@ -99,8 +98,8 @@ def _triton_unsupported_reason(x: Tensor, weight: Tensor, invariant: bool, varia
         if x.stride(1) != 1 or weight.stride(1) != 1:
             return "it takes contiguous rows"
         return triton_unsupported_reason(x, variant)
-    if not 1 <= x.shape[0] <= MOST_ROWS:
-        return f"it takes up to {MOST_ROWS} rows"
+    if not 1 <= x.shape[0] <= SKINNY_TOKENS:
+        return f"it takes up to {SKINNY_TOKENS} rows"
     if x.dtype not in (torch.bfloat16, torch.float16) or not (x.is_contiguous() and weight.is_contiguous()):
         return "it takes contiguous bfloat16 or float16"
     if (reason := triton_unsupported_reason(x, variant)) is not None or wanted(variant) == "triton":
