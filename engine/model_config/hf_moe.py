@@ -9,7 +9,7 @@ from .hf_dense import granite
 from .mlp_spec import APART, STACKED, ExpertNames, MLPSpec, MoESpec, RouterSpec
 from .model_spec import ModelSpec, dense_mlp, with_layers, with_mixers
 
-_MIXTRAL = replace(
+MIXTRAL = replace(
     APART,
     router="block_sparse_moe.gate",
     into=("block_sparse_moe.experts.{}.w1.weight", "block_sparse_moe.experts.{}.w3.weight"),
@@ -44,7 +44,7 @@ def mixtral(fields: Fields, name: str) -> ModelSpec:
     spec = common(fields, name, eps=1e-5, theta=1_000_000.0)
     router = RouterSpec(_top_k(fields, 2))
     moe = experts_of(fields, spec, router, experts=8, inner="intermediate_size")
-    spec = with_layers(spec, mlp=replace(moe, names=(_MIXTRAL, STACKED)))
+    spec = with_layers(spec, mlp=replace(moe, names=(MIXTRAL, STACKED)))
     return slide(spec, fields.integer("sliding_window", 0, least=0))
 
 
@@ -133,7 +133,7 @@ def minimax_m2(fields: Fields, name: str) -> ModelSpec:
     router = RouterSpec(_top_k(fields, 8), score="sigmoid")
     stacked = replace(STACKED, correction="mlp.e_score_correction_bias")
     moe = experts_of(fields, spec, router, experts=256, inner="intermediate_size")
-    return with_layers(spec, mlp=replace(moe, correction=True, names=(_MIXTRAL, stacked)))
+    return with_layers(spec, mlp=replace(moe, correction=True, names=(MIXTRAL, stacked)))
 
 
 def granite_moe(fields: Fields, name: str) -> ModelSpec:
