@@ -64,7 +64,7 @@ class Attention:
         self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)
         tasks = model.adapters
-        adaptable = not spec.by_group  # B of an adapter has its rows as they are stored
+        adaptable = not (spec.by_group or spec.regrouped)  # B of an adapter has its rows as its model's are stored
         self.into = Linear.of(weights, prefix, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype)
         self.out = Linear.of(
             weights, prefix, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True

@@ -53,7 +53,7 @@ _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 MAX_FACTORS = 1 << 16
 
 _HEAD: Final = "nextn."
-_ATTENTION: Mapping[str, str] = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj", "attn_qkv": "qkv_proj"}
+_ATTENTION: Mapping[str, str] = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj"}
 _LATENT: Mapping[str, str] = {
     "attn_q": "q_proj",
     "attn_q_a": "q_a_proj",
@@ -105,6 +105,7 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
             "output": "lm_head",
             "output_norm": spec.final_norm,
             "token_embd_norm": spec.final_norm,  # LFM2's
+            **({"position_embd": spec.positions} if spec.positions else {}),
             **(_PER_LAYER if spec.per_layer else {}),
         }.get(stem)
         return Part((f"{outer}.{ending}",)) if outer else Part((name,))
@@ -148,8 +149,12 @@ def _named(part: Part, prefix: str, ending: str) -> Part:
 def _parts(layer: LayerSpec, per_layer: bool) -> Mapping[str, Part]:
     """Of a layer by their names in the file, with or without the ending; perhaps of one with its own embedding."""
     names = layer.norms
+    first = (
+        (names.mixer_in, names.mlp_in) if names.mixer_in != "ln_attn" else (names.mlp_in, names.mixer_in)
+    )  # Falcon's
     pairs = [
-        ("attn_norm", names.mixer_in or names.mlp_in),
+        ("attn_norm", first[0] or first[1]),
+        ("attn_norm_2", names.mixer_in),
         ("ffn_norm", names.mlp_in),
         ("post_attention_norm", names.mixer_out or names.mlp_in),  # of some what the network takes
         ("post_ffw_norm", names.mlp_out),
@@ -173,6 +178,7 @@ def _of_mixer(mixer: MixerSpec) -> Iterator[tuple[str, Part]]:
     match mixer:
         case AttentionSpec():
             yield from ((stored, Part((f"{name}.{part}",))) for stored, part in _ATTENTION.items())
+            yield "attn_qkv", Part((f"{name}.{mixer.into}",))
             yield "attn_output", Part((f"{name}.{mixer.out}",))
             if mixer.sinks:
                 yield "attn_sinks.weight", Part((f"{name}.sinks",))

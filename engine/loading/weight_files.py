@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 from .errors import CheckpointError
-from .pt_file import pt_tensors
 from .safetensors_index import StoredTensor, read_json, safetensors_tensors
 
 SAFETENSORS: Final = "model.safetensors"
@@ -55,7 +54,11 @@ def weight_index(folder: Path) -> tuple[StoredTensor, ...]:
 
 def tensors_of(file: Path) -> list[StoredTensor]:
     """Every tensor of one file. Raises :class:`CheckpointError`."""
-    return safetensors_tensors(file) if file.suffix == ".safetensors" else pt_tensors(file)
+    if file.suffix == ".safetensors":
+        return safetensors_tensors(file)
+    from .pt_file import pt_tensors  # late: few models come so
+
+    return pt_tensors(file)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -105,6 +105,8 @@ class AttentionSpec:
     """Its name, where it does."""
     by_group: bool = False
     """It holds the queries of a key-value head, its key and its value, one head after another (GPT-NeoX, Falcon)."""
+    regrouped: bool = False
+    """It lay so where adapters were made, and holds all queries, keys and values one after another here (GGUF)."""
     transposed: bool = False
     """Matrices are stored as [inputs, outputs] (GPT-2)."""
     inputs: int = 1

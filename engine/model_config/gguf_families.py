@@ -7,7 +7,7 @@ from typing import Final
 from .attention_spec import LatentAttentionSpec
 from .config_fields import ConfigError
 from .gguf_translation import GGUFFacts, GGUFTranslation, Values
-from .model_spec import ModelSpec, with_mixers
+from .model_spec import ModelSpec, dense_mlp, with_layers, with_mixers
 from .recurrent_spec import GatedDeltaSpec
 
 _SIGMOID: Final = 2
@@ -35,6 +35,8 @@ _LFM2: Final[Mapping[str, str]] = {
     "norm_eps": "attention.layer_norm_rms_epsilon",
     "conv_L_cache": "shortconv.l_cache",
 }
+_LAYER_NORM: Final[Mapping[str, str]] = {"layer_norm_epsilon": "attention.layer_norm_epsilon"}
+"""Of the families before Llama."""
 _UNSCALED: Final[Mapping[str, object]] = {
     "embedding_multiplier": 1.0,
     "residual_multiplier": 1.0,
@@ -344,6 +346,23 @@ def _gemma4(facts: GGUFFacts) -> Values:
     }
 
 
+def _falcon(facts: GGUFFacts) -> Values:
+    """Those of one head of keys and values have one norm, others one or two; no key says more."""
+    apart, kv_heads = facts.has("attn_norm_2.weight"), facts.count("attention.head_count_kv", 1)
+    return {
+        "new_decoder_architecture": apart or kv_heads > 1,
+        "num_kv_heads": kv_heads,
+        "num_ln_in_parallel_attn": 2 if apart else 1,
+    }
+
+
+def _in_rows(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Matrices are stored as [outputs, inputs], all queries before all keys and values."""
+    grouped = spec.layers[0].attention.by_group
+    spec = with_mixers(spec, by_group=False, regrouped=grouped, transposed=False)
+    return with_layers(spec, mlp=replace(dense_mlp(spec), transposed=False))
+
+
 def _growing(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
     """Queries grow with every so many positions as the context had before it was stretched."""
     beta = facts.fields.number("attention.temperature_scale", 0.0)
@@ -446,6 +465,19 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
         keys={"layer_norm_eps": "attention.layer_norm_epsilon"},
         made=lambda facts: {"mlp_bias": facts.has("ffn_down.bias")},
     ),
+    "phimoe": GGUFTranslation("PhimoeForCausalLM", made=lambda facts: {"lm_head_bias": "output.bias" in facts.shapes}),
+    "gpt2": GGUFTranslation("GPT2LMHeadModel", keys=_LAYER_NORM, finish=_in_rows),
+    "starcoder": GGUFTranslation("GPTBigCodeForCausalLM", keys=_LAYER_NORM, finish=_in_rows),
+    "gptneox": GGUFTranslation(
+        "GPTNeoXForCausalLM",
+        keys={
+            "layer_norm_eps": "attention.layer_norm_epsilon",
+            "use_parallel_residual": "use_parallel_residual",
+        },
+        made=lambda facts: {"attention_bias": facts.has("attn_qkv.bias")},
+        finish=_in_rows,
+    ),
+    "falcon": GGUFTranslation("FalconForCausalLM", keys=_LAYER_NORM, made=_falcon, finish=_in_rows),
     "gemma4": GGUFTranslation(
         "Gemma4ForCausalLM", keys={"final_logit_softcapping": "final_logit_softcapping"}, made=_gemma4, turned=False
     ),

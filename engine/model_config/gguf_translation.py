@@ -207,6 +207,13 @@ def _rope_table(fields: Fields, shapes: Shapes, read_floats: ReadFloats, head_di
     found: Values = {"rope_theta": rope.theta, "rope_type": rope.kind, "partial_rotary_factor": rotating / head_dim}
     if rope.kind in ("linear", "yarn"):
         found["factor"] = rope.factor
+    if rope.kind == "longrope":
+        found |= {
+            "original_max_position_embeddings": rope.original_max_position,
+            "short_factor": list(rope.short_factor),
+            "long_factor": list(rope.long_factor),
+            "attention_factor": rope.attention_factor,
+        }
     if rope.kind == "yarn":
         scale = fields.number("rope.scaling.yarn_log_multiplier", 0.0)
         found |= {

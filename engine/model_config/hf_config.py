@@ -151,6 +151,8 @@ _ALONE: Mapping[str, Decoder] = {
     "GraniteMoeSWAForCausalLM": Decoder("granitemoe_swa", hf_moe_variants.granite_moe_swa),
     "AfmoeForCausalLM": Decoder("afmoe", hf_moe_variants.afmoe),
     "Cohere2MoeForCausalLM": Decoder("cohere2_moe", hf_moe_variants.cohere2_moe),
+    "PhimoeForCausalLM": Decoder("phimoe", hf_moe_variants.phimoe),
+    "PhiMoEForCausalLM": Decoder("phimoe", hf_moe_variants.phimoe),
     "Gemma4ForCausalLM": Decoder("gemma4_text", hf_gemma4.gemma4),
     "Llama4ForCausalLM": Decoder("llama4_text", hf_llama4.llama4),
 }

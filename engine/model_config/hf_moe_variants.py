@@ -8,8 +8,8 @@ from dataclasses import replace
 from .config_fields import ConfigError, Fields
 from .hf_common import alternating, attention_bias, common, slide, sliding_layers, window_of
 from .hf_dense import exaone4
-from .hf_moe import deepseek_experts, experts_of, granite_moe, shared_experts, sparse_from, with_experts
-from .hf_variants import command, ernie, granite_windows, hunyuan
+from .hf_moe import MIXTRAL, deepseek_experts, experts_of, granite_moe, shared_experts, sparse_from, with_experts
+from .hf_variants import LAYER_NORM, command, ernie, granite_windows, hunyuan
 from .mlp_spec import APART, STACKED, ExpertNames, MoESpec, RouterSpec
 from .model_spec import POST, PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 
@@ -184,3 +184,25 @@ def _one_of(fields: Fields, name: str, known: Sequence[str]) -> str:
     if value not in known:
         raise ConfigError(f"{name} is {value[:40]!r}, expected {' or '.join(map(repr, known))}")
     return value
+
+
+def phimoe(fields: Fields, name: str) -> ModelSpec:
+    """Phi-3.5-MoE: the attention of Phi-3 with a bias, layer norms, and experts that are chosen one after the other."""
+    table = Fields(fields.table("rope_scaling") or fields.table("rope_parameters") or {})
+    factors = [table.optional_number(each) for each in ("short_mscale", "long_mscale")]
+    if factors[0] != factors[1]:
+        raise ConfigError(f"short_mscale is {factors[0]} and long_mscale {factors[1]}, expected the same number")
+    spec = attention_bias(fields, common(fields, name, eps=1e-5, theta=1_000_000.0))
+    rope = spec.layers[0].attention.rope
+    if rope is not None and factors[0] is not None:
+        spec = with_mixers(spec, rope=replace(rope, attention_factor=factors[0]))
+    router = RouterSpec(
+        fields.integer("num_experts_per_tok", 2),
+        score="sparsemixer",
+        renormalize=False,
+        nearness=2 * fields.number("router_jitter_noise", 0.01),
+    )
+    moe = experts_of(fields, spec, router, experts=16, inner="intermediate_size")
+    moe = replace(moe, names=(MIXTRAL, replace(STACKED, router="mlp.router")))
+    spec = replace(with_layers(spec, mlp=moe, norms=LAYER_NORM), head_bias=fields.flag("lm_head_bias"))
+    return slide(spec, fields.integer("sliding_window", 0, least=0))

@@ -12,7 +12,7 @@ Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2",
 """``quick_gelu`` is x · sigmoid(1.702 x), ``xielu`` has two learned numbers a layer (arXiv:2411.13010)."""
 ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai"]
 """``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925)."""
-RouterScore = Literal["softmax", "sigmoid"]
+RouterScore = Literal["softmax", "sigmoid", "sparsemixer"]
 GroupScore = Literal["max", "top2"]
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
@@ -84,7 +84,7 @@ class RouterSpec:
 
     top_k: int
     score: RouterScore = "softmax"
-    """Over all experts, or of each alone."""
+    """Over all experts, of each alone, or for each choice over the experts left that come near it (Phi-3.5-MoE)."""
     renormalize: bool = True
     """Weights are divided by their sum."""
     scale: float = 1.0
@@ -94,6 +94,8 @@ class RouterSpec:
     top_groups: int = 1
     group_score: GroupScore = "top2"
     """A group's best score, or the sum of its two best."""
+    nearness: float = 0.0
+    """What ``sparsemixer`` calls near: see :class:`stentor.kernels.Router`."""
 
 
 class ExpertTensor(NamedTuple):

@@ -24,6 +24,8 @@ Activate = Callable[[Tensor, ActivationKind], Tensor]
 
 
 def route(logits: Tensor, router: Router, bias: Tensor | None) -> Routing:
+    if router.score == "sparsemixer":
+        return _mixed(logits, router)
     scores = logits.softmax(1) if router.score == "softmax" else logits.sigmoid()
     # Scores keep the order of logits, but for large ones they round to the same number.
     ranks = logits if bias is None and router.top_groups == router.groups else scores
@@ -39,6 +41,17 @@ def route(logits: Tensor, router: Router, bias: Tensor | None) -> Routing:
     if router.renormalize:
         weights = weights / (weights.sum(1, keepdim=True) + 1e-20)
     return Routing(experts.int(), weights * router.scale)
+
+
+def _mixed(logits: Tensor, router: Router) -> Routing:
+    experts = _largest(logits, router.top_k)
+    left, weights = logits, []
+    for chosen in experts.split(1, dim=1):
+        best = logits.gather(1, chosen)
+        near = best - logits <= router.nearness * torch.maximum(logits.abs(), best)
+        weights.append(left.masked_fill(~near, -torch.inf).softmax(1).gather(1, chosen))
+        left = left.scatter(1, chosen, -torch.inf)
+    return Routing(experts.int(), torch.cat(weights, dim=1) * router.scale)
 
 
 def _largest(values: Tensor, count: int) -> Tensor:

@@ -6,8 +6,8 @@
 namespace stentor {
 
 struct Router {
-    int64_t experts, top_k, sigmoid, renormalize, groups, top_groups, by_two;
-    double scale;
+    int64_t experts, top_k, sigmoid, mixer, renormalize, groups, top_groups, by_two;
+    double scale, nearness;
     const float* bias;  // [experts] or null
 };
 

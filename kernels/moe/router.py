@@ -6,8 +6,9 @@ from typing import Literal, NamedTuple, get_args
 
 from torch import Tensor
 
-Score = Literal["softmax", "sigmoid"]
-"""Of an expert, from its logit; ``softmax`` is over all experts."""
+Score = Literal["softmax", "sigmoid", "sparsemixer"]
+"""Of an expert, from its logit; ``softmax`` is over all experts, ``sparsemixer`` for each choice over the experts left
+that come near it (Phi-3.5-MoE, arXiv:2409.12136)."""
 GroupScore = Literal["max", "top2"]
 """Of a group: that of its best expert (DeepSeek-V2, arXiv:2405.04434), or the sum of its two best (DeepSeek-V3,
 arXiv:2412.19437)."""
@@ -31,6 +32,9 @@ class Router:
     """Experts are chosen out of the best :attr:`top_groups` of so many groups, which are equal and contiguous."""
     top_groups: int = 1
     group_score: GroupScore = "top2"
+    nearness: float = 0.0
+    """Of ``sparsemixer``: near a choice are logits that are no further below it than so many times the larger of it and
+    their own size."""
 
     def __post_init__(self) -> None:
         if self.score not in get_args(Score):
@@ -41,6 +45,8 @@ class Router:
             )
         if self.top_k < 1 or not 1 <= self.top_groups <= self.groups:
             raise ValueError(f"router: {self.top_k} experts of {self.top_groups} of {self.groups} groups")
+        if self.score == "sparsemixer" and (self.renormalize or self.groups > 1):
+            raise ValueError("router: sparsemixer neither divides by sums nor looks at groups")
 
     def check(self, experts: int) -> None:
         """Raises ValueError unless it can choose among so many experts."""
@@ -66,9 +72,10 @@ class RouterStruct(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int64)
-            for name in ("experts", "top_k", "sigmoid", "renormalize", "groups", "top_groups", "by_two")
+            for name in ("experts", "top_k", "sigmoid", "mixer", "renormalize", "groups", "top_groups", "by_two")
         ),
         ("scale", ctypes.c_double),
+        ("nearness", ctypes.c_double),
         ("bias", ctypes.c_void_p),
     )
 
@@ -80,10 +87,12 @@ def router_struct(router: Router, experts: int, bias: Tensor | None) -> RouterSt
         experts,
         router.top_k,
         router.score == "sigmoid",
+        router.score == "sparsemixer",
         router.renormalize,
         router.groups,
         router.top_groups,
         router.group_score == "top2",
         router.scale,
+        router.nearness,
         None if bias is None else bias.data_ptr(),
     )

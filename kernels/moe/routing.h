@@ -5,6 +5,8 @@
 #include "router.h"
 #include "simd_math.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace stentor {
@@ -37,6 +39,21 @@ static inline void score_row(const Router& router, const float* logits, float* s
     for (int64_t i = 0; i < count; ++i) scores[i] /= total;
 }
 
+// Of each choice the softmax over the experts left that come near it; `kept` has room for top_k.
+static inline void mix_row(const Router& router, const float* logits, int32_t* experts, float* weights, float* kept) {
+    const float nearness = (float)router.nearness;
+    choose_largest(logits, router.experts, router.top_k, experts, kept);
+    for (int64_t k = 0; k < router.top_k; ++k) {
+        float total = 0.0f;
+        for (int64_t i = 0; i < router.experts; ++i) {
+            const float x = logits[i];
+            const bool near = kept[k] - x <= nearness * std::max(std::fabs(x), kept[k]);
+            if (near && std::find(experts, experts + k, (int32_t)i) == experts + k) total += std::exp(x - kept[k]);
+        }
+        weights[k] = (float)router.scale / total;
+    }
+}
+
 // One token's experts [top_k] and their weights.
 static inline void route_row(const Router& router, const float* logits, int32_t* experts, float* weights) {
     static thread_local std::vector<float> memory;
@@ -45,6 +62,7 @@ static inline void route_row(const Router& router, const float* logits, int32_t*
     memory.resize((size_t)(3 * padded + router.top_k + router.groups + router.top_groups));
     numbers.resize((size_t)router.top_groups);
     float *const scores = memory.data(), *const ranks = scores + padded, *const kept = ranks + 2 * padded;
+    if (router.mixer) return mix_row(router, logits, experts, weights, kept);
     score_row(router, logits, scores);
     const bool some_groups = router.top_groups < router.groups;
     // scores keep the order of logits, but for large ones they round to the same number

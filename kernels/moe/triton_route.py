@@ -45,8 +45,10 @@ def route_kernel(
     stride,
     count,
     scale,
+    nearness,
     TOP_K: tl.constexpr,
     SIGMOID: tl.constexpr,
+    MIXER: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     RENORMALIZE: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -80,8 +82,11 @@ def route_kernel(
     chosen = tl.zeros([PLACES], tl.int32)
     kept = tl.zeros([PLACES], tl.float32)
     for k in range(TOP_K):
-        _, at = best_of(ranks)
+        best, at = best_of(ranks)
         is_it = number == at
+        if MIXER:
+            near = (ranks > -float("inf")) & (best - x <= nearness * tl.maximum(tl.abs(x), best))
+            scores = 1.0 / tl.sum(tl.where(near, tl.exp(x - best), 0.0), 0) + tl.zeros_like(x)
         chosen = tl.where(place == k, at.to(tl.int32), chosen)
         kept = tl.where(place == k, tl.sum(tl.where(is_it, scores, 0.0), 0), kept)
         ranks = tl.where(is_it, -float("inf"), ranks)
@@ -103,9 +108,11 @@ def prepare_route(logits: Tensor, router: Router, bias: Tensor | None, routing: 
         logits.stride(0),
         count,
         router.scale,
+        router.nearness,
         config=Config.of(num_warps=1),
         TOP_K=router.top_k,
         SIGMOID=router.score == "sigmoid",
+        MIXER=router.score == "sparsemixer",
         HAS_BIAS=bias is not None,
         RENORMALIZE=router.renormalize,
         GROUPS=router.groups,

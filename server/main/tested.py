@@ -175,6 +175,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "phi-normed",
         "phi",
     ),
+    "PhimoeForCausalLM": (
+        "phimoe",
+        "phimoe-biased",
+    ),
     "Qwen2ForCausalLM": (
         "qwen2",
         "qwen2-window",

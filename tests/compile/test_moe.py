@@ -117,6 +117,7 @@ def test_an_older_gpu_is_served() -> None:
     [
         Router(8),
         Router(8, score="sigmoid", groups=8, top_groups=4, scale=2.5),
+        Router(2, score="sparsemixer", renormalize=False, nearness=0.02),
         Router(6, groups=8, top_groups=3, group_score="max"),
     ],
 )

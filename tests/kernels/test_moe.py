@@ -55,6 +55,19 @@ def test_a_bias_decides_the_choice_and_not_the_weight() -> None:
     assert_close(chosen, expected / expected.sum())
 
 
+def test_each_choice_is_weighed_against_those_left_that_come_near_it() -> None:
+    logits = torch.tensor([[4.0, 1.0, 3.9, 3.8], [-2.0, -1.0, -4.0, -1.1]])
+    experts, chosen = route(logits, Router(2, score="sparsemixer", renormalize=False, nearness=0.1))
+    assert experts.tolist() == [[0, 2], [1, 3]]
+    first, second = torch.tensor([4.0, 3.9, 3.8]).softmax(0)[0], torch.tensor([3.9, 3.8]).softmax(0)[0]
+    assert_close(chosen[0], torch.stack((first, second)))
+    assert_close(chosen[1], torch.tensor([torch.tensor([-1.0, -1.1]).softmax(0)[0], 1.0]))
+    with pytest.raises(ValueError, match="sparsemixer takes no bias"):
+        route(logits, Router(2, score="sparsemixer", renormalize=False), torch.zeros(4))
+    with pytest.raises(ValueError, match="sparsemixer neither divides"):
+        Router(2, score="sparsemixer")
+
+
 def test_experts_come_out_of_the_best_groups() -> None:
     logits = torch.tensor([[5.0, -9.0, 3.0, 3.5, 4.0, 1.0]])
     assert route(logits, Router(2)).experts.tolist() == [[0, 4]]

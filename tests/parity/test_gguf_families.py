@@ -8,6 +8,8 @@ import gguf
 import pytest
 import torch
 
+from stentor.engine.layers.adapters import AdapterPlaces
+from stentor.engine.layers.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.dequantize import dequantize
 from stentor.engine.loading.errors import CheckpointError
@@ -17,6 +19,7 @@ from stentor.engine.loading.gguf_types import GGMLType
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.gguf_config import model_spec_from_gguf
+from stentor.engine.models.decoder import Decoder
 from stentor.tests.engine.loading.gguf_families import Convert, as_it_is, delta, qwen_next, write_family
 from stentor.tests.engine.loading.k_quants import quantize
 from stentor.tests.parity import tiny
@@ -65,6 +68,15 @@ MODELS = {
     "gemma4": "gemma4",
     "gemma4-small": "gemma4",
     "gemma4-moe": "gemma4",
+    "phimoe": "phimoe",
+    "phimoe-biased": "phimoe",
+    "gpt2": "gpt2",
+    "gpt-bigcode": "starcoder",
+    "gpt-neox": "gptneox",
+    "gpt-neox-serial": "gptneox",
+    "falcon": "falcon",
+    "falcon-grouped": "falcon",
+    "falcon-grouped-alike": "falcon",
 }
 """The names that llama.cpp has for the architectures of :data:`.tiny.ARCHITECTURES`."""
 
@@ -77,6 +89,7 @@ UNSAID: dict[str, dict[str, Any]] = {
     "hunyuan-moe": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "olmo": {"attention_bias": False},
     "afmoe": {"layer_types": ["sliding_attention"] * 3},
+    "falcon-grouped": {"bias": False},
 }
 """What no file says otherwise."""
 
@@ -149,6 +162,17 @@ def test_files_of_first_converters_are_read(name: str, tmp_path: Path) -> None:
     check_whole(model, PagedDecoder(tmp_path / "m.gguf"))
 
 
+@pytest.mark.parametrize("name", ["gpt2", "gpt-neox"])
+def test_adapters_find_no_place_where_rows_lie_in_another_order_than_theirs(name: str, tmp_path: Path) -> None:
+    model = made(name, tmp_path)
+    write_family(tmp_path / "m.gguf", model, MODELS[name])
+    places = AdapterPlaces()
+    context = LayerContext(torch.device("cpu"), torch.float32, False, shapes_only=True, adapters=places)
+    Decoder(open_checkpoint(tmp_path / "m.gguf").decoder, context, 1)
+    assert ("transformer.h.0.attn.c_attn" in places.by_name) == (name == "gpt2")
+    assert "gpt_neox.layers.0.attention.query_key_value" not in places.by_name
+
+
 def test_layers_that_predict_further_tokens_are_passed_over(tmp_path: Path) -> None:
     model = made("glm4-moe", tmp_path)
     drafts = {"blk.3.nextn.eh_proj.weight": torch.ones(64, 128), "blk.3.attn_norm.weight": torch.ones(64)}
@@ -177,7 +201,7 @@ def test_experts_of_gpt_oss_in_mxfp4_are_read_and_multiplied_as_stored(tmp_path:
     assert ((logits - expected).abs() / expected.std()).mean() < 0.1
 
 
-@pytest.mark.parametrize("name", ["qwen3-next-moe", "qwen3.5", "granite-moe", "falcon-h1", "jamba"])
+@pytest.mark.parametrize("name", ["qwen3-next-moe", "qwen3.5", "granite-moe", "falcon-h1", "jamba", "falcon"])
 def test_rows_of_blocks_are_moved_as_rows_of_values_are(name: str, tmp_path: Path) -> None:
     model = made(name, tmp_path)
     stems = ("attn_q.", "attn_k.", "attn_qkv.", "attn_gate.", "ssm_in.", "ssm_ba.", "ssm_alpha.", "ssm_beta.")

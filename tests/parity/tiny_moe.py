@@ -63,6 +63,22 @@ def mixtures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "granite-moe-shared": lambda: transformers.GraniteMoeSharedConfig(
             **shape, **granite, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=48
         ),
+        "phimoe": lambda: transformers.PhimoeConfig(**shape, num_local_experts=5, sliding_window=24),
+        "phimoe-biased": lambda: transformers.PhimoeConfig(
+            **shape,
+            num_local_experts=4,
+            attention_bias=True,
+            lm_head_bias=True,
+            rope_parameters={
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0 + 0.05 * i for i in range(8)],
+                "long_factor": [1.5 + 0.3 * i for i in range(8)],
+                "short_mscale": 1.2,
+                "long_mscale": 1.2,
+                "original_max_position_embeddings": 128,
+            },
+        ),
         "minimax-m2": lambda: transformers.MiniMaxM2Config(
             **shape, head_dim=16, rotary_dim=8, num_local_experts=6, num_experts_per_tok=2
         ),
@@ -93,6 +109,19 @@ def _gap(scores: torch.Tensor, count: int) -> torch.Tensor:
     return best[:, -2] - best[:, -1]
 
 
+def _mixer_gap(scores: torch.Tensor, count: int, nearness: float) -> torch.Tensor:
+    """How far any expert is from coming near a choice of the ``count`` best when it does not, or the other way; and how
+    far choices are from taking turns, which weigh otherwise then."""
+    left, gaps = scores, []
+    for _ in range(count):
+        best = left.max(dim=-1, keepdim=True)
+        left = left.scatter(-1, best.indices, -torch.inf)
+        over = best.values - scores - nearness * torch.maximum(scores.abs(), best.values)
+        gaps.append(over.abs().masked_fill(left.isinf(), torch.inf).min(dim=-1).values)
+        gaps.append(best.values[..., 0] - left.max(dim=-1).values)
+    return torch.stack(gaps).min(dim=0).values
+
+
 @torch.inference_mode()
 def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
     """The prompt whose tokens are furthest from taking other experts than they do, in units of the spread of the
@@ -117,6 +146,8 @@ def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
             scores = members.masked_fill(closed.unsqueeze(-1), -100.0).flatten(-2)
         top_k = getattr(router, "top_k", None) or router.config.top_k_experts
         gaps.append(_gap(scores, top_k).view(len(prompts), -1) / spread)
+        if (jitter := getattr(router, "router_jitter_noise", None)) is not None:  # Phi's
+            gaps.append(_mixer_gap(scores, top_k, 2 * jitter).view(len(prompts), -1) / spread)
 
     handles = [router.register_forward_hook(measure) for router in _routers(model)]
     model(torch.tensor(prompts))

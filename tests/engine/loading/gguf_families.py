@@ -52,7 +52,7 @@ def write_family(
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers + bool(behind))
     converted = _converted(model, arch, convert or CONVERT.get(arch, as_it_is), behind or {})
     for name, tensor in chain(converted, (beside or {}).items()):
-        stored = name if name.startswith(("blk.", "rope_freqs")) else names.get_name(name, (".weight", ".bias"))
+        stored = name if name.startswith(("blk.", "rope_f")) else names.get_name(name, (".weight", ".bias"))
         if (of_head := _NEXTN.get(name.removeprefix(f"model.layers.{config.num_hidden_layers}."))) is not None:
             stored = f"blk.{config.num_hidden_layers}.nextn.{of_head}.weight"
         assert stored is not None, name
@@ -352,6 +352,33 @@ def shared_gate(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name, tensor.flatten() if name.endswith("shared_expert_gate.weight") else tensor
 
 
+def gpt2(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """Matrices of layers are [inputs, outputs] in transformers' files, and [outputs, inputs] here."""
+    turned = name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))
+    yield name, tensor.T if turned else tensor
+
+
+def phimoe(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """What stretches rotation lies beside the weights."""
+    if name == "model.norm.weight" and config.rope_parameters["rope_type"] == "longrope":
+        for each in ("short", "long"):
+            yield f"rope_factors_{each}.weight", torch.tensor(config.rope_parameters[f"{each}_factor"])
+    yield name, tensor
+
+
+def by_group(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """All queries, all keys, all values, where transformers' files have those of a key's head side by side."""
+    if ".query_key_value." in name:
+        heads = config.num_attention_heads
+        groups = heads
+        if config.model_type == "falcon":
+            groups = config.num_kv_heads if config.new_decoder_architecture else 1
+        rows = tensor.view(groups, heads // groups + 2, config.hidden_size // heads, *tensor.shape[1:])
+        parts = rows.split([heads // groups, 1, 1], dim=1)
+        tensor = torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
+    yield name, tensor
+
+
 CONVERT: Mapping[str, Convert] = {
     "gpt-oss": gpt_oss,
     "qwen3next": qwen_next,
@@ -374,4 +401,8 @@ CONVERT: Mapping[str, Convert] = {
     "gemma4": gemma4,
     "mistral3": llama,
     "olmo": llama,
+    "phimoe": phimoe,
+    "gpt2": gpt2,
+    "gptneox": by_group,
+    "falcon": by_group,
 }

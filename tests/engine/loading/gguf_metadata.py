@@ -116,6 +116,10 @@ _QWEN_EXPERTS: Mapping[str, Any] = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
+_CLASSIC: Mapping[str, Any] = {
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+    "feed_forward_length": lambda config: config.n_inner or 4 * config.hidden_size,
+}
 METADATA: Mapping[str, Mapping[str, Any]] = {
     "gpt-oss": {"attention.sliding_window": "sliding_window", "expert_feed_forward_length": "intermediate_size"},
     "qwen3next": {**_DELTA, **_QWEN_EXPERTS},
@@ -241,6 +245,27 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
     },
     "olmo": {"attention.layer_norm_epsilon": lambda config: 1e-5},
     "jais2": {"attention.layer_norm_epsilon": "layer_norm_eps"},
+    "phimoe": {
+        "attention.sliding_window": lambda config: config.sliding_window or 0,
+        "rope.scaling.original_context_length": lambda config: config.rope_parameters.get(
+            "original_max_position_embeddings"
+        ),
+        "rope.scaling.attn_factor": lambda config: config.rope_parameters.get("short_mscale"),
+    },
+    "gpt2": _CLASSIC,
+    "starcoder": {**_CLASSIC, "attention.head_count_kv": lambda config: 1},
+    "gptneox": {
+        "attention.layer_norm_epsilon": "layer_norm_eps",
+        "use_parallel_residual": "use_parallel_residual",
+        "rope.dimension_count": lambda config: int(
+            config.hidden_size // config.num_attention_heads * config.rope_parameters["partial_rotary_factor"]
+        ),
+    },
+    "falcon": {
+        **_CLASSIC,
+        "feed_forward_length": "ffn_hidden_size",
+        "attention.head_count_kv": lambda config: config.num_kv_heads if config.new_decoder_architecture else 1,
+    },
     "gemma4": {
         "attention.head_count_kv": lambda config: [
             config.to_dict()["num_key_value_heads"]

@@ -7,7 +7,7 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec
+from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec, RouterSpec
 
 MIXTRAL_8X7B: Mapping[str, Any] = {
     "architectures": ["MixtralForCausalLM"],
@@ -98,10 +98,43 @@ GLM_4_5_AIR: Mapping[str, Any] = {
     "vocab_size": 151552,
 }
 
+PHI_3_5_MOE: Mapping[str, Any] = {
+    "architectures": ["PhiMoEForCausalLM"],
+    "attention_bias": True,
+    "hidden_size": 4096,
+    "intermediate_size": 6400,
+    "lm_head_bias": True,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 16,
+    "original_max_position_embeddings": 4096,
+    "rope_scaling": {
+        "type": "longrope",
+        "short_factor": [1.0] * 64,
+        "long_factor": [2.0] * 64,
+        "short_mscale": 1.243163121016122,
+        "long_mscale": 1.243163121016122,
+        "original_max_position_embeddings": 4096,
+    },
+    "rope_theta": 10000.0,
+    "router_jitter_noise": 0.01,
+    "sliding_window": 131072,
+    "vocab_size": 32064,
+}
+
 
 @pytest.mark.parametrize(
     ("config", "total", "active"),
-    [(MIXTRAL_8X7B, 46.7, 12.9), (QWEN3_30B_A3B, 30.5, 3.4), (GPT_OSS_20B, 20.9, 4.2), (GLM_4_5_AIR, 106.9, 13.4)],
+    [
+        (PHI_3_5_MOE, 41.9, 6.6),
+        (MIXTRAL_8X7B, 46.7, 12.9),
+        (QWEN3_30B_A3B, 30.5, 3.4),
+        (GPT_OSS_20B, 20.9, 4.2),
+        (GLM_4_5_AIR, 106.9, 13.4),
+    ],
 )
 def test_published_models_have_the_published_parameters(config: Mapping[str, Any], total: float, active: float) -> None:
     """In billions. Of the active ones embedding and head are some, which authors count or not: gpt-oss's 3.6 are these
@@ -124,6 +157,20 @@ def test_gpt_oss_rotates_as_its_kind_where_a_file_does_not_say() -> None:
     assert model_spec_from_hf(silent) == model_spec_from_hf(GPT_OSS_20B)
     mixers = [layer.attention for layer in model_spec_from_hf(GPT_OSS_20B).layers[:2]]
     assert [(mixer.window, mixer.sinks, mixer.output_bias) for mixer in mixers] == [(128, True, True), (0, True, True)]
+
+
+def test_phi_weighs_choices_by_experts_near_them_and_rotates_by_one_factor() -> None:
+    spec = model_spec_from_hf(PHI_3_5_MOE)
+    mixer, moe = spec.layers[0].attention, spec.layers[0].mlp
+    assert isinstance(moe, MoESpec)
+    assert moe.router == RouterSpec(2, score="sparsemixer", renormalize=False, nearness=0.02)
+    assert mixer.rope is not None
+    assert (mixer.rope.kind, mixer.rope.attention_factor, mixer.window) == ("longrope", 1.243163121016122, 0)
+    other = {**PHI_3_5_MOE["rope_scaling"], "long_mscale": 1.5}
+    with pytest.raises(
+        ConfigError, match=r"short_mscale is 1\.243163121016122 and long_mscale 1\.5, expected the same"
+    ):
+        model_spec_from_hf({**PHI_3_5_MOE, "rope_scaling": other})
 
 
 def test_minimax_rotates_the_dimensions_that_its_file_counts() -> None:
