@@ -168,8 +168,6 @@ def decode_kernel(
     length = tl.load(numbers + 1)
     begin = tl.load(numbers + 2)
     end = tl.load(numbers + 3)
-    first_item = tl.load(numbers + 4)
-    used = tl.load(numbers + 5)
     start = first_key(length, window, QUERY_LEN, WINDOWED)
 
     QUERIES: tl.constexpr = GROUP * QUERY_LEN
@@ -245,6 +243,11 @@ def decode_kernel(
         sums = tl.dot(weights.to(queries.dtype), values, sums * shrink, input_precision="ieee")
         peak = new_peak
 
+    # read here, since the loop has no registers for what only the end needs
+    row = tl.load(numbers, volatile=True)
+    token = row.to(tl.int64) * QUERY_LEN + m // GROUP
+    first_item = tl.load(numbers + 4)
+    used = tl.load(numbers + 5)
     total = tl.sum(totals, 1)
     total = tl.where(total > 0.0, total, 1.0)
     if sinks is not None:  # of several items, joining adds it

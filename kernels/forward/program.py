@@ -310,7 +310,7 @@ class Program:
             raise ValueError(
                 f"program: experts of {gate_up.kind} {gate_up.shape} take {wanted}, prepared is {self._input}"
             )
-        router.check(experts)
+        router.check(experts, score_bias)
         self._check(src, column + experts)
         if self.widths[dst] != gate_up.shape[1]:
             raise ValueError(

@@ -85,9 +85,7 @@ def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant
         raise ValueError(f"route: logits {describe(logits)} must be float32 [tokens, experts]")
     if bias is not None and (bias.shape != logits.shape[1:] or bias.dtype != torch.float32):
         raise ValueError(f"route: bias {describe(bias)} must be float32 [{logits.shape[1]}]")
-    if bias is not None and router.score == "sparsemixer":
-        raise ValueError("route: sparsemixer takes no bias")
-    router.check(logits.shape[1])
+    router.check(logits.shape[1], bias)
     chosen = choose_route(logits, router, variant)
     if chosen == "reference":
         return reference.route(logits, router, bias)

@@ -48,8 +48,10 @@ class Router:
         if self.score == "sparsemixer" and (self.renormalize or self.groups > 1):
             raise ValueError("router: sparsemixer neither divides by sums nor looks at groups")
 
-    def check(self, experts: int) -> None:
-        """Raises ValueError unless it can choose among so many experts."""
+    def check(self, experts: int, bias: Tensor | None) -> None:
+        """Raises ValueError unless it can choose among so many experts, with a ``bias`` of each or none."""
+        if bias is not None and self.score == "sparsemixer":
+            raise ValueError("router: sparsemixer takes no bias")
         if experts % self.groups or self.top_k > experts // self.groups * self.top_groups:
             raise ValueError(
                 f"router: {self.top_k} experts cannot be chosen out of {self.top_groups} of {self.groups} groups of "

@@ -39,7 +39,7 @@ def recorded(
         "down_bias": 0.1 * normal(EXPERTS, HIDDEN, seed=5),
         "weight_input": into,
     }
-    bias = normal(EXPERTS, seed=6)
+    bias = normal(EXPERTS, seed=6) if router.score != "sparsemixer" else None
     out = x.moe(x.linear([(scores, 0, None)]), router, score_bias=bias, **given)
     return program, x.buffer, out.buffer, {"scores": scores, "bias": bias, "experts": given}
 
