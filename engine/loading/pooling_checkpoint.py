@@ -185,6 +185,11 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
         raise ConfigError("is_causal is false, expected true: attention in chunks sees only what is before a token")
     if any(mixer.shares >= 0 for mixer in mixers):
         raise ConfigError("num_kv_shared_layers is not 0, and embedders keep no keys that a later layer could see")
+    if made.states:
+        raise ConfigError(
+            f"its architecture {own} has layers with a recurrent state, of which no vectors or scores are made here, "
+            "expected a decoder all of whose layers attend, or an encoder"
+        )
     return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional)
 
 

@@ -18,6 +18,9 @@ from .transformers_encoder_config import TransformersEncoder
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 _MOST_LABELS: Final = 100_000
+_EACH_TOKEN: Final = "ForTokenClassification"
+_CLASSIFIERS: Final = ("GPT2", "GPTBigCode", "GPTNeoX", "Falcon")
+"""Decoders whose heads for each token have the name that encoders' have."""
 JINA_VL: Final = "JinaVLForRanking"
 """jina-reranker-m0: Qwen2-VL, which scores a query and a document, either a picture."""
 _JINA_VL_SHIFT: Final = -2.65
@@ -132,7 +135,7 @@ def score_head(
         return _transformers_head(config, backbone)
     if backbone.architecture.endswith("ForSequenceClassification"):
         return _sequence_head(config, backbone)
-    if backbone.architecture.endswith("ForTokenClassification"):
+    if backbone.architecture.endswith(_EACH_TOKEN):
         return _token_head(config, backbone)
     if backbone.architecture == JINA_VL:
         return replace(_reward_head("lasttoken", ("LABEL_0",), "sigmoid"), shift=_JINA_VL_SHIFT)
@@ -169,7 +172,7 @@ def _transformers_head(config: Mapping[str, object], backbone: TransformersEncod
     """Of which transformers' own modules are run: only what is made of their logits counts."""
     if backbone.module.endswith("ForSequenceClassification"):
         return ScoreHead("cls", "", _labels(config), _activation(config))
-    if backbone.module.endswith("ForTokenClassification"):
+    if backbone.module.endswith(_EACH_TOKEN):
         return ScoreHead(None, "", _labels(config), "softmax")
     return None
 
@@ -177,7 +180,8 @@ def _transformers_head(config: Mapping[str, object], backbone: TransformersEncod
 def _token_head(config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead:
     labels = _labels(config)
     if isinstance(backbone, ModelSpec):
-        return ScoreHead(None, "score", labels, "softmax")
+        name = "classifier" if backbone.architecture.removesuffix(_EACH_TOKEN) in _CLASSIFIERS else "score"
+        return ScoreHead(None, name, labels, "softmax")
     if backbone.family == "modernbert":
         return _modernbert_head(config, backbone, labels, "softmax", each=True)
     return ScoreHead(None, "classifier", labels, "softmax")

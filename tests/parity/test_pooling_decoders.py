@@ -11,6 +11,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.worker.setup import set_up_on
 from stentor.protocols.ipc.config import DType, WorkerConfig
 from stentor.protocols.ipc.pooling import Pooling
@@ -29,6 +31,8 @@ LLM: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 ONE_LABEL: dict[str, Any] = {**LLM, "num_labels": 1}
+LABELS: dict[str, Any] = {**LLM, "num_labels": 3}
+GPT2: dict[str, Any] = {"vocab_size": 130, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "num_labels": 3}
 BLOCK = 16
 TEXTS = [[5, 9, 60, 7], [8], [101, 4, 4, 33, 90, 17, 6] * 4]
 EMBED = Pooling("embed", last=True)
@@ -143,6 +147,29 @@ def test_texts_are_scored_by_the_last_token(name: str, tmp_path: Path) -> None:
     theirs = saved(SCORERS[name](), tmp_path)
     for text, found in zip(TEXTS, pooled(tmp_path, Pooling("classify", last=True, activate=False)), strict=True):
         close(found, theirs(input_ids=torch.tensor([text])).logits)
+
+
+OF_EACH_TOKEN: dict[str, Callable[[], Any]] = {
+    "Qwen3": lambda: transformers.Qwen3ForTokenClassification(transformers.Qwen3Config(**LABELS)),
+    "GPT-2": lambda: transformers.GPT2ForTokenClassification(transformers.GPT2Config(**GPT2)),
+    "GPT-NeoX": lambda: transformers.GPTNeoXForTokenClassification(transformers.GPTNeoXConfig(**LABELS)),
+    "Falcon": lambda: transformers.FalconForTokenClassification(transformers.FalconConfig(**LABELS)),
+}
+
+
+@pytest.mark.parametrize("name", OF_EACH_TOKEN)
+@torch.inference_mode()
+def test_each_token_is_scored_by_a_head_of_either_name(name: str, tmp_path: Path) -> None:
+    theirs = saved(OF_EACH_TOKEN[name](), tmp_path)
+    for text, found in zip(TEXTS, pooled(tmp_path, Pooling("token_classify", activate=False)), strict=True):
+        close(found, theirs(input_ids=torch.tensor([text])).logits[0])
+
+
+def test_a_decoder_with_recurrent_states_is_refused_in_one_line(tmp_path: Path) -> None:
+    described = {"architectures": ["JambaForSequenceClassification"], "model_type": "jamba", **LLM}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match="JambaForSequenceClassification has layers with a recurrent state"):
+        pooling_config(tmp_path)
 
 
 @pytest.mark.parametrize("tied", [True, False])
