@@ -69,6 +69,10 @@ class MLP:
         gated = spec.gated and spec.gate_scale == 1.0 and self._down.input_scheme is None
         if gated and spec.activation != "relu" and spec.activation != "xielu":
             self.input.gate = spec.activation
+        if spec.also:
+            for name in (*spec.into, spec.out):
+                other = name.replace("mlp", spec.also, 1)
+                weights.alias(f"{prefix}.{other}.weight", f"{prefix}.{name}.weight")
         self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:

@@ -23,6 +23,12 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 _LAYER_TYPES: Mapping[str, LayerType] = {"full_attention": "full", "sliding_attention": "sliding"}
 
 
+def check_silu(fields: Fields, field: str = "hidden_act") -> None:
+    """Of convolutions and gates of layers with a recurrent state. Raises :class:`ConfigError`."""
+    if (activation := fields.text(field, "silu")) not in ("silu", "swish"):
+        raise ConfigError(f"{field} is {activation!r}, expected 'silu'")
+
+
 def common(
     fields: Fields,
     name: str,

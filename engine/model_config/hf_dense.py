@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Final
 
 from .config_fields import ConfigError, Fields
 from .hf_common import (
@@ -51,9 +52,15 @@ def phi3(fields: Fields, name: str) -> ModelSpec:
     return slide(spec, fields.integer("sliding_window", 0, least=0))
 
 
+_GELU: Final = ("gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast")
+"""Gemma 1's files say the first and mean the second."""
+
+
 def gemma(fields: Fields, name: str) -> ModelSpec:
     """What all Gemmas share. They name their activation anew and tie their head by default."""
     activation = fields.text("hidden_activation", "gelu_pytorch_tanh")
+    if name == "GemmaForCausalLM" and (older := fields.text("hidden_act", "gelu")) not in _GELU:
+        raise ConfigError(f"hidden_act is {older!r}, expected 'gelu_pytorch_tanh'")
     if fields.flag("use_bidirectional_attention"):
         raise ConfigError("use_bidirectional_attention is set, and only causal decoders are supported")
     spec = common(Fields({**fields.values, "hidden_act": activation}), name, head_dim=256)

@@ -33,6 +33,8 @@ def gemma4(fields: Fields, name: str) -> ModelSpec:
     if fields.text("use_bidirectional_attention", "vision") != "vision":
         raise ConfigError("use_bidirectional_attention is 'all', and only causal decoders are supported")
     activation = fields.text("hidden_activation", "gelu_pytorch_tanh")
+    if activation not in ("gelu_pytorch_tanh", "gelu_new", "gelu_fast"):
+        raise ConfigError(f"hidden_activation is {activation!r}, expected 'gelu_pytorch_tanh'")
     fields = Fields({"rope_parameters": _ROPE, "tie_word_embeddings": True, **fields.values, "hidden_act": activation})
     spec = attention_bias(fields, common(fields, name, head_dim=256))
     spec = with_mixers(spec, scale=1.0, qk_norm="head", v_norm=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .config_fields import ConfigError, Fields
-from .hf_common import attention_bias, common
+from .hf_common import attention_bias, check_silu, common
 from .hf_dense import granite
 from .hf_moe import experts_of, granite_moe, shared_experts, sparse_from, sparse_steps, with_experts
 from .mlp_spec import ExpertNames, MoESpec, RouterSpec
@@ -86,6 +86,7 @@ def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
 def mamba2(fields: Fields, hidden: int, inner: int | None = None) -> Mamba2Spec:
     """As Granite 4, Bamba and Falcon-H1 describe it; with ``inner`` channels where that does not follow from
     ``mamba_expand``."""
+    check_silu(fields)
     heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
     inner = inner or int(fields.number("mamba_expand", 2) * hidden)
     if inner % heads:
@@ -144,6 +145,7 @@ def _qwen_experts(fields: Fields, spec: ModelSpec, router: RouterSpec, *, expert
 
 def _gated_delta(fields: Fields, name: str, *, stored: DeltaStorage) -> ModelSpec:
     """Three of four layers follow the gated delta rule; attention is gated, and a quarter of each head rotates."""
+    check_silu(fields)
     values = {"partial_rotary_factor": 0.25, **fields.values}
     spec = attention_bias(fields, common(Fields(values), name, head_dim=256))
     spec = replace(with_mixers(spec, qk_norm="head", gated=True), norm_plus_one=True)
@@ -164,6 +166,7 @@ def _gated_delta(fields: Fields, name: str, *, stored: DeltaStorage) -> ModelSpe
 def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:
     """An OLMo 3 without windows, three of four of whose layers follow the gated delta rule, behind norms of what they
     take. A null rotary base means that nothing rotates."""
+    check_silu(fields)
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     rope = Fields(fields.table("rope_parameters") or {})
     turns = rope.has("rope_theta") or fields.has("rope_theta")

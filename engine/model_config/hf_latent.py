@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .attention_spec import IndexSpec, LatentAttentionSpec, RopeConfig
 from .config_fields import ConfigError, Fields
-from .hf_common import common
+from .hf_common import check_silu, common
 from .hf_hybrid import kinds_of, mixed
 from .hf_moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .hf_rope import rope_from_hf
@@ -151,7 +151,9 @@ def kimi_linear(fields: Fields, name: str) -> ModelSpec:
     spec = latent(fields, spec)
     mixer = spec.layers[0].mixer
     assert isinstance(mixer, LatentAttentionSpec)
-    spec = with_layers(spec, mixer=replace(mixer, rope=None))
+    check_silu(fields)
+    mlp = replace(dense_mlp(spec), also="block_sparse_moe")
+    spec = with_layers(spec, mixer=replace(mixer, rope=None), mlp=mlp)
     heads, dim = (
         linear.integer(inner, fields.integer(outer, default))
         for inner, outer, default in (("num_heads", "linear_num_heads", 32), ("head_dim", "linear_head_dim", 128))

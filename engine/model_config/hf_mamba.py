@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from .config_fields import MOST_LAYERS, ConfigError, Fields
-from .hf_common import attention_bias, common
+from .hf_common import attention_bias, check_silu, common
 from .hf_hybrid import mamba2, mixed
 from .hf_moe import experts_of, with_experts
 from .mlp_spec import ExpertNames, MLPSpec, MoESpec, RouterSpec
@@ -65,7 +65,7 @@ def _mamba_alone(fields: Fields, name: str, norm: MambaNorm) -> ModelSpec:
     fields = Fields(
         {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "tie_word_embeddings": True, **fields.values}
     )
-    _check_silu(fields)
+    check_silu(fields)
     hidden = fields.integer("hidden_size")
     mixer = MambaSpec(
         inner=fields.integer("intermediate_size", int(fields.number("expand", 2) * hidden)),
@@ -86,15 +86,9 @@ def _rank(fields: Fields, field: str, hidden: int) -> int:
     return -(-hidden // 16) if fields.get(field) in (None, "auto") else fields.integer(field)
 
 
-def _check_silu(fields: Fields) -> None:
-    """Of convolutions and gates."""
-    if (activation := fields.text("hidden_act", "silu")) not in ("silu", "swish"):
-        raise ConfigError(f"hidden_act is {activation!r}, expected 'silu'")
-
-
 def jamba(fields: Fields, name: str) -> ModelSpec:
     """A Llama that does not rotate, most of whose layers are Mamba, and every other of which has experts."""
-    _check_silu(fields)
+    check_silu(fields)
     sizes = {"intermediate_size": 14336, "max_position_embeddings": 262144, "num_key_value_heads": 8}
     fields = Fields({**sizes, **fields.values})
     spec = with_mixers(_named(fields, common(fields, name)), rope=None)
@@ -125,7 +119,7 @@ def _every(fields: Fields, what: str, period: int, offset: int, count: int) -> l
 
 def mamba2_alone(fields: Fields, name: str) -> ModelSpec:
     """Each layer is a Mamba-2 alone. No file says how long a context is: none is too long."""
-    _check_silu(fields)
+    check_silu(fields)
     mixer = _mixer(fields, heads="num_heads", head_dim="head_dim", state="state_size")
     inner = int(fields.number("expand", 2) * fields.integer("hidden_size", 4096))
     if mixer.heads * mixer.head_dim != inner:
@@ -195,6 +189,7 @@ def _nemotron_kinds(fields: Fields) -> list[str]:
 
 def _mixer(fields: Fields, *, heads: str, head_dim: str, state: str) -> Mamba2Spec:
     """Named ``mixer``, with a norm for each group; the names of three of its fields differ."""
+    check_silu(fields, "mamba_hidden_act")
     least, most = fields.bounds("time_step_limit")
     groups = fields.integer("n_groups", 8)
     return Mamba2Spec(

@@ -196,8 +196,10 @@ def phimoe(fields: Fields, name: str) -> ModelSpec:
     rope = spec.layers[0].attention.rope
     if rope is not None and factors[0] is not None:
         spec = with_mixers(spec, rope=replace(rope, attention_factor=factors[0]))
+    if (top_k := fields.integer("num_experts_per_tok", 2)) != 2:
+        raise ConfigError(f"num_experts_per_tok is {top_k}, expected 2: sparsemixer chooses two")
     router = RouterSpec(
-        fields.integer("num_experts_per_tok", 2),
+        top_k,
         score="sparsemixer",
         renormalize=False,
         nearness=2 * fields.number("router_jitter_noise", 0.01),

@@ -44,6 +44,8 @@ class MLPSpec:
     """The name that what is learned of the activation is stored under."""
     transposed: bool = False
     """Matrices are stored as [inputs, outputs] (GPT-2)."""
+    also: str = ""
+    """What some files say in place of ``mlp`` (Kimi Linear's, as transformers writes them)."""
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """Into gate and up; and down."""

@@ -142,6 +142,7 @@ def test_the_first_sound_comes_before_the_text_has_been_spoken_and_who_goes_away
     with client.audio.speech.with_streaming_response.create(
         model="tts-1", voice="alloy", input=TEXT * 80, response_format="pcm"
     ) as response:
-        next(response.iter_bytes())
+        pieces = response.iter_bytes()  # with which the response would be closed
+        next(pieces)
         assert metric(server.port, "speech_requests_running") == 1
     eventually(lambda: metric(server.port, "speech_requests_running") == 0, 60, "nothing is spoken any more")

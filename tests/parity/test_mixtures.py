@@ -133,3 +133,17 @@ def test_a_checkpoint_without_an_expert_is_refused(name: str, tmp_path: Path) ->
     save_file(stored, file, metadata={"format": "pt"})
     with pytest.raises(WeightError, match=f"lacks {gone}"):
         PagedDecoder(tmp_path)
+
+
+def test_dense_networks_of_kimi_linear_may_lie_under_the_name_of_experts(tmp_path: Path) -> None:
+    """As transformers 5.23 writes them."""
+    tiny.make("kimi-linear", tmp_path)
+    published = logits(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    dense = [name for name in tensors if ".mlp." in name]
+    assert dense
+    save_file(
+        {name.replace(".mlp.", ".block_sparse_moe."): tensor for name, tensor in tensors.items()},
+        tmp_path / "model.safetensors",
+    )
+    assert torch.equal(logits(tmp_path), published)

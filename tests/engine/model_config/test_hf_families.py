@@ -94,6 +94,18 @@ def test_hunyuan_says_its_sizes_layer_by_layer() -> None:
     [
         ("Llama4ForCausalLM", {"layer_types": ["sliding_attention"] * 12}, "layer_types holds 'sliding_attention'"),
         ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention is 'all'"),
+        ("GemmaForCausalLM", {"hidden_act": "silu"}, "hidden_act is 'silu', expected 'gelu_pytorch_tanh'"),
+        ("Gemma4ForCausalLM", {"hidden_activation": "silu"}, "hidden_activation is 'silu', expected 'gelu_py"),
+        ("Qwen3_5ForCausalLM", {"hidden_act": "relu"}, "hidden_act is 'relu', expected 'silu'"),
+        ("BambaForCausalLM", {"hidden_act": "relu"}, "hidden_act is 'relu', expected 'silu'"),
+        ("OlmoHybridForCausalLM", {"hidden_act": "relu"}, "hidden_act is 'relu', expected 'silu'"),
+        ("KimiLinearForCausalLM", {"hidden_act": "relu"}, "hidden_act is 'relu', expected 'silu'"),
+        (
+            "NemotronHForCausalLM",
+            {"mamba_hidden_act": "relu", "layers_block_type": ["mamba"] * 12},
+            "mamba_hidden_act is 'relu', expected 'silu'",
+        ),
+        ("PhimoeForCausalLM", {"num_experts_per_tok": 1}, "num_experts_per_tok is 1, expected 2"),
         ("Gemma4ForCausalLM", {"layer_types": ["conv"] * 12}, "layer_types is not sliding_attention or full_attention"),
         ("Gemma4ForCausalLM", {"num_kv_shared_layers": 8}, "leaves no layer of full_attention"),
         ("Ernie4_5_MoeForCausalLM", {"use_bias": True}, "use_bias is set, expected false"),
