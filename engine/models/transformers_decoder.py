@@ -10,7 +10,7 @@ from ..layers.layer_context import LayerContext
 from ..layers.weights import WeightMap
 from ..model_config.transformers_config import TransformersSpec
 from .transformers_attention import PAGED, AttendsPaged
-from .transformers_modules import check_text_alone, fix_positions, layer_numbers, make_modules
+from .transformers_modules import check_decoder, fix_positions, layer_numbers, make_modules
 from .transformers_names import module_tensors
 from .transformers_rows import check_rows, hidden_by_row
 
@@ -50,8 +50,7 @@ class TransformersDecoder:
         modules = self._modules
         named = module_tensors(modules.head, modules.conversions, modules.tensors, tensors)
         self.weights.load(named, ignore=_BUFFERS)
-        if self.config.takes_media:
-            check_text_alone(modules, self.config.vocab_size, self.context.device)
+        check_decoder(modules, self.config.vocab_size, self.context.device)
         if self.config.rows:
             check_rows(modules, self.config, self.context.device)
 

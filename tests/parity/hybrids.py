@@ -8,6 +8,11 @@ import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
 transformers: Any = untyped_transformers
+EACH_KIND = (
+    *("lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid"),
+    *("mamba2", "falcon-mamba", "jamba", "kimi-linear"),
+)
+"""One of each kind of state, and of each way to combine it with attention."""
 QWEN: Mapping[str, Any] = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "linear_num_key_heads": 2,

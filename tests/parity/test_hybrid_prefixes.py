@@ -14,21 +14,7 @@ from stentor.tests.parity import hybrids, tiny
 SHARED, OWN, OUTPUTS = 1500, 700, 3
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "lfm2",
-        "granite4-hybrid",
-        "qwen3-next",
-        "nemotron-h",
-        "falcon-h1",
-        "olmo-hybrid",
-        "mamba2",
-        "falcon-mamba",
-        "jamba",
-        "kimi-linear",
-    ],
-)
+@pytest.fixture(scope="module", params=hybrids.EACH_KIND)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, LocalEngine]:
     folder: Path = tmp_path_factory.mktemp("hybrid")
     config = hybrids.configs({**tiny.SHAPE, "max_position_embeddings": 4096})[request.param]

@@ -13,7 +13,7 @@ from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.config import StateDType, WorkerConfig
 from stentor.server.options.model_facts import describe_model
 from stentor.tests.engine.local import model_config
-from stentor.tests.parity import tiny
+from stentor.tests.parity import hybrids, tiny
 from stentor.tests.parity.cuts import LENGTH, expected_logits, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
 
@@ -22,21 +22,7 @@ MOST: dict[StateDType, float] = {"float16": 3e-2, "bfloat16": 0.35}
 """Of the error of a logit, in standard deviations of all: states are rounded after each of 75 tokens."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "lfm2",
-        "granite4-hybrid",
-        "qwen3-next",
-        "nemotron-h",
-        "falcon-h1",
-        "olmo-hybrid",
-        "mamba2",
-        "falcon-mamba",
-        "jamba",
-        "kimi-linear",
-    ],
-)
+@pytest.fixture(scope="module", params=hybrids.EACH_KIND)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     folder = tmp_path_factory.mktemp("tiny")
     return tiny.make(request.param, folder), folder

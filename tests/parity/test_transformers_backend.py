@@ -159,6 +159,12 @@ def test_what_reads_a_prompt_in_both_directions_is_refused(tmp_path: Path) -> No
         _paged(tmp_path)
 
 
+def test_what_counts_positions_from_elsewhere_is_refused(tmp_path: Path) -> None:
+    tiny.make_of(transformers.RobertaConfig(**{**SHAPE, "is_decoder": True, "pad_token_id": 1}), "roberta", tmp_path)
+    with pytest.raises(WeightError, match="given positions from 0 on"):
+        _paged(tmp_path)
+
+
 def test_a_native_llama_and_transformers_own_give_the_same_logits(tmp_path: Path) -> None:
     tiny.make("llama", tmp_path)
     native, ours = PagedDecoder(tmp_path, model_impl="native"), _paged(tmp_path)
