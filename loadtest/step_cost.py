@@ -210,7 +210,7 @@ def measure_cpu_ceilings(read_bytes: int) -> dict[str, Any]:
     )
     cpu = torch.device("cpu")
     return {
-        "read_bytes_per_second": data.nbytes / min(time_call(each, cpu).fastest for each in reductions),
+        "read_bytes_per_second": data.nbytes / min(time_call([each], cpu).fastest for each in reductions),
         "product_flops_per_second": {side: 2 * side**3 / time_product(side, cpu).fastest for side in _SIDES},
     }
 

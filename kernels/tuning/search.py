@@ -24,9 +24,9 @@ from rich.table import Column, Table
 from . import Tunable
 from .config import Config
 from .table import load_table, overridden, table_path, tuning_name, untuned
-from .timing import Timing, time_call
+from .timing import Call, Timing, rotated, time_call
 
-Measure = Callable[[Callable[[], object], torch.device], Timing]
+Measure = Callable[[Sequence[Call], torch.device], Timing]
 
 _QUICKLY: Measure = partial(time_call, seconds=0.05)
 _MOST_JOBS = 16
@@ -147,11 +147,11 @@ def compile_share(tunables: Iterable[Tunable], device: torch.device, number: int
         call = tunable.workload(device)
         for candidate in mine:
             with overridden(tunable.operation, candidate):
-                _time(call, device, _once)
+                _time([call], device, _once)
 
 
-def _once(call: Callable[[], object], device: torch.device) -> Timing:
-    call()
+def _once(calls: Sequence[Call], device: torch.device) -> Timing:
+    calls[0]()
     return Timing(0.0, 0.0, 0.0, 1, 0.0, 0.0)
 
 
@@ -183,13 +183,13 @@ def search(
 
 
 def _search_one(tunable: Tunable, device: torch.device, measure: Measure) -> Outcome | None:
-    call = tunable.workload(device)
+    calls = rotated(partial(tunable.workload, device), device)
     with untuned():  # not under an older table, whose entry would not be beaten, and then be dropped
-        plain = _time(call, device, measure)
+        plain = _time(calls, device, measure)
     times: list[tuple[float, int]] = []
     for number, candidate in enumerate(tunable.candidates):
         with overridden(tunable.operation, candidate):
-            taken = _time(call, device, measure)
+            taken = _time(calls, device, measure)
         if taken is not None:
             times.append((taken, number))
     failed = len(tunable.candidates) - len(times)
@@ -201,10 +201,10 @@ def _search_one(tunable: Tunable, device: torch.device, measure: Measure) -> Out
     return Outcome(tunable, tunable.candidates[number], seconds, plain, failed)
 
 
-def _time(call: Callable[[], object], device: torch.device, measure: Measure) -> float | None:
+def _time(calls: Sequence[Call], device: torch.device, measure: Measure) -> float | None:
     """Seconds of a call; None where it does not run."""
     try:
-        return measure(call, device).median
+        return measure(calls, device).median
     except Exception:  # the compiler and the driver each have errors of their own
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -1,16 +1,20 @@
 """How long one call takes on a device, and what the device can do at most.
 
-On CUDA the call is captured as a graph, so that the time is the GPU's and not Python's, and the L2 cache is
-overwritten before each replay. On a CPU it is wall time.
+On CUDA calls are captured as a graph, so that the time is the GPU's and not Python's. The L2 cache is overwritten
+before each replay, and the calls of a graph take turns over copies of their operands (:func:`rotated`). On a CPU it is
+wall time.
 """
 
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 import torch
+
+Call = Callable[[], object]
 
 _WARMUP = 3
 _HOST_CALLS = 10
@@ -42,16 +46,36 @@ class Ceilings:
     flops_per_second: float
 
 
+def rotated(make: Callable[[], Call], device: torch.device) -> list[Call]:
+    """Copies of one call for :func:`time_call`; each ``make()`` allocates its operands anew. There are enough copies to
+    fill the L2 cache twice, at most as many as one graph has calls. On a CPU there is one."""
+    if device.type != "cuda":
+        return [make()]
+    enough = 2 * torch.cuda.get_device_properties(device).L2_cache_size
+    before = torch.cuda.memory_allocated(device)
+    calls = [make()]
+    while len(calls) < _GRAPH_CALLS and torch.cuda.memory_allocated(device) - before < enough:
+        calls.append(make())
+    return calls
+
+
 def time_call(
-    call: Callable[[], object], device: torch.device, *, seconds: float = 0.2, most: int = 200, graphed: bool = True
+    calls: Sequence[Call], device: torch.device, *, seconds: float = 0.2, most: int = 200, graphed: bool = True
 ) -> Timing:
-    """Times ``call`` repeatedly for about ``seconds``; at least five times, at most ``most``. Where not ``graphed``, it
-    must take the device much longer than the thread that calls."""
+    """Times a call for about ``seconds``; at least five times, at most ``most``.
+
+    ``calls`` do the same on operands of their own, and a graph makes them in turn: all calls but the first would
+    otherwise find a small weight in the L2 cache, where a step reads the weights of each layer from memory. Without
+    ``graphed`` only the first is timed; it must take the device much longer than the calling thread.
+    """
+    call = calls[0]
     for _ in range(_WARMUP):
         call()
-    host = _host_seconds(call, device) if device.type == "cuda" else None
-    on_gpu = _graphed if graphed else _between
-    measure = on_gpu(call, device) if device.type == "cuda" else _wall(call)
+    if device.type != "cuda":
+        measure, host = _wall(call), None
+    else:
+        host = _host_seconds(call, device)
+        measure = _graphed(calls, device) if graphed else _between(call, device)
     times = [measure()]
     while len(times) < 5 or (sum(times) < seconds and len(times) < most):
         times.append(measure())
@@ -83,17 +107,17 @@ def _copy_rate(device: torch.device) -> float:
     source = torch.randint(256, (_COPY_BYTES[device.type],), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     # within a graph the driver copies at little more than half the rate
-    return 2 * source.numel() / time_call(lambda: target.copy_(source), device, graphed=False).median
+    return 2 * source.numel() / time_call([lambda: target.copy_(source)], device, graphed=False).median
 
 
 def time_product(side: int, device: torch.device) -> Timing:
     """Of square bfloat16 matrices of random numbers."""
     a, b = (torch.randn(side, side, device=device).bfloat16() for _ in range(2))
     out = torch.empty_like(a)
-    return time_call(lambda: torch.mm(a, b, out=out), device)
+    return time_call([lambda: torch.mm(a, b, out=out)], device)
 
 
-def _wall(call: Callable[[], object]) -> Callable[[], float]:
+def _wall(call: Call) -> Callable[[], float]:
     def measure() -> float:
         began = time.perf_counter()
         call()
@@ -102,7 +126,7 @@ def _wall(call: Callable[[], object]) -> Callable[[], float]:
     return measure
 
 
-def _host_seconds(call: Callable[[], object], device: torch.device) -> float:
+def _host_seconds(call: Call, device: torch.device) -> float:
     """The least of some calls: the device has nothing to do before, so that none waits for it."""
     taken = []
     for _ in range(_HOST_CALLS):
@@ -114,28 +138,29 @@ def _host_seconds(call: Callable[[], object], device: torch.device) -> float:
     return min(taken)
 
 
-def _graphed(call: Callable[[], object], device: torch.device) -> Callable[[], float]:
-    """Seconds of a call within a graph of as many as take :data:`_GRAPH_SECONDS`, so that a short one is not timed by
-    how a graph starts. The first finds nothing in the L2 cache; what the others find there, a step's kernels do too."""
+def _graphed(calls: Sequence[Call], device: torch.device) -> Callable[[], float]:
+    """Seconds of a call within a graph of as many as take :data:`_GRAPH_SECONDS`: the start of a graph would otherwise
+    be a large part of a short call's time."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
-        call()
+        for call in calls:  # what a call prepares once is not for the graph
+            call()
     torch.cuda.current_stream(device).wait_stream(stream)
 
-    def replays(calls: int) -> Callable[[], float]:
+    def replays(count: int) -> Callable[[], float]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(calls):
+            for call in islice(cycle(calls), count):
                 call()
-        return _between(graph.replay, device, calls)
+        return _between(graph.replay, device, count)
 
     one = replays(1)
-    calls = int(_GRAPH_SECONDS / min(one(), one()))
-    return replays(min(calls, _GRAPH_CALLS)) if calls > 1 else one
+    count = int(_GRAPH_SECONDS / min(one(), one()))
+    return replays(min(count, _GRAPH_CALLS)) if count > 1 else one
 
 
-def _between(go: Callable[[], object], device: torch.device, calls: int = 1) -> Callable[[], float]:
+def _between(go: Call, device: torch.device, calls: int = 1) -> Callable[[], float]:
     """Seconds of each of ``calls`` that ``go`` queues, by the clock of the device, whose L2 cache has nothing of it."""
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=device)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -9,6 +9,8 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,13 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.kernels.tuning.timing import Ceilings, machine, measure_ceilings, time_call
+from stentor.kernels.tuning.timing import Call, Ceilings, machine, measure_ceilings, rotated, time_call
 
 from ..gpu.rows import append
 from ..record import Record
 from ..series import CONFIGS
 from ..tool import UsageError, make_parser, run_tool, table
-from .cases import FP8, INT8, OPERATIONS, Setting
+from .cases import FP8, INT8, OPERATIONS, Maker, Setting
 from .spec import BatchSpec, parse_spec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -101,9 +103,11 @@ def run(
 
 def _time(operation: str, spec: BatchSpec, on: Setting, ceilings: Ceilings, seconds: float) -> Iterator[Result]:
     """Puts the time of each case beside what its bytes and operations would take at the ceilings."""
+    make = OPERATIONS[operation]
     with torch.inference_mode():
-        for case in OPERATIONS[operation](spec, on):
-            timing = time_call(case.run, on.device, seconds=seconds)
+        for number, case in enumerate(make(spec, on)):
+            calls = rotated(partial(_call, make, spec, on, number), on.device)
+            timing = time_call(calls, on.device, seconds=seconds)
             by_bytes = case.bytes / ceilings.bytes_per_second
             by_flops = case.flops / ceilings.flops_per_second
             yield Result(
@@ -123,6 +127,11 @@ def _time(operation: str, spec: BatchSpec, on: Setting, ceilings: Ceilings, seco
                 share=max(by_bytes, by_flops) / timing.median,
                 bound="memory" if by_bytes >= by_flops else "arithmetic",
             )
+
+
+def _call(make: Maker, spec: BatchSpec, on: Setting, number: int) -> Call:
+    """That of a case, on operands of its own."""
+    return next(islice(make(spec, on), number, None)).run
 
 
 def print_results(console: Console, record: Kernels) -> None:
