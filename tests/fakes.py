@@ -240,6 +240,12 @@ class FakeEngine:
         self.controls.append("resume")
         self._runs.set()
 
+    async def sleep(self, *, discard: bool = False) -> None:
+        self.controls.append("discard" if discard else "sleep")
+
+    async def wake(self) -> None:
+        self.controls.append("wake")
+
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
         self.controls.append("recompute" if recompute else "reset_prefix_cache")
 

@@ -232,6 +232,18 @@ class EngineClient:
         self._controls.paused = False
         await self._control("resume")
 
+    async def sleep(self, *, discard: bool = False) -> None:
+        """No worker runs from its return until :meth:`wake`: the device's memory is free. A worker of an engine to come
+        ends as soon as it is ready. Requests are taken and wait. With ``discard``, the next worker prepares its weights
+        from their files, else from what this one prepared, where that is kept."""
+        self._controls.sleep = "discard" if discard else "sleep"
+        await self._control(self._controls.sleep)
+
+    async def wake(self) -> None:
+        """Returns when a worker is ready. Requests go on where they were."""
+        self._controls.sleep = None
+        await self._control("wake")
+
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
         """No prompt finds what was computed before. With ``recompute``, neither do the requests that run now: they
         compute the tokens that they have anew. Those of a prompt are cached no more, whoever sent it."""

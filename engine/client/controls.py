@@ -1,7 +1,9 @@
-"""What the engine is told to do as a whole, and answers: to pause, to forget what is cached, to load an adapter."""
+"""What the engine is told to do as a whole, and answers: to pause, to sleep, to forget what is cached, to load
+an adapter."""
 
 import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 from stentor.protocols.ipc.actors import Control, ControlOperation
 from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm, WarmAdapter
@@ -23,6 +25,8 @@ class Controls:
         """Adapters that somebody waits for, by ticket; None: they will not be told of."""
         self.paused = False
         """Whether no step is to run, also of engines to come."""
+        self.sleep: Literal["sleep", "discard"] | None = None
+        """How they sleep, if they do."""
 
     def __bool__(self) -> bool:
         """Whether an answer is awaited."""
@@ -59,6 +63,8 @@ class Controls:
         """An engine is ready, and has got nothing to do yet."""
         if self.paused:
             self._tell("pause")
+        if self.sleep is not None:
+            self._tell(self.sleep)
 
     def end(self) -> None:
         """The engine at hand is gone: no step runs, nothing is cached."""

@@ -68,6 +68,10 @@ class WorkerKeeper:
             self._last, ready = await self._start(on_progress)
         return self._last, ready
 
+    def discard_weights(self) -> None:
+        """The next worker reads its weights from their files. To be called while there is no worker."""
+        self._source.discard_weights()
+
     def _give_graphs_up(self, why: str | None) -> None:
         if self._config.cuda_graphs:
             self._config = msgspec.structs.replace(self._config, cuda_graphs=False)
@@ -189,7 +193,7 @@ async def _run_worker(
             draft_caps=() if drafts is None else drafts.num_speculative_tokens_per_batch_size,
             config=config.scheduler,
         )
-        loop = EngineLoop(client, worker, keeper.start, scheduler, config.recovery, co_tenants=co_tenants)
+        loop = EngineLoop(client, worker, keeper, scheduler, config.recovery, co_tenants=co_tenants)
         await client.send(encoder.encode(engine_ready(ready)))
         # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step
         gc.freeze()

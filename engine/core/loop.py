@@ -10,15 +10,15 @@ The loop outlives its workers::
                                   ▼
                           every live sequence ends with an error; WorkerLost
 
-While it is stalled, or paused, requests come and go as always; no step runs. The client is told as soon as a worker is
-killed, which may take long to die.
+While it is stalled, paused or asleep (:mod:`.operator`), requests come and go as always; no step runs. The client is
+told as soon as a worker is killed, which may take long to die.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Never, assert_never
+from collections.abc import Callable
+from typing import NamedTuple, Never, Protocol, assert_never
 
 import anyio
 import msgspec
@@ -61,6 +61,7 @@ from .draft_log import DraftLog
 from .grammar.constraint import is_constrained
 from .grammar.grammar_queue import GrammarQueue, Prepared
 from .grammar.structured_output import StructuredOutputManager
+from .operator import Operator, WeightsOwner
 from .request import NOTHING
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 from .watchdog import StepWatch
@@ -105,6 +106,12 @@ class WorkerUp(NamedTuple):
     ready: WorkerReady
 
 
+class Workers(WeightsOwner, Protocol):
+    """Where the loop gets its workers from (:class:`.entry.WorkerKeeper`)."""
+
+    async def start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]: ...
+
+
 Message = EngineInbox | Prepared | StepResult | AdapterLoaded | WorkerDown | WorkerStuck | WorkerUp
 
 
@@ -121,7 +128,7 @@ class EngineLoop:
         self,
         client: Endpoint,
         worker: WorkerGroup,
-        start_worker: Callable[[OnProgress], Awaitable[tuple[WorkerGroup, WorkerReady]]],
+        workers: Workers,
         scheduler: Scheduler,
         config: RecoveryConfig,
         *,
@@ -130,14 +137,15 @@ class EngineLoop:
         co_tenants: CoTenants | None = None,
         max_frame: int = MAX_FRAME,
     ) -> None:
-        """``start_worker`` is :meth:`.entry.WorkerKeeper.start`, for the workers that follow ``worker``;
-        ``clock`` and ``sleep`` are the watchdog's and the back-off's. ``co_tenants`` are on the worker's device
-        too: while it waits for its turn it does not hang, whoever has the turn may."""
+        """``workers`` starts those that follow ``worker``; ``clock`` and ``sleep`` are the watchdog's and the
+        back-off's. ``co_tenants`` are on the worker's device too: while it waits for its turn it does not hang, whoever
+        has the turn may."""
         self.mailbox: Mailbox[Message] = Mailbox(_MAILBOX_MESSAGES)
         self.worker = worker
         """The latest one; whoever ran the loop ends it."""
         self._client = client
-        self._start_next = start_worker
+        self._workers = workers
+        self._operator = Operator(scheduler, workers)
         self._scheduler = scheduler
         self._grammar_queue = GrammarQueue(StructuredOutputManager())
         self._resumed = ResumedParts()
@@ -149,9 +157,6 @@ class EngineLoop:
         self._clock = clock
         self._sleep = sleep
         self._serving = True
-        self._paused = False
-        self._controls: list[Control] = []
-        """Those that have taken effect and are not answered yet."""
         self._stalled = ""
         """Why the client was told last that no step can run, since the worker was ready."""
         self._telling = 0
@@ -230,7 +235,7 @@ class EngineLoop:
                 case Ping():
                     self._stats_sent = 0.0
                 case Control() as control:
-                    self._take_control(control)
+                    self._operator.take(control)
                 case WarmAdapter() as warm:
                     if (answer := self._scheduler.prerequisites.warm(warm)) is not None:
                         await self._tell(answer)
@@ -254,7 +259,7 @@ class EngineLoop:
             for answer in answers:
                 await self._tell(answer)
         crowded = self._co_tenants is not None and self._co_tenants.are_busy()
-        while self._serving and not self._paused and self._scheduler.in_flight < MAX_IN_FLIGHT:
+        while self._serving and not self._operator.halts and self._scheduler.in_flight < MAX_IN_FLIGHT:
             plan = self._scheduler.plan(time.monotonic(), crowded=crowded)
             if plan is None:
                 break
@@ -268,27 +273,11 @@ class EngineLoop:
         if released := self._scheduler.take_released():
             await self._tell(Released(released))
         await self._send_stats()
-        await self._answer_controls()
+        if self._serving and self._operator.retires(self.worker):
+            self._serving = False
+        for number in self._operator.answers(self._serving):
+            await self._tell(ControlDone(number))
         return True
-
-    def _take_control(self, control: Control) -> None:
-        match control.operation:
-            case "pause":
-                self._paused = True
-            case "resume":
-                self._paused = False
-            case "reset_prefix_cache":
-                self._scheduler.reset_prefix_cache()
-            case "recompute":
-                self._scheduler.recompute()
-            case other:
-                assert_never(other)
-        self._controls.append(control)
-
-    async def _answer_controls(self) -> None:
-        """In order, so that whoever paused has been told all that the steps in flight brought."""
-        while self._controls and not (self._paused and self._scheduler.in_flight):
-            await self._tell(ControlDone(self._controls.pop(0).number))
 
     async def _send_masks(self, out: TokensBatch) -> None:
         """If the worker waits for them, or will; appends to ``out`` the ends of sequences that may draw nothing."""
@@ -320,6 +309,9 @@ class EngineLoop:
         """The requests wait for the next worker, unless there is to be none. Raises :class:`WorkerLost`."""
         self._serving = False
         self._watch.lost()
+        if self._operator.mourns(down.delay):
+            await self._send_batch(self._scheduler.recover(blameless=True).ended)
+            return
         self._watchdog_kills += down.hung
         self._stats_sent = 0.0  # what happened is told at once
         recovery = self._scheduler.recover(blameless=down.blameless)
@@ -429,7 +421,7 @@ class EngineLoop:
         await self.mailbox.tell(WorkerDown(str(lost), lost.hung, delay, lost.graphs))
         await self._sleep(await delay)
         try:
-            self.worker, ready = await self._start_next(_ignore)
+            self.worker, ready = await self._workers.start(_ignore)
         except WorkerLost as again:
             return again
         self.mailbox.push(WorkerUp(ready))

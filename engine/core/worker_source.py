@@ -6,6 +6,7 @@ or it is lost, the engine keeps one of its own. Where none forks, a worker is sp
 """
 
 import logging
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -69,6 +70,11 @@ class WorkerSource:
         if child is None and had_forked:
             child = await self._fork(fds, kept)
         return self._spawn(fds, kept) if child is None else child
+
+    def discard_weights(self) -> None:
+        """Empties the memory files of prepared weights; no worker may be alive, for it maps them."""
+        for fd in self._weights:
+            os.ftruncate(fd, 0)
 
     def close(self) -> None:
         """Ends the workers that were forked, and this engine's own fork server. May be called again."""

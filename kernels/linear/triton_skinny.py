@@ -49,7 +49,7 @@ def candidates(tokens: int, outputs: int) -> list[Config]:
     block = block_of_tokens(tokens)
     return [
         Config.of(num_warps=warps, num_stages=stages, BLOCK_T=block, BLOCK_N=rows, BLOCK_K=width, SPLITS=splits)
-        for rows, warps in ((32, 4), (64, 4), (128, 8))
+        for rows, warps in ((32, 4), (64, 4), (128, 4))
         for width in (64, 128, 256)
         for stages in (3, 5)
         for splits in (1, 2, 4, 8)

@@ -146,8 +146,9 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping", gc=False):
     """Answered with :class:`Stats`: the engine still turns."""
 
 
-ControlOperation = Literal["pause", "resume", "reset_prefix_cache", "recompute"]
-"""``pause``: no step begins until ``resume``; requests come and go, and wait. ``reset_prefix_cache``: nothing that was
+ControlOperation = Literal["pause", "resume", "sleep", "discard", "wake", "reset_prefix_cache", "recompute"]
+"""``pause``: no step begins until ``resume``; requests come and go, and wait. ``sleep``: the worker ends, and no other
+starts until ``wake``; ``discard``: the same, and prepared weights are dropped. ``reset_prefix_cache``: nothing that was
 computed before is found by a prompt. ``recompute``: rows give back what they hold, and compute it anew."""
 
 
@@ -349,7 +350,8 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
 
 
 class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
-    """A :class:`Control` has taken effect; of a pause: the steps that were in flight are told."""
+    """A :class:`Control` has taken effect. Of a pause: the steps that were in flight are told; of ``sleep``: the worker
+    is dead; of ``wake``: the next one is ready."""
 
     number: int
 

@@ -96,7 +96,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *tokens.routes(state.chat),
             *operations.routes(state.admission, state.metrics),
             *stats.routes(state.metrics, state.auxiliary.speech, state.access.keys),
-            *control.routes(state.control, state.admission, state.access.keys),
+            *control.routes(state.control, state.admission, state.metrics, state.access.keys),
             *adapters.routes(state.chat, state.access.keys),
             *files.routes(state.for_store),
             *batches.routes(state.for_store),

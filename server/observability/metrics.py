@@ -5,9 +5,9 @@ The engine's own figures are read when the page is asked for; what concerns requ
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final, Protocol, get_args
+from typing import Final, Literal, Protocol, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
@@ -34,6 +34,8 @@ REJECTIONS: Final = (
 )
 CUT_OFFS: Final = ("deadline_exceeded", "shutting_down", "aborted", "slow_reader")
 TOOL_OUTCOMES: Final = ("completed", "failed", "cut_off")
+SleepOperation = Literal["sleep", "wake_up"]
+_SLEEP_STATES: Final = ("awake", "weights_offloaded", "discard_all")
 
 
 class EngineFigures(Protocol):
@@ -89,6 +91,22 @@ class Metrics:
             TOOL_OUTCOMES,
             buckets=LONG,
         )
+        self._sleep_states = made.each(
+            Gauge,
+            "engine_sleep_state",
+            "1 for the state of the engines: awake (or paused), weights_offloaded (level 1) or discard_all (level 2).",
+            "sleep_state",
+            _SLEEP_STATES,
+        )
+        self._sleep_states["awake"].set(1)
+        self._sleep_seconds = made.each(
+            Histogram,
+            "sleep_mode_operation_duration_seconds",
+            "Seconds that `/sleep` and `/wake_up` took.",
+            "operation",
+            get_args(SleepOperation),
+            buckets=_RECOVERY,
+        )
         recovery = Histogram(
             "stentor:recovery_seconds",
             "Seconds from the crash of a worker or engine process to the first step of its replacement.",
@@ -106,6 +124,12 @@ class Metrics:
         if model not in self._requests:
             self._requests[model] = RequestMetrics(Declarations(self.registry, model, self._made))
         return self._requests[model]
+
+    def slept(self, operation: SleepOperation, seconds: float, level: int | None) -> None:
+        """``level``: that of the sleep afterwards; None: awake."""
+        self._sleep_seconds[operation].observe(seconds)
+        for number, state in enumerate(self._sleep_states.values()):
+            state.set(number == (level or 0))
 
     def ended(self, record: RequestRecord) -> None:
         """Is told of every request, whatever became of it."""

@@ -46,7 +46,7 @@ _NEEDLESS: Final[Mapping[str, str]] = {
     "enable-reasoning": "reasoning is parsed wherever the model's template has some",
     "enable-request-id-headers": "every answer has x-request-id",
     "enable-server-load-tracking": "/metrics tells what runs and waits",
-    "enable-sleep-mode": "/pause is open to the admin key",
+    "enable-sleep-mode": "/sleep is open to the admin key",
     "flash-attn": "attention has kernels of its own",
     "gpu-layers": "a model is on one device: --device",
     "guided-decoding-backend": "there is one",

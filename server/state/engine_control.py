@@ -1,13 +1,29 @@
-"""What the operator asks of the engines while they run: to stand still, to go on, to forget."""
+"""What the operator asks of the engines while they run: to pause, to sleep, to forget.
 
+Whoever sleeps is paused, too, and is resumed once it is awake::
+
+    running ── pause ──► paused ── sleep ──► asleep, of levels 0 to 2
+       ▲ ◄──── resume ─────┘                    │
+       └───────────── wake, of all parts ◄──────┘
+"""
+
+import logging
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, Literal, Protocol
 
 import anyio
 
+from stentor.protocols.common.errors import BadRequest
+
 from .admission_control import AdmissionControl
 
+logger = logging.getLogger(__name__)
+
 PauseMode = Literal["abort", "wait", "keep"]
+SleepLevel = Literal[0, 1, 2]
+"""0: a pause. 1: workers end, and what they prepared of their weights is kept. 2: nothing is kept."""
+Part = Literal["scheduling", "weights", "kv_cache"]
+"""What can be woken by itself, in vLLM's words."""
 _ABORT_SECONDS: Final = 5.0
 """For requests that were ended to be told so; a client that does not read is not waited for."""
 
@@ -19,6 +35,10 @@ class Engine(Protocol):
 
     async def resume(self) -> None: ...
 
+    async def sleep(self, *, discard: bool = False) -> None: ...
+
+    async def wake(self) -> None: ...
+
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None: ...
 
 
@@ -29,6 +49,10 @@ class EngineControl:
         self._admission = admission
         self._engines = tuple(engines)
         self._mode: PauseMode | None = None
+        self._level: SleepLevel | None = None
+        self._asleep: set[Part] = set()
+        """What is left to wake."""
+        self._falling_asleep = anyio.Lock()
         self._turn = anyio.Lock()
         """Of whoever tells the engines: they must hear the last word last."""
 
@@ -36,12 +60,19 @@ class EngineControl:
     def paused(self) -> bool:
         return self._mode is not None
 
+    @property
+    def level(self) -> SleepLevel | None:
+        """None: awake."""
+        return self._level
+
     async def pause(self, mode: PauseMode, *, clear_cache: bool) -> bool:
         """No engine runs a step from its return until :meth:`resume`; False where that has come meanwhile.
 
         ``abort`` and ``wait`` refuse new requests; those that live are ended, or come to their end. ``keep`` lets both
-        wait where they are.
+        wait where they are. Raises :class:`BadRequest` for ``wait`` while no request can come to its end.
         """
+        if mode == "wait" and self._level:
+            raise _asleep("No request comes to its end")
         self._mode = mode
         self._admission.paused = mode != "keep"
         if mode == "abort":
@@ -60,7 +91,46 @@ class EngineControl:
         return True
 
     async def resume(self) -> None:
-        """Steps run again, and requests are taken."""
+        """Steps run again, and requests are taken. Raises :class:`BadRequest` where there are no workers for it."""
+        if self._level:
+            raise _asleep("No step can run")
+        self._level = None
+        await self._resume()
+
+    async def sleep(self, level: SleepLevel, mode: PauseMode) -> bool:
+        """As :meth:`pause`, and at level 1 and 2 the memory of the device is free at its return, and the prefix cache
+        empty; False where it was resumed or woken meanwhile. Requests that are kept go on where they were."""
+        async with self._falling_asleep:
+            if self._level is None:
+                self._level, self._asleep = 0, {"scheduling"}
+                try:
+                    await self.pause(mode, clear_cache=False)
+                except BaseException:
+                    self._level = None
+                    raise
+            reached = self.level
+            if reached is not None and level > reached:
+                self._level, self._asleep = level, {"weights", "kv_cache"}
+                await self._tell(lambda engine: engine.sleep(discard=level == 2))
+                logger.info("the engines sleep: no worker is left until they are woken (level %d)", level)
+            return self.level is not None
+
+    async def wake(self, parts: Collection[Part]) -> bool:
+        """Wakes these parts, or without any all; whether nothing sleeps any more, and steps run again. Workers start
+        once both weights and KV cache are awake, and run steps at its return."""
+        if self._level is None:
+            return True
+        self._asleep -= set(parts) or self._asleep
+        if self._asleep:
+            return False
+        level, self._level = self._level, None
+        if level:
+            await self._tell(lambda engine: engine.wake())
+            logger.info("the engines are awake")
+        await self._resume()
+        return True
+
+    async def _resume(self) -> None:
         self._mode = None
         self._admission.paused = False
         await self._tell(lambda engine: engine.resume())
@@ -81,3 +151,7 @@ class EngineControl:
         async with anyio.create_task_group() as tasks:
             for engine in self._engines:
                 tasks.start_soon(what, engine)
+
+
+def _asleep(what: str) -> BadRequest:
+    return BadRequest(f"{what} while the server is asleep: wake it with POST /wake_up.", code="asleep")

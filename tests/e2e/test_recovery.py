@@ -150,6 +150,26 @@ def _pause_and_kill(victim: str) -> Killing:
     return kill
 
 
+def _sleep(level: int) -> Killing:
+    """Puts the server to sleep while it streams, and wakes it."""
+
+    async def sleep(
+        client: httpx.AsyncClient, readers: list[Reader], server: ServerProcess, health: list[int]
+    ) -> list[int]:
+        await _more_events(readers)
+        client.headers["authorization"] = "Bearer root"
+        workers, seen = below(server.pid, "worker"), len(health)
+        assert (await client.post(f"/sleep?level={level}&mode=keep")).json() == {"status": "sleeping", "level": level}
+        assert below(server.pid, "worker") == []
+        assert (await client.get("/is_sleeping")).json() == {"is_sleeping": True}
+        assert (await client.post("/wake_up")).json() == {"status": "awake"}
+        await _more_events(readers)
+        assert set(health[seen:]) <= {200}, "a sleep is no failure"
+        return workers
+
+    return sleep
+
+
 async def _disturb(server: ServerProcess, killing: Killing) -> tuple[list[Reader], list[int]]:
     """Every body at once; the readers, and the processes that died."""
     health: list[int] = []
@@ -239,6 +259,16 @@ def test_streams_over_a_pause_and_a_death_in_it_give_the_tokens_that_they_give_u
     server: ServerProcess, victim: str
 ) -> None:
     disturbed, _ = asyncio.run(_disturb(server, _pause_and_kill(victim)))
+    _check(server, disturbed)
+
+
+@pytest.mark.parametrize("level", [1, pytest.param(2, marks=pytest.mark.proof)])
+def test_streams_over_a_sleep_give_the_tokens_that_they_give_undisturbed(server: ServerProcess, level: int) -> None:
+    restarts = metric(server.port, "worker_restarts_total")
+    disturbed, workers = asyncio.run(_disturb(server, _sleep(level)))
+    assert workers
+    assert not any(map(alive, workers))
+    assert metric(server.port, "worker_restarts_total") == restarts
     _check(server, disturbed)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -81,14 +81,30 @@ def stage(*, client_capacity: int = 1 << 16, num_blocks: int = 64, max_frame: in
             )
             life = WorkerLife(to_worker, process)
             recovery = RecoveryConfig(max_worker_deaths=1)
-            loop = EngineLoop(engine_side, WorkerGroup([life]), _no_other, scheduler, recovery, max_frame=max_frame)
+            loop = EngineLoop(engine_side, WorkerGroup([life]), NO_OTHER, scheduler, recovery, max_frame=max_frame)
             yield Stage(loop, client, worker, process)
     finally:
         process.close()
 
 
+class Followers:
+    """The workers that follow the first one, as ``start`` starts them."""
+
+    def __init__(self, start: Callable[[OnProgress], Awaitable[tuple[WorkerGroup, WorkerReady]]]) -> None:
+        self._start = start
+
+    async def start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
+        return await self._start(on_progress)
+
+    def discard_weights(self) -> None:
+        raise AssertionError("no weights are kept here")
+
+
 async def _no_other(on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
     raise AssertionError("one death is the end here")
+
+
+NO_OTHER = Followers(_no_other)
 
 
 def _other_end(pair: ChannelPair) -> Endpoint:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import anyio
@@ -239,6 +240,26 @@ async def test_a_pause_lasts_over_the_death_of_its_engine_and_no_token_is_lost_o
         await world.finish()
         before.check()
         later.check()
+
+
+@pytest.mark.parametrize(("discard", "told"), [(False, "sleep"), (True, "discard")])
+async def test_an_engine_that_follows_one_that_slept_sleeps_too_until_it_is_woken(discard: bool, told: str) -> None:
+    async with running() as (world, tasks):
+        tasks.start_soon(world.client.pause)
+        tasks.start_soon(partial(world.client.sleep, discard=discard))
+        await world.step()
+        world.engines.now.die()
+        await world.replaced(2)
+        world.engines.now.get_ready()
+        await world.step()
+        assert world.engines.now.controls == ["pause", told]
+        tasks.start_soon(world.client.wake)
+        await world.step()
+        world.engines.now.die()
+        await world.replaced(3)
+        world.engines.now.get_ready()
+        await world.step()
+        assert world.engines.now.controls == ["pause"]
 
 
 async def test_whoever_waits_for_a_control_is_let_go_when_its_engine_dies() -> None:

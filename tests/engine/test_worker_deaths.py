@@ -11,6 +11,7 @@ from stentor.engine.channel import Endpoint
 from stentor.loadtest.processes import alive, tree
 from stentor.protocols.ipc.actors import (
     Abort,
+    ControlDone,
     EngineReady,
     Failed,
     Finished,
@@ -56,6 +57,8 @@ class Received:
         self.stalls: list[str] = []
         self.ready = 0
         self.failed: Failed | None = None
+        self.controls: list[int] = []
+        """Those that have taken effect."""
         self.stats: Stats | None = None
 
     def next(self) -> None:
@@ -75,6 +78,8 @@ class Received:
                 self.ready += 1
             case Failed() as failed:
                 self.failed = failed
+            case ControlDone(number=number):
+                self.controls.append(number)
             case Stats() as stats:
                 self.stats = stats
             case None:
@@ -93,6 +98,10 @@ class Received:
     def until_tokens(self, count: int, *rids: int) -> None:
         """Of these requests, which must have so many."""
         while sum(len(tokens) for (rid, _), tokens in self.tokens.items() if rid in rids) < count:
+            self.next()
+
+    def until_done(self, control: int) -> None:
+        while control not in self.controls:
             self.next()
 
     def until_ended(self, count: int) -> None:

@@ -25,6 +25,7 @@ from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig, StepLi
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.channel.harness import both_ends
+from stentor.tests.engine.loop_stage import Followers
 
 LIMITS = StepLimits(
     block_size=16, max_num_seqs=8, max_num_batched_tokens=64, max_mixed_prefill_tokens=64, max_prefill_chunk=64
@@ -148,7 +149,7 @@ async def stage(
             loop = EngineLoop(
                 engine,
                 first.group,
-                start,
+                Followers(start),
                 scheduler,
                 config,
                 clock=clock,

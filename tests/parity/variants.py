@@ -1,6 +1,7 @@
 """Tiny configurations of the families that :mod:`stentor.engine.model_config.hf_variants` reads."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import transformers as untyped_transformers
@@ -12,13 +13,18 @@ SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     """By name, each made anew of the sizes in ``shape``."""
     narrow = shape["hidden_size"] // shape["num_attention_heads"]
+    newer: dict[str, Callable[[], Any]] = {}
+    if hasattr(transformers, "InternLM3Config"):  # transformers 5.17, which GPU machines have, has none
+        newer["internlm3"] = partial(
+            transformers.InternLM3Config, **shape, head_dim=32, attention_bias=True, mlp_bias=True
+        )
     return {
+        **newer,
         "glm": lambda: transformers.GlmConfig(**shape, head_dim=16),
         "glm4": lambda: transformers.Glm4Config(**shape, head_dim=32),
         "ernie": lambda: transformers.Ernie4_5Config(**shape, head_dim=32),
         "ernie-biased": lambda: transformers.Ernie4_5Config(**shape, head_dim=16, use_bias=True),
         "helium": lambda: transformers.HeliumConfig(**shape, head_dim=narrow, mlp_bias=True),
-        "internlm3": lambda: transformers.InternLM3Config(**shape, head_dim=32, attention_bias=True, mlp_bias=True),
         "vault-gemma": lambda: transformers.VaultGemmaConfig(
             **shape, head_dim=32, query_pre_attn_scalar=24, sliding_window=24, attn_implementation="eager"
         ),

@@ -21,6 +21,9 @@ CONTROLS = [
     ("POST", "/pause"),
     ("POST", "/resume"),
     ("GET", "/is_paused"),
+    ("POST", "/sleep"),
+    ("POST", "/wake_up"),
+    ("GET", "/is_sleeping"),
     ("POST", "/abort_requests"),
     ("POST", "/reset_prefix_cache"),
 ]
@@ -126,6 +129,82 @@ async def test_a_resume_while_a_pause_waits_has_the_last_word() -> None:
         assert (await pausing).json() == {"status": "resumed"}
         assert "pause" not in engine.controls
         assert (await begin(client)).status_code == 200
+
+
+@pytest.mark.parametrize(("level", "told", "state"), [(1, "sleep", "weights_offloaded"), (2, "discard", "discard_all")])
+async def test_a_server_that_sleeps_refuses_requests_until_it_is_woken(level: int, told: str, state: str) -> None:
+    async with serving() as (client, engine, _state):
+        assert (await client.get("/is_sleeping")).json() == {"is_sleeping": False}
+        assert (await client.post(f"/sleep?level={level}")).json() == {"status": "sleeping", "level": level}
+        assert engine.controls == ["pause", told]
+        assert (await client.get("/is_sleeping")).json() == {"is_sleeping": True}
+        assert (await client.get("/is_paused")).json() == {"is_paused": True}
+        assert (await client.get("/health")).status_code == 200
+        page = (await client.get("/metrics")).text
+        assert f'engine_sleep_state{{model_name="fake/model",sleep_state="{state}"}} 1.0' in page
+        assert code(await begin(client)) == (503, "paused")
+        for path in ("/resume", "/pause?mode=wait"):
+            assert code(await client.post(path)) == (400, "asleep")
+        assert (await client.post("/wake_up")).json() == {"status": "awake"}
+        assert engine.controls == ["pause", told, "wake", "resume"]
+        page = (await client.get("/metrics")).text
+        assert 'engine_sleep_state{model_name="fake/model",sleep_state="awake"} 1.0' in page
+        for operation in ("sleep", "wake_up"):
+            count = (
+                f'sleep_mode_operation_duration_seconds_count{{model_name="fake/model",operation="{operation}"}} 1.0'
+            )
+            assert count in page
+        assert (await begin(client)).status_code == 200
+
+
+async def test_it_wakes_once_all_of_its_parts_were_named() -> None:
+    async with serving() as (client, engine, _state):
+        await client.post("/sleep?level=1&mode=keep")
+        for tags in ("weights", "weights", "scheduling"):
+            woken = await client.post(f"/wake_up?tags={tags}")
+            assert woken.json() == {"status": "sleeping", "level": 1}
+        assert (await client.get("/is_sleeping")).json() == {"is_sleeping": True}
+        assert engine.controls == ["pause", "sleep"]
+        assert (await client.post("/wake_up?tags=kv_cache")).json() == {"status": "awake"}
+        assert engine.controls == ["pause", "sleep", "wake", "resume"]
+        assert (await client.post("/wake_up")).json() == {"status": "awake"}, "it is awake"
+        assert engine.controls == ["pause", "sleep", "wake", "resume"]
+
+
+async def test_a_sleep_can_be_deepened_and_of_level_0_is_a_pause() -> None:
+    async with serving() as (client, engine, _state):
+        for level in (0, 1, 0, 2, 2):
+            assert (await client.post(f"/sleep?level={level}")).json()["status"] == "sleeping"
+        assert engine.controls == ["pause", "sleep", "discard"]
+        await client.post("/wake_up")
+        engine.controls.clear()
+        await client.post("/sleep?level=0")
+        assert (await client.post("/resume")).json() == {"status": "resumed"}
+        assert (await client.get("/is_sleeping")).json() == {"is_sleeping": False}
+        assert engine.controls == ["pause", "resume"]
+
+
+async def test_a_wake_while_a_sleep_waits_for_what_is_live_has_the_last_word() -> None:
+    async with serving() as (client, engine, _state):
+        engine.gate.clear()
+        live = begin(client)
+        await until(lambda: engine.streams)
+        sleeping = asyncio.create_task(client.post("/sleep?mode=wait"))
+        await until(lambda: engine.controls == ["resume"])
+        assert (await client.post("/wake_up")).json() == {"status": "awake"}
+        engine.gate.set()
+        assert (await live).status_code == 200
+        assert (await sleeping).json() == {"status": "awake"}
+        assert "sleep" not in engine.controls
+        assert (await begin(client)).status_code == 200
+
+
+@pytest.mark.parametrize("field", ["level", "mode", "tags"])
+async def test_what_a_sleep_cannot_be_names_its_field(field: str) -> None:
+    async with serving() as (client, engine, _state):
+        refused = await client.post(f"/{'wake_up' if field == 'tags' else 'sleep'}?{field}=3")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+        assert engine.controls == []
 
 
 async def test_requests_are_aborted_by_the_ids_of_their_headers_or_of_their_answers_or_all() -> None:

@@ -330,6 +330,8 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ("post", "/tokenize", {"prompt": "x", "return_token_strs": True}),
         ("post", "/detokenize", {"tokens": [1, 2]}),
         *[("post", path, None) for path in ("/pause", "/reset_prefix_cache", "/resume")],
+        *[("post", path, None) for path in ("/sleep", "/wake_up")],
+        ("get", "/is_sleeping", None),
         *[("get", "/is_paused", None), ("post", "/abort_requests", {})],
         *[("get", path, None) for path in ("/v1/models", "/v1/models/fake", "/health", "/ping", "/version")],
     ]

@@ -1,8 +1,10 @@
-"""Control of the engines, for whoever has an admin key: pause, resume, abort, reset the prefix cache. vLLM's paths."""
+"""Control of the engines, for whoever has an admin key: pause, sleep, abort, reset the prefix cache. vLLM's paths."""
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Final, get_args
+from typing import Annotated, Final, TypeVar, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -14,13 +16,18 @@ from stentor.protocols.common.errors import wrong
 
 from ...common.keys import Keyring
 from ...middleware.auth import AdminRoute
+from ...observability.metrics import Metrics, SleepOperation
 from ...state.admission_control import AdmissionControl
-from ...state.engine_control import EngineControl, PauseMode
+from ...state.engine_control import EngineControl, Part, PauseMode, SleepLevel
 from ..common.described import Operation, Operations
 from ..common.endpoint import json_response, read_counted_body
 from ..common.query import switch_of
 
+T = TypeVar("T")
+
 _MODES: Final[dict[str, PauseMode]] = {mode: mode for mode in get_args(PauseMode)}
+_LEVELS: Final[dict[str, SleepLevel]] = {str(level): level for level in get_args(SleepLevel)}
+_PARTS: Final[dict[str, Part]] = {part: part for part in get_args(Part)}
 _MOST_IDS: Final = 10_000
 
 
@@ -41,6 +48,15 @@ class PauseState(msgspec.Struct, frozen=True):
     is_paused: bool
 
 
+class SleepStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    status: str
+    level: SleepLevel | None = None
+
+
+class SleepState(msgspec.Struct, frozen=True):
+    is_sleeping: bool
+
+
 class AbortedRequests(msgspec.Struct, frozen=True):
     aborted: int
     """Live requests that were ended."""
@@ -56,6 +72,20 @@ OPERATIONS: Final[Operations] = {
     ),
     "/resume": Operation("Let steps run again", ControlStatus),
     "/is_paused": Operation("Whether the server is paused", PauseState),
+    "/sleep": Operation(
+        "Pause, and free the device's memory until `/wake_up`. `?level=` is 1 (workers end; weights prepared for a CPU "
+        "are kept; the default), 2 (nothing is kept, weights are read again) or 0 (a pause alone); `?mode=` is that of "
+        "`/pause`",
+        SleepStatus,
+        query={"level": SleepLevel, "mode": PauseMode},
+    ),
+    "/wake_up": Operation(
+        "Start the workers again, and resume. With `?tags=weights` and `?tags=kv_cache`, in one call or in two, once "
+        "both were named",
+        SleepStatus,
+        query={"tags": Part},
+    ),
+    "/is_sleeping": Operation("Whether anything has not been woken since `/sleep`", SleepState),
     "/abort_requests": Operation("End live requests with an error", AbortedRequests, AbortRequest),
     "/reset_prefix_cache": Operation(
         "Let no prompt find what was computed before. With `?reset_running_requests=true`, live requests compute what "
@@ -70,23 +100,25 @@ OPERATIONS: Final[Operations] = {
 class _Services:
     control: EngineControl
     admission: AdmissionControl
+    metrics: Metrics
 
 
-def routes(control: EngineControl, admission: AdmissionControl, keys: Keyring) -> list[Route]:
-    services = _Services(control, admission)
+def routes(control: EngineControl, admission: AdmissionControl, metrics: Metrics, keys: Keyring) -> list[Route]:
+    services = _Services(control, admission, metrics)
     return [
         AdminRoute("/pause", partial(pause, control), keys, methods=["POST"]),
         AdminRoute("/resume", partial(resume, control), keys, methods=["POST"]),
         AdminRoute("/is_paused", partial(is_paused, control), keys, methods=["GET"]),
+        AdminRoute("/sleep", partial(sleep, services), keys, methods=["POST"]),
+        AdminRoute("/wake_up", partial(wake_up, services), keys, methods=["POST"]),
+        AdminRoute("/is_sleeping", partial(is_sleeping, control), keys, methods=["GET"]),
         AdminRoute("/abort_requests", partial(abort_requests, services), keys, methods=["POST"]),
         AdminRoute("/reset_prefix_cache", partial(reset_prefix_cache, control), keys, methods=["POST"]),
     ]
 
 
 async def pause(control: EngineControl, request: Request) -> Response:
-    mode = _MODES.get(request.query_params.get("mode", "abort"))
-    if mode is None:
-        raise wrong("mode", f"must be one of {', '.join(_MODES)}", "invalid_value")
+    mode = _one_of(_MODES, "mode", request.query_params.get("mode", "abort"))
     stands = await control.pause(mode, clear_cache=switch_of(request, "clear_cache", default=mode != "keep"))
     return json_response(ControlStatus("paused" if stands else "resumed"))
 
@@ -100,6 +132,31 @@ async def is_paused(control: EngineControl, _request: Request) -> Response:
     return json_response(PauseState(control.paused))
 
 
+async def sleep(services: _Services, request: Request) -> Response:
+    level = _one_of(_LEVELS, "level", request.query_params.get("level", "1"))
+    mode = _one_of(_MODES, "mode", request.query_params.get("mode", "abort"))
+    began = time.monotonic()
+    await services.control.sleep(level, mode)
+    return _told(services, "sleep", time.monotonic() - began)
+
+
+async def wake_up(services: _Services, request: Request) -> Response:
+    parts = [_one_of(_PARTS, "tags", tag) for tag in request.query_params.getlist("tags")]
+    began = time.monotonic()
+    await services.control.wake(parts)
+    return _told(services, "wake_up", time.monotonic() - began)
+
+
+def _told(services: _Services, operation: SleepOperation, seconds: float) -> Response:
+    level = services.control.level
+    services.metrics.slept(operation, seconds, level)
+    return json_response(SleepStatus("awake" if level is None else "sleeping", level))
+
+
+async def is_sleeping(control: EngineControl, _request: Request) -> Response:
+    return json_response(SleepState(control.level is not None))
+
+
 async def abort_requests(services: _Services, request: Request) -> Response:
     content = await read_counted_body(request, services.admission)
     body = decode(abort_decoder, content, services.admission.limits)
@@ -109,3 +166,10 @@ async def abort_requests(services: _Services, request: Request) -> Response:
 async def reset_prefix_cache(control: EngineControl, request: Request) -> Response:
     await control.reset_prefix_cache(recompute=switch_of(request, "reset_running_requests"))
     return json_response(ControlStatus("reset"))
+
+
+def _one_of(choices: Mapping[str, T], name: str, value: str) -> T:
+    """Raises BadRequest."""
+    if value not in choices:
+        raise wrong(name, f"must be one of {', '.join(choices)}", "invalid_value")
+    return choices[value]

@@ -16,7 +16,7 @@ from stentor.engine.core.entry import WorkerKeeper
 from stentor.engine.core.loop import EngineLoop
 from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.worker_group import WorkerGroup
-from stentor.engine.core.worker_life import OnProgress, WorkerLife
+from stentor.engine.core.worker_life import WorkerLife
 from stentor.engine.core.worker_source import WorkerSource
 from stentor.engine.processes.process import Child
 from stentor.engine.worker import service
@@ -30,6 +30,7 @@ from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig, Worker
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.loop_stage import NO_OTHER
 from stentor.tests.engine.worker.fake_device import FakeDevice, FakeGraph
 from stentor.tests.engine.worker.runners import prompt
 from stentor.tests.engine.worker_stage import ignore, played
@@ -127,10 +128,6 @@ async def _ready(worker: Endpoint, config: WorkerConfig) -> WorkerReady:
             assert isinstance(message, Progress), message
 
 
-async def _no_other(on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
-    raise AssertionError("the worker does not die here")
-
-
 class Client:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -206,7 +203,7 @@ async def test_a_mixed_workload_gets_what_the_host_alone_would_draw(
                 sequences = sum(len(submission.seeds) for submission in submissions)
                 async with anyio.create_task_group() as tasks:
                     life = WorkerLife(to_worker, child)
-                    tasks.start_soon(EngineLoop(engine, WorkerGroup([life]), _no_other, scheduler, PATIENT).run)
+                    tasks.start_soon(EngineLoop(engine, WorkerGroup([life]), NO_OTHER, scheduler, PATIENT).run)
                     for submission in submissions[:6]:
                         await client.tell(submission)
                     while not client.tokens:
@@ -272,7 +269,7 @@ async def test_no_request_is_lost_with_a_worker_that_cannot_capture_a_graph(
         group, ready = await keeper.start(ignore)
         scheduler = _scheduler(ready)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(EngineLoop(engine, group, keeper.start, scheduler, PATIENT).run)
+            tasks.start_soon(EngineLoop(engine, group, keeper, scheduler, PATIENT).run)
             with anyio.fail_after(240):
                 while len(client.ends) < sequences:
                     await client.read()
