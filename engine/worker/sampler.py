@@ -89,8 +89,8 @@ class Sampler:
             masks: by slot, for this call, in place of the row's allowed and banned tokens.
 
         Returns:
-            token ids, and if any row asked for log-probabilities an entry per row (None for the rows that did not). If a
-            row's parameters or broken logits leave nothing to sample, it takes its lowest allowed id.
+            token ids, and if any row asked for log-probabilities an entry per row (None for the rows that did not). If
+            a row's parameters or broken logits leave nothing to sample, it takes its lowest allowed id.
         """
         rows = [self._row(slot) for slot in slots]
         if not masks and self.are_plain(slots):
