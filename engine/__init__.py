@@ -1,1 +1,1 @@
-"""The engine: scheduler, block pool, actors and workers. It knows no protocol."""
+"""The engine: scheduler, KV cache, workers and models. Independent of any client protocol."""

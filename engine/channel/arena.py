@@ -1,8 +1,8 @@
-"""Media on their way to a worker: one anonymous ``memfd`` that the server writes and workers read.
+"""Shared memory for media: one anonymous ``memfd`` that the server writes and workers read.
 
-Channels carry messages, and media would fill them: a message names where they lie
-(:class:`stentor.protocols.ipc.inputs.ArenaRef`). The file is as large as all of its media may become, and takes memory
-only where it has been written: what is freed goes back to the system. It cannot shrink under a reader.
+Messages only name where media lie (:class:`stentor.protocols.ipc.inputs.ArenaRef`), since media would fill the
+channels. The file has the size of the largest total of media. Memory is used only where it was written, and freed
+memory goes back to the system. The file cannot shrink under a reader.
 """
 
 import bisect
@@ -20,40 +20,40 @@ from .errors import ChannelError, CorruptChannel
 from .region import make_memfd, require_linux
 
 ARENA_BYTES: Final = 4 << 30
-"""Of an arena, at most: more than the server admits of media at once."""
+"""Default size: more than the server admits of media at once."""
 
 
 class ArenaFull(ChannelError):
-    """There is no room for more media until some have been freed."""
+    """There is no space until some media are freed."""
 
 
 class ArenaReader:
-    """What a worker sees of an arena."""
+    """A worker's read-only view of an arena."""
 
     def __init__(self, fd: int) -> None:
-        """Takes the descriptor over. Raises :class:`CorruptChannel` if it is no arena."""
+        """Map the arena and close ``fd``. Raises :class:`CorruptChannel` if it is no arena."""
         require_linux()
         self.size = os.fstat(fd).st_size
         if not self.size or not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise CorruptChannel(f"descriptor {fd} is no arena")
         self._data = memoryview(mmap.mmap(fd, self.size, prot=mmap.PROT_READ))
-        os.close(fd)  # the mapping has one of its own
+        os.close(fd)  # the mapping holds the file
 
     def read(self, ref: ArenaRef) -> memoryview:
-        """The bytes themselves, which stay until their request is released. Raises :class:`CorruptChannel`."""
+        """A view of the bytes, valid until their request is released. Raises :class:`CorruptChannel`."""
         if not 0 <= ref.start <= ref.start + ref.length <= self.size:
             raise CorruptChannel(f"the arena has {self.size} bytes, and {ref} is not among them")
         return self._data[ref.start : ref.start + ref.length]
 
 
 class Arena:
-    """What its owner sees: hands out bytes by whole pages, the first that fit, and takes them back.
+    """The server's view: allocates whole pages, first fit, and frees them.
 
-    Media of one digest lie there once, however many requests bring them.
+    Media with equal digests are stored once, however many requests bring them.
     """
 
     def __init__(self, size: int = ARENA_BYTES) -> None:
-        """``size``: a whole number of pages. Raises :class:`.errors.ChannelError`."""
+        """``size``: bytes, a multiple of the page size. Raises :class:`.errors.ChannelError`."""
         require_linux()
         self.fd = make_memfd("stentor-arena")
         try:
@@ -69,20 +69,21 @@ class Arena:
         self._close = weakref.finalize(self, os.close, self.fd)
         self.size = size
         self.used = 0
-        """Bytes that are somebody's, whole pages."""
+        """Bytes of allocated pages."""
         self._free: list[tuple[int, int]] = [(0, size)]
         """(start, bytes) in order; no two adjoin."""
         self._shared: dict[bytes, ArenaRef] = {}
         self._holders: dict[int, tuple[bytes, int]] = {}
-        """By start: the digest of what is shared, and how many hold it."""
+        """(digest, number of holders) of shared media, by start."""
 
     def close(self) -> None:
-        """Gives memory and descriptors back; readers keep what they have mapped. Nothing else may follow."""
+        """Close the file and its mapping; mappings of readers stay valid. No call may follow."""
         self._map.close()
         self._close()
 
     def share(self, digest: bytes, data: bytes | bytearray) -> ArenaRef:
-        """Where these media lie, to be freed by everyone who asks. Raises :class:`ArenaFull`."""
+        """Store media, or add a holder if they are stored. Each caller must :meth:`free` them. Raises
+        :class:`ArenaFull`."""
         if self.holds(digest):
             return self.hold(digest)
         ref = self.allocate(len(data))
@@ -91,7 +92,7 @@ class Arena:
         return ref
 
     def allocate(self, length: int) -> ArenaRef:
-        """Room for so many bytes, at least 1. Raises :class:`ArenaFull`."""
+        """Allocate ``length`` bytes, at least 1. Raises :class:`ArenaFull`."""
         needed = _pages(length)
         for index, (start, room) in enumerate(self._free):
             if room >= needed:
@@ -104,25 +105,27 @@ class Arena:
         )
 
     def holds(self, digest: bytes) -> bool:
-        """Whether these media lie there for all."""
+        """Whether media with this digest are shared."""
         return digest in self._shared
 
     def hold(self, digest: bytes) -> ArenaRef:
-        """One holder more of media that it :meth:`holds`."""
+        """Add a holder of shared media."""
         ref = self._shared[digest]
         self._holders[ref.start] = digest, self._holders[ref.start][1] + 1
         return ref
 
     def adopt(self, digest: bytes, ref: ArenaRef) -> None:
-        """What was allocated and has been written lies there for all from now on, with one holder."""
+        """Share allocated and written media under a digest, with one holder."""
         self._shared[digest] = ref
         self._holders[ref.start] = digest, 1
 
     @contextlib.contextmanager
     def writer(self, ref: ArenaRef, data: bytes | bytearray) -> Iterator[Callable[[], None]]:
-        """What writes into what was allocated, from any thread and without the interpreter's lock: tens of megabytes
-        take as many milliseconds. It must have returned when the block ends."""
-        fd = os.dup(self.fd)  # the arena may be closed meanwhile, and its number be another file's
+        """Yield a function that writes ``data`` to ``ref``; it must return before the block ends.
+
+        It may run in any thread and releases the interpreter's lock. Tens of megabytes take as many milliseconds.
+        """
+        fd = os.dup(self.fd)  # the arena may be closed meanwhile, and its descriptor reused
 
         def write() -> None:
             written = 0
@@ -135,14 +138,14 @@ class Arena:
             os.close(fd)
 
     def write(self, ref: ArenaRef, data: bytes | bytearray, at: int = 0) -> ArenaRef:
-        """Writes into what was allocated, from its byte ``at`` on; returns where it lies."""
+        """Write into an allocation from byte ``at`` on; returns the range."""
         written = ref.cut(at, at + len(data))
         self._map[written.start : written.start + written.length] = data
         return written
 
     def free(self, ref: ArenaRef) -> bool:
-        """One holder fewer of what is shared, or the end of what was allocated, which nothing may read any more; says
-        whether it was the last."""
+        """Remove a holder of shared media, or free an allocation; nobody may read it afterwards. Returns whether it was
+        freed."""
         digest, holders = self._holders.get(ref.start, (b"", 1))
         if holders > 1:
             self._holders[ref.start] = digest, holders - 1
@@ -150,7 +153,7 @@ class Arena:
         if self._holders.pop(ref.start, None) is not None:
             del self._shared[digest]
         start, end = ref.start, ref.start + _pages(ref.length)
-        # a kernel that cannot keeps the memory for the next that is written there; one that is closed has given it back
+        # Without support in the kernel the memory stays allocated for the next writer. A closed arena has freed it.
         with contextlib.suppress(OSError, ValueError):
             self._map.madvise(mmap.MADV_REMOVE, start, end - start)
         self.used -= end - start
@@ -164,7 +167,7 @@ class Arena:
         return True
 
     def check_integrity(self) -> None:
-        """Raise AssertionError with what is wrong, if anything is."""
+        """Raise AssertionError, with the inconsistency, if there is one."""
         assert self.used + sum(room for _, room in self._free) == self.size, "bytes are lost, or counted twice"
         ends = [start + room for start, room in self._free]
         starts = [start for start, _ in self._free[1:]]
@@ -173,5 +176,5 @@ class Arena:
 
 
 def _pages(length: int) -> int:
-    """Bytes of the whole pages that ``length`` bytes take."""
+    """``length`` bytes rounded up to whole pages, at least one."""
     return -(-max(1, length) // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,20 +1,18 @@
-"""How a word of shared memory is read and published.
+"""Atomic loads and stores of words in shared memory.
 
-A channel needs two operations on aligned 64-bit words, both sequentially consistent: whoever sees
-a stored word also sees everything written before it, and a store is visible to the other process
-before any later load of this side is made. The second half is what keeps "publish, then look
-whether the peer sleeps" and "say that I sleep, then look whether something was published" from
-missing each other.
+A channel needs two operations on aligned 64-bit words, both sequentially consistent. A process that reads a stored word
+also sees everything written before it. A store is visible to the other process before any later load of this side. The
+second property makes "publish, then check whether the peer sleeps" and "announce sleep, then check whether something
+was published" safe together.
 
-On x86-64 an aligned 8-byte ``mov``, which is what an item of ``memoryview.cast("Q")`` compiles to,
-is already atomic, acquire when loading and release when storing (total store order). Only the
-store-to-load order needs a fence, and every ``lock``-prefixed instruction is one: taking an
-uncontended ``threading.Lock`` executes such an instruction, for some 50 ns.
+On x86-64 an aligned 8-byte ``mov``, which is what an item of ``memoryview.cast("Q")`` compiles to, is already atomic,
+with acquire loads and release stores (total store order). Only the order of a store before a load needs a fence, and
+every ``lock``-prefixed instruction is one: taking an uncontended ``threading.Lock`` executes such an instruction in
+about 50 ns.
 
-Other processors, AArch64 among them, let other cores see plain stores in another order, and Python has no
-atomics. There ``libatomic`` has them, the library of GCC and Clang for C11's: its functions take an address and
-a memory order. On AArch64 they execute ``ldar`` and ``stlr``, which are acquire and release, and of which a load is
-never made before a store that precedes it.
+Other processors, such as AArch64, may reorder plain stores for other cores, and Python has no atomics. There the C11
+functions of ``libatomic``, the library of GCC and Clang, are used. On AArch64 they execute ``ldar`` and ``stlr``, which
+are acquire and release, and a load never moves before an earlier store.
 """
 
 import ctypes
@@ -39,12 +37,12 @@ class Atomics(Protocol):
 
 
 class X86Atomics:
-    """Plain moves, and a lock of our own as the fence."""
+    """Plain moves, with a private lock as the fence."""
 
     def __init__(self) -> None:
         self._fence = threading.Lock()
 
-    # a built-in: a step of an engine makes a dozen of these calls
+    # a built-in for speed: an engine step calls it a dozen times
     load = staticmethod(cast("Callable[[memoryview, int], int]", operator.getitem))
 
     def store(self, words: memoryview, index: int, value: int, /) -> None:
@@ -54,12 +52,12 @@ class X86Atomics:
 
 
 class LibraryAtomics:
-    """C11's atomics, out of ``libatomic``: right on every processor, and a call of a C library each time."""
+    """C11 atomics of ``libatomic``: correct on every processor, at the cost of a C call each."""
 
     def __init__(self, name: str = "libatomic.so.1") -> None:
-        """Raises :class:`ChannelError` where there is no such library."""
+        """Raises :class:`ChannelError` if the library is missing."""
         try:
-            # keeps the interpreter's lock: a call takes less time than giving it up
+            # holds the interpreter's lock: a call is shorter than releasing it
             library = ctypes.PyDLL(name)
             self._load, self._store = library["__atomic_load_8"], library["__atomic_store_8"]
         except (OSError, AttributeError) as error:
@@ -78,11 +76,11 @@ class LibraryAtomics:
 
 
 def machine_atomics(machine: str | None = None) -> Atomics:
-    """The atomics of this machine; raises :class:`ChannelError` where it has none."""
+    """The fastest atomics of this machine. Raises :class:`ChannelError` if there are none."""
     machine = platform.machine() if machine is None else machine
     return X86Atomics() if machine.lower() in ("x86_64", "amd64") else LibraryAtomics()
 
 
 def _word(words: memoryview, index: int) -> ctypes.c_uint64:
-    """The word itself; raises ValueError behind the last, and where the memory has been given back."""
+    """The word as a ctypes object. Raises ValueError if ``index`` is out of range or the memory is released."""
     return ctypes.c_uint64.from_buffer(words, 8 * index)

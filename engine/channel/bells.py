@@ -1,4 +1,4 @@
-"""Doorbells: eventfds, and how an asyncio loop or a blocked thread sleeps on them beside a pidfd."""
+"""Doorbells (eventfds), and waiting for them together with a pidfd, in an asyncio loop or a blocked thread."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 
 def make_bell() -> int:
-    """A descriptor that stays readable from a ring until it is cleared."""
+    """A new descriptor that is readable from a ring until it is cleared."""
     return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 
 def ring(bell: int) -> None:
-    with contextlib.suppress(BlockingIOError):  # the counter is full: it is ringing already
+    with contextlib.suppress(BlockingIOError):  # the counter is full, so it is ringing
         os.eventfd_write(bell, 1)
 
 
@@ -77,7 +77,7 @@ class LoopBells:
         self.space.wake()
 
     def _forget_pidfd(self) -> None:
-        # A pidfd stays readable for ever: left in the loop it would spin.
+        # a pidfd stays readable, so the loop would spin
         if self._pidfd is not None and not self.loop.is_closed():
             self.loop.remove_reader(self._pidfd)
         self._pidfd = None

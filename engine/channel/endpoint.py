@@ -21,16 +21,15 @@ _TO_CHILD, _TO_PARENT = 0, 1
 class Endpoint:
     """One side of a channel: sends frames to the peer and receives the peer's, in order.
 
-    It has an asynchronous face (:meth:`send`, :meth:`receive`; bound to the asyncio loop that first
-    awaits it) and a blocking one (:meth:`send_blocking`, :meth:`receive_blocking`,
-    :meth:`try_receive`), for a process that is a plain loop. One endpoint uses one of the two.
-    Every call raises :class:`ChannelClosed` after :meth:`close`, :class:`PeerDied` once the peer is
-    gone (receiving: once what it had published was received too), and
-    :class:`.errors.CorruptChannel` when the shared memory makes no sense.
+    It has an asynchronous interface (:meth:`send`, :meth:`receive`), bound to the asyncio loop that first awaits it,
+    and a blocking one (:meth:`send_blocking`, :meth:`receive_blocking`, :meth:`try_receive`) for a process without a
+    loop. An endpoint uses one of the two. Every call raises :class:`ChannelClosed` after :meth:`close`,
+    :class:`PeerDied` after the peer's death (a receive: once all that it had published has been received), and
+    :class:`.errors.CorruptChannel` if the shared memory is invalid.
     """
 
     def __init__(self, region: Region, bells: Sequence[int], outgoing: int, atomics: Atomics) -> None:
-        """``bells``: data and space of parent → child, then of child → parent; all become ours to close."""
+        """``bells``: data and space of parent → child, then of child → parent. :meth:`close` closes them."""
         incoming = 1 - outgoing
         self._region = region
         self._fds = [region.memfd, *bells]
@@ -50,9 +49,9 @@ class Endpoint:
 
     @classmethod
     def attach(cls, fds: Sequence[int], peer_pid: int, *, atomics: Atomics | None = None) -> Self:
-        """The child's end, from the descriptors of :attr:`ChannelPair.child_fds` and the parent's pid.
+        """The child's end, from :attr:`ChannelPair.child_fds` and the parent's pid.
 
-        Takes the descriptors over, and keeps them from processes that this one starts.
+        Takes ownership of the descriptors and makes them non-inheritable.
         """
         if len(fds) != 5:
             raise ChannelError(f"a channel is handed over as 5 descriptors, not {len(fds)}")
@@ -68,7 +67,7 @@ class Endpoint:
         return endpoint
 
     def watch(self, pid: int, pidfd: int | None = None) -> None:
-        """Name the process at the other end, whose death ends the channel. Must come before any waiting.
+        """Set the peer process, whose death ends the channel. Call it before any waiting.
 
         ``pidfd`` is duplicated; without one, ``pid`` must be alive (a parent, or an unreaped child).
         """
@@ -81,10 +80,10 @@ class Endpoint:
         self._peer_pid = pid
 
     async def send(self, frame: Buffer) -> None:
-        """Send ``frame``; waits while the ring is full. May return without yielding to the loop.
+        """Send ``frame``; wait while the ring is full. May return without yielding to the loop.
 
-        Concurrent senders take turns. A cancelled send was either not sent or, where the frame is
-        larger than half the ring, is dropped by the receiver. Raises :class:`.errors.FrameTooLarge`.
+        Concurrent senders take turns. A cancelled send was not sent, or, if the frame is larger than half the ring, is
+        dropped by the receiver. Raises :class:`.errors.FrameTooLarge`.
         """
         bells = self._in_loop()
         if self.try_send(frame):
@@ -104,7 +103,7 @@ class Endpoint:
                     self._disarm(self._writer)
 
     async def receive(self) -> list[bytes]:
-        """All frames that are there, oldest first; waits until there is one. One task at a time.
+        """Receive all frames that are there, oldest first; wait until there is one. One task at a time.
 
         A cancelled receive loses nothing.
         """
@@ -113,7 +112,7 @@ class Endpoint:
             raise ChannelError("another task is already receiving from this endpoint")
         self._receiving = True
         try:
-            if self._returned_at_once:  # let other tasks run when the peer is faster than we are
+            if self._returned_at_once:  # let other tasks run if the peer is faster
                 self._returned_at_once = False
                 await asyncio.sleep(0)
             frames = self._read()
@@ -132,7 +131,7 @@ class Endpoint:
             self._receiving = False
 
     def try_send(self, frame: Buffer) -> bool:
-        """Send ``frame`` if the ring has room for all of it now and nobody waits to send; else False.
+        """Send ``frame`` if the ring has space for all of it and no sender waits; else return False.
 
         Always False for a frame larger than the ring: await :meth:`send` instead.
         """
@@ -140,14 +139,14 @@ class Endpoint:
         return not self._sending.locked() and self._writer.try_write(frame)
 
     def try_receive(self) -> list[bytes]:
-        """All frames that are there, oldest first; empty when there are none."""
+        """Receive all frames that are there, oldest first; may be empty."""
         frames = self._read()
         if not frames and self._look_for_death():
             frames = self._read()
         return frames
 
     def send_blocking(self, frame: Buffer) -> None:
-        """Send ``frame``; blocks while the ring is full. Raises :class:`.errors.FrameTooLarge`."""
+        """Send ``frame``; block while the ring is full. Raises :class:`.errors.FrameTooLarge`."""
         self._raise_if_gone(look=True)
         armed = False
         try:
@@ -162,9 +161,9 @@ class Endpoint:
                 self._disarm(self._writer)
 
     def receive_blocking(self, timeout: float | None = None) -> list[bytes]:
-        """All frames that are there, oldest first; blocks until there is one.
+        """Receive all frames that are there, oldest first; block until there is one.
 
-        After ``timeout`` seconds (None: never) returns an empty list.
+        Empty after ``timeout`` seconds (None: never).
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         frames = self._read()
@@ -180,7 +179,7 @@ class Endpoint:
         return frames
 
     def close(self) -> None:
-        """Tell the peer, wake our own waiters, give memory and descriptors back. May be called again."""
+        """Tell the peer, wake own waiters, release memory and descriptors. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -201,7 +200,7 @@ class Endpoint:
         self.close()
 
     def _read(self) -> list[bytes]:
-        # Look at the peer before the ring: what it published while it was alive is then seen.
+        # Check the peer before the ring, so that all it published while alive is read.
         gone = self._gone()
         frames = self._reader.read()
         if gone is not None and not frames:
@@ -224,7 +223,7 @@ class Endpoint:
             raise gone
 
     def _look_for_death(self) -> bool:
-        """Ask the kernel, unless a loop tells us; whether the peer was just found dead."""
+        """Ask the kernel, unless a loop watches the peer; returns whether it was just found dead."""
         if self._dead or self._closed or self._loop_bells is not None or self._pidfd is None:
             return False
         _, self._dead = sleep_on(None, self._pidfd, 0)
@@ -256,12 +255,12 @@ class Endpoint:
 
 
 class ChannelPair:
-    """A fresh channel in the parent: its own end, and the descriptors that make the child's."""
+    """A new channel in the parent: its endpoint, and the descriptors for the child's."""
 
     def __init__(self, parent: Endpoint, child_fds: tuple[int, ...]) -> None:
         self.parent = parent
         self.child_fds = child_fds
-        """Pass these to the child; they are the parent's own, and valid until ``parent`` is closed."""
+        """Descriptors to pass to the child. The parent owns them; valid until ``parent`` is closed."""
 
     @classmethod
     def create(cls, capacity: int = DEFAULT_CAPACITY, *, atomics: Atomics | None = None) -> Self:

@@ -1,4 +1,4 @@
-"""What can go wrong on a channel.
+"""The errors of a channel.
 
 ::
 

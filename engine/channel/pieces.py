@@ -1,8 +1,7 @@
-"""Messages that may be large, in pieces that the other side reads between other things.
+"""Splits large messages into pieces, so that the receiver can read others in between.
 
-What a step makes of prompts (log-probabilities, vectors) has no bound of its own, nor has what a request had received
-when its engine was lost. It goes ahead of the message that it belongs to, in frames of about :data:`PIECE_BYTES`; the
-receiving side joins it.
+The results of a step for prompts (log-probabilities, vectors) have no bound of their own, nor do the outputs of a
+resumed request. They go ahead of their message in frames of about :data:`PIECE_BYTES`, and the receiver joins them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,17 +37,17 @@ T = TypeVar("T")
 E = TypeVar("E", RowExperts, SequenceExperts)
 
 PIECE_BYTES: Final = 256 << 10
-"""Of a frame whose message can be divided, at most; reading that many bytes of numbers takes some 5 ms."""
+"""Most bytes of a frame whose message can be split; reading that many bytes of numbers takes about 5 ms."""
 _NUMBER_BYTES: Final = 4
 _TOKEN_BYTES: Final = 6
-"""Of one token, at most, its share of what is around the tokens included."""
+"""Most bytes of one token, including its share of the message around."""
 
 
 # ---- from a client to its engine
 
 
 def submit_frames(submit: Submit, max_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """The frames of a request, in order. What it had received may come ahead of it."""
+    """The frames of a request, in order; its resumed outputs may go ahead of it."""
     frame = encoder.encode(submit)
     if len(frame) > max_bytes:
         if submit.resumed is not None:
@@ -63,7 +62,7 @@ def submit_frames(submit: Submit, max_bytes: int = PIECE_BYTES) -> Iterator[byte
 
 
 class ResumedParts:
-    """What has come ahead of requests."""
+    """Collects the outputs that come ahead of resumed requests."""
 
     def __init__(self) -> None:
         self._tokens: dict[int, dict[int, list[int]]] = {}
@@ -72,7 +71,7 @@ class ResumedParts:
         self._tokens.setdefault(part.rid, {}).setdefault(part.index, []).extend(part.tokens)
 
     def joined(self, submit: Submit) -> Submit:
-        """The request with all that came ahead of it, which is forgotten."""
+        """The request with its outputs, which are forgotten here."""
         found = self._tokens.pop(submit.rid, None)
         if found is None or submit.resumed is None:
             return submit
@@ -84,9 +83,9 @@ class ResumedParts:
 
 
 def result_frames(result: StepResult, max_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """The frames of a result: parts where it is large, then the result itself with what is left.
+    """The frames of a step's result: parts if it is large, then the result with the rest.
 
-    A frame is larger than ``max_bytes`` only where nothing of it can be divided.
+    A frame exceeds ``max_bytes`` only if its content cannot be split.
     """
     frame = encoder.encode(result)
     if len(frame) <= max_bytes or not (result.prompt_logprobs or result.pooled or result.routed):
@@ -118,7 +117,7 @@ def _logprob_frames(piece: PromptLogprobs, max_bytes: int) -> Iterator[bytes]:
 
 
 class ResultParts:
-    """What has come of the next result of a worker."""
+    """Collects the parts of a worker's next result."""
 
     def __init__(self) -> None:
         self._logprobs: list[PromptLogprobs] = []
@@ -132,7 +131,7 @@ class ResultParts:
         self._routed += part.routed
 
     def joined(self, result: StepResult) -> StepResult:
-        """The result with all of its parts, which are forgotten."""
+        """The result with all of its parts, which are forgotten here."""
         logprobs, pooled, routed = self._logprobs, self._pooled, self._routed
         if not logprobs and not pooled and not routed:
             return result
@@ -152,9 +151,9 @@ class ResultParts:
 def batch_frames(
     batch: TokensBatch, max_bytes: int = PIECE_BYTES, max_frame: int = MAX_FRAME
 ) -> tuple[list[bytes], set[int]]:
-    """The frames of a batch, in order, and the requests of which something fits into no frame; that is left out.
+    """The frames of a batch, in order, and the requests with an item that fits into no frame; such items are left out.
 
-    A frame is larger than ``max_bytes`` only where nothing of it can be divided.
+    A frame exceeds ``max_bytes`` only if its content cannot be split.
     """
     frames: list[bytes] = []
     refused: set[int] = set()
@@ -177,7 +176,7 @@ def batch_frames(
 
 
 def without_requests(batch: TokensBatch, rids: set[int], why: str) -> TokensBatch:
-    """What is left of a batch where nothing of some requests can be told but that they failed, those that end in it."""
+    """The batch without the items of these requests; sequences of theirs that end in it end with an error."""
     return TokensBatch(
         [each for each in batch.prompts if each.rid not in rids],
         [each for each in batch.tokens if each.rid not in rids],
@@ -191,7 +190,7 @@ Item = PromptPart | SequenceExperts | PromptDone | SequenceTokens | Finished
 
 
 def _items(batch: TokensBatch) -> list[Item]:
-    """In the order in which they are read."""
+    """All items, in the order in which they are read."""
     return [*batch.parts, *batch.experts, *batch.prompts, *batch.tokens, *batch.finished]
 
 
@@ -213,7 +212,7 @@ def _batch_of(items: Sequence[Item]) -> TokensBatch:
 
 
 def _divided(batch: TokensBatch, size: int, max_bytes: int) -> list[TokensBatch]:
-    """In more than one part; none where it cannot be divided."""
+    """The batch split into several; empty if it cannot be split."""
     items = _items(batch)
     if len(items) > 1:
         return [_batch_of(group) for group in _groups(items, size, max_bytes)]
@@ -241,9 +240,9 @@ def _divided(batch: TokensBatch, size: int, max_bytes: int) -> list[TokensBatch]
 
 
 class PromptParts:
-    """What has come of a prompt ahead of its :class:`~stentor.protocols.ipc.actors.PromptDone`.
+    """Collects the parts that come ahead of a :class:`~stentor.protocols.ipc.actors.PromptDone`.
 
-    Where an engine or a row was lost it comes again from the beginning, in place of what had come before.
+    After the loss of an engine or a row the parts come again from the beginning and replace the former ones.
     """
 
     __slots__ = ("_data", "_logprobs")
@@ -259,7 +258,7 @@ class PromptParts:
             self._data[part.start :] = part.pooled
 
     def joined(self, done: PromptDone) -> PromptDone:
-        """The event with all of its parts, which are forgotten."""
+        """The event with all of its parts, which are forgotten here."""
         if done.logprobs is not None:
             done = msgspec.structs.replace(done, logprobs=self._logprobs)
         if done.pooled is not None and self._data and not done.pooled.data:
@@ -272,26 +271,26 @@ class PromptParts:
 
 
 def _with_data(pooled: Pooled, data: bytearray) -> Pooled:
-    """Numbers first, then ids where there are any."""
+    """Split the data into numbers, which come first, and ids."""
     end = _NUMBER_BYTES * pooled.rows * pooled.columns
     view = memoryview(data)
     return Pooled(pooled.rows, pooled.columns, bytes(view[:end]), bytes(view[end:]))
 
 
 def _groups(items: Sequence[T], size: int, max_bytes: int) -> Iterator[list[T]]:
-    """Two and more, of as many items each, which are about ``max_bytes`` where they are equal."""
+    """Split items into at least two groups of equal count, of about ``max_bytes`` each if items have equal size."""
     count = min(len(items), -(-size // max_bytes))
     each = -(-len(items) // count)
     return ([*items[start : start + each]] for start in range(0, len(items), each))
 
 
 def _without_data(routed: E) -> E:
-    """What says most of where it belongs."""
+    """The message's fields without its data."""
     return msgspec.structs.replace(routed, data=b"")
 
 
 def _positions(routed: RowExperts | SequenceExperts, room: int) -> Iterator[tuple[int, int, bytes]]:
-    """(start, count, data) of positions whose data take about ``room`` bytes together, and one at least."""
+    """(start, count, data) of groups of positions of about ``room`` bytes, with at least one position each."""
     each = len(routed.data) // routed.count
     step = max(1, room // max(1, each))
     for first in range(0, routed.count, step):
@@ -312,5 +311,5 @@ def _placed(pieces: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _overhead(message: object) -> int:
-    """Bytes of a frame besides the data of the one piece that is in it, at most: its length takes 4 more."""
+    """Most bytes of a frame besides the data of its single piece, whose length takes up to 4 more."""
     return len(encoder.encode(message)) + 4

@@ -1,4 +1,4 @@
-"""The shared memory of a channel: two rings, one for each direction, in one anonymous ``memfd``.
+"""The shared memory of a channel: one ring for each direction in an anonymous ``memfd``.
 
 ::
 
@@ -15,9 +15,9 @@
     +0     writer: position (tail), waits, closed
     +128   reader: position (head), waits, closed
 
-The memory has no name and is sealed: neither side can shrink it under the other (which would be a
-SIGBUS) or grow it. All of it is taken when it is made, so that a machine without memory says so then, and not
-by a signal in the middle of a frame. Sizes are checked when it is made and when it is attached.
+The memory has no name. It is sealed against resizing, since shrinking would send the other side a SIGBUS. All of it is
+allocated at creation, so that a lack of memory is reported then, not by a signal within a frame. Sizes are checked at
+creation and when attaching.
 """
 
 import fcntl
@@ -41,13 +41,13 @@ _MFD_NOEXEC_SEAL: Final = 0x8
 
 
 def require_linux(platform: str = sys.platform) -> None:
-    """Raise :class:`ChannelError` anywhere but on Linux."""
+    """Raise :class:`ChannelError` on other systems than Linux."""
     if platform != "linux":
         raise ChannelError(f"Stentor runs on Linux only (it needs memfd, eventfd and pidfd); this is {platform!r}")
 
 
 class Region:
-    """A mapped channel memory. ``data`` is all of it as bytes, ``words`` the same as u64."""
+    """A mapped channel memory: ``data`` is all of it as bytes, ``words`` as u64."""
 
     def __init__(self, memfd: int, capacity: int) -> None:
         self.memfd = memfd
@@ -58,7 +58,8 @@ class Region:
 
     @classmethod
     def create(cls, capacity: int) -> Self:
-        """A fresh region with rings of ``capacity`` bytes each. Raises :class:`ChannelError` where memory is short."""
+        """Make a region with rings of ``capacity`` bytes each. Raises :class:`ChannelError`, for example without
+        memory."""
         require_linux()
         if not MIN_CAPACITY <= capacity <= MAX_CAPACITY or capacity & (capacity - 1):
             raise ChannelError(
@@ -84,7 +85,7 @@ class Region:
 
     @classmethod
     def attach(cls, memfd: int) -> Self:
-        """Map a region that another process made; raises :class:`CorruptChannel` if it is none."""
+        """Map a region made by another process. Raises :class:`CorruptChannel` if it is none."""
         require_linux()
         size = os.fstat(memfd).st_size
         capacity = (size - DATA_START) // 2
@@ -98,7 +99,7 @@ class Region:
         return region
 
     def unmap(self) -> None:
-        """Give the mapping back; the descriptor stays open. Using the views afterwards raises ValueError."""
+        """Release the mapping; the descriptor stays open. Using the views afterwards raises ValueError."""
         self.words.release()
         self.data.release()
         self._map.close()
@@ -110,7 +111,7 @@ def region_bytes(capacity: int) -> int:
 
 
 def make_memfd(name: str) -> int:
-    """An anonymous file that can be sealed and not be executed."""
+    """An anonymous file that can be sealed and not executed."""
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
         return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)

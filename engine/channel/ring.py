@@ -1,28 +1,25 @@
 """One direction of a channel: a ring of records with one writer and one reader.
 
-Positions count bytes since the start and never wrap (a u64 outlives us); ``position % capacity`` is
-the place in the ring. ``tail - head`` bytes are in use, so that full and empty differ. A record is
-one fragment of a frame, aligned to 8 bytes, so that a header never wraps; a payload may::
+Positions count bytes since the start and never wrap (a u64 suffices); ``position % capacity`` is the place in the ring.
+``tail - head`` bytes are in use, so full and empty differ. A record is one fragment of a frame, aligned to 8 bytes, so
+a header never wraps; a payload may::
 
     u32 length      payload bytes of this fragment, at most capacity / 2 - 8
     u16 flags       bit 0 FIRST: a frame begins here; bit 1 LAST: it ends here
     u16 tag         0x5E71
     payload, then padding up to a multiple of 8
 
-A frame of up to capacity / 2 - 8 bytes is one record. A larger one is cut into fragments, FIRST on
-the first and LAST on the last, and goes through the ring piece by piece, up to ``MAX_FRAME`` bytes.
-A FIRST that follows an unfinished frame says that its sender gave up (its task was cancelled): the
-reader drops the pieces. A frame is published as a whole or in whole fragments, never in part: the
-position is stored after the bytes.
+A frame of up to capacity / 2 - 8 bytes is one record. A larger one, up to ``MAX_FRAME`` bytes, is cut into fragments,
+FIRST on the first and LAST on the last. A FIRST that follows an unfinished frame means that its sender was cancelled:
+the reader drops the fragments. The position is stored after the bytes, so only whole fragments are visible.
 
-Sleeping and waking. Each side has a word ``waits``, written by it alone: odd while it sleeps or is
-about to, a new number each time. A sleeper (1) makes its word odd, (2) looks at the ring once more,
-(3) sleeps on its doorbell only if there is still nothing to do, (4) clears the doorbell and starts
-over. A publisher (1) stores its position, (2) reads the peer's word, (3) rings if it is odd and not
-a number that it has rung for before. Stores and loads are sequentially consistent (see
-:mod:`.atomics`), so either the sleeper's second look sees the position, or the publisher's look sees
-the odd word and rings; a bell is an eventfd, which stays rung until cleared, so a ring between (2)
-and (3) is not lost. A bell left over from an earlier sleep costs one needless look.
+Sleeping and waking. Each side has a word ``waits``, written by it alone: odd while it sleeps or is about to, a new
+number each time. A sleeper (1) makes its word odd, (2) checks the ring once more, (3) sleeps on its doorbell only if
+there is still nothing to do, (4) clears the doorbell and starts over. A publisher (1) stores its position, (2) reads
+the peer's word, (3) rings if it is odd and not a number that it has rung for before. Stores and loads are sequentially
+consistent (see :mod:`.atomics`), so either the sleeper's second check sees the position, or the publisher sees the odd
+word and rings. A bell is an eventfd, which stays rung until cleared, so a ring between (2) and (3) is not lost. A bell
+left over from an earlier sleep costs one needless check.
 """
 
 from collections.abc import Callable, Generator
@@ -49,7 +46,7 @@ def record_bytes(length: int) -> int:
 
 
 class RingSide:
-    """What writer and reader have in common: a control line of their own, and sight of the peer's."""
+    """The common part of writer and reader: access to the own control line and the peer's."""
 
     def __init__(self, region: Region, direction: int, atomics: Atomics, ring_bell: Callable[[], object]) -> None:
         """``direction`` is 0 for parent → child, 1 for child → parent; ``ring_bell`` wakes the peer."""
@@ -70,14 +67,14 @@ class RingSide:
         self._rung_for = 0
 
     def arm(self) -> None:
-        """Say that this side is about to sleep; look at the ring once more before doing so."""
+        """Announce that this side is about to sleep. The caller must check the ring once more before it sleeps."""
         self._ticket += 1
         self._store(self._words, self._own + 1, self._ticket)
 
     disarm = arm
 
     def close(self) -> None:
-        """Tell the peer that this side is done."""
+        """Tell the peer that this side is closed."""
         self._store(self._words, self._own + 2, 1)
         self._ring_bell()
 
@@ -93,7 +90,7 @@ class RingSide:
 
 
 class RingWriter(RingSide):
-    """The side that sends."""
+    """The sending side."""
 
     def __init__(self, region: Region, direction: int, atomics: Atomics, ring_bell: Callable[[], object]) -> None:
         super().__init__(region, direction, atomics, ring_bell)
@@ -102,7 +99,7 @@ class RingWriter(RingSide):
         self._largest = region.capacity // 2 - HEADER
 
     def try_write(self, frame: Buffer) -> bool:
-        """Publish ``frame`` if all of it fits now; otherwise leave the ring as it is and return False."""
+        """Publish ``frame`` if all of it fits; otherwise return False and leave the ring unchanged."""
         length = len(frame)
         if length <= self._largest:
             if not self._has_room(record_bytes(length)):
@@ -115,11 +112,11 @@ class RingWriter(RingSide):
         need = whole * record_bytes(self._largest) + (record_bytes(rest) if rest else 0)
         if not self._has_room(need):
             return False
-        next(self.write_gradually(frame), None)  # there is room for all of it: ends without yielding
+        next(self.write_gradually(frame), None)  # all of it fits, so this ends without yielding
         return True
 
     def write_gradually(self, frame: Buffer) -> Generator[None, None, None]:
-        """Publish ``frame`` fragment by fragment; yields whenever there is no room for the next one."""
+        """Publish ``frame`` fragment by fragment; yields whenever there is no space for the next one."""
         length = len(frame)
         _check_frame_size(length)
         view = memoryview(frame)
@@ -162,7 +159,7 @@ class RingWriter(RingSide):
 
 
 class RingReader(RingSide):
-    """The side that receives."""
+    """The receiving side."""
 
     def __init__(self, region: Region, direction: int, atomics: Atomics, ring_bell: Callable[[], object]) -> None:
         super().__init__(region, direction, atomics, ring_bell)
@@ -171,9 +168,9 @@ class RingReader(RingSide):
         self._pieces_bytes = 0
 
     def read(self) -> list[bytes]:
-        """Take every frame that is complete, oldest first; at most one ring's worth.
+        """Take all complete frames, oldest first; at most one ring's worth.
 
-        Raises :class:`CorruptChannel` when the memory holds what no writer writes, then and ever after.
+        Raises :class:`CorruptChannel`, then and in later calls, if the memory holds what no writer writes.
         """
         tail = self._load(self._words, self._peer)
         used = tail - self._position

@@ -1,1 +1,1 @@
-"""In the server process: what an engine is asked through, and what goes on with another engine when one is lost."""
+"""The server's client of an engine; continues requests on another engine if one is lost."""

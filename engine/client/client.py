@@ -1,7 +1,7 @@
-"""The server's side of an engine: starts it, submits requests, hands every event to the stream it belongs to.
+"""The server's side of an engine: starts it, submits requests, and passes events to their streams.
 
-When the engine process dies, another takes its place and goes on with every live request after the last token that was
-delivered (:mod:`.journal`), so streams notice a pause and nothing else.
+If the engine process dies, another continues every live request after its last delivered token (:mod:`.journal`), so
+streams only pause.
 """
 
 import asyncio
@@ -59,26 +59,26 @@ logger = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
-"""For a process that has let go of its channel to end, so that it can be said how."""
+"""How long to wait for the exit status of a process that closed its channel."""
 _HUNG = "the engine process hung: it was killed"
 _LOOK_SECONDS = 0.5
 _QUIET_LOOKS = 3
 _QUIET_TRIAL_LOOKS = 30
-"""For an engine that has been given those who may kill it: so long it takes no step."""
+"""Looks without a step after which a trial group is acquitted."""
 _MAX_SUBMIT = MAX_FRAME - (1 << 20)
-"""Bytes of a request's largest frame: if it has to go to another engine, it takes a little more."""
+"""Most bytes of a request's largest frame; a resubmission takes a little more."""
 
 
 class EngineUnavailable(Exception):
-    """The engine cannot take requests: it is still starting, or it has been given up."""
+    """The engine cannot take requests: it is starting or has been given up."""
 
 
 class EngineLost(Exception):
-    """An engine process ended, or has to be ended, and another may do better."""
+    """An engine process ended or must be ended; another may succeed."""
 
 
 class EngineClient:
-    """One engine, whichever process it is just now, and the live requests on it."""
+    """One engine, over all its processes, and the live requests on it."""
 
     def __init__(
         self,
@@ -87,45 +87,46 @@ class EngineClient:
         process: EngineProcess | None = None,
         max_submit: int = _MAX_SUBMIT,
     ) -> None:
-        """``process`` is one that has been launched with this very config; without it :meth:`run` launches the first.
-
-        ``on_progress`` hears of the first start only. A request that has to travel in a frame of more than
-        ``max_submit`` bytes ends with an error.
+        """
+        Args:
+            process: one launched with this ``config``. None: :meth:`run` launches the first.
+            on_progress: gets the progress of the first start only.
+            max_submit: bytes; a request with a larger frame ends with an error.
         """
         self._max_submit = max_submit
         self._config = config
         self._process = process
         self._launched = process is not None
-        """Whether ``_process`` is still to be served, not one that has been lost."""
+        """Whether ``_process`` is new, not one that was lost."""
         self._on_progress = on_progress
         self._journal = Journal()
         self._media = MediaStore(Arena() if process is None else process.arena)
         self._next_rid = 0
         self._send_queue = SendQueue()
-        """Empty while no engine is ready: the journal has what the next one gets."""
+        """Empty while no engine is ready: the next one is served from the journal."""
         self._serving = False
-        """Whether the process at hand has been ready: submits and aborts go to it."""
+        """Whether the present process is ready, so that submits and aborts go to it."""
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
         self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
         self._controls = Controls(self._send_queue, self._heartbeat.wake)
         self._hung = False
-        """Whether the process at hand was killed because it hung."""
+        """Whether the present process was killed because it hung."""
         self._started = asyncio.Event()
         self.ready: EngineReady | None = None
-        """What the latest engine said once its model had completed a real step; None before the first."""
+        """The message of the latest engine whose model completed a real step; None before the first."""
         self.failure: str | None = None
-        """Why no engine runs any more, once none does."""
+        """Why there is no engine any more; None before."""
         self._restarts = Restarts(RestartPolicy(config.recovery.max_engine_deaths, max_first_failures=1))
 
     @property
     def stalled(self) -> str | None:
-        """Why no step can run at present; requests are taken and wait."""
+        """Why no step can run at present. Requests are accepted and wait."""
         return self._outages.why
 
     @property
     def stats(self) -> Stats:
-        """The engine's latest figures; counters go on where those of an engine that was lost have ended."""
+        """The engine's latest statistics. Counters continue across lost engines."""
         stats = self._outages.stats
         if not self._serving:
             return msgspec.structs.replace(stats, waiting=self._journal.open_sequences)
@@ -136,16 +137,16 @@ class EngineClient:
 
     @property
     def engine_restarts(self) -> int:
-        """Engine processes that were started in place of one that was lost."""
+        """Engine processes started in place of a lost one."""
         return self._restarts.total
 
     @property
     def pid(self) -> int | None:
-        """Of the engine process, or the last one while there is none."""
+        """The pid of the present or the last engine process."""
         return self._process.child.pid if self._process is not None else None
 
     def watch_recoveries(self, observer: Observer) -> None:
-        """Has ``observer`` called after each, with what had been lost and for how many seconds."""
+        """Call ``observer`` after each recovery, with the lost process and the seconds."""
         self._outages.watch(observer)
 
     def submit(
@@ -166,18 +167,20 @@ class EngineClient:
         resumed: list[list[int]] | None = None,
         adapter: AdapterRef | None = None,
     ) -> RequestStream:
-        """Hands a request to the engine, under ``name`` in logs. Raises :class:`EngineUnavailable`.
+        """Submit a request. While :attr:`stalled` it waits.
 
-        With ``resumed``, each sequence goes on after those tokens, which an earlier life of the server delivered.
+        Raises :class:`EngineUnavailable`, and :class:`..channel.arena.ArenaFull` if there is no space for its media.
 
-        Each sequence keeps to ``grammar``, in llguidance's dialect of Lark or the JSON of its own grammars, and thinks
-        no longer than ``thinking`` says; both need :meth:`set_vocabulary`. While :attr:`stalled` it waits.
-
-        ``media`` is what stands in the prompt or is attended to, and ``probe`` what is wanted of it besides tokens;
-        ``streamed`` is the beginning of the audio of a streaming transcription, which goes on by
-        :meth:`.RequestStream.append`. Raises :class:`..channel.arena.ArenaFull` where there is no room for them.
-        ``pooling`` is what a model that pools makes of the prompt, of which it draws no tokens. ``adapter`` is what is
-        added to the model.
+        Args:
+            name: the request's id in logs.
+            grammar: in llguidance's dialect of Lark, or the JSON of its grammars. Needs :meth:`set_vocabulary`.
+            thinking: limit of thinking tokens. Needs :meth:`set_vocabulary`.
+            media: the media that stand in the prompt or are attended to.
+            probe: results wanted of the prompt besides tokens.
+            streamed: first audio of a streaming transcription, continued by :meth:`.RequestStream.append`.
+            pooling: what a pooling model returns for the prompt, in place of tokens.
+            resumed: tokens by sequence that an earlier run of the server delivered; each sequence continues after them.
+            adapter: the LoRA adapter.
         """
         if self.failure is not None:
             raise EngineUnavailable(self.failure)
@@ -209,7 +212,8 @@ class EngineClient:
             adapter=adapter,
             resumed=None if resumed is None else Resumed(resumed, [], prompt_done=False),
         )
-        frames = tuple(submit_frames(request))  # also while it waits: what cannot be sent is refused now
+        # encoded even if it has to wait, so that a request too large is refused now
+        frames = tuple(submit_frames(request))
         stream = RequestStream(request, self._abort, self._append, audio)
         if (size := max(map(len, frames))) > self._max_submit:
             stream.end("error", f"the request takes {size} bytes, of which the engine takes {self._max_submit} at once")
@@ -223,8 +227,10 @@ class EngineClient:
         return stream
 
     async def pause(self) -> None:
-        """No step runs from its return until :meth:`resume`, also of engines to come; requests are taken and wait, and
-        what the last steps brought has been delivered."""
+        """Stop steps until :meth:`resume`, also those of later engines. Returns once the last results are delivered.
+
+        Requests are accepted and wait.
+        """
         self._controls.paused = True
         await self._control("pause")
 
@@ -245,21 +251,22 @@ class EngineClient:
         await self._control("wake")
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
-        """No prompt finds what was computed before. With ``recompute``, neither do the requests that run now: they
-        compute the tokens that they have anew. Those of a prompt are cached no more, whoever sent it."""
+        """Forget all cached prefixes. With ``recompute``, running requests also recompute their tokens."""
         await self._control("reset_prefix_cache")
         if recompute:
             await self._control("recompute")
 
     async def _control(self, operation: ControlOperation) -> None:
-        """Returns when it has taken effect. Without an engine it has: no step runs, nothing is cached, and the next one
-        is told whether to pause."""
+        """Carry out an operation on the engine. Without an engine there is nothing to do: nothing runs or is cached,
+        and the next one gets the paused state."""
         if self._serving:
             await self._controls.carry_out(operation)
 
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
-        """Loads an adapter before any request names it; returns why it cannot be, if it cannot. Raises
-        :class:`EngineUnavailable` where the engine is not there, or lost meanwhile."""
+        """Load an adapter before any request names it; the answer holds the error, if any.
+
+        Raises :class:`EngineUnavailable` if there is no engine or it is lost meanwhile.
+        """
         if not self._serving:
             raise EngineUnavailable(self.failure or self.stalled or "the model is still loading")
         found = await self._controls.load(adapter)
@@ -268,21 +275,23 @@ class EngineClient:
         return found
 
     def set_vocabulary(self, source: VocabularySource) -> None:
-        """``source`` makes the model's tokens (:func:`..core.grammar.vocabulary.pieces_of`); it is called in a thread,
-        when the first request needs them."""
+        """Set where the model's tokens come from (:func:`..core.grammar.vocabulary.pieces_of`).
+
+        ``source`` is called in a thread when the first request needs them.
+        """
         self._send_queue.set_vocabulary(source)
 
     async def wait_started(self) -> EngineReady:
-        """Waits until the first engine is ready. Raises :class:`EngineUnavailable` if it ends before."""
+        """Wait until the first engine is ready. Raises :class:`EngineUnavailable` if it ends before."""
         await self._started.wait()
         if self.ready is None:
             raise EngineUnavailable(self.failure or "the engine ended")
         return self.ready
 
     async def run(self) -> None:
-        """Serves engine processes one after the other, until none can be kept or the task is cancelled.
+        """Run engine processes, one after the other, until none can be kept or the task is cancelled.
 
-        Whatever happens, no process is left and every live stream has got its end; :attr:`failure` says why.
+        In any case all processes are ended and every live stream gets its end; :attr:`failure` says why.
         """
         why = "the server is shutting down"
         try:
@@ -301,10 +310,10 @@ class EngineClient:
                 await self._end()
             self._media.arena.close()
 
-    # ---- one engine process after the other
+    # ---- engine processes
 
     async def _supervise(self) -> str:
-        """Returns why there is no engine any more."""
+        """Run the supervisor; returns why there is no engine any more."""
         failure: BaseException
         try:
             async with Supervisor() as supervisor:
@@ -319,7 +328,7 @@ class EngineClient:
         return why
 
     async def _live(self) -> None:
-        """One engine process. Raises :class:`EngineLost`, or ``PermanentFailure`` if no other would help."""
+        """Run one engine process. Raises :class:`EngineLost`, or ``PermanentFailure`` if another would fail too."""
         try:
             if not self._launched:
                 self._start_process()
@@ -328,7 +337,7 @@ class EngineClient:
         except EngineLost as lost:
             if self.ready is not None:
                 self._trials.judge(self._journal, self._send_queue.holds, self._outages, self._restarts)
-                self._lose_engine(str(lost))  # told at once: the process may take long to die
+                self._lose_engine(str(lost))  # before the process is dead, which may take long
             if self._process is not None and not await self._process.aclose():
                 raise PermanentFailure(f"{lost}; the process does not die") from lost
             raise
@@ -347,7 +356,7 @@ class EngineClient:
             raise EngineLost(f"cannot start the engine process: {one_line(error)}") from error
 
     def _lose_engine(self, why: str) -> None:
-        """No step can run until another is ready; may be said of one engine more than once."""
+        """Mark that no step can run until another engine is ready. May be called more than once for one engine."""
         self._serving = False
         self._send_queue.clear()
         self._controls.end()
@@ -367,7 +376,7 @@ class EngineClient:
             self._submit_admitted()
 
     def _submit_admitted(self) -> None:
-        """Gives the engine what it is to have and has not got."""
+        """Submit all requests that the engine may have and does not have."""
         for stream in self._journal:
             if self._trials.admits(stream.rid):
                 self._give(stream, stream.resubmission())
@@ -379,7 +388,7 @@ class EngineClient:
         self._send_queue.submit(stream.rid, request, needs_vocabulary=stream.needs_vocabulary)
 
     def _end_aborted(self, stream: RequestStream | None = None) -> None:
-        """Ends what has been aborted and is with no engine, of one stream or of all."""
+        """End aborted sequences that no engine has, of one stream or of all."""
         group = self._trials.group
         self._trials.withdrawn(self._journal.end_aborted(stream), self._journal)
         self._media.sweep(self._journal.has)
@@ -392,13 +401,13 @@ class EngineClient:
             return
         with contextlib.suppress(ChannelError):
             process.endpoint.try_send(encoder.encode(Shutdown()))
-        # an engine that waits for room in a ring that nobody empties any more wakes up and ends
+        # closing wakes an engine that waits for space in a ring that nobody reads any more
         await process.aclose(_SHUTDOWN_SECONDS)
 
-    # ---- the conversation with one of them
+    # ---- communication with one process
 
     async def _converse(self) -> None:
-        """Sends and receives until the engine cannot go on; raises why, as :meth:`_live` does."""
+        """Send and receive until the engine fails; raises the reason as :meth:`_live` does."""
         assert self._process is not None
         engine, child = self._process.endpoint, self._process.child
         self._hung = False
@@ -416,12 +425,13 @@ class EngineClient:
         raise end
 
     async def _reap_orphans(self) -> None:
-        """Of the engine before. There may be many, and each costs a look at a file: off the loop, so many at a time."""
+        """Reap workers of the last engine. They may be many, and each costs reading a file, so this runs in a thread,
+        in portions."""
         while await anyio.to_thread.run_sync(reap_orphans, abandon_on_cancel=True) == REAPED_AT_ONCE:
             pass
 
     async def _offer_vocabulary(self) -> None:
-        """Once nobody has asked for anything for a while: the engine gets ready for grammars, which holds it up."""
+        """Send the vocabulary once there was no request for a while, since preparing for grammars delays the engine."""
         quiet = 0
         while quiet < _QUIET_LOOKS:
             await anyio.sleep(_LOOK_SECONDS)
@@ -429,7 +439,8 @@ class EngineClient:
         self._send_queue.offer_vocabulary()
 
     async def _end_quiet_trials(self) -> None:
-        """Nobody waits for a trial of requests that compute nothing, like one that is spoken to and hears nothing."""
+        """Acquit a trial group that computes nothing, for example because it waits for audio, so that others can
+        run."""
         seen: tuple[object, ...] = ()
         quiet = 0
         while (group := self._trials.group) is not None:
@@ -443,7 +454,8 @@ class EngineClient:
                 self._submit_admitted()
 
     async def _kill_when_hung(self, child: Child, conversation: anyio.CancelScope) -> None:
-        """``conversation`` ends with the process, and is cancelled where that does not die."""
+        """Kill a process that hangs. The process's end ends ``conversation``; it is cancelled if the process does not
+        die."""
         await self._heartbeat.stopped(self._awaits_engine, self._send_queue.ping)
         self._outages.count_watchdog_kill()
         self._hung = True
@@ -453,7 +465,7 @@ class EngineClient:
             conversation.cancel()
 
     def _awaits_engine(self) -> bool:
-        """Whether anybody waits for the engine at hand to do something."""
+        """Whether the present engine has anything to do."""
         return self._serving and bool(self._journal or self._controls)
 
     async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | PermanentFailure:
@@ -470,7 +482,7 @@ class EngineClient:
         return PermanentFailure(failed.message) if failed.final else EngineLost(failed.message)
 
     async def _receive_all(self, engine: Endpoint) -> Failed:
-        """Dispatches until the engine says that it cannot go on. Raises :class:`..channel.ChannelError`."""
+        """Handle messages until the engine reports a failure. Raises :class:`..channel.ChannelError`."""
         journal = self._journal
         while True:
             frames = await engine.receive()
@@ -521,7 +533,7 @@ class EngineClient:
             self._heartbeat.wake()
 
     def _append(self, more: Append) -> None:
-        """While no engine is there, the journal has what the next one hears."""
+        """Send appended audio to the engine. Without an engine, the next one gets it from the journal."""
         if self._serving and self._trials.has(more.rid):
             self._send_queue.append(more)
             self._heartbeat.wake()

@@ -1,5 +1,4 @@
-"""What the engine is told to do as a whole, and answers: to pause, to sleep, to forget what is cached, to load
-an adapter."""
+"""Operations on the engine as a whole: pausing, sleeping, resetting the prefix cache, loading an adapter."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from .send_queue import SendQueue
 
 
 class Controls:
-    """Operations on the engine at hand, each with a number by which the engine says that it has taken effect."""
+    """Sends operations to the present engine, each with a number by which the engine answers."""
 
     def __init__(self, queue: SendQueue, wake: Callable[[], None]) -> None:
         """``wake`` is called once the engine has something to answer."""
@@ -20,20 +19,20 @@ class Controls:
         self._wake = wake
         self._next = 0
         self._asked: dict[int, asyncio.Event] = {}
-        """Those that the engine at hand has yet to answer."""
+        """Operations that the present engine has not answered."""
         self._loading: dict[int, asyncio.Future[AdapterWarm | None]] = {}
-        """Adapters that somebody waits for, by ticket; None: they will not be told of."""
+        """Awaited adapters by ticket. The result is None if the engine is lost."""
         self.paused = False
-        """Whether no step is to run, also of engines to come."""
+        """Whether steps are stopped, also for later engines."""
         self.sleep: Literal["sleep", "discard"] | None = None
-        """How they sleep, if they do."""
+        """The sleep that was asked for, also of later engines; None while awake."""
 
     def __bool__(self) -> bool:
         """Whether an answer is awaited."""
         return bool(self._asked or self._loading)
 
     async def carry_out(self, operation: ControlOperation) -> None:
-        """Returns when it has taken effect, or the engine is gone."""
+        """Send an operation; returns when it has taken effect or the engine is gone."""
         done = self._asked[self._next] = asyncio.Event()
         self._tell(operation)
         self._wake()
@@ -44,7 +43,7 @@ class Controls:
             done.set()
 
     async def load(self, adapter: AdapterRef) -> AdapterWarm | None:
-        """Has an adapter loaded before any request names it; None where the engine is lost meanwhile."""
+        """Load an adapter before any request names it; None if the engine is lost meanwhile."""
         ticket, self._next = self._next, self._next + 1
         answer: asyncio.Future[AdapterWarm | None] = asyncio.get_running_loop().create_future()
         self._loading[ticket] = answer
@@ -60,14 +59,14 @@ class Controls:
             answer.set_result(warm)
 
     def begin(self) -> None:
-        """An engine is ready, and has got nothing to do yet."""
+        """Pass pause and sleep to a new engine that has no requests yet."""
         if self.paused:
             self._tell("pause")
         if self.sleep is not None:
             self._tell(self.sleep)
 
     def end(self) -> None:
-        """The engine at hand is gone: no step runs, nothing is cached."""
+        """Complete all operations: the engine is gone, so nothing runs or is cached."""
         for done in self._asked.values():
             done.set()
         self._asked.clear()

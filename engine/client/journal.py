@@ -1,4 +1,4 @@
-"""Every live request of an engine's client: enough to go on with another engine if that one is lost."""
+"""The live requests of a client, with enough state to continue them on another engine."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ class Journal:
     def __init__(self) -> None:
         self._streams: dict[int, RequestStream] = {}
         self._arrived: list[RequestStream] = []
-        """Those whose readers are to be woken."""
+        """Streams whose readers must be woken."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -32,11 +32,11 @@ class Journal:
         return sum(stream.open_sequences for stream in self)
 
     def add(self, stream: RequestStream) -> None:
-        """Its rid must be higher than all before."""
+        """Add a stream; its rid must be higher than all before."""
         self._streams[stream.rid] = stream
 
     def deliver(self, batch: TokensBatch) -> None:
-        """Hands each event to its stream, and forgets those that have ended; :meth:`wake_readers` has to follow."""
+        """Pass events to their streams, and forget streams that have ended. Call :meth:`wake_readers` afterwards."""
         streams, arrived = self._streams, self._arrived
         for part in batch.parts:
             stream = streams.get(part.rid)
@@ -64,13 +64,13 @@ class Journal:
                 del streams[end.rid]
 
     def wake_readers(self) -> None:
-        """Once for all batches that came together: a server that is behind passes on what waits as one piece."""
+        """Wake the readers, once for all batches received together: a slow server then gets the tokens as one piece."""
         arrived, self._arrived = self._arrived, []
         for stream in arrived:
             stream.wake()
 
     def end_aborted(self, stream: RequestStream | None = None) -> list[tuple[int, int]]:
-        """Ends what has been aborted, of one stream or of all; returns the sequences, each by its request and index."""
+        """End aborted sequences of one stream or of all; returns their (rid, index)."""
         ended: list[tuple[int, int]] = []
         for each in [*self] if stream is None else [stream]:
             ended += [(each.rid, index) for index in each.end_aborted()]
@@ -79,7 +79,7 @@ class Journal:
         return ended
 
     def fail(self, rid: int, why: str) -> None:
-        """Ends one request with an error."""
+        """End one request with an error."""
         self._streams.pop(rid).end("error", why)
 
     def end_all(self, reason: FinishReason, why: str) -> None:

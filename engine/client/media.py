@@ -1,4 +1,4 @@
-"""What live requests have brought besides tokens, in the arena, until no engine reads it."""
+"""The media of live requests in the arena, kept until no engine reads them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -12,39 +12,41 @@ from stentor.protocols.ipc.inputs import MAX_STREAM_BYTES, ArenaRef, InputSpan, 
 from ..channel.arena import Arena
 
 _INLINE_BYTES: Final = 256 << 10
-"""More are written when the engine asks for them, in a thread."""
+"""Larger media are written in a thread, once the engine asks for them."""
 _CHUNK_BYTES: Final = 64 << 10
-"""Of what is streamed, taken of the arena at once: two seconds."""
+"""Allocation unit of streamed audio: two seconds."""
 
 
 class Media(NamedTuple):
-    """One piece of media of a request, see :class:`stentor.protocols.ipc.inputs.InputSpan`."""
+    """One medium of a request; see :class:`stentor.protocols.ipc.inputs.InputSpan`."""
 
     data: bytes | bytearray
     digest: bytes
     start: int = -1
     length: int = 0
-    """Positions; 0: as many as the model makes of any."""
+    """Positions; 0: the model's fixed number."""
     grid: tuple[int, int, int] | None = None
     interval: float = 1.0
 
 
 class StreamedMedia:
-    """All the audio of a request: another engine would need it from its begin."""
+    """The streamed audio of one request, kept whole because another engine needs it from the beginning."""
 
     def __init__(self, arena: Arena, held: list[ArenaRef]) -> None:
-        """``held``: what has been taken of the arena is added to it."""
+        """``held``: gets the allocations."""
         self._arena = arena
         self._held = held
         self._pieces: list[ArenaRef] = []
         self._size = 0
         self._left = 0
-        """Bytes of the last that is held which have not been written."""
+        """Unwritten bytes of the last allocation."""
         self._ended = False
 
     def append(self, pcm: bytes, *, last: bool, live: bool = True) -> list[ArenaRef]:
-        """Where it lies; nowhere, if nobody needs it. Raises ValueError for what no request may have, and
-        :class:`..channel.arena.ArenaFull`."""
+        """Append audio; returns where it lies, or [] if ``live`` is false. ``last``: the audio is complete.
+
+        Raises ValueError for invalid audio, and :class:`..channel.arena.ArenaFull`.
+        """
         if self._ended:
             raise ValueError("the request's audio has had its end: nothing can be appended to it")
         if len(pcm) % SAMPLE_BYTES:
@@ -75,36 +77,37 @@ class StreamedMedia:
 
 
 class MediaStore:
-    """Who has brought what. A request's media are freed once it has ended, and no engine reads them: the one that got
-    it says so, and one that is lost reads nothing.
+    """The media of all requests. They are freed once the request has ended and no engine reads them.
 
-    Large media get their place with the request, and are written once its engine asks for them: not where it finds
-    what was made of them before.
+    The engine that got a request reports when it no longer reads its media; a lost engine reads nothing. Large media
+    are allocated with the request, and written when the engine asks for them. It does not ask if it has them encoded.
     """
 
     def __init__(self, arena: Arena, inline_bytes: int = _INLINE_BYTES) -> None:
-        """``inline_bytes``: of media that are written at once, at most."""
+        """``inline_bytes``: larger media are not written at once."""
         self.arena = arena
         self._inline_bytes = inline_bytes
         self._held: dict[int, list[ArenaRef]] = {}
-        """By request, of those that have brought media."""
+        """Allocations by request, of requests with media."""
         self._unwritten: dict[int, Media] = {}
-        """What has a place and is not there yet, by where that begins."""
+        """Allocated media that are not written, by start."""
         self._writing: dict[int, anyio.Event] = {}
-        """By the same, what is being written in a thread."""
+        """Media being written in a thread, by start."""
         self._given: set[int] = set()
-        """Requests that the engine at hand has, or is being sent."""
+        """Requests that the present engine has or is being sent."""
 
     def __len__(self) -> int:
-        """Requests whose media are here."""
+        """Number of requests with media."""
         return len(self._held)
 
     def place(self, rid: int, media: Sequence[Media], each: int) -> list[InputSpan]:
-        """Gives media their places where workers see them; ``each``: embeddings of those that do not say. Raises
-        :class:`..channel.arena.ArenaFull`, with nothing placed."""
+        """Allocate a request's media; ``each``: embeddings of media without a length.
+
+        Raises :class:`..channel.arena.ArenaFull`, with nothing allocated.
+        """
         spans: list[InputSpan] = []
         if not media:
-            return spans  # nothing to be released later: the engine names only requests that brought something
+            return spans  # without media there is nothing to release
         held = self._held[rid] = []
         try:
             for one in media:
@@ -126,20 +129,19 @@ class MediaStore:
         return ref
 
     async def write(self, rid: int) -> None:
-        """Returns once all that the request has brought is written, in a thread while the event loop serves others;
-        nothing happens where it has gone. Raises OSError."""
+        """Write all media of a request in a thread; does nothing if the request is gone. Raises OSError."""
         for ref in [*self._held.get(rid, ())]:
             while (event := self._writing.get(ref.start)) is not None:
-                await event.wait()  # another request has brought the same
+                await event.wait()  # another request brought the same medium
             if rid in self._held and (one := self._unwritten.get(ref.start)) is not None:
                 await self._write(ref, one)
 
     async def _write(self, ref: ArenaRef, one: Media) -> None:
-        self.arena.hold(one.digest)  # whoever has brought it may go meanwhile
+        self.arena.hold(one.digest)  # its request may end meanwhile
         written = self._writing[ref.start] = anyio.Event()
         try:
             with self.arena.writer(ref, one.data) as write:
-                await anyio.to_thread.run_sync(write)  # also a caller that is cancelled waits for its end
+                await anyio.to_thread.run_sync(write)  # waits for its end even if cancelled
             del self._unwritten[ref.start]
         finally:
             del self._writing[ref.start]
@@ -147,32 +149,32 @@ class MediaStore:
             self._give_back(ref)
 
     def stream(self, rid: int, begin: bytes = b"") -> StreamedMedia:
-        """Of a request whose audio comes piece by piece, and begins so. Raises as :meth:`StreamedMedia.append` does."""
+        """Start a request's streamed audio with its first bytes. Raises as :meth:`StreamedMedia.append` does."""
         audio = StreamedMedia(self.arena, self._held.setdefault(rid, []))
         audio.append(begin, last=False)
         return audio
 
     def given(self, rid: int) -> None:
-        """The engine at hand gets the request."""
+        """Record that the present engine gets the request."""
         if rid in self._held:
             self._given.add(rid)
 
     def taken_back(self, rid: int) -> None:
-        """It has not got it after all."""
+        """Record that the request was withdrawn before it was sent."""
         self._given.discard(rid)
 
     def released(self, rids: Iterable[int]) -> None:
-        """The engine reads them no more."""
+        """Free the media of requests that the engine no longer reads."""
         for rid in rids:
             self._given.discard(rid)
             self._free(rid)
 
     def lost(self) -> None:
-        """The engine at hand is gone."""
+        """Record that the present engine is gone."""
         self._given.clear()
 
     def sweep(self, lives: Callable[[int], bool]) -> None:
-        """Frees what ended while no engine had it."""
+        """Free the media of ended requests that no engine has."""
         for rid in [rid for rid in self._held if rid not in self._given and not lives(rid)]:
             self._free(rid)
 

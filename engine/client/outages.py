@@ -1,4 +1,5 @@
-"""What was lost under a client, since when, and what it had counted; and the heartbeat of an engine that may hang."""
+"""Tracks losses of processes under a client, with their duration and counters; and the heartbeat that detects a
+hang."""
 
 import asyncio
 import logging
@@ -25,43 +26,43 @@ class _Outage(NamedTuple):
     process: LostProcess
     why: str
     began: float
-    """``time.monotonic()``"""
+    """Seconds of ``time.monotonic()``."""
 
 
 class Outages:
-    """From each loss to the ``EngineReady`` that ends it: logged, timed and counted."""
+    """Outages, from a loss to the ``EngineReady`` that ends it: logged, timed and counted."""
 
     def __init__(self, model: str = "") -> None:
-        """``model`` tells one of several apart in logs."""
+        """``model`` names the model in logs if there are several."""
         self._model = model
         self._now: _Outage | None = None
         self._observer: Observer | None = None
         self._stats = NO_STATS
         self._settled = NO_STATS
-        """What engines that were lost have counted."""
+        """Counters of lost engines."""
 
     @property
     def why(self) -> str | None:
-        """Why no step can run at present."""
+        """Why no step can run at present; None if steps can run."""
         return None if self._now is None else self._now.why
 
     @property
     def stats(self) -> Stats:
-        """The latest gauges; counters go on where those of an engine that was lost have ended."""
+        """The latest gauges; counters continue across lost engines."""
         return _add_counters(self._stats, self._settled)
 
     def observe(self, stats: Stats) -> None:
         self._stats = stats
 
     def watch(self, observer: Observer) -> None:
-        """Has ``observer`` called after each recovery, with what had been lost and for how many seconds."""
+        """Call ``observer`` after each recovery, with the lost process and the seconds."""
         self._observer = observer
 
     def begin(self, process: LostProcess, why: str, waiting: int) -> None:
-        """``waiting`` requests have lost the process under them. To say it again changes nothing."""
+        """Begin an outage under ``waiting`` requests. Repeating it with the same reason changes nothing."""
         if self._now is not None and self._now.why == why:
             return
-        if process == "engine":  # of a worker's loss the engine tells itself
+        if process == "engine":  # the engine itself logs the loss of a worker
             logger.warning("%s; %d requests wait", f"{self._model}: {why}" if self._model else why, waiting)
             self._settled = _add_counters(NO_STATS, self._stats, self._settled)
             self._stats = NO_STATS
@@ -72,7 +73,7 @@ class Outages:
             self._now = self._now._replace(process=lost, why=why)
 
     def end(self, live: int) -> None:
-        """An engine is ready, and goes on with so many requests; nothing need have been lost."""
+        """End the outage, if there is one; ``live`` requests continue."""
         outage, self._now = self._now, None
         if outage is None:
             return
@@ -92,12 +93,12 @@ class Outages:
         self._settled = msgspec.structs.replace(self._settled, recovered=self._settled.recovered + requests)
 
     def give_up(self) -> None:
-        """No more engine comes."""
+        """Forget the outage: there will be no other engine."""
         self._now = None
 
 
 def _add_counters(stats: Stats, *more: Stats) -> Stats:
-    """The gauges of the first, and counters of all."""
+    """The gauges of ``stats``, and the sums of all counters."""
     every = (stats, *more)
     return msgspec.structs.replace(
         stats,
@@ -117,33 +118,33 @@ def _add_counters(stats: Stats, *more: Stats) -> Stats:
 
 _TICK_SECONDS = 1.0
 _TICKS = 8
-"""That a shorter limit is divided into."""
+"""Least number of ticks of a limit."""
 
 
 class Heartbeat:
-    """Asks an engine that has said nothing for a while to say something; one that stays silent hangs.
+    """Detects an engine that hangs: one that stays silent although it is pinged.
 
-    It is only asked while it has requests, so that an idle server sleeps. Silence is counted in ticks rather than
-    read from a clock: if this process stood still itself, that is one tick and no more.
+    It is pinged only while it has requests, so that an idle server sleeps. Silence is counted in ticks, not by a clock:
+    if this process itself was stopped, that counts as one tick.
     """
 
     def __init__(self, limit: float, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
-        """``limit``: seconds of silence; 0 is for ever."""
+        """``limit``: seconds of silence; 0: no limit."""
         self._limit = limit
         self._sleep = sleep
         self._beats = 0
         self._busy = asyncio.Event()
 
     def beat(self) -> None:
-        """The engine has said something."""
+        """Record a message of the engine."""
         self._beats += 1
 
     def wake(self) -> None:
-        """There may be requests again."""
+        """Resume watching, after a request has come."""
         self._busy.set()
 
     async def stopped(self, busy: Callable[[], bool], ask: Callable[[], None]) -> None:
-        """Returns once the engine is ``busy`` and has been silent too long though it was asked."""
+        """Return once the engine, though ``busy`` and asked, has been silent for too long."""
         if not self._limit:
             await anyio.sleep_forever()
         tick = min(_TICK_SECONDS, self._limit / _TICKS)

@@ -1,4 +1,4 @@
-"""What is on its way to an engine and has not left yet."""
+"""The queue of messages to an engine."""
 
 import asyncio
 import logging
@@ -24,35 +24,35 @@ _MEDIA = -4
 _ADAPTER = -5
 
 _Message = bytes | tuple[bytes, ...] | Submit | list[Append]
-"""One frame, or several in order, or what becomes of them when its turn has come."""
+"""One frame, several in order, or a message that is encoded when it is sent."""
 
 VocabularySource = Callable[[], Iterable[Vocabulary]]
-"""Makes the pieces of a vocabulary; called in another thread."""
+"""Returns the pieces of the vocabulary; called in another thread."""
 
 
 class SendQueue:
-    """Messages in order. Bounded by the live requests, also for as long as the engine does not read: one that is given
-    up before its Submit has left takes it out again.
+    """Messages to the engine, in order.
 
-    The model's vocabulary goes before the first request that needs it, and to each engine anew.
+    Its size is bounded by the live requests even if the engine does not read: aborting a request whose Submit has not
+    been sent removes it. The vocabulary goes before the first request that needs it, anew for each engine.
     """
 
     def __init__(self) -> None:
         self._frames: OrderedDict[tuple[int, int | None], _Message] = OrderedDict()
-        """By rid, and the index of an Abort, None for the Submit, :data:`_APPEND` for what is appended to it,
-        :data:`_MEDIA` for what was to be written for it."""
+        """By rid and: None for the Submit, an Abort's index, :data:`_APPEND` for appended audio, :data:`_MEDIA` for the
+        answer about written media."""
         self._filled = asyncio.Event()
         self._needing: set[int] = set()
-        """Rids of Submits here that need the vocabulary."""
+        """Rids of queued Submits that need the vocabulary."""
         self._source: VocabularySource | None = None
         self._vocabulary: list[bytes] | None = None
-        """As frames, once somebody has needed it."""
+        """As frames, once it was needed."""
         self._vocabulary_sent = False
         self._offered = False
-        """Whether the vocabulary is to go though nobody needs it yet."""
+        """Whether to send the vocabulary before it is needed."""
 
     def set_vocabulary(self, source: VocabularySource) -> None:
-        """Where the vocabulary comes from when it is needed."""
+        """Set the source of the vocabulary."""
         self._source = source
         self._vocabulary = None
         self._vocabulary_sent = False
@@ -61,14 +61,14 @@ class SendQueue:
         return len(self._frames)
 
     def submit(self, rid: int, request: tuple[bytes, ...] | Submit, *, needs_vocabulary: bool = False) -> None:
-        """A Submit is encoded when its turn comes: many of them at once would hold up the loop."""
+        """Queue a Submit. It is encoded when it is sent, since encoding many at once would block the loop."""
         self._frames[rid, None] = request
         if needs_vocabulary:
             self._needing.add(rid)
         self._filled.set()
 
     def withdraw(self, rid: int) -> bool:
-        """Takes a Submit out again; false where it has left."""
+        """Remove a queued Submit; False if it has been sent."""
         self._needing.discard(rid)
         left = self._frames.pop((rid, None), None) is None
         if not left:
@@ -76,18 +76,18 @@ class SendQueue:
         return not left
 
     def holds(self, rid: int) -> bool:
-        """Whether a Submit has not left yet."""
+        """Whether a Submit is still queued."""
         return (rid, None) in self._frames
 
     def append(self, more: Append) -> None:
-        """Goes after the Submit; what has not left yet goes as one piece."""
+        """Queue audio behind its Submit; queued pieces are sent as one message."""
         waiting = self._frames.setdefault((more.rid, _APPEND), [])
         assert isinstance(waiting, list)
         waiting.append(more)
         self._filled.set()
 
     def media_written(self, rid: int, error: str = "") -> None:
-        """Answers the engine, which has the request."""
+        """Queue the answer about written media."""
         self._frames[rid, _MEDIA] = encoder.encode(MediaWritten(rid, error))
         self._filled.set()
 
@@ -108,25 +108,25 @@ class SendQueue:
         self._filled.set()
 
     def offer_vocabulary(self) -> None:
-        """Sends the vocabulary before anybody needs it, if there is one that this engine has not got."""
+        """Queue the vocabulary ahead of need, if there is one that this engine does not have."""
         self._offered = self._source is not None and not self._vocabulary_sent
         self._filled.set()
 
     def clear(self) -> None:
-        """The engine is gone; what is put in from here on is for another."""
+        """Drop all messages: the engine is gone."""
         self._frames.clear()
         self._needing.clear()
         self._vocabulary_sent = self._offered = False
 
     async def send_all(self, engine: Endpoint) -> None:
-        """Sends whatever comes. Returns when the engine is gone; the receiving side is told of that."""
+        """Send messages as they come; returns when the engine is gone, which the receiving side reports."""
         while True:
             try:
                 while self._frames:
                     (rid, index), message = next(iter(self._frames.items()))
                     if index is None and rid in self._needing and not self._vocabulary_sent:
                         await self._send_vocabulary(engine)
-                        continue  # much may have changed meanwhile
+                        continue  # the queue may have changed meanwhile
                     del self._frames[rid, index]
                     if index is None:
                         self._needing.discard(rid)
@@ -167,7 +167,7 @@ def _frames_of(message: _Message) -> Iterable[bytes]:
 
 
 def _vocabulary_frames(source: VocabularySource) -> list[bytes]:
-    """None where it cannot be made: the engine then refuses what needs it, and nothing else."""
+    """The vocabulary's frames; empty if it cannot be made: the engine then refuses only requests that need it."""
     try:
         return [encoder.encode(piece) for piece in source()]
     except Exception:

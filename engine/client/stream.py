@@ -1,4 +1,4 @@
-"""A live request on the side of its client: what its reader is handed, and what a new engine would have to know."""
+"""A live request at its client: the events for its reader, and the state to resubmit it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,18 +26,20 @@ Event = PromptDone | SequenceTokens | Finished
 
 
 class RoutedExperts:
-    """Which experts have computed a request's tokens: of the prompt once, and of what each sequence has drawn. What an
-    engine tells again after another was lost is known already."""
+    """The experts that computed a request's tokens: of the prompt once, and of each sequence's outputs.
+
+    Repeated reports, after the loss of an engine, are ignored.
+    """
 
     def __init__(self, first: int, prompt_len: int) -> None:
-        """``first`` is the first position that was asked for, at most ``prompt_len``."""
+        """``first``: the first position asked for, at most ``prompt_len``."""
         self._prompt_len = prompt_len
         self._ends = {-1: first}
         self._data: dict[int, bytearray] = {}
         """By index of :class:`~stentor.protocols.ipc.actors.SequenceExperts`."""
 
     def add(self, routed: SequenceExperts) -> None:
-        """What comes behind a gap is dropped: :meth:`of` says what is missing, to the one who asks for it."""
+        """Add experts. Positions behind a gap are dropped; :meth:`of` reports the gap."""
         known = self._ends.setdefault(routed.index, self._prompt_len)
         end = routed.start + routed.count
         if routed.start <= known < end:
@@ -46,8 +48,10 @@ class RoutedExperts:
             self._ends[routed.index] = end
 
     def of(self, index: int, drawn: int) -> bytes:
-        """Of the positions that a sequence has computed to draw so many tokens, from the first that was asked for on;
-        the last token has not been computed. Raises ValueError where they have not all come."""
+        """The experts of all positions from the first asked for that a sequence computed for ``drawn`` tokens.
+
+        The last token is not computed. Raises ValueError if some are missing.
+        """
         end = self._prompt_len + max(0, drawn - 1)
         known = min(self._ends[-1], self._prompt_len)
         if known == self._prompt_len:
@@ -62,14 +66,13 @@ class RoutedExperts:
 
 
 class RequestStream:
-    """Events of one request, each sequence's in order. Iterate until it ends, or call :meth:`abort`.
+    """Events of one request, in order for each sequence. Iterate until it ends, or call :meth:`abort`.
 
-    Each item is the list of everything that has come since the last one: at most one event of each kind
-    a sequence, so that a slow reader costs the memory of the tokens and no more. A reader that is cancelled
-    in the moment in which an item comes loses it.
+    Each item is the list of all events since the last one, with at most one of each kind a sequence, so that a slow
+    reader only costs the memory of its tokens. If a reader is cancelled just when an item comes, that item is lost.
 
-    What has been added to those events counts as delivered: if the engine is lost, :meth:`resubmission` makes the
-    next one go on from there. All that is no reader's business is the :class:`.journal.Journal`'s.
+    Events that were added count as delivered: after the loss of an engine, :meth:`resubmission` makes the next one
+    continue from there. Methods that readers do not need are for the :class:`.journal.Journal`.
     """
 
     __slots__ = (
@@ -94,9 +97,11 @@ class RequestStream:
         on_append: Callable[[Append], None] | None = None,
         streamed: StreamedMedia | None = None,
     ) -> None:
-        """``on_abort``: told of an abort, by index or -1 for all, that concerns a sequence which has not ended.
-
-        ``on_append``: told of what is appended to ``streamed``, the audio of a streaming transcription.
+        """
+        Args:
+            on_abort: called with the index, or -1 for all, if an aborted sequence has not ended.
+            on_append: called with audio appended to ``streamed``.
+            streamed: the audio of a streaming transcription.
         """
         self._submit = submit
         self._on_abort = on_abort
@@ -104,7 +109,7 @@ class RequestStream:
         self._input = streamed
         outputs = [[] for _ in submit.seeds] if submit.resumed is None else submit.resumed.outputs
         self._open: dict[int, list[int]] = {index: [*tokens] for index, tokens in enumerate(outputs)}
-        """Tokens delivered, by sequence, of those that have not ended."""
+        """Delivered tokens of the sequences that have not ended."""
         self._aborted: set[int] = set()
         self._prompt_done = False
         self._parts: PromptParts | None = None
@@ -112,14 +117,14 @@ class RequestStream:
         self._experts = None if first is None else RoutedExperts(first, len(submit.prompt))
         self._events: list[Event] = []
         self._unread: dict[int, SequenceTokens] = {}
-        """By sequence: its tokens among the events, where more are appended."""
+        """Unread tokens by sequence, to which more are appended."""
         self._reader: asyncio.Future[list[Event]] | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     def __anext__(self) -> Awaitable[list[Event]]:
-        # no coroutine around the future: it would be one more to walk through at every token
+        # no coroutine around the future, which would cost time at every token
         reader = asyncio.get_running_loop().create_future()
         if self._events:
             reader.set_result(self._take())
@@ -130,7 +135,7 @@ class RequestStream:
         return reader
 
     def abort(self, index: int = -1) -> None:
-        """Ends one sequence, or with -1 all of them; what has ended or been aborted already is left alone."""
+        """End one sequence, or all with -1; ignored for those that have ended or been aborted."""
         asked = self._open.keys() if index < 0 else self._open.keys() & {index}
         if asked <= self._aborted:
             return
@@ -138,10 +143,10 @@ class RequestStream:
         self._on_abort(self, index)
 
     def append(self, pcm: bytes, *, last: bool = False) -> None:
-        """More of what the request hears, or with ``last`` the end of it; of a request that has ended nobody hears it.
+        """Append streamed audio; with ``last`` it is complete. Ignored if the request has ended.
 
-        Raises ValueError where the request takes no such input, has had its end, or would have more than
-        ``MAX_STREAM_BYTES``, and :class:`..channel.arena.ArenaFull`.
+        Raises ValueError if the request has no streamed audio, if it is complete already, or beyond
+        ``MAX_STREAM_BYTES``; and :class:`..channel.arena.ArenaFull`.
         """
         if self._input is None or self._on_append is None:
             raise ValueError("the request was submitted without streamed audio: nothing can be appended to it")
@@ -150,10 +155,10 @@ class RequestStream:
             self._on_append(Append(self.rid, pieces, last))
 
     def routed_experts(self, index: int, drawn: int) -> bytes:
-        """Which experts have computed the prompt and all but the last of so many tokens that a sequence has drawn, from
-        the first position on that was asked for: :class:`~stentor.protocols.ipc.steps.RowExperts` one after another.
+        """The experts of the prompt and of all but the last of a sequence's ``drawn`` tokens.
 
-        Raises ValueError where they were not asked for, or are not all there.
+        They begin at the first position asked for; data as in :class:`~stentor.protocols.ipc.steps.RowExperts`. Raises
+        ValueError if the request did not ask for experts, or if some are missing.
         """
         if self._experts is None:
             raise ValueError("the request did not ask for its experts")
@@ -167,12 +172,12 @@ class RequestStream:
 
     @property
     def needs_vocabulary(self) -> bool:
-        """Whether an engine must know the model's tokens to serve it."""
+        """Whether the engine needs the vocabulary to serve it."""
         return is_constrained(self._submit)
 
     @property
     def name(self) -> str:
-        """In logs."""
+        """The request's id in logs."""
         return self._submit.name
 
     @property
@@ -182,27 +187,28 @@ class RequestStream:
 
     @property
     def delivered(self) -> int:
-        """Tokens of the sequences that have not ended."""
+        """Delivered tokens of the sequences that have not ended."""
         return sum(map(len, self._open.values()))
 
     @property
     def open_sequences(self) -> int:
-        """How many have not ended."""
+        """Number of sequences that have not ended."""
         return len(self._open)
 
     def push_part(self, part: PromptPart) -> None:
-        """Keeps what comes ahead of the prompt's event."""
+        """Keep a part that comes ahead of the prompt's event."""
         if not self._prompt_done and self._open:
             self._parts = self._parts or PromptParts()
             self._parts.add(part)
 
     def push_experts(self, event: SequenceExperts) -> None:
-        """Keeps what the reader asks for when a sequence has ended."""
+        """Keep experts, which the reader asks for after a sequence has ended."""
         if self._experts is not None and self._open:
             self._experts.add(event)
 
     def push_prompt(self, event: PromptDone) -> bool:
-        """Adds an event, as the next two do; whether it is the first since the reader took all, so has to be woken."""
+        """Add an event. As for the next two methods, returns whether it is the first unread one, so that the reader
+        must be woken."""
         if self._prompt_done or not self._open:
             return False
         self._prompt_done = True
@@ -211,7 +217,7 @@ class RequestStream:
         return len(self._events) == 1
 
     def push_tokens(self, event: SequenceTokens) -> bool:
-        """Adds tokens to those of the same sequence that nobody has read yet, or as an event of their own."""
+        """Add tokens to the sequence's unread event, or as a new event."""
         index = event.index
         delivered = self._open.get(index)
         if delivered is None:
@@ -231,18 +237,18 @@ class RequestStream:
         return len(self._events) == 1
 
     def wake(self) -> None:
-        """Hands the reader what has been added, if one waits."""
+        """Give the unread events to the reader, if one waits."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(self._take())
 
     def end(self, reason: FinishReason, why: str | None) -> None:
-        """Ends every sequence that is open."""
+        """End every open sequence."""
         for index in sorted(self._open):
             self.push_end(Finished(self.rid, index, reason, None, why))
         self.wake()
 
     def end_aborted(self) -> list[int]:
-        """Ends every sequence that has been aborted, and returns them: no engine is there to do it."""
+        """End the aborted sequences, since no engine will; returns their indices."""
         ended = sorted(self._open.keys() & self._aborted)
         for index in ended:
             self.push_end(Finished(self.rid, index, "abort", None, None))
@@ -250,9 +256,9 @@ class RequestStream:
         return ended
 
     def resubmission(self) -> Submit:
-        """What makes another engine go on after what has been delivered.
+        """The request in its present state, for another engine to continue.
 
-        Valid until something is added: it holds the very lists of tokens.
+        Valid until events are added, because it shares the lists of tokens.
         """
         submit = self._submit
         if self._input is not None:
@@ -271,7 +277,7 @@ class RequestStream:
 
 
 def _append(unread: SequenceTokens, event: SequenceTokens) -> bool:
-    """Adds the tokens of one event to another; false where only one of the two has log-probabilities."""
+    """Append the tokens of one event to another; False if only one of them has log-probabilities."""
     if unread.logprobs is None:
         if event.logprobs is not None:
             return False

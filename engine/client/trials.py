@@ -1,4 +1,4 @@
-"""Which requests an engine is given after engines were lost with some: the search of ``core.crash_bisector``."""
+"""Finds requests that crash engines, by the search of ``core.crash_bisector``, and decides which an engine gets."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -16,54 +16,54 @@ logger = logging.getLogger(__name__)
 
 _POISON: Final = "the request ended the engine process each time that it ran, also alone; it is not tried again"
 MAX_SEARCH_DEATHS: Final = 32
-"""Engines that one search may cost: 2 + log2 of a million and 3, and some that chance takes."""
+"""Most engines that one search may cost: 2 + log2 of a million + 3, and some by chance."""
 
 
 class Verdict(NamedTuple):
-    """What the loss of an engine meant."""
+    """The conclusion from an engine's loss."""
 
     culprit: int | None
-    """The request that it is due to."""
+    """The request that caused it, if found."""
     excused: bool
-    """Whether it has an explanation, or was risked to find one: then it says nothing of the engine."""
+    """Whether the loss is explained or was expected in a search, so that it does not count against the engine."""
     searching: bool
-    """Whether a search begins with it."""
+    """Whether a search begins."""
     survivors: int
-    """Requests that it had been given and that go on with another."""
+    """Requests of the lost engine that go on with another."""
 
 
 class Trials:
-    """What the engine at hand has been given, and what it may be.
+    """Which requests the present engine has, and which it may get.
 
-    An engine is given every request, until two engines were lost with the same ones: then one group of these at a time,
-    while all others wait. A group that has proved itself goes on beside those that follow. If the engine is lost with
-    both, the next one is given the group to be tried, and nobody else.
+    An engine gets every request until two engines were lost with the same ones in flight. Then it gets one group of
+    these at a time, while all others wait. An acquitted group runs on beside the next. If the engine is lost with both,
+    the next engine gets only the group on trial.
 
-    What explains one loss says nothing of the next: after ``max_culprits`` requests in a row that were to blame, with
-    nobody making progress between, it is taken to be the engine that is at fault.
+    An explained loss does not explain the next one: after ``max_culprits`` consecutive culprits without progress
+    between, the engine itself is held to be at fault.
     """
 
     def __init__(self, max_culprits: int) -> None:
         self._max_culprits = max_culprits
         self._bisector = CrashBisector()
         self._given: dict[int, int] = {}
-        """By request that the engine at hand has: how many tokens had been delivered before."""
+        """Requests of the present engine, with the tokens delivered before it got them."""
         self._culprits = 0
-        """In a row."""
+        """Consecutive culprits."""
         self._deaths = 0
-        """Of the search that goes on."""
+        """Engines lost in the present search."""
 
     @property
     def group(self) -> frozenset[int] | None:
-        """Those that are tried, where there is a search."""
+        """The requests on trial; None without a search."""
         return self._bisector.group
 
     def has(self, rid: int) -> bool:
-        """Whether the engine at hand has been given a request."""
+        """Whether the present engine has the request."""
         return rid in self._given
 
     def admits(self, rid: int) -> bool:
-        """Whether it is to be given one that it has not got."""
+        """Whether the engine may get a request that it does not have."""
         group = self._bisector.group
         return rid not in self._given and (group is None or rid in group)
 
@@ -71,8 +71,7 @@ class Trials:
         self._given[stream.rid] = stream.delivered
 
     def note(self, batch: TokensBatch, journal: Journal) -> bool:
-        """What the engine has yielded, once the journal knows of it. Whether that is progress: all that were in flight
-        at earlier losses have ended, or come further than anything fatal is taken to."""
+        """Record a batch, after the journal did. Returns whether it is progress: there are no suspects left."""
         bisector = self._bisector
         if not bisector.idle:
             for gained in batch.tokens:
@@ -84,15 +83,15 @@ class Trials:
         return True
 
     def withdrawn(self, sequences: Iterable[tuple[int, int]], journal: Journal) -> None:
-        """Sequences, by request and index, ended that the engine does not know of, or does not any more."""
+        """Record ended sequences, as (rid, index), that the engine does not have."""
         self._end(sequences, journal)
 
     def acquit(self) -> None:
-        """Nothing comes of those that are tried: the next have their turn."""
+        """Acquit the requests on trial, which make no progress; the next ones run."""
         self._bisector.acquit_group()
 
     def lost(self, journal: Journal, unsent: Callable[[int], bool]) -> Verdict:
-        """The engine at hand was lost, with those requests that it had been given and that had been sent."""
+        """Record the loss of the present engine. ``unsent``: whether a request had not been sent to it."""
         bisector, given = self._bisector, self._given
         self._given = {}
         in_flight = [
@@ -113,8 +112,10 @@ class Trials:
         return Verdict(None, by_intent, not searching and bisector.group is not None, survivors)
 
     def judge(self, journal: Journal, unsent: Callable[[int], bool], outages: Outages, restarts: Restarts) -> None:
-        """The engine at hand was lost, and what it had not been sent is still known: is it due to a request? That one
-        fails."""
+        """Record the loss of the present engine, and fail the request that caused it, if there is one.
+
+        Call it while ``unsent`` still knows the queue.
+        """
         verdict = self.lost(journal, unsent)
         outages.count_recovered(verdict.survivors)
         if verdict.searching:
@@ -128,7 +129,7 @@ class Trials:
             journal.fail(verdict.culprit, _POISON)
             outages.count_poisoned()
             if verdict.excused:
-                restarts.progressed()  # those before are explained, too
+                restarts.progressed()  # earlier losses are explained too
         if verdict.excused:
             restarts.excuse()
 

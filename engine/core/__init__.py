@@ -1,1 +1,1 @@
-"""The engine process: requests are scheduled, steps planned, workers kept. No torch."""
+"""The engine process: schedules requests, plans steps, starts and watches workers. No torch."""

@@ -1,19 +1,19 @@
-"""Which request kills the processes that serve it: a search by trial over plain data. No I/O, no clock.
+"""Finds the request that crashes the processes that serve it, by trial. Plain data: no I/O, no clock.
 
-The scheduler searches for one that kills workers, by the steps that were in flight, and the client for one that kills
-engines (:mod:`..client.trials`). A *server* is either here.
+The scheduler uses it to find a request that crashes workers, from the steps in flight. The client uses it to find one
+that crashes engines (:mod:`..client.trials`). Here *server* means either process.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 PROOF_TOKENS: Final = 4
-"""Tokens that a sequence must gain from one server to be held harmless: prefill and decode have then both run, and the
-step that is prepared ahead too."""
+"""Tokens that a sequence must gain from one server to be acquitted. By then prefill, decode and the step planned ahead
+have all run."""
 DEATHS_TO_SUSPECT: Final = 2
 DEATHS_TO_CONVICT: Final = 3
 FRESH_ALONE: Final = 8
-"""So many that were new at a death are tried one by one; if there are more, their halves are."""
+"""Up to this many suspects that were new at a death are tried one by one; more are tried by halves."""
 
 
 class InFlightSequence(NamedTuple):
@@ -22,45 +22,45 @@ class InFlightSequence(NamedTuple):
     rid: int
     sequence: int
     fresh: bool
-    """It had just come, or was still being prefilled: nothing that its server completed was with it."""
+    """Whether it was new or still in prefill: no result of its server had included it."""
 
 
 class _Suspect:
-    """A request that was in flight at a death and has not been proved harmless since."""
+    """A request that was in flight when a server died and has not been acquitted since."""
 
     __slots__ = ("alone", "deaths", "fresh", "gained")
 
     def __init__(self, fresh: bool) -> None:
         self.fresh = fresh
         self.deaths = 0
-        """Servers that died with it in flight."""
+        """Servers that died while it was in flight."""
         self.alone = 0
-        """Those of them that died with nothing else in flight."""
+        """Servers that died while nothing else was in flight."""
         self.gained: dict[int, int] = {}
-        """Tokens from the present server, by sequence, of those sequences that were in flight at a death."""
+        """Tokens gained from the present server, by sequence, of sequences that were in flight at a death."""
 
 
 class CrashBisector:
-    """Decides after each death who may run next, so that a request that always kills is found and the rest live on.
+    """Decides after each death which requests may run, so that one that always kills is found and the others live on.
 
-    A request becomes a suspect when a server dies with it in flight, and ceases to be one when each of its sequences
-    that were in flight has ended or gained :data:`PROOF_TOKENS` tokens from one server. One death alone changes
-    nothing: everybody runs again. Where :data:`DEATHS_TO_SUSPECT` servers died with one and the same suspect in
-    flight, a *search* begins: only one :attr:`group` runs at a time, all others wait. First each suspect that was new
-    when its first server died runs alone (or the halves of these, where they are many), then the halves of the rest. A
-    group proved harmless makes way for the next, a group that kills is halved, and the search ends when no group is
-    left.
+    A request becomes a suspect when a server dies while it is in flight. It is acquitted once each of its sequences
+    that were in flight has ended or gained :data:`PROOF_TOKENS` tokens from one server. A first death changes nothing:
+    all requests run again. Once :data:`DEATHS_TO_SUSPECT` servers have died with the same suspect in flight, a *search*
+    begins: only one :attr:`group` runs at a time. Suspects that were new when their first server died come first, each
+    alone, or by halves if there are many. The halves of the rest follow. An acquitted group makes way for the next, a
+    group that kills is halved, and the search ends when no group is left.
 
-    A request is the culprit when :data:`DEATHS_TO_CONVICT` servers died with nothing but it in flight, before it was
-    proved harmless. So one that kills whenever it runs, among n in flight, costs at most ``2 + log2(n) + 3`` deaths,
-    and no other request is ever failed unless three servers in a row died while it ran alone, each before it
-    had drawn :data:`PROOF_TOKENS` tokens: what random deaths do not do, and what a search cannot tell from poison.
+    The culprit is the request for which :data:`DEATHS_TO_CONVICT` servers died with nothing else in flight before it
+    was acquitted. A request that kills whenever it runs, among n in flight, costs at most ``2 + log2(n) + 3`` deaths.
+    Another request is failed only if three servers died while it ran alone, each before it had gained
+    :data:`PROOF_TOKENS` tokens. Random deaths do not do that, and a search cannot tell such a request from a harmful
+    one.
     """
 
     def __init__(self) -> None:
         self._suspects: dict[int, _Suspect] = {}
         self._groups: list[list[int]] = []
-        """Still to be tried, the next one last; every member is a suspect. Empty: there is no search."""
+        """Groups still to be tried, the next one last; every member is a suspect. Empty without a search."""
 
     @property
     def searching(self) -> bool:
@@ -68,7 +68,7 @@ class CrashBisector:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is suspected, so that nothing need be told of tokens and ends."""
+        """Whether there are no suspects. Then :meth:`gained` and :meth:`ended` need not be called."""
         return not self._suspects
 
     @property
@@ -77,9 +77,9 @@ class CrashBisector:
         return frozenset(self._groups[-1]) if self._groups else None
 
     def died(self, in_flight: Sequence[InFlightSequence]) -> int | None:
-        """The server died; returns the request that is to be failed for it, if one is.
+        """Record a server's death; returns the culprit if it is found, else None.
 
-        ``in_flight`` is empty where it had nothing to do: then nobody can have killed it.
+        ``in_flight`` is empty if the server had no work: then no request can have killed it.
         """
         for suspect in self._suspects.values():
             for index in suspect.gained:
@@ -94,18 +94,18 @@ class CrashBisector:
             (rid,) = rids
             self._suspects[rid].alone += 1
             if self._suspects[rid].alone >= DEATHS_TO_CONVICT:
-                # it explains the deaths of all the others too
+                # it explains the deaths of all other suspects too
                 self._suspects.clear()
                 self._groups.clear()
                 return rid
         if not self._groups:
             self._begin()
-        elif not set(rids).isdisjoint(self._groups[-1]):  # else the next group had not begun to run
+        elif not set(rids).isdisjoint(self._groups[-1]):  # else the group had not begun to run
             self._divide()
         return None
 
     def gained(self, rid: int, index: int, tokens: int) -> None:
-        """A sequence drew tokens."""
+        """Record tokens that a sequence gained."""
         suspect = self._suspects.get(rid)
         if suspect is None or index not in suspect.gained:
             return
@@ -114,7 +114,7 @@ class CrashBisector:
             self._acquit(rid)
 
     def ended(self, rid: int, index: int) -> None:
-        """A sequence ended, whatever for."""
+        """Record that a sequence ended, for whatever reason."""
         suspect = self._suspects.get(rid)
         if suspect is None:
             return
@@ -123,7 +123,7 @@ class CrashBisector:
             self._acquit(rid)
 
     def acquit_group(self) -> None:
-        """Nothing comes of the group that runs: it makes way for the next."""
+        """Acquit the running group, which cannot gain tokens, and go on with the next."""
         for rid in self._groups[-1] if self._groups else ():
             self._acquit(rid)
 
@@ -144,6 +144,6 @@ class CrashBisector:
 
 
 def _halves(rids: list[int]) -> Iterable[list[int]]:
-    """Both halves, where neither is empty."""
+    """Both halves; only one list if the other would be empty."""
     middle = len(rids) // 2
     return [part for part in (rids[:middle], rids[middle:]) if part]

@@ -1,4 +1,4 @@
-"""What draft tokens have brought lately, as a log line now and then."""
+"""Logs the acceptance of draft tokens now and then."""
 
 import logging
 from typing import Final
@@ -8,20 +8,19 @@ from stentor.protocols.ipc.actors import Stats
 logger = logging.getLogger(__name__)
 
 _SECONDS: Final = 10.0
-"""Between two lines, at least."""
+"""Shortest time between two lines."""
 
 
 class DraftLog:
-    """A line about every verification of drafts since the line before, at most one in ten seconds.
+    """Logs the drafts verified since the last line, at most once in ten seconds.
 
-    A row that is verified gains a token of its own besides the drafts that were right: together they are its tokens a
-    step.
+    Besides the accepted drafts a verified row gains one token; the line gives both as tokens a step.
     """
 
     def __init__(self) -> None:
         self._since = 0.0
         self._verified = self._drafts = self._right = 0
-        """What lines have told."""
+        """Counts up to the last line."""
 
     def note(self, stats: Stats, now: float) -> None:
         verified = stats.num_drafts - self._verified

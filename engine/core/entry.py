@@ -1,4 +1,4 @@
-"""The engine process: starts its worker, then runs the engine loop until it is told to end or its owner is gone."""
+"""The engine process: starts its worker, then runs the engine loop until it is shut down or its owner is gone."""
 
 import argparse
 import gc
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerKeeper:
-    """What the first worker settled holds for all that follow: requests that live were accepted under it."""
+    """Starts workers, and holds each successor to the limits of the first: live requests were accepted under those."""
 
     def __init__(
         self,
@@ -53,9 +53,10 @@ class WorkerKeeper:
         self._last: WorkerGroup | None = None
 
     async def start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
-        """Workers that are ready, and the caller's to end. Raises :class:`WorkerLost`, and leaves nothing then.
+        """Start a worker group that is ready; the caller must end it.
 
-        Where one could not capture a CUDA graph, all that follow run without graphs.
+        Raises :class:`WorkerLost`, after ending what was started. If a worker could not capture a CUDA graph, all later
+        ones run without graphs.
         """
         if self._last is not None and self._last.graphs_failed:
             self._give_graphs_up(self._last.verdict)
@@ -80,7 +81,7 @@ class WorkerKeeper:
     async def _start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
         group = await WorkerGroup.spawn(self._source, self._config.tensor_parallel_size, self._patience)
         try:
-            # but for graphs the very same configuration: what a worker leaves for the next one is found by it
+            # The configuration stays the same but for graphs: a worker finds what its predecessor cached by it.
             ready = await group.start(self._config, on_progress, clock=self._clock, sleep=self._sleep)
             first = self._first = self._first or ready
             if ready.limits != first.limits or ready.max_model_len < first.max_model_len:
@@ -91,7 +92,7 @@ class WorkerKeeper:
             if _kinds(ready) != _kinds(first):
                 raise WorkerLost(f"the new worker keeps {ready.groups}; the first one kept {first.groups}")
         except BaseException as error:
-            # while it loads it does not listen, and has nothing to lose
+            # A worker does not listen while it loads, and has nothing to lose.
             dead = await group.end(0.0)
             if not dead and isinstance(error, WorkerLost) and not error.stuck:
                 raise WorkerLost(str(error), stuck=True) from error
@@ -100,22 +101,22 @@ class WorkerKeeper:
 
 
 def _kinds(ready: WorkerReady) -> list[tuple[CacheKind, int]]:
-    """What block tables and plans are made for."""
+    """The properties of cache groups that block tables and plans rely on."""
     return [(group.kind, group.window) for group in ready.groups]
 
 
 _SHUTDOWN_SECONDS = 5.0
 _COLLECTIONS = (5_000, 100, 1_000_000)
-"""Objects, young collections and middle ones that bring the next collection on. A full one would walk whatever waits,
-and stop a step for as long as several take; nothing here needs it, for requests leave no cycles behind."""
+"""Thresholds of the three generations of the garbage collector. A full collection would walk all waiting requests and
+delay a step by the time of several. None is needed: requests leave no reference cycles."""
 
 
 class EndRequested(Exception):
-    """The client wants no engine any more."""
+    """The client asked for the engine's end."""
 
 
 class _BrokeDown(Exception):
-    """The loop did, by a fault of its own: the cause. A new engine may do better."""
+    """The loop failed by a bug of its own (``__cause__``). A new engine may succeed."""
 
 
 async def run(
@@ -125,10 +126,13 @@ async def run(
     lease_fd: int | None = None,
     arena_fd: int | None = None,
 ) -> int:
-    """Serves one client; returns the exit code. Raises :class:`PeerDied` when the client is gone.
+    """Serve one client; returns the exit code. Raises :class:`PeerDied` if the client is gone.
 
-    ``weights_fds`` are the files for prepared weights, one a rank, ``fork_server_fd`` a socket to a fork server and
-    ``lease_fd`` the lease on a device that several models share, where there are any; media lie in ``arena_fd``.
+    Args:
+        weights_fds: memory files for prepared weights, one a rank.
+        fork_server_fd: socket to a fork server, if there is one.
+        lease_fd: the lease on a device that several models share, if there is one.
+        arena_fd: memory file of the requests' media, if there is one.
     """
     first, *rest = map(decode_engine.decode, await client.receive())
     match first:
@@ -167,7 +171,7 @@ async def run(
 async def _run_worker(
     client: Endpoint, config: EngineConfig, source: WorkerSource, co_tenants: CoTenants | None
 ) -> int:
-    """Starts the first worker, serves, ends the last one. Raises :class:`PeerDied` when the client is gone."""
+    """Start the first worker, serve, end the last worker. Raises :class:`PeerDied` if the client is gone."""
     keeper = WorkerKeeper(source, config.worker, config.recovery.start_patience)
     worker, ready = await _start_worker(client, keeper)
     loop: EngineLoop | None = None
@@ -195,7 +199,7 @@ async def _run_worker(
         )
         loop = EngineLoop(client, worker, keeper, scheduler, config.recovery, co_tenants=co_tenants)
         await client.send(encoder.encode(engine_ready(ready)))
-        # what lives until the end need not be walked again: a full collection costs milliseconds in mid-step
+        # Objects that live until the end need no further walks: a full collection costs milliseconds within a step.
         gc.freeze()
         gc.set_threshold(*_COLLECTIONS)
         await _serve(loop)
@@ -205,7 +209,7 @@ async def _run_worker(
 
 
 async def _serve(loop: EngineLoop) -> None:
-    """Runs the loop. Raises :class:`_BrokeDown` for whatever is nobody's death."""
+    """Run the loop. Raises :class:`_BrokeDown` for any error other than a lost worker or client."""
     try:
         await loop.run()
     except (WorkerLost, PeerDied):
@@ -215,9 +219,9 @@ async def _serve(loop: EngineLoop) -> None:
 
 
 async def _start_worker(client: Endpoint, keeper: WorkerKeeper) -> tuple[WorkerGroup, WorkerReady]:
-    """Listens to both sides until the worker is ready.
+    """Start the first worker, and meanwhile listen to the client.
 
-    Raises :class:`WorkerLost`, :class:`EndRequested`, and :class:`PeerDied` when the client is gone.
+    Raises :class:`WorkerLost`, :class:`EndRequested`, and :class:`PeerDied` if the client is gone.
     """
 
     async def pass_on(progress: Progress) -> None:
@@ -250,7 +254,7 @@ async def _await_shutdown(client: Endpoint) -> None:
 
 
 class _Given(NamedTuple):
-    """Descriptors that the engine was started with, as :func:`run` names them; None: there is none."""
+    """Descriptors from the command line, named as in :func:`run`; None if absent."""
 
     weights_fds: list[int]
     fork_server_fd: int | None

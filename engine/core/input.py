@@ -1,4 +1,4 @@
-"""Audio that comes piece by piece while its request runs: what there is of it, and how far a row may go with it."""
+"""Audio that is streamed into a running request: the bytes received, and the positions that they suffice for."""
 
 import bisect
 
@@ -6,25 +6,25 @@ from stentor.protocols.ipc.audio import SAMPLE_BYTES
 from stentor.protocols.ipc.inputs import ArenaRef, Streamed, StreamShape, add_piece
 
 NO_LIMIT = 1 << 62
-"""Positions that a row may compute where nothing is streamed."""
+"""Limit on positions of a request without streamed input."""
 
 
 class InputStream:
-    """The input of one request, whole: a row that was lost is fed from the beginning again."""
+    """The whole input of one request, kept because a row that was lost reads it again from the beginning."""
 
     __slots__ = ("_ends", "_pieces", "_shape", "ended")
 
     def __init__(self, streamed: Streamed, shape: StreamShape) -> None:
         self._pieces: list[ArenaRef] = []
         self._ends: list[int] = []
-        """Of each piece, the bytes up to its end."""
+        """Byte offset of the end of each piece."""
         self._shape = shape
         self.ended = streamed.ended
-        """Whether nothing comes any more; what is missing of the last position is silence."""
+        """Whether the input is complete. Silence fills up its last position."""
         self.append(streamed.pieces, ended=streamed.ended)
 
     def __len__(self) -> int:
-        """Bytes so far."""
+        """Bytes received so far."""
         return self._ends[-1] if self._ends else 0
 
     def append(self, pieces: list[ArenaRef], *, ended: bool) -> None:
@@ -35,7 +35,7 @@ class InputStream:
         self.ended = ended
 
     def between(self, start: int, end: int) -> list[ArenaRef]:
-        """Where bytes [start, end) lie."""
+        """The arena ranges of bytes [start, end)."""
         found = []
         for number in range(bisect.bisect(self._ends, start), len(self._pieces)):
             piece = self._pieces[number]
@@ -46,12 +46,12 @@ class InputStream:
         return found
 
     def needed(self, positions: int) -> int:
-        """Bytes that so many positions hear, of those that there are; with the last position all of them."""
+        """Bytes that the first ``positions`` positions read, at most those received."""
         return min(len(self), SAMPLE_BYTES * (self._shape.first + self._shape.step * positions))
 
     @property
     def ready_len(self) -> int:
-        """Positions for which there is all that they hear."""
+        """Positions whose audio has been received entirely."""
         samples = len(self) // SAMPLE_BYTES
         if self.ended:
             return -(-samples // self._shape.step)

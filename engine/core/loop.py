@@ -1,17 +1,17 @@
-"""The engine loop: drain the mailbox, plan, send, process. It owns the scheduler and nobody else touches it.
+"""The engine loop: drain the mailbox, plan steps, send them, process results. It alone uses the scheduler.
 
-One step is always ahead: while the worker runs step N, step N+1 has been planned and sent, so the worker
-never waits for the engine. The result of N is processed, and N+2 planned, while N+1 runs.
+One step is always ahead: while the worker runs step N, step N+1 is planned and sent, so the worker never waits for the
+engine. While N+1 runs, the result of N is processed and N+2 is planned.
 
 The loop outlives its workers::
 
     SERVING ── worker lost ──► STALLED ── the next worker is ready ──► SERVING
-                                  │ too many deaths in a row, or one that does not die
+                                  │ too many deaths in a row, or a process that cannot be killed
                                   ▼
                           every live sequence ends with an error; WorkerLost
 
-While it is stalled, paused or asleep (:mod:`.operator`), requests come and go as always; no step runs. The client is
-told as soon as a worker is killed, which may take long to die.
+While the loop is stalled, paused or asleep (:mod:`.operator`), requests are accepted and aborted as usual, but no step
+runs. The client gets :class:`Stalled` as soon as the worker is killed, since the process may take long to die.
 """
 
 import asyncio
@@ -72,29 +72,30 @@ logger = logging.getLogger(__name__)
 
 _STATS_SECONDS = 0.25
 _MAILBOX_MESSAGES = 32
-"""Requests that one round takes in at most: however many come at once, steps go on between them."""
+"""Most messages that one round takes from the mailbox. It bounds the time between two steps in a burst of requests."""
 _LOOK_SECONDS = 1.0
-"""The longest between two looks at a deadline: the step after this one may have a much shorter one."""
+"""Longest sleep between two checks of a deadline: the next step may have a much shorter deadline."""
 _SECOND_LOOK_SECONDS = 0.25
-"""An engine that was held up itself finds every deadline passed, and results that wait to be read."""
+"""Seconds between finding a step overdue and checking again. If the engine itself was delayed, every deadline has
+passed although results wait to be read."""
 _STOOD_STILL_SECONDS = 1.0
-"""That a look is late where this process was stopped, as by ``docker pause``, or got no time on a busy machine."""
+"""A check later than this means that this process was stopped (``docker pause``) or starved of CPU time."""
 _TOO_LARGE = "what the request brings is larger than the engine can pass on"
 
 
 class WorkerDown(NamedTuple):
-    """The worker is dead, or the one that was to follow it is."""
+    """The worker is dead, or its successor failed to start."""
 
     why: str
     hung: bool
     delay: asyncio.Future[float]
-    """Seconds to wait before the next start."""
+    """Set by the loop: seconds to wait before the next start."""
     blameless: bool
-    """Whether no request can have been the cause."""
+    """Whether the cause is known not to be a request."""
 
 
 class WorkerStuck(NamedTuple):
-    """The worker was killed and does not die: no other could have what it holds."""
+    """The worker was killed but does not die; a successor could not get the memory that it holds."""
 
     why: str
     hung: bool
@@ -116,12 +117,11 @@ Message = EngineInbox | Prepared | StepResult | AdapterLoaded | WorkerDown | Wor
 
 
 class EngineLoop:
-    """Lives from the moment that the first worker is ready until :class:`Shutdown`, the client's death, or too many
-    deaths of its workers.
+    """Runs from the first worker's readiness until :class:`Shutdown`, the client's death, or too many worker deaths.
 
-    Two pumps fill its mailbox, from the client's channel and from the worker's. It is bounded for the client's
-    messages, so a loop that waits for a slow client stops reading, and back-pressure reaches whoever writes. Results
-    go in however full it is, for there are never more than steps in flight: a crowd of requests cannot hold them up.
+    Two pumps fill the mailbox: one reads the client's channel, the other the worker's. The mailbox is bounded for the
+    client's messages: a loop that waits for a slow client stops reading, which puts back-pressure on senders. The
+    worker's results are always accepted, since there are never more than the steps in flight.
     """
 
     def __init__(
@@ -137,12 +137,16 @@ class EngineLoop:
         co_tenants: CoTenants | None = None,
         max_frame: int = MAX_FRAME,
     ) -> None:
-        """``workers`` starts those that follow ``worker``; ``clock`` and ``sleep`` are the watchdog's and the
-        back-off's. ``co_tenants`` are on the worker's device too: while it waits for its turn it does not hang, whoever
-        has the turn may."""
+        """
+        Args:
+            workers: starts successors of ``worker``.
+            clock: seconds, for the watchdog.
+            sleep: for the watchdog and the restart delay.
+            co_tenants: other engines on the worker's device. A worker that waits for the device is not taken to hang.
+        """
         self.mailbox: Mailbox[Message] = Mailbox(_MAILBOX_MESSAGES)
         self.worker = worker
-        """The latest one; whoever ran the loop ends it."""
+        """The current worker group. The caller of :meth:`run` ends it."""
         self._client = client
         self._workers = workers
         self._operator = Operator(scheduler, workers)
@@ -158,16 +162,19 @@ class EngineLoop:
         self._sleep = sleep
         self._serving = True
         self._stalled = ""
-        """Why the client was told last that no step can run, since the worker was ready."""
+        """The last reason for a stall that the client was sent; "" after a worker became ready."""
         self._telling = 0
-        """Messages to the client that are on their way: above 0 for long only where it does not read."""
+        """Sends to the client in progress. Above 0 for long only if the client does not read."""
         self._watchdog_kills = 0
         self._stats_sent = 0.0
         self._draft_log = DraftLog()
 
     async def run(self) -> None:
-        """Raises :class:`WorkerLost` after every live sequence has got its terminal message, :class:`PeerDied` when
-        the client is gone."""
+        """Serve until :class:`Shutdown`.
+
+        Raises :class:`WorkerLost` after every live sequence has got its terminal message, and :class:`PeerDied` if the
+        client is gone.
+        """
         death: BaseException | None = None
         try:
             async with anyio.create_task_group() as tasks:
@@ -185,7 +192,7 @@ class EngineLoop:
             raise death
 
     async def _turn(self) -> bool:
-        """One round; false when told to end."""
+        """Run one round; False after :class:`Shutdown`."""
         out = TokensBatch([], [], [])
         for message in await self.mailbox.receive_all():
             match message:
@@ -250,7 +257,7 @@ class EngineLoop:
                     raise RuntimeError("StartEngine came while the engine runs")
                 case other:
                     assert_never(other)
-        # the worker first: it may be waiting, the client never is
+        # Send to the worker before the client: the worker may be waiting.
         await self._send_masks(out)
         if self._serving:
             orders, answers = self._scheduler.prerequisites.take_adapter_orders()
@@ -273,14 +280,15 @@ class EngineLoop:
         if released := self._scheduler.take_released():
             await self._tell(Released(released))
         await self._send_stats()
-        if self._serving and self._operator.retires(self.worker):
+        if self._serving and self._operator.retire(self.worker):
             self._serving = False
-        for number in self._operator.answers(self._serving):
+        for number in self._operator.take_answered(self._serving):
             await self._tell(ControlDone(number))
         return True
 
     async def _send_masks(self, out: TokensBatch) -> None:
-        """If the worker waits for them, or will; appends to ``out`` the ends of sequences that may draw nothing."""
+        """Send masks if the worker waits for them or will; append to ``out`` the ends of sequences with no allowed
+        token."""
         if not self._serving or not self._scheduler.wants_masks:
             return
         masks, ended = self._scheduler.masks()
@@ -295,7 +303,8 @@ class EngineLoop:
             self.mailbox.push(prepared)
 
     def _constrain(self, prepared: Prepared, out: TokensBatch) -> None:
-        """The constraints of a request are there, or there can be none; appends to ``out`` whom that ends."""
+        """Attach the compiled constraints of a request, or end its sequences if there are none; append the ends to
+        ``out``."""
         ends = [(-1, prepared.refusal)]
         if (constraints := prepared.constraints) is not None:
             ends = list(constraints.broken.items())
@@ -306,14 +315,14 @@ class EngineLoop:
                 _add(out, answered)
 
     async def _lose_worker(self, down: WorkerDown) -> None:
-        """The requests wait for the next worker, unless there is to be none. Raises :class:`WorkerLost`."""
+        """Keep the requests for the next worker; raise :class:`WorkerLost` if there will be none."""
         self._serving = False
         self._watch.lost()
-        if self._operator.mourns(down.delay):
+        if self._operator.worker_died(down.delay):
             await self._send_batch(self._scheduler.recover(blameless=True).ended)
             return
         self._watchdog_kills += down.hung
-        self._stats_sent = 0.0  # what happened is told at once
+        self._stats_sent = 0.0  # send statistics at once
         recovery = self._scheduler.recover(blameless=down.blameless)
         if recovery.explained:
             logger.error("a request was failed: its workers died of it", extra={"request_id": recovery.culprit})
@@ -332,17 +341,17 @@ class EngineLoop:
             delay,
         )
         await self._tell_stalled(down.why)
-        if not down.delay.done():  # else nobody is left to start it
+        if not down.delay.done():  # else nobody is left to start the next worker
             down.delay.set_result(delay)
 
     async def _stall(self, why: str) -> None:
-        """The worker has been killed: no step can run from now on, however long it takes to die."""
+        """Stop planning: the worker has been killed, although its process may take long to die."""
         if self._serving:
             self._serving = False
             await self._tell_stalled(why)
 
     async def _tell_stalled(self, why: str) -> None:
-        """Once for a kill and the death that follows it."""
+        """Tell the client that no step runs: once for a kill and the death that follows."""
         if why != self._stalled:
             self._stalled = why
             await self._tell(Stalled(why))
@@ -352,7 +361,7 @@ class EngineLoop:
         raise WorkerLost(why, final=True)
 
     async def _tell(self, message: ClientInbox | bytes) -> None:
-        """Tells the client, also what is encoded already; waits while it does not read."""
+        """Send a message, encoded or not, to the client; wait while the client does not read."""
         self._telling += 1
         try:
             await self._client.send(message if isinstance(message, bytes) else encoder.encode(message))
@@ -364,7 +373,7 @@ class EngineLoop:
             return
         frames, refused = batch_frames(batch, max_frame=self._max_frame)
         if refused:
-            # whoever gets what no frame carries is failed, and all others get what is theirs
+            # Fail the requests whose output fits no frame; the others get theirs.
             batch = without_requests(batch, refused, _TOO_LARGE)
             for rid in refused:
                 if (ended := self._scheduler.abort(rid, -1, _TOO_LARGE)) is not None:
@@ -374,7 +383,7 @@ class EngineLoop:
             await self._tell(frame)
 
     async def _send_stats(self) -> None:
-        """A few times a second while working, and once more when the work ends."""
+        """Send statistics a few times a second while there is work, and once more when it ends."""
         now = time.monotonic()
         if now - self._stats_sent >= _STATS_SECONDS or not self._scheduler.has_work:
             self._stats_sent = now
@@ -392,7 +401,7 @@ class EngineLoop:
                 await self.mailbox.tell(decode_engine.decode(frame))
 
     async def _keep_worker(self) -> None:
-        """Pumps the worker's results; when it is lost, tells the loop and starts the next."""
+        """Pump the worker's results; after a loss, tell the loop and start the next worker."""
         while True:
             async with self.worker.guarded():
                 lost: WorkerLost | None = await self._pump_worker()
@@ -416,7 +425,7 @@ class EngineLoop:
             return lost
 
     async def _start_worker(self, lost: WorkerLost) -> WorkerLost | None:
-        """Starts a worker in place of one that was lost; how this one was lost in turn, or None."""
+        """Start a successor of a lost worker. Returns how the successor was lost, or None if it is ready."""
         delay: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         await self.mailbox.tell(WorkerDown(str(lost), lost.hung, delay, lost.graphs))
         await self._sleep(await delay)
@@ -428,7 +437,7 @@ class EngineLoop:
         return None
 
     async def _watch_steps(self) -> None:
-        """Kills a worker whose oldest step is overdue; what follows is as for any death."""
+        """Kill a worker whose oldest step is overdue. Recovery is that of any other death."""
         while True:
             await self._watch_wanted.wait()
             deadline, step, worker = self._watch.deadline, self._watch.oldest, self.worker
@@ -439,7 +448,7 @@ class EngineLoop:
                 await self._wait_to_look(min(left, _LOOK_SECONDS))
                 continue
             if self._watch.lacks_masks and self._telling:
-                self._watch.excuse()  # they are made behind what the client does not read
+                self._watch.excuse()  # masks are sent after messages that the client does not read
                 continue
             await self._wait_to_look(_SECOND_LOOK_SECONDS)
             if self._watch.oldest != step or self.worker is not worker or not self._watch.overdue:
@@ -449,8 +458,11 @@ class EngineLoop:
             await self._stall("the worker process hung in a step: it was killed")
 
     async def _wait_to_look(self, seconds: float) -> None:
-        """A worker has the whole time for its step once it gets the device, and once this process goes on that stood
-        still: so, most likely, did the worker."""
+        """Sleep, then restart the step's deadline if the worker waits for the device or this process stood still.
+
+        A worker has the full time for a step from when it gets the device. If this process was stopped, the worker most
+        likely was too.
+        """
         until = self._clock() + seconds
         await self._sleep(seconds)
         stood_still = self._clock() - until > _STOOD_STILL_SECONDS
@@ -459,7 +471,7 @@ class EngineLoop:
 
 
 def engine_ready(ready: WorkerReady) -> EngineReady:
-    """What the client is told of a worker."""
+    """The message that tells the client about a ready worker."""
     return EngineReady(
         ready.num_blocks,
         ready.limits.block_size,
@@ -474,7 +486,7 @@ def engine_ready(ready: WorkerReady) -> EngineReady:
 
 
 async def _ignore(progress: Progress) -> None:
-    """Clients are told that the engine is stalled; how far it has come they need not know."""
+    """Drop start-up progress: after the first start the client only learns that the engine is stalled."""
 
 
 def _log_arrival(request: Submit) -> None:
@@ -490,7 +502,7 @@ def _log_arrival(request: Submit) -> None:
 
 
 def _add(batch: TokensBatch, more: TokensBatch) -> None:
-    """Appends to ``batch`` what came later, so that a round sends one message; mutates it."""
+    """Append ``more`` to ``batch``, so that a round sends one message; mutates ``batch``."""
     batch.prompts.extend(more.prompts)
     batch.tokens.extend(more.tokens)
     batch.finished.extend(more.finished)

@@ -1,8 +1,8 @@
-"""What the operator has asked of the engine: to pause, to sleep, to forget.
+"""Pause, sleep and cache resets, as the operator asked for them.
 
-Each :class:`Control` is answered, in order, once it has taken effect.
+Each :class:`Control` is answered in order, once it has taken effect.
 
-Sleep is a death of the worker that was asked for::
+A sleep is a planned death of the worker::
 
     AWAKE ── sleep ──► no step is planned ── none in flight ──► the worker is killed ── dead ──► ASLEEP
       ▲                                                                                            │
@@ -21,26 +21,26 @@ _ASLEEP: Final = "the engine was told to sleep"
 
 
 class WeightsOwner(Protocol):
-    """Has the memory files of prepared weights (:class:`.entry.WorkerKeeper`)."""
+    """Keeps the memory files of prepared weights (:class:`.entry.WorkerKeeper`)."""
 
     def discard_weights(self) -> None: ...
 
 
 class Operator:
-    """Owned by the engine loop, which asks it whether steps may run."""
+    """The state that controls set. The engine loop owns it and asks it before each step."""
 
     def __init__(self, scheduler: Scheduler, weights: WeightsOwner) -> None:
         self._scheduler = scheduler
         self._weights = weights
         self._paused = False
         self._asleep = False
-        """Whether no worker is to run."""
+        """Whether no worker may run."""
         self._discards = False
-        """Whether this sleep drops prepared weights."""
+        """Whether this sleep discards prepared weights."""
         self._retired = False
-        """Whether the worker was killed for a sleep, and its death has not been told."""
+        """Whether the worker was killed for a sleep and its death has not been reported."""
         self._next_start: asyncio.Future[float] | None = None
-        """Of the worker that follows one that was retired; it waits for the result."""
+        """Resolved to start the successor of a retired worker, with the seconds to wait. None unless asleep."""
         self._unanswered: list[Control] = []
 
     @property
@@ -49,6 +49,7 @@ class Operator:
         return self._paused or self._asleep
 
     def take(self, control: Control) -> None:
+        """Apply a control; :meth:`take_answered` returns its number once it has taken effect."""
         match control.operation:
             case "pause":
                 self._paused = True
@@ -68,7 +69,7 @@ class Operator:
                 assert_never(other)
         self._unanswered.append(control)
 
-    def answers(self, serving: bool) -> list[int]:
+    def take_answered(self, serving: bool) -> list[int]:
         """Numbers of the controls that have taken effect since the last call. ``serving``: a worker can run steps."""
         count = 0
         while count < len(self._unanswered) and self._has_effect(self._unanswered[count], serving):
@@ -76,18 +77,19 @@ class Operator:
         done, self._unanswered = self._unanswered[:count], self._unanswered[count:]
         return [control.number for control in done]
 
-    def retires(self, worker: WorkerGroup) -> bool:
-        """Kills a worker that serves and has no step in flight, if the engine is to sleep; whether it did.
-        :meth:`mourns` is to be called when it is dead."""
+    def retire(self, worker: WorkerGroup) -> bool:
+        """Kill a serving worker if the engine is to sleep and no step is in flight; returns whether it was killed.
+
+        The caller reports the death to :meth:`worker_died`.
+        """
         if not self._asleep or self._scheduler.in_flight:
             return False
         worker.kill(_ASLEEP)
         self._retired = True
         return True
 
-    def mourns(self, next_start: asyncio.Future[float]) -> bool:
-        """A worker is dead; whether it was retired. If so, the next one starts when ``next_start`` gets a result, which
-        is the seconds to wait, and this object sets it."""
+    def worker_died(self, next_start: asyncio.Future[float]) -> bool:
+        """Whether the dead worker had been retired. If so, ``next_start`` is resolved when the engine wakes."""
         if not self._retired:
             return False
         self._retired, self._next_start = False, next_start
@@ -99,7 +101,7 @@ class Operator:
 
     def _has_effect(self, control: Control, serving: bool) -> bool:
         if self._paused and self._scheduler.in_flight:
-            return False  # whoever paused has first been told all that the steps in flight bring
+            return False  # the client gets all results of a step before the answer to a pause
         match control.operation:
             case "sleep" | "discard":
                 return self._next_start is not None or not self._asleep
@@ -111,10 +113,10 @@ class Operator:
     def _wake(self) -> None:
         self._asleep = self._discards = False
         start, self._next_start = self._next_start, None
-        if start is not None and not start.done():  # else nobody is left to start it
+        if start is not None and not start.done():  # done if the task that waits for it was cancelled
             start.set_result(0.0)
 
     def _discard_weights(self) -> None:
-        """Where no worker has them mapped; else its death comes first."""
+        """Only once the worker is dead, since it maps them."""
         if self._discards and self._next_start is not None:
             self._weights.discard_weights()

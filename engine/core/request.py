@@ -1,4 +1,4 @@
-"""A request, as the scheduler keeps it: plain data, what it shares between its sequences, and where these end."""
+"""A request in the scheduler: plain data, what its sequences share, and the rules for their ends."""
 
 from hashlib import blake2b
 from typing import Final
@@ -18,13 +18,13 @@ from .input import InputStream
 from .sequence import Sequence, SequenceState
 
 End = tuple[FinishReason, int | None]
-"""(reason, matched stop token that is not an EOS token)."""
+"""(reason, matched stop token unless it is an EOS token)."""
 
 Failure = tuple[FinishReason, None, str, Fault]
-"""The same of a sequence that cannot go on: why, and what of the request it is due to."""
+"""The end of a sequence that cannot go on: reason, None, message, and the part of the request at fault."""
 
 _SPAN_BYTES: Final = 64
-"""Of one piece of media in a plan, and of its encoding, at most."""
+"""Upper bound for one span of media and its encoding in a plan."""
 NOTHING: frozenset[Resource] = frozenset()
 _BY_ALL: frozenset[Resource] = frozenset(("row", "pages", "step"))
 _WITH_MEDIA: frozenset[Resource] = _BY_ALL | {"encoder"}
@@ -33,7 +33,7 @@ _WITH_MEDIA_AND_ADAPTER: frozenset[Resource] = _WITH_MEDIA | _WITH_ADAPTER
 
 
 def _heard_with(inputs: list[InputSpan], adapter: int) -> list[InputSpan]:
-    """What all positions attend to under names of this adapter's own: it is encoded otherwise with another one."""
+    """Spans that all positions attend to, with digests of this adapter's own: an adapter changes their encoding."""
 
     def named(span: InputSpan) -> bytes:
         held = span.digest + adapter.to_bytes(8, "little")
@@ -93,8 +93,14 @@ class Request:
         sees_all: bool = False,
         awaits: frozenset[Resource] = NOTHING,
     ) -> None:
-        """``stream`` says how a model hears that is spoken to while it runs, ``sees_all`` whether tokens see those
-        behind them too, ``awaits`` what must come for this request before it is queued.
+        """Create the request and its sequences.
+
+        Args:
+            number: submission number; breaks ties of importance.
+            aging_seconds: seconds of arrival that one unit of priority is worth.
+            stream: how a streaming model maps audio to positions.
+            sees_all: whether tokens also attend to later ones.
+            awaits: resources of this request alone that must come before it is queued.
         """
         params = submit.params
         self.rid = submit.rid
@@ -103,13 +109,13 @@ class Request:
         self.prompt_len = len(submit.prompt)
         self.params = params
         self.row_params = params
-        # A constraint knows of min_tokens too: only so a grammar that is complete can win over them.
+        # A constraint enforces min_tokens itself, so that a complete grammar can end the output before.
         if "grammar" in awaits and params.min_tokens:
             self.row_params = msgspec.structs.replace(self.row_params, min_tokens=0)
-        # Only the constraint keeps to banned sequences, and they may be large.
+        # Only the constraint enforces banned sequences, and they may be large.
         if params.banned_sequences:
             self.row_params = msgspec.structs.replace(self.row_params, banned_sequences=())
-        # What a row is given once the prompt's log-probabilities are known: they cost the worker work.
+        # Parameters without prompt_logprobs, sent to the row once these are known: they cost the worker time.
         self.plain_params: SamplingParams = (
             self.row_params
             if params.prompt_logprobs is None
@@ -118,7 +124,7 @@ class Request:
         self.salt = submit.salt
         self.adapter = submit.adapter
         self.inputs = submit.inputs if submit.adapter is None else _heard_with(submit.inputs, submit.adapter.number)
-        """In order of their positions."""
+        """In order of position."""
         self.probe = submit.probe
         self.pooling = submit.pooling
         self.pooled: Pooled | None = None
@@ -126,17 +132,17 @@ class Request:
         self.needs = _WITH_MEDIA if submit.inputs else _BY_ALL
         if submit.adapter is not None:
             self.needs = _WITH_MEDIA_AND_ADAPTER if submit.inputs else _WITH_ADAPTER
-        """What it shares with others."""
+        """Shared resources that it needs."""
         self.awaits = awaits
-        """What is coming for it alone; until it is here, sequences without a row are LOADING."""
+        """Resources of its own that have not come; until then sequences without a row are LOADING."""
         self.input = None if submit.streamed is None or stream is None else InputStream(submit.streamed, stream)
         asked = (self.row_params, submit.name, submit.probe, submit.pooling)
         self.row_bytes = len(encoder.encode(asked)) + _SPAN_BYTES * len(submit.inputs)
-        """Of a plan, that a row of the request takes besides its tokens and blocks."""
+        """Bytes of a plan that a row of the request takes besides its tokens and blocks."""
         self.arrival = submit.arrival
         self.limit_len = min(self.prompt_len + params.max_tokens, max_model_len)
         self.ends = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
-        # All priorities age at one rate, so who precedes whom never changes and can be a constant key.
+        # All priorities age at one rate, so the order of two sequences never changes: the key is constant.
         aged = submit.arrival + submit.priority * aging_seconds
         self.sequences = [
             Sequence(self, index, seed, (aged, submit.arrival, number, index))
@@ -146,20 +152,20 @@ class Request:
         """Index of the sequence that prefills the prompt."""
         self.live = len(self.sequences)
         self.prompt_done = False
-        """Whether the client has been told; its log-probabilities are known then."""
+        """Whether the client has been sent the prompt's end; its log-probabilities are known then."""
         self.cached_len: int | None = None
-        """Prefix-cache tokens of the first admission; None before it."""
+        """Prompt tokens found in the prefix cache at the first admission; None before."""
         self.first_scheduled: float | None = None
         self.num_logprobs_sent = 1
-        """Prompt tokens whose log-probabilities have gone to the client; the first has none."""
+        """Prompt tokens whose log-probabilities the client has; the first token has none."""
         self.experts_told = params.routed_experts or 0
-        """Prompt positions whose experts have gone to the client, or that it has not asked for."""
+        """Prompt positions whose experts the client has or did not ask for."""
         self.alignment: AlignmentOutput | None = None
-        """Gathered so far."""
+        """Alignment gathered so far."""
         self.held_tables: Tables = []
-        """Full prompt blocks kept referenced for sequences that have yet to start; of each group, or none."""
+        """Full prompt blocks, by group, kept referenced for sequences that have not started; else empty."""
         self.held_state = -1
-        """The slot of the recurrent state behind them, kept for the same; -1: none."""
+        """Slot of the recurrent state behind these blocks, kept for the same sequences; -1: none."""
         self.forks_left = 0
         self.prompt_digests: list[bytes] | None = None
         if submit.resumed is not None:
@@ -170,7 +176,7 @@ class Request:
                 self.awaits |= {"input"}
 
     def _resume(self, resumed: Resumed) -> None:
-        """Start where another engine ended: with the tokens that the client has, and without the sequences it has."""
+        """Continue what another engine began: take over its output tokens, and leave out sequences that ended there."""
         self.prompt_done = resumed.prompt_done
         for sequence, outputs in zip(self.sequences, resumed.outputs, strict=True):
             sequence.outputs = list(outputs)
@@ -182,15 +188,15 @@ class Request:
             self.leading = next(each.index for each in self.sequences if each.state is not SequenceState.FINISHED)
 
     def take_input(self) -> None:
-        """More has come of the input, or its end: see how far the sequences may go now."""
+        """Recompute how far the sequences may go, after more input or its end has come."""
         assert self.input is not None
         ready = self.input.ready_len
         for sequence in self.sequences:
-            # an input that ends within the prompt goes on as silence
+            # past the end of input within the prompt, positions read silence
             sequence.ready_len = max(ready, self.prompt_len) if self.input.ended else ready
             if self.input.ended:
                 sequence.limit_len = min(sequence.limit_len, sequence.ready_len + 1)
-                # the token that ends it is in flight, of a row that thought of another
+                # the row runs without knowing the new limit, and the token that reaches it is in flight
                 running = sequence.state is SequenceState.RUNNING
                 sequence.length_capped |= (
                     running and sequence.num_in_flight > 0 and sequence.length >= sequence.limit_len
@@ -198,12 +204,14 @@ class Request:
 
     @property
     def begins(self) -> bool:
-        """Whether there is enough audio to compute its prompt."""
+        """Whether the audio suffices to compute the prompt."""
         return self.input is None or self.leader.ready_len >= self.prompt_len
 
     def take(self, sequence: "Sequence", tokens: list[int]) -> End | Failure | None:
-        """A sequence gains tokens; says whether it has ended or failed. Mutates ``tokens``, of which it takes off those
-        behind the end, and from the one on that its constraint does not allow."""
+        """Append tokens to a sequence; returns its end or failure, else None.
+
+        Mutates ``tokens``: removes those after the end, and those from the first that its constraint forbids.
+        """
         outputs, constraint = sequence.outputs, sequence.constraint
         known = len(outputs)
         for token in tokens:
@@ -223,10 +231,10 @@ class Request:
         return None
 
     def end_of(self, sequence: "Sequence") -> End | None:
-        """Whether the tokens that a sequence has are all it gets.
+        """The end of a sequence with its present tokens; None if it goes on.
 
-        Stops count from min_tokens on; the worker masks them before, so this only guards. The end of a grammar counts
-        whenever it comes.
+        Stop tokens count from min_tokens on. The worker masks them before that, so this is a safeguard. The end of a
+        grammar always counts.
         """
         outputs = sequence.outputs
         if outputs and outputs[-1] in self.ends and len(outputs) > self.params.min_tokens:
@@ -245,7 +253,7 @@ class Request:
 
     @property
     def cacheable_len(self) -> int:
-        """The same for what its sequences share; see :attr:`Sequence.cacheable_len`."""
+        """The request's part of :attr:`Sequence.cacheable_len`."""
         if self.pooling is not None:
             return self.prompt_len if self.pooling.last else 0
         if self.prompt_done or self.probe is None:
@@ -256,14 +264,14 @@ class Request:
 
     @property
     def no_chunking(self) -> bool:
-        """Whether its row enters in one step, however many tokens are known."""
+        """Whether its row must enter in a single step, however many tokens it has."""
         if self.sees_all:
             return True
         return self.probe is not None and self.probe.align is not None and not self.prompt_done
 
     @property
     def lacks(self) -> str:
-        """What of the prompt was asked for and has not come; "" where nothing."""
+        """Which requested result for the prompt is missing; "" if none."""
         if self.pooling is not None and self.pooled is None:
             return "nothing for a prompt"
         if self.probe is None:
@@ -276,7 +284,7 @@ class Request:
         return ""
 
     def gather_alignment(self, alignment: AlignmentOutput) -> None:
-        """Keep what a step brought; each part comes from one step."""
+        """Merge the alignment output of a step; each part comes whole from one step."""
         before = self.alignment or AlignmentOutput()
         aligned = alignment if alignment.times else before
         self.alignment = AlignmentOutput(
@@ -286,23 +294,23 @@ class Request:
         )
 
     def forget_prompt(self) -> None:
-        """The prompt is computed anew: drop what has been gathered of it."""
+        """Drop the results gathered for the prompt, since it is computed again."""
         self.num_logprobs_sent = 1
         self.alignment = None
         self.pooled = None
 
     def root_digest(self) -> bytes:
-        """The parent of its first block."""
+        """The parent digest of the first block."""
         media = b"".join(span.digest for span in self.inputs if span.start < 0)
         return root_digest(self.salt, media, -1 if self.adapter is None else self.adapter.number)
 
     def spans_behind(self, position: int) -> list[InputSpan]:
-        """Media that positions from this one on read."""
+        """Media that are read at or after ``position``."""
         return [span for span in self.inputs if span.start < 0 or span.end > position]
 
     def media_at(self, start: int, end: int) -> list[tuple[int, bytes]]:
-        """What stands at positions [start, end) in place of tokens, and from which of them on: which media, and which
-        part of them."""
+        """The media at positions [start, end): for each its first position there, and bytes that identify medium and
+        part."""
         return [
             (
                 max(start, span.start),
@@ -315,5 +323,5 @@ class Request:
         ]
 
     def media_between(self, start: int, end: int) -> bytes:
-        """The same, to be hashed with the tokens."""
+        """The bytes that identify media at positions [start, end), to be hashed with the tokens."""
         return b"".join(what for _, what in self.media_at(start, end))

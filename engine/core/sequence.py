@@ -1,4 +1,4 @@
-"""A sequence of a request, as the scheduler keeps it: plain data and its legal moves."""
+"""A sequence of a request in the scheduler: plain data and its legal state transitions."""
 
 import enum
 from array import array
@@ -22,13 +22,13 @@ Order = tuple[float, float, int, int]
 """(arrival aged by priority, arrival, submission number, sequence index); smaller is more important."""
 
 NEVER_HASHED: Final = 1 << 60
-"""Blocks that count as hashed of a row none of whose blocks are to be."""
+"""Value of ``num_hashed_blocks`` for rows whose blocks must never be hashed."""
 _NO_DRAFTS: tuple[int, list[int]] = (-1, [])
 
 
 class SequenceState(enum.Enum):
-    HELD = "held"  # its request's prompt is being prefilled by the leading sequence; not queued
-    LOADING = "loading"  # its request awaits what nobody else needs; not queued, holds nothing, blocks nobody
+    HELD = "held"  # the leading sequence prefills the prompt of its request; not queued
+    LOADING = "loading"  # its request awaits resources of its own; not queued, holds nothing, blocks nobody
     WAITING = "waiting"  # queued for a slot and blocks: new, forked after the prefill, or preempted
     RUNNING = "running"  # has a slot and blocks, and a row on the worker
     PREEMPTED = "preempted"  # lost its row while a token of it is in flight; queued when that has come
@@ -36,18 +36,18 @@ class SequenceState(enum.Enum):
 
 
 class StateError(RuntimeError):
-    """A sequence was not in the state that an operation needs."""
+    """A sequence is in a state in which the operation is not allowed."""
 
 
 class Sequence:
     """One output sequence of a request, and its row while it has one.
 
-    Positions count from the start of the prompt. At all times ``num_computed_tokens <= num_scheduled_tokens <=
-    length`` and ``length == prompt_len + len(outputs) + num_in_flight``.
+    Positions count from the start of the prompt. At all times ``num_computed_tokens <= num_scheduled_tokens <= length``
+    and ``length == prompt_len + len(outputs) + num_in_flight``.
 
-    A step in flight may gain a row several tokens. ``length`` and ``num_scheduled_tokens`` are then the least that
-    there will be, and the most is ``num_drafts_in_flight`` above. Blocks are held for the most; what is given back,
-    because a window has left it behind, follows from the least.
+    With drafts, a step in flight may gain a row several tokens. ``length`` and ``num_scheduled_tokens`` are then lower
+    bounds; the upper bounds are ``num_drafts_in_flight`` higher. Blocks are allocated for the upper bound. Blocks
+    behind a window are freed by the lower bound.
     """
 
     __slots__ = (
@@ -92,8 +92,8 @@ class Sequence:
     def __init__(self, request: "Request", index: int, seed: int, order: Order) -> None:
         self.request = request
         self.constraint: TokenConstraint | None = None
-        """Fed with all of ``outputs``; it outlives rows and workers. None where it follows nothing, and until its
-        grammar has been compiled."""
+        """Has accepted all of ``outputs``; outlives rows and workers. None without a grammar, and until it is
+        compiled."""
         self.index = index
         self.seed = seed
         self.order = order
@@ -101,57 +101,57 @@ class Sequence:
         self.outputs: list[int] = []
         self.slot = -1
         self.row_generation = 0
-        """Counts the rows this sequence has lost; tells results of an earlier row from those of this one."""
+        """Rows that this sequence has lost; tells results of an earlier row from those of the present one."""
         self.tables: Tables = []
-        """Its blocks, of each group of layers."""
+        """Block table of each cache group."""
         self.kept: list[int] = []
-        """Of each group, the first block that its window has not left behind."""
+        """First block of each group that its window still covers."""
         self.num_blocks = 0
         """Length of each table."""
         self.promised = self.promised_until = 0
-        """Blocks that its row was admitted with and has not taken, and how long its tables are then."""
+        """Blocks promised to its row at admission and not taken yet; length of its tables once they are taken."""
         self.spans: list[InputSpan] = []
-        """Media that it holds in the encoder cache: what its row has yet to read."""
+        """Media held in the encoder cache because its row has yet to read them."""
         self.state_slot = -1
-        """Where the recurrent state of its row lies once all planned steps have run; -1: nowhere."""
+        """Slot of its row's recurrent state after all planned steps; -1: none."""
         self.checkpoints: list[tuple[int, int]] = []
-        """States that its row has begun from or left behind, and still holds: behind how many tokens, in which slot."""
+        """Checkpoints that its row started from or made, and still holds: (tokens, slot)."""
         self.stops: tuple[int, int] = (0, 0)
-        """Lengths at which its row is to leave its state behind, besides multiples of a length; 0: none."""
+        """Lengths, besides the regular multiples, at which its row makes a checkpoint; 0: none."""
         self.branch = 0
-        """Tokens whose blocks were known when it looked for a prefix, with or without a state behind them."""
+        """Prefix tokens with known blocks at its last prefix lookup, with or without a state behind them."""
         self.digests: list[bytes] = []
         self.num_hashed_blocks = 0
-        """Leading blocks that the prefix cache has been told about."""
+        """Leading blocks whose hashes the prefix cache has."""
         self.experts_told = request.prompt_len
-        """Positions whose experts have gone to the client once those of the prompt have."""
+        """Positions whose experts the client has, apart from those of the prompt."""
         self.num_scheduled_tokens = 0
-        """Positions whose KV is written once all planned steps have run, at least."""
+        """Positions with KV written after all planned steps; a lower bound."""
         self.num_computed_tokens = 0
-        """Positions whose KV is written by steps that have completed."""
+        """Positions with KV written by completed steps."""
         self.length = request.prompt_len
-        """Tokens of prompt and output, those in flight included, at least."""
+        """Tokens of prompt and output, those in flight included; a lower bound."""
         self.limit_len = request.limit_len
         self.num_in_flight = 0
-        """Steps in flight that draw, each a token at least."""
+        """Steps in flight that sample: at least one token each."""
         self.num_drafts_in_flight = 0
-        """Draft tokens that these steps may gain beyond."""
+        """Draft tokens that these steps may add."""
         self.drafts: tuple[int, list[int]] = _NO_DRAFTS
-        """What the worker will propose behind so many outputs, where that needs masks."""
+        """(number of outputs, drafts that the worker proposes behind them), where the drafts need masks."""
         self.acceptance: Acceptance | None = None
-        """How often its drafts were right; None before it has had any."""
+        """Acceptance of its drafts so far; None before its first."""
         self.length_capped = False
-        """Nothing is left to plan: its last result is in flight."""
+        """Nothing is left to plan; its last result is in flight."""
         self.ready_len = NO_LIMIT
-        """Positions that may be computed: for those after them, input has yet to come."""
+        """Positions that may be computed; those after them wait for streamed input."""
         self.fed = 0
-        """Bytes of the input that its row has been given."""
+        """Bytes of streamed input given to its row."""
         self.fed_end = False
         """Whether its row has been told that the input has ended."""
         self.samples = request.limit_len > request.prompt_len
-        """False where no token is wanted, only the prompt's log-probabilities."""
+        """False if only the prompt's results are wanted, no token."""
         self.forked = False
-        """Has been let go by the leader's prefill and not been admitted yet."""
+        """Released after the leader's prefill, not yet admitted."""
 
     @property
     def name(self) -> str:
@@ -159,14 +159,17 @@ class Sequence:
 
     @property
     def plannable(self) -> int:
-        """Positions that the next step may compute: those of the prompt, or those behind it, which a worker computes as
-        it has computed them when they were drawn."""
+        """Positions that the next step may compute: of the prompt alone, or behind it.
+
+        A worker recomputes positions behind the prompt as it computed them when they were sampled, so a step never
+        mixes both.
+        """
         start, end, prompt_len = self.num_scheduled_tokens, min(self.length, self.ready_len), self.request.prompt_len
         return (min(end, prompt_len) if start < prompt_len else end) - start
 
     def feed(self, end: int) -> RowInput | None:
-        """What positions before ``end`` hear that the row has not been given; None where nothing. Mutates: it is given
-        now."""
+        """The input before position ``end`` that the row has not been given; None if there is none. Mutates: marks it
+        as given."""
         stream = self.request.input
         if stream is None:
             return None
@@ -179,7 +182,7 @@ class Sequence:
         return found
 
     def move(self, expected: tuple[SequenceState, ...], state: SequenceState) -> None:
-        """Enter ``state``; raises :class:`StateError` unless the present one is among ``expected``."""
+        """Enter ``state``. Raises :class:`StateError` unless the present state is among ``expected``."""
         if self.state not in expected:
             wanted = " or ".join(each.value for each in expected)
             raise StateError(
@@ -197,7 +200,8 @@ class Sequence:
         return self.request.prompt[start:] + self.outputs[: end - prompt_len]
 
     def contents(self, start: int, end: int) -> Contents:
-        """What stands at positions [start, end) of one block, all of it known: tokens, and media where they begin."""
+        """The known contents at positions [start, end) of one block: tokens, and a key of the medium where one
+        begins."""
         tokens = array("i", self.tokens(start, end))
         if not (media := self.request.media_at(start, end)):
             return tokens
@@ -208,8 +212,8 @@ class Sequence:
 
     @property
     def cacheable_len(self) -> int:
-        """Positions before this one may come from the prefix cache: what is asked of later ones is known only where
-        they are computed."""
+        """Positions before this one may come from the prefix cache; requested results of later ones need
+        computation."""
         request = self.request
         if request.params.routed_experts is None:
             return request.cacheable_len
@@ -217,8 +221,10 @@ class Sequence:
         return min(request.cacheable_len, sent)
 
     def take_experts(self, row: RowExperts) -> Iterator[SequenceExperts]:
-        """What of a row's experts the client has not been told, which it is now; mutates. What a lost row has computed
-        is computed again, and told once."""
+        """The part of a row's experts that the client does not have. Mutates: marks it as sent.
+
+        A row that is computed again reports the same experts again; they are sent once.
+        """
         request, end = self.request, row.start + row.count
         sent = request.experts_told
         if row.start <= sent < min(end, request.prompt_len):
@@ -251,11 +257,11 @@ class Sequence:
         return digests
 
     def parent_digest(self, block: int, block_size: int) -> bytes:
-        """The digest of what stands before a block, all of it known."""
+        """The digest of everything before ``block``, all of which must be known."""
         return self.block_digests(block, block_size)[block - 1] if block else self.request.root_digest()
 
     def drop_row(self) -> None:
-        """Forget slot, blocks, media and positions; mutates. The caller has given them back."""
+        """Forget slot, blocks, media and positions. The caller has freed them already."""
         self.slot = -1
         self.spans = []
         self.fed, self.fed_end = 0, False
@@ -270,7 +276,7 @@ class Sequence:
 
 
 def _experts(rid: int, index: int, row: RowExperts, start: int, end: int) -> SequenceExperts:
-    """Those of positions [start, end)."""
+    """The experts of positions [start, end)."""
     each = len(row.data) // row.count
     data = row.data[(start - row.start) * each : (end - row.start) * each]
     return SequenceExperts(rid, index, start, end - start, data)

@@ -1,17 +1,18 @@
-"""How long a step may take before its worker is taken to hang: learned from the steps before, as plain arithmetic.
+"""How long a step may take before its worker is taken to hang, learned from earlier steps.
 
 ::
 
     deadline = since + floor + factor * predicted
 
-``since`` is when the step became the oldest one in flight. One that waits for its masks has this time for them, and
-from their coming on what it would have had without: neither half of a step is waited for without a bound. The
-prediction is work times the seconds that a unit of such work has taken. A unit is one position with few before it;
-each further :data:`_CONTEXT` before it add one more. A window of audio to be encoded counts as :data:`_WINDOW` of
-them, and so does a slice of an encoding. Steps with prefill and steps of decode alone are measured apart, for one is
-bound by arithmetic and the other by memory, and steps with slices too, which take as long as a slice may; in each kind
-the pace is seconds over work, summed over the latest steps with a weight that fades. Until enough steps of a kind have
-been seen a pace is assumed that only a large model on a slow machine has.
+``since`` is when the step became the oldest in flight. A step that waits for its masks has this time until they are
+sent, and the same time again afterwards, so both waits are bounded.
+
+The prediction is the step's work times the learned seconds per unit of work. A unit is one position with few before it;
+each :data:`_CONTEXT` positions before it add one more. An encoding of media, or a slice of one, counts as
+:data:`_WINDOW` units. Three kinds of steps are measured apart: decode is bound by memory, prefill by arithmetic, and a
+step with a slice takes as long as the slice may. The pace of a kind is seconds over work, both summed over its steps
+with a fading weight. Until enough steps of a kind have run, a pace is assumed that only a large model on a slow machine
+has.
 """
 
 from collections import deque
@@ -26,9 +27,9 @@ _WINDOW: Final = 1500
 _FADE: Final = 0.98
 _WARM_STEPS: Final = 4
 _COLD_PACE: Final = 0.02
-"""Seconds a unit."""
+"""Seconds per unit."""
 _COLD_MOST: Final = 15.0
-"""Seconds a step."""
+"""Seconds per step."""
 
 
 _Kind = Literal["decode", "prefill", "slices"]
@@ -42,7 +43,7 @@ class _Sent(NamedTuple):
 
 
 class _Pace:
-    """Seconds a unit of one kind of work."""
+    """Learned seconds per unit of one kind of work."""
 
     __slots__ = ("_seconds", "_steps", "_work")
 
@@ -56,7 +57,7 @@ class _Pace:
         self._steps += 1
 
     def predict(self, work: float) -> float:
-        """Seconds."""
+        """Predicted seconds for ``work``."""
         seen = self._seconds / self._work * work if self._work else 0.0
         if self._steps >= _WARM_STEPS:
             return seen
@@ -64,7 +65,7 @@ class _Pace:
 
 
 class StepWatch:
-    """Knows the steps in flight and when the oldest of them is overdue. What it has learned outlives a worker."""
+    """Tracks the steps in flight and the deadline of the oldest. Learned paces outlive a worker."""
 
     def __init__(self, config: RecoveryConfig, clock: Callable[[], float]) -> None:
         self._floor = config.watchdog_seconds
@@ -74,16 +75,16 @@ class StepWatch:
         self._in_flight: deque[_Sent] = deque()
         self._since = 0.0
         self._waited = 0.0
-        """Seconds since then for which the oldest step lacked its masks."""
+        """Seconds since then during which the oldest step lacked its masks."""
 
     @property
     def oldest(self) -> int | None:
-        """The step that the worker must complete next."""
+        """Number of the step that the worker must complete next; None if none is in flight."""
         return self._in_flight[0].step if self._in_flight else None
 
     @property
     def deadline(self) -> float | None:
-        """By the clock; None while nothing is in flight, or where nobody is ever taken to hang."""
+        """Time by the clock; None if nothing is in flight or the watchdog is off."""
         if not self._in_flight or not self._floor:
             return None
         oldest = self._in_flight[0]
@@ -101,7 +102,7 @@ class StepWatch:
         return bool(self._in_flight) and self._in_flight[0].lacks_masks
 
     def sent(self, plan: StepPlan) -> None:
-        """A step goes to the worker."""
+        """Record that a step was sent to the worker."""
         work = float(_WINDOW * len(plan.encode))
         prefill = bool(plan.encode)
         for row in plan.rows:
@@ -115,22 +116,22 @@ class StepWatch:
         self._in_flight.append(_Sent(plan.step, kind, work, bool(plan.masked)))
 
     def masked(self, step: int) -> None:
-        """The masks of the oldest step have been sent."""
+        """Record that the masks of a step were sent; only the oldest matters."""
         if self.oldest == step and self._in_flight[0].lacks_masks:
             self._in_flight[0] = self._in_flight[0]._replace(lacks_masks=False)
             self._waited = self._clock() - self._since
 
     def completed(self, step: int) -> None:
-        """The result of a step has come."""
+        """Record the result of a step."""
         if self.oldest != step:
-            return  # the scheduler says what is wrong with it
+            return  # the scheduler reports the wrong step
         done = self._in_flight.popleft()
-        # a step whose masks are late has run its forward meanwhile: less is learned than it took, never more
+        # The forward may have run while the masks were late: the learned time is too short then, never too long.
         self._paces[done.kind].learn(done.work, self._clock() - self._since - self._waited)
         self._begin()
 
     def excuse(self) -> None:
-        """The oldest step has not been begun yet, through no fault of its worker."""
+        """Restart the time of the oldest step, which could not begin through no fault of its worker."""
         self._begin()
 
     def _begin(self) -> None:
@@ -138,5 +139,5 @@ class StepWatch:
         self._waited = 0.0
 
     def lost(self) -> None:
-        """The worker is gone, and with it all that was in flight."""
+        """Forget the steps in flight: the worker is gone."""
         self._in_flight.clear()

@@ -1,16 +1,16 @@
-"""The workers that run one model together, as one: from their spawn to the death of the last.
+"""The workers that run one model together, from spawn to death.
 
 ::
 
               plans, masks ──► rank 0 ── results ──► engine
     engine ──┤                   ║  collectives
-              plans, masks ──► rank 1 ── says when it cannot go on
+              plans, masks ──► rank 1 ── reports only failures
 
-All get every plan and compute the same step, each with its part of the weights. The first sends the results. Whatever
-ends one ends all: those that are left would wait for it in their next collective. What follows is the recovery from the
+All workers get every plan and compute the same step, each with its part of the weights. Rank 0 sends the results. The
+end of one ends all, since the others would wait for it in their next collective. The engine then recovers as from the
 loss of one worker.
 
-A group of one is its worker, with nothing in between.
+A group of one adds nothing to its worker.
 """
 
 import os
@@ -33,26 +33,28 @@ from .worker_life import OnProgress, Sleep, WorkerLife, WorkerLost
 from .worker_source import WorkerSource
 
 _CAUSE_SECONDS: Final = 1.0
-"""One that has lost another may say so before the death of that one is known."""
+"""Seconds to wait for the cause after a worker reported the loss of a peer, which may be noticed later."""
 
 
 class WorkerGroup:
-    """As :class:`.worker_life.WorkerLife` of all of them. Its owner must :meth:`end` it."""
+    """Presents several :class:`.worker_life.WorkerLife` as one. Its owner must :meth:`end` it."""
 
     def __init__(self, members: Sequence[WorkerLife]) -> None:
-        """In the order of their ranks."""
+        """``members`` are in order of rank."""
         self._members = tuple(members)
         self._first, *self._others = members
         self._lost: list[WorkerLost] = []
-        """How others than the first were."""
+        """Losses of workers other than rank 0."""
         self._cause: WorkerLost | None = None
-        """The first of these that was not the loss of a peer."""
+        """The first of these losses that was not due to the loss of a peer."""
         self._caused, self._all_lost = anyio.Event(), anyio.Event()
 
     @classmethod
     async def spawn(cls, source: WorkerSource, size: int = 1, patience: float = 1.0) -> "WorkerGroup":
-        """Start so many processes; see :meth:`.worker_life.WorkerLife.spawn`. Raises
-        :class:`.worker_life.WorkerLost`."""
+        """Start ``size`` processes; see :meth:`.worker_life.WorkerLife.spawn`.
+
+        Raises :class:`.worker_life.WorkerLost`.
+        """
         meeting = os.memfd_create("stentor-group") if size > 1 else None
         members: list[WorkerLife] = []
         try:
@@ -69,12 +71,12 @@ class WorkerGroup:
 
     @property
     def verdict(self) -> str | None:
-        """Why it was killed; None where it was not, or where that is not known yet."""
+        """Why the group was killed; None if it was not, or if the cause is not known yet."""
         return self._first.verdict
 
     @property
     def graphs_failed(self) -> bool:
-        """Whether one has said that it could not capture a CUDA graph."""
+        """Whether a worker reported that it could not capture a CUDA graph."""
         return any(member.graphs_failed for member in self._members)
 
     async def start(
@@ -85,7 +87,10 @@ class WorkerGroup:
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = anyio.sleep,
     ) -> WorkerReady:
-        """Wait until all are ready; a phase is as far as the slowest. Raises :class:`.worker_life.WorkerLost`."""
+        """Wait until all workers are ready. The reported progress is that of the slowest.
+
+        Raises :class:`.worker_life.WorkerLost`.
+        """
         if not self._others:
             return await self._first.start(config, on_progress, clock=clock, sleep=sleep)
         slowest = _Slowest(on_progress)
@@ -108,15 +113,15 @@ class WorkerGroup:
         return _merged([ready[rank] for rank in range(len(self._members))])
 
     async def send(self, message: StepPlan | Masks | LoadAdapter | DropAdapter) -> None:
-        """Send a step, its masks, or what becomes of an adapter to all; waits while the ring of one is full. The dead
-        get nothing: :meth:`receive` tells."""
+        """Send a message to all workers; wait while a ring is full. Dead workers get nothing; :meth:`receive` raises
+        for them."""
         frame = encoder.encode(message)
         for member in self._members:
             await member.send(frame)
 
     @asynccontextmanager
     async def guarded(self) -> AsyncIterator[None]:
-        """Within, the loss of one that sends no results ends the group; :meth:`receive` is to be called there."""
+        """Context in which the loss of any worker ends the group; call :meth:`receive` within."""
         if not self._others:
             yield
             return
@@ -127,8 +132,10 @@ class WorkerGroup:
             tasks.cancel_scope.cancel()
 
     async def receive(self) -> list[StepResult | AdapterLoaded]:
-        """See :meth:`.worker_life.WorkerLife.receive`. Raises :class:`.worker_life.WorkerLost` with all of them dead,
-        or given up."""
+        """Results of rank 0; see :meth:`.worker_life.WorkerLife.receive`.
+
+        Raises :class:`.worker_life.WorkerLost` once all workers are dead or given up.
+        """
         try:
             return await self._first.receive()
         except WorkerLost as lost:
@@ -137,12 +144,12 @@ class WorkerGroup:
             raise await self._end_with(lost) from None
 
     def kill(self, why: str, *, hung: bool = False) -> None:
-        """End all by force, for a reason that is told in place of the signal; the first reason stands."""
+        """Kill all workers. ``why`` is reported in place of the signal; the first reason stands."""
         for member in self._members:
             member.kill(why, hung=hung)
 
     async def end(self, grace: float) -> bool:
-        """End all, by force ``grace`` seconds after they were told to; False where one does not die.
+        """End all workers, by force after ``grace`` seconds; False if one does not die.
 
         May be called again.
         """
@@ -174,7 +181,7 @@ class WorkerGroup:
                 self._all_lost.set()
 
     async def _end_with(self, lost: WorkerLost) -> WorkerLost:
-        """The first is lost: ends the others; what is told of it."""
+        """End the others after the loss of rank 0; returns the loss to report."""
         cause = await self._cause_of(lost)
         self.kill(str(cause))
         await self._all_lost.wait()
@@ -182,7 +189,7 @@ class WorkerGroup:
         return cause if stuck == cause.stuck else WorkerLost(str(cause), hung=cause.hung, stuck=stuck)
 
     async def _cause_of(self, lost: WorkerLost) -> WorkerLost:
-        """What is told of a loss: not that of a peer, if another is found."""
+        """The loss to report: that of the peer, if ``lost`` is due to one and it is found in time."""
         if lost.of_peer:
             with anyio.move_on_after(_CAUSE_SECONDS):
                 await self._caused.wait()
@@ -190,12 +197,12 @@ class WorkerGroup:
 
 
 class _Slowest:
-    """Merges the progress of several workers: a phase is as far as the last of those that have begun it."""
+    """Merges the progress of several workers: a phase is as far as the slowest of those that have begun it."""
 
     def __init__(self, tell: OnProgress) -> None:
         self._tell = tell
         self._done: dict[str, dict[int, int]] = {}
-        """Of each phase, by rank."""
+        """Progress by phase and rank."""
         self._told: dict[str, int] = {}
 
     async def take(self, rank: int, progress: Progress) -> None:
@@ -208,7 +215,7 @@ class _Slowest:
 
 
 def _merged(ready: Sequence[WorkerReady]) -> WorkerReady:
-    """What the engine may count on. Raises :class:`.worker_life.WorkerLost` where they disagree."""
+    """The limits that hold for all workers. Raises :class:`.worker_life.WorkerLost` if their shapes differ."""
     first = ready[0]
     for rank, other in enumerate(ready):
         if (other.limits, other.groups) != (first.limits, first.groups):

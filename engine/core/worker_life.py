@@ -1,4 +1,4 @@
-"""One worker process, from its spawn to its death."""
+"""One worker process, from spawn to death."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,13 @@ from .worker_source import WorkerSource
 
 STARTING: Final = "starting the worker"
 _PHASE_SECONDS: Final = (("starting", 120.0), ("loading", 300.0))
-"""Longest silence in a phase of start-up, by how its name begins, at a patience of 1."""
+"""Longest silence in seconds by the start of the phase's name, for a patience of 1."""
 _OTHER_PHASE_SECONDS: Final = 600.0
-"""In compiling, measuring and warming up."""
+"""The same while compiling, measuring or warming up."""
 _SPAWN_SECONDS: Final = 120.0
 _CLOSING_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 600.0
-"""The longest between two looks at a worker that is silent: a patience may have no end."""
+"""Longest sleep while waiting for a silent worker: the patience may be infinite."""
 
 OnProgress = Callable[[Progress], Awaitable[None]]
 Sleep = Callable[[float], Awaitable[None]]
@@ -49,23 +49,23 @@ class WorkerLost(Exception):
     ) -> None:
         super().__init__(f"{why}; the process does not die" if stuck else why)
         self.final = final or stuck
-        """Whether another would be lost in the same way."""
+        """Whether another worker would be lost in the same way."""
         self.hung = hung
-        """Whether it was killed because nothing moved."""
+        """Whether it was killed because it made no progress."""
         self.stuck = stuck
-        """Whether the process is still there, with all that it holds, and cannot be killed."""
+        """Whether the process cannot be killed and still holds its resources."""
         self.of_peer = of_peer
-        """Whether it could not go on because another of its group was lost."""
+        """Whether the cause is the loss of another worker of its group."""
         self.graphs = graphs
-        """Whether it could not go on because it failed to capture a CUDA graph, for which no request is to blame."""
+        """Whether it failed to capture a CUDA graph. No request is to blame then."""
 
 
 class WorkerLife:
     """A worker process and the engine's end of the channel to it. Its owner must :meth:`end` it.
 
-    It is lost when its process dies, when it says that it cannot go on, and when it was killed by :meth:`kill`:
-    whatever comes first, :meth:`start` or :meth:`receive` raises :class:`WorkerLost` once, with the process dead, after
-    all that it had sent before. One that was killed and does not die is lost too, once it is given up.
+    The worker is lost when its process dies, when it reports a failure, or after :meth:`kill`. Then :meth:`start` or
+    :meth:`receive` raises :class:`WorkerLost` once, after all that the worker had sent, with the process dead or given
+    up.
     """
 
     def __init__(self, endpoint: Endpoint, child: Child, patience: float = 1.0) -> None:
@@ -77,21 +77,23 @@ class WorkerLife:
         self._hung = False
         self._of_peer = False
         self.graphs_failed = False
-        """Whether it said that it could not capture a CUDA graph."""
+        """Whether it reported that it could not capture a CUDA graph."""
         self._parts = ResultParts()
         self._giving_up: asyncio.TimerHandle | None = None
 
     @property
     def verdict(self) -> str | None:
-        """Why it was killed; None where it was not, or where that is to be found with another of its group."""
+        """Why it was killed; None if it was not, or if the cause lies with another of its group."""
         return None if self._of_peer else self._verdict
 
     @classmethod
     async def spawn(
         cls, source: WorkerSource, rank: int = 0, meeting_fd: int | None = None, patience: float = 1.0
     ) -> "WorkerLife":
-        """Start a process; see :meth:`.worker_source.WorkerSource.start`. ``patience`` is a factor of all limits of
-        its start. Raises :class:`WorkerLost`."""
+        """Start a process; see :meth:`.worker_source.WorkerSource.start`.
+
+        ``patience`` multiplies all time limits of the start. Raises :class:`WorkerLost`.
+        """
         try:
             pair = ChannelPair.create()
         except (ChannelError, OSError) as error:
@@ -123,9 +125,9 @@ class WorkerLife:
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = anyio.sleep,
     ) -> WorkerReady:
-        """Wait until the model has completed a real step. Raises :class:`WorkerLost`.
+        """Wait until the model has completed a real step.
 
-        A worker that is silent for too long in one phase is killed.
+        A worker that is silent for too long in a phase is killed. Raises :class:`WorkerLost`.
         """
         silence = _Silence(clock, self._patience)
         ready: list[WorkerReady] = []
@@ -142,14 +144,15 @@ class WorkerLife:
         return ready[0]
 
     async def send(self, frame: bytes) -> None:
-        """Send a step or its masks, encoded; waits while the ring is full. To a dead worker it sends nothing:
-        :meth:`receive` tells."""
+        """Send an encoded message; wait while the ring is full. A dead worker gets nothing; :meth:`receive` raises."""
         with contextlib.suppress(PeerDied, ChannelClosed):
             await self._endpoint.send(frame)
 
     async def receive(self) -> list[StepResult | AdapterLoaded]:
-        """Results, with all of their parts, and what is told of adapters; none where it says that it cannot go on, for
-        which it is killed (:attr:`verdict`). Raises :class:`WorkerLost`."""
+        """Wait for step results, joined from their parts, and for answers about adapters.
+
+        Empty if the worker reported a failure, for which it is killed (:attr:`verdict`). Raises :class:`WorkerLost`.
+        """
         results: list[StepResult | AdapterLoaded] = []
         while not results:
             try:
@@ -175,35 +178,35 @@ class WorkerLife:
         return results
 
     def kill(self, why: str, *, hung: bool = False) -> None:
-        """End the process by force, for a reason that is told in place of the signal; the first reason stands."""
+        """Kill the process. ``why`` is reported in place of the signal; the first reason stands."""
         if self._verdict is None:
             self._verdict = why
             self._hung = hung
-            # who sends to it or waits for it hears of its death; where it does not die, of this
+            # closing fails all sends and receives if the process does not die in time
             self._giving_up = asyncio.get_running_loop().call_later(self._child.dying_seconds, self._endpoint.close)
         self._child.kill()
 
     async def end(self, grace: float) -> bool:
-        """End the worker, by force ``grace`` seconds after it was told to; False where it does not die.
+        """End the worker, by force after ``grace`` seconds; False if it does not die.
 
         May be called again.
         """
         with contextlib.suppress(ChannelError):
             self._endpoint.try_send(encoder.encode(Shutdown()))
-        # a worker that waits for room in a ring that nobody empties any more must wake up and end
+        # wakes a worker that waits for room in a ring that nobody reads any more
         self._endpoint.close()
         if self._giving_up is not None:
             self._giving_up.cancel()
         return await self._child.aclose(grace)
 
     async def _await_ready(self, config: WorkerConfig, on_progress: OnProgress, silence: "_Silence") -> WorkerReady:
-        """Its own start is the first phase."""
+        """Start-up progress goes to ``on_progress``; the first phase is the worker's own start."""
         await on_progress(Progress(STARTING, 0, 1))
         silence.enter(STARTING)
         starting = True
         with contextlib.suppress(
             PeerDied, ChannelClosed
-        ):  # told by the receiving side, once it has read what the worker still sent
+        ):  # the receiving side raises, once it has read what the worker still sent
             await self._endpoint.send(encoder.encode(StartWorker(config)))
         while True:
             try:
@@ -238,7 +241,7 @@ class WorkerLife:
         if self._verdict is None:
             with anyio.move_on_after(_CLOSING_SECONDS):
                 await self._child.wait()
-        dead = await self._child.kill_and_wait()  # it may have given its end of the channel up, and go on without it
+        dead = await self._child.kill_and_wait()  # it may have closed its end of the channel and still run
         if self._verdict is not None:
             what = self._verdict
         elif dead:
@@ -247,7 +250,7 @@ class WorkerLife:
 
 
 class _Silence:
-    """For how long a starting worker has told nothing."""
+    """For how long a starting worker has reported no progress."""
 
     def __init__(self, clock: Callable[[], float], patience: float) -> None:
         self._clock = clock
@@ -255,12 +258,12 @@ class _Silence:
         self.enter(STARTING)
 
     def enter(self, phase: str) -> None:
-        """Something moved in ``phase``."""
+        """Record progress in ``phase``."""
         self.phase = phase
         limits = (seconds for start, seconds in _PHASE_SECONDS if phase.startswith(start))
         self.limit = self._patience * next(limits, _OTHER_PHASE_SECONDS)
         self._since = self._clock()
 
     def left(self) -> float:
-        """Seconds until it has been silent for too long."""
+        """Seconds until the silence is too long."""
         return self._since + self.limit - self._clock()

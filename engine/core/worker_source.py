@@ -1,8 +1,8 @@
-"""Where the engine gets its workers from: a fork server, which has imported what they need and forks them.
+"""Gets workers for the engine from a fork server, which has imported torch and forks ready processes.
 
-A worker takes a second or more to import torch, of which one that follows another is spared, and of which the first
-waits for as much as is left. The fork server that the engine was given a socket to is asked first. Where there is none,
-or it is lost, the engine keeps one of its own. Where none forks, a worker is spawned by itself: slower, never worse.
+Importing torch takes a worker a second or more; a forked one is spared that. The first waits for the rest of the fork
+server's imports. The engine first asks the fork server whose socket it was given. Without one, or if it is lost, the
+engine starts one of its own. If that fails too, a worker is spawned directly, which only takes longer.
 """
 
 import logging
@@ -36,29 +36,33 @@ class WorkerSource:
         """
         Args:
             module: has a ``main``, and perhaps a ``preload``; see :mod:`..processes.fork_server`.
-            weights_fds: the memory files for prepared weights, one a rank; they stay their owner's. None keep none.
-            fork_server_fd: a socket to a fork server, which this object takes over. None: there is none.
-            lease_fd: the lease on a device that several models share; it stays its owner's. None: there is none.
-            arena_fd: the memory file of media; it stays its owner's. None: requests bring none.
+            weights_fds: memory files for prepared weights, one a rank; not closed here. Empty: none.
+            fork_server_fd: socket to a fork server, closed by this object. None: there is none.
+            lease_fd: the lease on a device that several models share; not closed here. None: there is none.
+            arena_fd: memory file of media; not closed here. None: requests bring none.
         """
         self._module = module
         given = {LEASE_OPTION: lease_fd, ARENA_OPTION: arena_fd}
         self._kept = {option: fd for option, fd in given.items() if fd is not None}
-        """Descriptors that each worker gets, by their options."""
+        """Descriptors that each worker inherits, by option."""
         self._weights = tuple(weights_fds)
         self._own: ForkServer | None = None
         self._link = None if fork_server_fd is None else ForkServerLink(socket.socket(fileno=fork_server_fd))
 
     @property
     def own_fork_server(self) -> int | None:
-        """The pid of a fork server of this engine's own; None where it has none."""
+        """The pid of this engine's own fork server; None if it has none."""
         return None if self._own is None else self._own.pid
 
     async def start(self, fds: tuple[int, ...], rank: int = 0, meeting_fd: int | None = None) -> Child:
-        """A worker that inherits ``fds`` as those of its channel, and as one of several ``meeting_fd``, by which they
-        find each other. The first takes as long as its imports.
+        """Start a worker. The first takes as long as the fork server's imports.
 
-        To be called in the main thread. Raises OSError.
+        Call it in the main thread. Raises OSError.
+
+        Args:
+            fds: the worker's descriptors of its channel.
+            rank: index of the worker in its group.
+            meeting_fd: file by which the members of a group find each other; None for a single worker.
         """
         kept = dict(self._kept)
         if rank < len(self._weights):
@@ -77,7 +81,7 @@ class WorkerSource:
             os.ftruncate(fd, 0)
 
     def close(self) -> None:
-        """Ends the workers that were forked, and this engine's own fork server. May be called again."""
+        """End the forked workers and this engine's own fork server. May be called again."""
         self._unlink()
         if self._own is not None:
             self._own.close()
@@ -89,7 +93,7 @@ class WorkerSource:
             self._link = None
 
     async def _fork(self, fds: tuple[int, ...], kept: Mapping[str, int]) -> Child | None:
-        """None where the fork server is of no use; it is left then."""
+        """Fork a worker; None if the fork server fails, which is then closed."""
         is_new = self._own is None
         try:
             if self._own is None and self._link is None:
@@ -105,7 +109,7 @@ class WorkerSource:
         except BaseException:
             self._unlink()  # an answer that nobody awaits would be taken for the next one's
             if not is_new:
-                self.close()  # one that was new goes on with its imports, for the next worker
+                self.close()  # a new fork server goes on with its imports, for the next worker
             raise
 
     def _spawn(self, fds: tuple[int, ...], kept: Mapping[str, int]) -> Child:

@@ -1,5 +1,5 @@
-"""Low-rank additions to products (LoRA, arXiv:2106.09685): one set for each task that a model was trained for, or
-those that an operator loads beside it; rows of a batch may have different ones."""
+"""LoRA adapters (arXiv:2106.09685): low-rank additions to products, stored with a model for its tasks or loaded by an
+operator. The rows of a batch may have different adapters."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ from ..model_config.model_spec import ModelSpec
 from ..model_config.tensor_parallel import Cut
 
 NOBODY: Final = AdapterRows.none()
-"""In place of those of a batch, while a pass is recorded in which some rows may have adapters."""
+"""Stands for a batch's adapters while a pass is recorded in which rows may have some."""
 
 
 class AdaptedLinear:
-    """What adapters add to a product, each in a slot of its own."""
+    """The additions of adapters to one product, each in a slot."""
 
     def __init__(
         self,
@@ -39,9 +39,13 @@ class AdaptedLinear:
         invariant: bool = False,
         table: SlotTable | None = None,
     ) -> None:
-        """``dtype``: what adapters are kept in. ``packed``: as a CPU's own code takes them. ``invariant``: a row's
-        result does not depend on the others. ``table``: where those that rows have lie on a device, others on the
-        host; without one all are where they are put."""
+        """
+        Args:
+            dtype: of stored adapters.
+            packed: store them for a CPU's packed kernels.
+            invariant: a row's result must not depend on other rows.
+            table: device memory for the adapters in slots, others being on the host. None: all stay where they are put.
+        """
         self.slots = AdapterSlots(inputs, outputs)
         self.dtype = dtype
         self.table = table
@@ -49,7 +53,7 @@ class AdaptedLinear:
         self._invariant = invariant
 
     def nbytes(self, rank: int, outputs: Sequence[int]) -> int:
-        """What an adapter of this rank takes, with parts of so many outputs."""
+        """Bytes of an adapter of this rank, whose parts have these numbers of outputs."""
         if self._packed:
             return packed_bytes([rank] * len(outputs), outputs, self.slots.inputs, self.dtype)
         if self.table is not None:
@@ -57,7 +61,7 @@ class AdaptedLinear:
         return self.dtype.itemsize * rank * sum(self.slots.inputs + each for each in outputs)
 
     def kept(self, parts: Sequence[LowRank], take: Callable[[int], torch.Tensor], device: torch.device) -> LowRankSum:
-        """A copy of an adapter, as it is to be put. ``take`` gives memory, so many bytes of the CPU."""
+        """A copy of an adapter in the form for :meth:`put`. ``take`` allocates bytes on the CPU."""
         if self._packed:
             return PackedSum(parts, self.dtype, take)
         if self.table is not None:
@@ -70,18 +74,18 @@ class AdaptedLinear:
         )
 
     def get(self, slot: int) -> LowRankSum | None:
-        """What the slot adds."""
+        """The addition in a slot."""
         return self.slots.get(slot)
 
     def put(self, slot: int, what: LowRankSum | None) -> None:
-        """From now on the slot adds this; None: nothing."""
+        """Set the addition of a slot; None: nothing."""
         self.slots.put(slot, what)
         if self.table is not None:
             assert what is None or isinstance(what, PlacedSum)
             self.table.put(slot, what)
 
     def add_(self, product: torch.Tensor, x: torch.Tensor, rows: AdapterRows) -> torch.Tensor:
-        """Adds to ``product`` [tokens, outputs], which comes of ``x`` [tokens, inputs], what the rows' adapters say."""
+        """Add the rows' adapters to ``product`` [tokens, outputs], the product of ``x`` [tokens, inputs]."""
         if self.table is not None:
             assert rows.groups is not None
             return add_in_slots_(product, x, rows.groups, self.table, invariant=self._invariant)
@@ -89,7 +93,7 @@ class AdaptedLinear:
 
 
 def rows_among(rows: AdapterRows | None, wanted: torch.Tensor, count: int) -> AdapterRows | None:
-    """Those of ``wanted`` int64 [n], of ``count`` rows in all, by their places in it."""
+    """The adapters of the rows ``wanted`` int64 [n], out of ``count``, numbered by their place in it."""
     if rows is None:
         return None
     slots = torch.full((count,), -1, dtype=torch.int64, device=wanted.device)
@@ -108,17 +112,16 @@ class AdapterPlace:
     column: int
     outputs: int
     turned: bool = False
-    """Of all experts, stored as [experts, inputs, outputs]."""
+    """Whether all experts are stored as [experts, inputs, outputs]."""
     interleaved: bool = False
-    """Gates and ups, which take turns."""
+    """Whether gates and ups alternate."""
     tiles: tuple[int, int] = (0, 0)
-    """Where the model has the inputs of so many groups of so many heads in turn, which others have side by side."""
+    """(groups, heads) if the model alternates the heads of groups of inputs that the file has group by group."""
     cut: Cut | None = None
-    """What this worker has of the projection, where several split the model."""
+    """This worker's part of the projection, if several split the model."""
 
     def own(self, down: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A [rank, inputs] and B [outputs, rank] as files have them → as the model has inputs, and what it has of
-        inputs and outputs."""
+        """Convert A [rank, inputs] and B [outputs, rank] of a file to the model's order, and to this worker's part."""
         groups, heads = self.tiles
         if groups:
             down = down.view(len(down), groups, heads, -1).transpose(1, 2).flatten(1)
@@ -130,42 +133,42 @@ class AdapterPlace:
 
     @property
     def stored_inputs(self) -> int:
-        """Of the whole projection."""
+        """Inputs of the whole projection."""
         cut = self.cut
         return cut.size if cut is not None and cut.dim == 1 else self.linears[0].slots.inputs
 
     @property
     def stored_outputs(self) -> int:
-        """The same."""
+        """Outputs of the whole projection."""
         return self.cut.size if self.cut is not None and self.cut.dim == 0 else self.outputs
 
 
 Adapter = Mapping[AdaptedLinear, LowRankSum]
-"""One adapter: what it adds to each product."""
+"""One adapter: its addition to each product."""
 
 
 @dataclass(frozen=True)
 class TableSizes:
-    """Of the tables on a device."""
+    """Sizes of the tables on a device."""
 
     slots: int
     rank: int
-    """The largest."""
+    """The largest rank."""
 
 
 class AdapterPlaces:
-    """The products of a model that adapters may add to, by the names under which these are stored."""
+    """The products of a model that adapters may add to, by stored name."""
 
     def __init__(self, tables: TableSizes | None = None) -> None:
-        """``tables``: of products whose adapters lie in slots on a device; None keeps all on the host."""
+        """``tables``: sizes of device tables for adapters in slots; None keeps all on the host."""
         self.tables = tables
         self.by_name: dict[str, AdapterPlace] = {}
         self.parts_of: Callable[[str], tuple[str, ...]] = lambda module: (module,)
-        """The stored names of what adapters call a module: several where the model takes a fused one apart."""
+        """Stored names of a module of an adapter: several if the model splits a fused one."""
         self.spec: ModelSpec | None = None
-        """Of a decoder, whole."""
+        """The whole decoder's spec."""
         self.cuts: Mapping[str, Cut] = {}
-        """What this worker has of stored tensors, where several split the model; known before the model is made."""
+        """This worker's part of stored tensors, if several split the model; set before the model is made."""
         self._in_slots: dict[int, Adapter] = {}
 
     def add(
@@ -178,8 +181,10 @@ class AdapterPlaces:
         invariant: bool = False,
         device: torch.device | None = None,
     ) -> AdaptedLinear:
-        """A product of ``inputs`` by these projections, side by side; see :class:`AdaptedLinear`. ``device``: where a
-        table for it lies, if there are tables."""
+        """Register the product of ``inputs`` by these projections, concatenated; see :class:`AdaptedLinear`.
+
+        ``device``: of its table, if there are tables.
+        """
         outputs, table = sum(parts.values()), None
         if self.tables is not None and device is not None:
             table = SlotTable(inputs, list(parts.values()), self.tables.slots, self.tables.rank, dtype, device)
@@ -192,24 +197,24 @@ class AdapterPlaces:
 
     @property
     def slots(self) -> int:
-        """Of each table; 0 without any."""
+        """Slots of each table; 0 without tables."""
         return 0 if self.tables is None else self.tables.slots
 
     def nbytes(self, rank: int) -> int:
-        """Of the largest adapter of this rank."""
+        """Bytes of the largest adapter of this rank."""
         return sum(linear.nbytes(rank, outputs) for linear, outputs in self._linears())
 
     def loose_bytes(self, rank: int) -> int:
-        """Of the same, what has no table: it is where the model computes."""
+        """Bytes of the part of such an adapter without a table, which lies where the model computes."""
         return sum(linear.nbytes(rank, outputs) for linear, outputs in self._linears() if linear.table is None)
 
     @property
     def table_bytes(self) -> int:
-        """Of all tables."""
+        """Bytes of all tables."""
         return sum(linear.table.memory.nbytes for linear, _ in self._linears() if linear.table is not None)
 
     def _linears(self) -> Iterator[tuple[AdaptedLinear, list[int]]]:
-        """Each, with the outputs of its parts."""
+        """Each product with the outputs of its parts."""
         parts: dict[AdaptedLinear, dict[int, int]] = {}
         for place in self.by_name.values():
             for linear in place.linears:
@@ -217,11 +222,11 @@ class AdapterPlaces:
         return ((linear, list(outputs.values())) for linear, outputs in parts.items())
 
     def has_loose(self, slots: Iterable[int]) -> bool:
-        """Whether an adapter in one of these slots changes a product that has no table."""
+        """Whether an adapter in one of these slots changes a product without a table."""
         return any(linear.table is None for slot in {*slots} for linear in self._in_slots.get(slot, ()))
 
     def put(self, slot: int, adapter: Adapter | None) -> None:
-        """From now on rows of this slot have this adapter, or none."""
+        """Put an adapter into a slot for rows; None empties the slot."""
         for linear in self._in_slots.pop(slot, {}):
             if adapter is None or linear not in adapter:
                 linear.put(slot, None)

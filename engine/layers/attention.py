@@ -23,17 +23,17 @@ from .rotary import RotaryTables
 from .weights import WeightMap
 
 _LEAST_QUERIES: Final = 64
-"""That a part of an attention has: for fewer, laying out the keys takes longer."""
+"""Least queries of a part of an attention; for fewer, laying out the keys takes longer."""
 
 
 class HeadLayerNorm:
-    """(x - mean) / deviation * weight + bias over each head, with weights of its own or those of all."""
+    """(x - mean) / deviation * weight + bias over each head, with weights of its own or shared ones."""
 
     def __init__(
         self, weights: WeightMap, name: str, heads: int, dim: int, eps: float, context: LayerContext, *, own: bool
     ) -> None:
-        """``own``: weights of each head, without a bias, which are stored in one tensor, or where ``name`` has a place
-        for the head's number, in one each."""
+        """``own``: each head has its own weights, without a bias. They are stored in one tensor, or in one each if
+        ``name`` has a place for the head's number."""
         self._dim, self._eps = dim, eps
         self._weight = context.empty(heads if own else 1, dim, dtype=torch.float32)
         self._bias = None if own else context.empty(dim, dtype=torch.float32)
@@ -47,7 +47,7 @@ class HeadLayerNorm:
                 weights.add(f"{name.format(head)}.weight", self._weight[head])
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [tokens, heads, dim] → the same, a new tensor; computed in float32 and rounded once."""
+        """x [tokens, heads, dim] → a new tensor; computed in float32 and rounded once."""
         normed = torch.nn.functional.layer_norm(x.float(), (self._dim,), eps=self._eps) * self._weight
         return (normed if self._bias is None else normed + self._bias).to(x.dtype)
 
@@ -64,7 +64,8 @@ class Attention:
         self._dtype = context.dtype
         into, out = spec.projections(model.hidden_size)
         tasks = model.adapters
-        adaptable = not (spec.by_group or spec.regrouped)  # B of an adapter has its rows as its model's are stored
+        # an adapter's B has its rows in the order of the stored weights
+        adaptable = not (spec.by_group or spec.regrouped)
         self.into = Linear.of(weights, prefix, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype)
         self.out = Linear.of(
             weights, prefix, out, context, adapters=tasks, adaptable=True, dtype=context.stream, summed=True
@@ -74,7 +75,7 @@ class Attention:
             check_arranged(f"{prefix}.{spec.into}", context)
             for name, shape in into.shapes(f"{model.prefix}.{layer}"):
                 weights.arrange(name, shape, partial(_one_kind_after_another, spec))
-        weights.pass_over(f"{prefix}.bias", f"{prefix}.masked_bias")  # masks, which old files store
+        weights.pass_over(f"{prefix}.bias", f"{prefix}.masked_bias")  # masks in old files
         if spec.tied_values:
             weights.share(f"{prefix}.k_proj", f"{prefix}.v_proj")
         self._v_norm = RMSNorm(weights, None, spec.head_dim, model.norm_eps, context) if spec.v_norm else None
@@ -111,15 +112,15 @@ class Attention:
         self._before, self._invariant = context.before_part, context.invariant
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
         self._scales = cache_scales(weights, prefix, spec.kv_heads, context)
-        # scales of quantised queries and probabilities, neither of which is quantised here
+        # scales of quantised queries and probabilities, which are not quantised here
         unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
         weights.pass_over(*(f"{prefix}.{name}" for name in unused))
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V where there are caches."""
+        """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V if there are caches."""
         parts: Sequence[Stream] = self.into(x, batch.adapter_rows).split_with_sizes(
             self._sizes, dim=1
-        )  # split() is Python's
+        )  # split() is slow Python
         q, k, v = parts
         if self._full_norms is not None:
             q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
@@ -128,7 +129,8 @@ class Attention:
         return self.out(self.attend(q, k, v, batch), batch.adapter_rows)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """[tokens, size] each, not rotated and not normed by head, gates among queries → [tokens, heads · head_dim]."""
+        """Attend with q, k and v [tokens, size] before rotation and head norms, gates among queries → [tokens, heads ·
+        head_dim]."""
         spec, gate = self._spec, None
         if spec.gated:
             if spec.gate:
@@ -147,7 +149,7 @@ class Attention:
         return (found if gate is None else found * elementwise(torch.sigmoid, gate)).view(-1, spec.q_size)
 
     def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """Each token sees all of its text; [tokens, heads, head_dim] each → the same of q."""
+        """Attention within whole texts; q, k, v [tokens, heads, head_dim] → the shape of q."""
         texts, spec = batch.texts, self._spec
         assert texts is not None
         q, k = self._turned(q, k, batch)
@@ -171,7 +173,7 @@ class Attention:
         texts: Texts,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        side = self._spec.window - 1 if self._spec.window else -1  # the window counts the token itself
+        side = self._spec.window - 1 if self._spec.window else -1  # the window includes the token itself
         return kernels.varlen_attention(
             q,
             k,
@@ -191,7 +193,7 @@ class Attention:
     def _see_in_parts(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, before: BeforePart
     ) -> torch.Tensor:
-        """Some heads at a time, whose keys are then laid out once; of one that is too long, some queries at a time."""
+        """The same, some heads at a time, whose keys are laid out once; of a long head, some queries at a time."""
         spec, out = self._spec, q.new_empty(q.shape)
         starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
         group = spec.heads // spec.kv_heads
@@ -207,7 +209,7 @@ class Attention:
         return out
 
     def _turned(self, q: torch.Tensor, k: torch.Tensor, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries and keys normed by head and rotated, in the spec's order; mutates what it is given."""
+        """Normed and rotated queries and keys, in the spec's order; mutates its inputs."""
         norms, last = self._head_norms, self._spec.turned_first
         if norms is not None and not last:
             q, k = norms[0].plain(q), norms[1].plain(k)
@@ -217,18 +219,18 @@ class Attention:
         return (norms[0].plain(q), norms[1].plain(k)) if norms is not None and last else (q, k)
 
     def _scaled(self, q: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Queries [tokens, heads, head_dim] by the temperature of their positions."""
+        """Queries [tokens, heads, head_dim] scaled by position."""
         scales = self._query_scales
         return q if scales is None else q * scales[positions].to(q.dtype)[:, None, None]
 
     def _attend_cached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """Each token sees what is cached up to itself; [tokens, heads, head_dim] each → the same of q."""
+        """Causal attention over the cache; q, k, v [tokens, heads, head_dim] → the shape of q."""
         cache, spec = batch.caches[self._cache], self._spec
         paged = batch.paged[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
         k_scale, v_scale = scales = cache.scales(self._scales)
         if spec.turned_first or (self._invariant and self._head_norms is not None):
-            # one launch for all sums a head's squares in an order that goes by the number of tokens
+            # a fused launch sums a head's squares in an order that depends on the number of tokens
             q, k = self._turned(q, k, batch)
             kernels.write_kv_(k, v, cache.k, cache.v, paged.slots, k_scale=k_scale, v_scale=v_scale)
         else:
@@ -265,7 +267,7 @@ class Attention:
         )
 
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch) -> Traced:
-        """As :meth:`attend`."""
+        """:meth:`attend` while a pass is recorded."""
         spec, norms = self._spec, self._head_norms
         assert isinstance(q, Traced)
         assert isinstance(k, Traced)
@@ -299,13 +301,13 @@ class Attention:
         )
 
     def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:
-        """As :meth:`attend`, of float32 [tokens, all of q, k and v]."""
+        """:meth:`attend` with q, k and v concatenated, float32 [tokens, all]."""
         q, k, v = qkv.to(self._dtype).split(self._sizes, dim=1)
         return self.attend(q, k, v, batch)
 
 
 def _one_kind_after_another(spec: AttentionSpec, stored: torch.Tensor) -> torch.Tensor:
-    """Rows of queries, keys and values as :attr:`AttentionSpec.by_group` says → all queries, all keys, all values."""
+    """Reorder rows stored as :attr:`AttentionSpec.by_group` to all queries, all keys, all values."""
     group = spec.heads // spec.kv_heads
     heads = stored.view(spec.kv_heads, group + 2, spec.head_dim, *stored.shape[1:])
     return torch.cat([part.flatten(0, 2) for part in heads.split([group, 1, 1], dim=1)])
@@ -323,8 +325,11 @@ def attend_cached(
     sinks: torch.Tensor | None = None,
     invariant: bool = False,
 ) -> torch.Tensor:
-    """q [tokens, heads, head_dim] → the same, over the keys and values of each token's row; where ``spec`` says so,
-    tokens of a picture see all of it. ``scales`` are those of keys and of values, where the cache has any."""
+    """Attention of q [tokens, heads, head_dim] over each token's row; with ``spec.whole_spans`` within pictures in both
+    directions.
+
+    ``scales``: of keys and of values, if the cache has any.
+    """
     paged, (k_scale, v_scale) = batch.paged[cache.group], scales
     shared: dict[str, Any] = {
         "scale": spec.scale,
@@ -343,7 +348,7 @@ def attend_cached(
 def cache_scales(
     weights: WeightMap, prefix: str, kv_heads: int, context: LayerContext
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What float8 keys and values of a layer are multiplied by, float32 [kv_heads] each: 1 unless stored."""
+    """Scales of float8 keys and values of a layer, float32 [kv_heads] each: 1 unless stored."""
     return _cache_scale(weights, prefix, "k", kv_heads, context), _cache_scale(weights, prefix, "v", kv_heads, context)
 
 
@@ -355,7 +360,7 @@ def _cache_scale(weights: WeightMap, prefix: str, which: str, kv_heads: int, con
 
 
 def _attend_biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, scale: float) -> torch.Tensor:
-    """With the texts' bias on the scores, which no kernel for texts without padding takes."""
+    """Attention with the texts' bias on scores, on padded texts, since no kernel supports it without padding."""
     assert texts.bias is not None
     out = torch.empty_like(q)
     for group in texts.padded:

@@ -1,4 +1,4 @@
-"""Weights that stay in the codes of their checkpoint, for kernels that expand them while they multiply."""
+"""Weights kept in the codes of their checkpoint, for kernels that expand them while multiplying."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ from .weights import WeightError, WeightMap
 
 
 class CodedLinear:
-    """Parts fused along the outputs. Plain inputs."""
+    """Coded weights of parts fused along the outputs. Takes plain inputs."""
 
     input_scheme: ActivationScheme | None = None
     input_scale: torch.Tensor | None = None
@@ -48,12 +48,12 @@ class CodedLinear:
             first += outputs
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [tokens, inputs] → [tokens, outputs]."""
+        """x [tokens, inputs] → [tokens, outputs]"""
         return kernels.linear_coded(x, self._weight, self._bias)
 
 
 def coded_matrices(format: Format, experts: int, outputs: int, inputs: int, device: torch.device) -> CodedMatrices:
-    """[experts, outputs, inputs] in the codes of ``format``, not filled yet."""
+    """Empty matrices [experts, outputs, inputs] in the codes of ``format``."""
     rows, zeros, scales = 1, False, None
     kind: CodeKind
     match format:
@@ -90,7 +90,7 @@ def gather_coded(
     format: Format | None,
     nbytes: int,
 ) -> None:
-    """Registers what fills outputs [first, first + outputs) of an expert, stored in ``format``."""
+    """Register the tensors that fill outputs [first, first + outputs) of one expert, stored in ``format``."""
     assert isinstance(format, FP4Format | FP8Format | Int4Format | Int8Format | GroupedInt8Format)
     shape = (outputs, whole.shape[2])
 
@@ -115,7 +115,7 @@ def gather_coded(
 def gather_blocks(
     weights: WeightMap, name: str, whole: CodedMatrices, first: int, outputs: int, format: GGUFFormat, nbytes: int
 ) -> None:
-    """Registers what fills outputs [first, first + outputs) of all experts, stored as blocks of one tensor."""
+    """Register the tensor of blocks that fills outputs [first, first + outputs) of all experts."""
     stem, _, ending = name.rpartition(".")
 
     def place(stored: dict[str, torch.Tensor]) -> None:
@@ -136,11 +136,11 @@ def block_kind(format: GGUFFormat) -> BlockKind:
 
 
 def put_fp4(whole: CodedMatrices, expert: int, first: int, matrix: FP4Weight) -> None:
-    """Puts a matrix at outputs [first, ...) of an expert."""
+    """Copy a matrix to outputs [first, ...) of an expert."""
     rows = slice(first, first + len(matrix.codes))
     _put_halves(whole.codes[expert, rows], matrix.codes)
     scales = matrix.scales
-    if whole.kind == "mxfp4":  # exponents of single precision, whose bias is that of the format
+    if whole.kind == "mxfp4":  # exponents of float32, whose bias is that of the format
         scales = (scales.view(torch.int32) >> 23).to(torch.uint8)
     whole.scales[expert, rows] = scales.to(whole.scales.device, whole.scales.dtype)
     if whole.factors is not None:
@@ -148,7 +148,7 @@ def put_fp4(whole: CodedMatrices, expert: int, first: int, matrix: FP4Weight) ->
 
 
 def _put_halves(target: torch.Tensor, codes: torch.Tensor) -> None:
-    """uint8 [outputs, inputs] below 16 → two a byte, the first in the low half."""
+    """Pack uint8 [outputs, inputs] below 16 two a byte, the first in the low half."""
     target.copy_(codes[:, 0::2] | (codes[:, 1::2] << 4))
 
 

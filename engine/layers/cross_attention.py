@@ -1,4 +1,4 @@
-"""Attention of tokens to audio that was encoded before."""
+"""Cross-attention of tokens to encoded audio."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from .weights import WeightMap
 
 
 class CrossAttention:
-    """Queries come of tokens; keys and values come of audio, once, and lie in the caches of encoder slots."""
+    """Queries come from tokens. Keys and values come from audio, computed once, in the caches of encoder slots."""
 
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, spec: AttentionSpec, context: LayerContext
@@ -30,11 +30,11 @@ class CrossAttention:
         self._out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream)
 
     def keys_and_values(self, encoded: torch.Tensor, rows: AdapterRows | None = None) -> tuple[torch.Tensor, ...]:
-        """[positions, hidden] → k and v, each [positions, heads, head_dim]; ``rows`` are those that have adapters."""
+        """encoded [positions, hidden] → k and v, each [positions, heads, head_dim]; ``rows``: their adapters."""
         return self._kv(encoded, rows).view(len(encoded), 2, self._spec.kv_heads, self._spec.head_dim).unbind(1)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> torch.Tensor:
-        """x [tokens, hidden] → the same; leaves its queries where the batch asks for them."""
+        """x [tokens, hidden] → the same; stores its queries in the batch if requested."""
         audio, spec = batch.encoded, self._spec
         assert audio is not None
         assert isinstance(x, torch.Tensor)

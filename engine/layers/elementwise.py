@@ -1,4 +1,4 @@
-"""Functions of single values, bitwise the same whatever stands beside a value."""
+"""Elementwise functions whose results do not depend on the neighbours of a value."""
 
 from collections.abc import Callable
 from typing import Final
@@ -6,16 +6,16 @@ from typing import Final
 import torch
 
 _VECTORS: Final = 64
-"""Values: a multiple of those that any processor takes at once."""
+"""Values: a multiple of any processor's vector length."""
 _AT_ONCE: Final = 1 << 14
-"""Values that torch does not share out among threads."""
+"""Values that torch computes in one thread."""
 
 
 def elementwise(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """``function`` of each value of ``x``, of any shape.
 
-    On a CPU torch computes what is left over behind whole vectors, and behind each thread's part, in another way than
-    the vectors: here nothing is left over.
+    On a CPU, torch computes the values behind the last whole vector, and at the end of each thread's part, differently.
+    Padding leaves no such values.
     """
     if x.device.type != "cpu":
         return function(x)

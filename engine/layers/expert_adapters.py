@@ -1,4 +1,4 @@
-"""What adapters add to the products of a layer's experts."""
+"""Adapters of a layer's experts."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,16 +18,16 @@ _MIXTRAL = ExpertNames(
     "block_sparse_moe.experts.{}.w2.weight",
 )
 _APART = (APART, _MIXTRAL)
-"""What adapters may call a router, and experts that are modules of their own, whatever the checkpoint does."""
+"""Names of routers and of separate experts in adapters, independent of the checkpoint's names."""
 
 
 class AdaptedExperts:
-    """The experts of rows with adapters: each gate, up and down may be added to. Other rows are computed as ever."""
+    """Experts with adapters on gates, ups and downs. Rows without adapters are computed as usual."""
 
     def __init__(
         self, places: AdapterPlaces, prefix: str, spec: MoESpec, hidden: int, *, packed: bool, invariant: bool
     ) -> None:
-        """``prefix`` is that of the layer, whose router has its place; ``hidden`` is what experts take."""
+        """``prefix``: of the layer, whose router is registered already. ``hidden``: inputs of the experts."""
         self._spec, self._invariant = spec, invariant
         self._into, self._out = (
             tuple(AdaptedLinear(*sizes, packed=packed, invariant=invariant) for _ in range(spec.experts))
@@ -41,7 +41,7 @@ class AdaptedExperts:
                     places.by_name.setdefault(name, place)
 
     def _places(self, prefix: str, names: ExpertNames, hidden: int) -> Iterator[tuple[str, AdapterPlace]]:
-        """By the names of modules, or of the parameters of all experts."""
+        """The places by the name of a module, or of the parameter of all experts."""
         for tensor in names.tensors(self._spec.experts, self._spec.inner, hidden, gated=self._spec.gated):
             linears = self._out if tensor.out else self._into
             own = linears if tensor.expert is None else linears[tensor.expert : tensor.expert + 1]
@@ -52,7 +52,7 @@ class AdaptedExperts:
     def __call__(
         self, experts: Experts, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None
     ) -> torch.Tensor:
-        """x [tokens, hidden] → the same; ``experts`` compute what no adapter changes."""
+        """x [tokens, hidden] → the same; ``experts`` compute the unchanged part."""
         slots = () if rows is None else self._slots_of(rows)
         if rows is None or not slots:
             return experts(x, routing)
@@ -69,15 +69,17 @@ class AdaptedExperts:
         return out
 
     def _slots_of(self, rows: AdapterRows) -> tuple[int, ...]:
-        """Those whose adapters change an expert."""
+        """The adapter slots of these rows that change an expert."""
         both = (*self._into, *self._out)
         return tuple(slot for slot in rows.adapters if any(linear.get(slot) is not None for linear in both))
 
     def _changed(
         self, experts: Experts, x: torch.Tensor, routing: kernels.Routing, slots: torch.Tensor
     ) -> torch.Tensor:
-        """Of rows in these slots: float32 [tokens, hidden]. Pairs of a token and an expert stand by expert, and among
-        one expert's by slot, so that each product is added to by one call."""
+        """Outputs of rows in these slots, float32 [tokens, hidden].
+
+        Pairs of a token and an expert are sorted by expert, then by slot, so that each product needs one addition.
+        """
         chosen, spec = routing.experts.flatten().long(), self._spec
         top_k, most = routing.experts.shape[1], int(slots.max()) + 1
         keys = chosen * most + slots.repeat_interleave(top_k)
@@ -98,7 +100,7 @@ class AdaptedExperts:
             multiply: Callable[[torch.Tensor, int], torch.Tensor] = experts.down if out else experts.gate_up
             made = torch.cat([multiply(part, each).float() for each, part in enumerate(parts) if len(part)])
             added = AdaptedLinear(inputs.shape[1], made.shape[1], invariant=self._invariant)
-            for number in reversed(range(len(pairs))):  # the last first: its place makes room for all
+            for number in reversed(range(len(pairs))):  # the last first, which allocates space for all
                 expert, slot = pairs[number]
                 added.put(number, linears[expert].get(slot))
             return added.add_(made, inputs, rows)

@@ -1,5 +1,4 @@
-"""The matrices of all experts of a layer: plain, as codes that kernels expand, or packed for a CPU's instructions as
-they are loaded."""
+"""The matrices of a layer's experts: plain, as codes expanded by kernels, or packed for a CPU."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -26,19 +25,20 @@ from .weights import Target, WeightError, WeightMap, check_plain, check_shape
 
 
 def experts_of(weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> "Experts":
-    """Packed where other weights are packed, and each expert is whole tiles. ``prefix`` is that of the layer."""
+    """Make the experts: packed if other weights are, and if each expert consists of whole tiles. ``prefix``: of the
+    layer."""
     if context.packed and not (hidden % TILE or spec.inner % TILE):
         return PackedExperts(weights, prefix, spec, hidden, context)
     return StoredExperts(weights, prefix, spec, hidden, context)
 
 
 class Experts(ABC):
-    """What a layer's experts make of its tokens."""
+    """The experts of one layer."""
 
     def __init__(
         self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext, bias: torch.dtype
     ) -> None:
-        """``prefix`` is that of the layer, ``bias`` the dtype of biases."""
+        """``prefix``: of the layer. ``bias``: dtype of biases."""
         self._spec, self._hidden, self._invariant = spec, hidden, context.invariant
         sizes = (hidden, spec.into)
         down, gate_up = (context.empty(spec.experts, size, dtype=bias) if spec.bias else None for size in sizes)
@@ -65,7 +65,7 @@ class Experts(ABC):
                 )
 
     def _chosen(self, prefix: str, context: LayerContext, *, out: bool) -> Format | None:
-        """The format of all matrices of one product, where it is multiplied as it is stored; else they become plain."""
+        """The format of all matrices of one product if it can be multiplied as stored; None if they are expanded."""
         parts = [
             f"{prefix}.{each.name}".removesuffix(".weight")
             for each in self._spec.expert_tensors(self._hidden)
@@ -80,18 +80,18 @@ class Experts(ABC):
     def _note(
         self, weights: WeightMap, tensor: ExpertTensor, format: Format, chosen: Format | None, context: LayerContext
     ) -> None:
-        """Tells the operator how matrices of a format are multiplied, and why no better."""
+        """Note for the operator how matrices of a format are multiplied, and why."""
         selection = _selection(format, self._spec, self._hidden, context, tensor.out)
         if chosen is None and selection.name != "expanded":
             selection = Selection("expanded", ("experts of one layer are stored otherwise",))
         weights.notes[selection.describe(format, context.dtype).replace("weights", "weights of experts", 1)] += 1
 
     def _rows_of(self, tensor: ExpertTensor) -> int:
-        """Outputs that one expert has in the matrix that it belongs to."""
+        """Outputs of one expert in the whole matrix."""
         return self._hidden if tensor.out else self._spec.into
 
     def _bias_targets(self, prefix: str, names: ExpertNames, *, out: bool | None) -> Iterator[tuple[str, Target]]:
-        """Stored biases by name, of one of the products or of both."""
+        """Targets of stored biases, of one product or both."""
         for each in self._spec.expert_biases(self._hidden, names):
             whole = self._down_bias if each.out else self._gate_up_bias
             if whole is not None and out in (None, each.out):
@@ -99,7 +99,7 @@ class Experts(ABC):
                 yield f"{prefix}.{each.name}", Target(_part(whole, each), each.shape, read)
 
     def _fill(self, tensor: ExpertTensor, names: ExpertNames, name: str, stored: torch.Tensor) -> None:
-        """What is stored plain: with inputs first, or as transformers 5 saves it. Raises :class:`WeightError`."""
+        """Fill from a plain tensor, stored with inputs first or as transformers 5 does. Raises :class:`WeightError`."""
         turned = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
         if names.transposed and tuple(stored.shape) == turned != tensor.shape:
             stored = stored.transpose(-1, -2)
@@ -109,10 +109,10 @@ class Experts(ABC):
 
     @abstractmethod
     def _make(self, prefix: str, context: LayerContext) -> None:
-        """The matrices, not filled yet."""
+        """Allocate the matrices."""
 
     def _gather_fp4(self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, nbytes: int) -> None:
-        """Blocks and scales of the rows [experts, outputs] of all experts, placed one by one."""
+        """Register blocks and scales of all experts' rows [experts, outputs], copied expert by expert."""
         part, _, ending = name.rpartition(".")
         names = replace(names, transposed=False)
         shape = (tensor.outputs, self._spec.inner if tensor.out else self._hidden)
@@ -132,14 +132,14 @@ class Experts(ABC):
     def _add(
         self, weights: WeightMap, name: str, tensor: ExpertTensor, names: ExpertNames, context: LayerContext
     ) -> None:
-        """Registers what fills the place of ``tensor``, however it is stored."""
+        """Register what fills the place of ``tensor``, in any format."""
 
     @abstractmethod
     def _put(self, tensor: ExpertTensor, matrices: torch.Tensor) -> None:
-        """Fills the place of ``tensor`` with plain values [outputs, inputs], or those of all experts."""
+        """Fill the place of ``tensor`` with plain values [outputs, inputs], or those of all experts."""
 
     def _put_fp4(self, tensor: ExpertTensor, matrix: FP4Weight) -> None:
-        """Fills the place of one expert's ``tensor``."""
+        """Fill the place of one expert's ``tensor``."""
         self._put(tensor, matrix.values())
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Experts(ABC):
 
     @abstractmethod
     def gate_up(self, x: torch.Tensor, expert: int) -> torch.Tensor:
-        """float32 [rows, hidden] → [rows, gates and ups], before they are activated"""
+        """float32 [rows, hidden] → [rows, gates and ups], before the activation"""
 
     @abstractmethod
     def down(self, x: torch.Tensor, expert: int) -> torch.Tensor:
@@ -156,7 +156,7 @@ class Experts(ABC):
 
 
 class StoredExperts(Experts):
-    """As codes where kernels expand their format while they multiply; else in the compute dtype."""
+    """Experts as codes if kernels expand their format, else in the compute dtype."""
 
     def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
         super().__init__(weights, prefix, spec, hidden, context, context.dtype)
@@ -164,7 +164,7 @@ class StoredExperts(Experts):
         self._provider = self._choose_provider(weights, context)
 
     def _choose_provider(self, weights: WeightMap, context: LayerContext) -> MoEBackend:
-        """Who multiplies; told the operator where there is more than one on the device, or one is asked for."""
+        """The backend that multiplies; noted for the operator if there is a choice, or one was requested."""
         chosen = kernels.choose_experts(
             context.device,
             context.dtype,
@@ -259,7 +259,7 @@ class StoredExperts(Experts):
 
 
 class PackedExperts(Experts):
-    """Packed in the order in which they are multiplied, as they are stored where a kernel takes their format."""
+    """Experts packed for a CPU, in their stored format if a kernel supports it."""
 
     def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
         super().__init__(weights, prefix, spec, hidden, context, torch.float32)
@@ -299,7 +299,7 @@ class PackedExperts(Experts):
             weights.gather(stem, (ending,), lambda stored: place(stored[ending]), nbytes=nbytes)
 
     def _pack_blocks(self, tensor: ExpertTensor, format: GGUFFormat, name: str, blocks: torch.Tensor) -> None:
-        """Of all experts, uint8 [experts · outputs, bytes of a row]."""
+        """Pack blocks of all experts, uint8 [experts · outputs, bytes of a row]."""
         weight = self._down if tensor.out else self._gate_up
         for expert, rows in enumerate(blocks.view(self._spec.experts, tensor.outputs, -1)):
             try:
@@ -320,7 +320,7 @@ class PackedExperts(Experts):
             pack_fp4(self._down if tensor.out else self._gate_up, self._first(tensor, tensor.expert or 0), matrix)
 
     def _first(self, tensor: ExpertTensor, expert: int) -> int:
-        """Output at which the part of an expert begins."""
+        """First output of an expert's part."""
         return expert * self._rows_of(tensor) + tensor.first
 
     def __call__(self, x: torch.Tensor, routing: kernels.Routing) -> torch.Tensor:
@@ -347,7 +347,7 @@ class PackedExperts(Experts):
         return linear_packed(x, weight.rows(expert * each, each), None if bias is None else bias[expert])
 
     def traced(self, x: Traced, logits: Traced, router: kernels.Router, correction: torch.Tensor | None) -> Traced:
-        """As :meth:`__call__`, of the experts that ``router`` chooses by these scores."""
+        """:meth:`__call__` while a pass is recorded; ``router`` chooses experts by ``logits``."""
         return x.moe(
             logits,
             router,
@@ -362,7 +362,7 @@ class PackedExperts(Experts):
 
 
 def _selection(format: Format, spec: MoESpec, hidden: int, context: LayerContext, out: bool) -> Selection:
-    """Who multiplies by packed experts of a format. Raises :class:`WeightError`."""
+    """The kernel for experts of a format. Raises :class:`WeightError`."""
     inputs, outputs = (spec.inner, (hidden,)) if out else (hidden, (spec.inner,) * (spec.into // spec.inner))
     place = (context.device, context.dtype, inputs, outputs, context.invariant, context.packed)
     layer = Layer(format, *place, experts=True)
@@ -379,7 +379,7 @@ def _part(whole: torch.Tensor, tensor: ExpertTensor) -> torch.Tensor:
 
 
 def _matrices(stored: torch.Tensor, tensor: ExpertTensor, names: ExpertNames) -> torch.Tensor:
-    """Stored values as [outputs, inputs], or [experts, outputs, inputs]; gates before ups."""
+    """Stored values as [outputs, inputs] or [experts, outputs, inputs], gates before ups."""
     if tensor.expert is not None:
         return stored
     if names.transposed:

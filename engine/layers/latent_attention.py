@@ -23,22 +23,22 @@ from .token_index import TokenIndex
 from .weights import WeightMap
 
 Added = Sequence[tuple[LowRank, torch.Tensor]]
-"""A and B of adapters, and the tokens that have them."""
+"""A and B of adapters, and the tokens that use them."""
 _EXPANDED_BYTES: Final = 64 << 20
-"""Of keys that are made of latents at once: more heads wait for their turn."""
+"""Most bytes of keys expanded from latents at once; further heads are computed afterwards."""
 
 
 class LatentAttention:
-    """Keys and values are made of one latent a token, which is all that is kept.
+    """Attention with keys and values made from one latent a token, which alone is cached.
 
-    A row attends in one of two forms, in its prompt whichever is less work for as many tokens after so many others,
-    whatever else is in the batch. *Absorbed*: queries are taken into the space of latents, and what a head found there
-    out of it. *Expanded*: keys and values of all that a row sees are made anew. On a device, whose host does not know
-    the lengths, and where rows must not depend on how they are cut, all are absorbed; behind a prompt they always are,
-    for tokens that were drawn one by one are computed again in one chunk.
+    A row attends in one of two forms. *Absorbed*: queries are projected into the latent space, and each head's result
+    out of it. *Expanded*: keys and values of all tokens that the row sees are computed. In a prompt the form with less
+    work for this chunk length and context is used, independent of the rest of the batch. Rows are always absorbed on a
+    device, whose host does not know the lengths; with batch invariance; and behind the prompt, because tokens sampled
+    one by one may be recomputed in one chunk.
 
-    With an index a token sees what that chooses, or what that of a layer before has chosen; rows that see no more than
-    may be chosen are computed as without.
+    With an index, a token sees the tokens that it chooses, or that an earlier layer's index has chosen. Rows that see
+    no more tokens than may be chosen are computed without it.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LatentAttention:
         self._into = Linear.of(weights, prefix, into, context, adaptable=True, dtype=context.dtype)
         indexed = spec.index is not None and not spec.index.shared
         self.into = None if indexed else self._into
-        """Who wants its input quantised; an index takes it plain."""
+        """The linear that may take a quantised input; an index needs a plain one."""
         self._queries: Linear | None = None
         if of_queries:
             self._queries = Linear.of(weights, prefix, of_queries[0], context, adaptable=True, dtype=context.dtype)
@@ -63,7 +63,7 @@ class LatentAttention:
         self._added = context.adapted(
             {f"{prefix}.{name}": outputs for name, outputs in made.parts}, made.inputs, plain=True
         )
-        """What adapters add to it."""
+        """Adapters of this matrix."""
         self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream)
         *of_q, of_kv = spec.latent_norms
         norms = [
@@ -79,7 +79,7 @@ class LatentAttention:
             weights.add(f"{prefix}.{spec.name}.k_b_proj.weight", keys, shape=turned, read=lambda k: k.transpose(1, 2))
             weights.add(f"{prefix}.{spec.name}.v_b_proj.weight", self._values)
         self._keys = context.empty(spec.heads, spec.kv_lora_rank, spec.nope_dim)
-        """What takes queries into the space of latents."""
+        """Projects queries into the latent space."""
         weights.derive(self._keys, lambda: keys.transpose(1, 2))
         self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
         self._index = TokenIndex(weights, prefix, spec, model.hidden_size, rotary, context) if indexed else None
@@ -101,17 +101,20 @@ class LatentAttention:
         return self.out(self.attend(made, batch), batch.adapter_rows)
 
     def _attend_input(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        """As :meth:`attend`, of the layer's input [tokens, hidden], perhaps in float32."""
+        """:meth:`attend` with the layer's input [tokens, hidden], possibly float32."""
         x = x.to(self._dtype)
         return self.attend(self._into(x, batch.adapter_rows), batch, x)
 
     def _attend_rows(self, made: torch.Tensor, batch: Any) -> torch.Tensor:
-        """As :meth:`attend`, of float32."""
+        """:meth:`attend` with float32."""
         return self.attend(made.to(self._dtype), batch)
 
     def attend(self, made: torch.Tensor, batch: ForwardBatch, x: torch.Tensor | None = None) -> torch.Tensor:
-        """[tokens, queries or their latent, and what is kept], neither normed nor rotated → [tokens, heads * v_dim].
-        ``x`` is the layer's input, which an index takes."""
+        """Attend with [tokens, queries or their latent, and the token's latent], before norms and rotation → [tokens,
+        heads * v_dim].
+
+        ``x``: the layer's input, for an index.
+        """
         spec = self._spec
         cache = batch.caches[self._cache]
         paged = batch.paged[cache.group]
@@ -137,15 +140,15 @@ class LatentAttention:
         return self._attended(q, q_rotated, cache, paged, chosen, self._added_by(batch.adapter_rows), batch.drawn)
 
     def _added_by(self, rows: AdapterRows | None) -> Added:
-        """Of adapters that change the matrix from which keys and values are made."""
+        """The adapters that change the matrix of keys and values."""
         if rows is None or self._added is None:
             return ()
         found = ((self._added.get(slot), own) for slot, own in rows)
         return [(part, own) for what, own in found if what is not None for part in what.parts]
 
     def _halves(self, rotating: torch.Tensor) -> torch.Tensor:
-        """A copy of [tokens, heads, rope_dim] whose pairs are i and i + rope_dim / 2, of queries and keys alike: their
-        products stay what they are."""
+        """A copy of [tokens, heads, rope_dim] with pairs (i, i + rope_dim / 2); done for queries and keys alike, so
+        that their products are unchanged."""
         if not self._spec.interleaved:
             return rotating.clone()
         return rotating.reshape(*rotating.shape[:2], -1, 2).transpose(2, 3).flatten(2)
@@ -197,7 +200,7 @@ class LatentAttention:
         chosen: torch.Tensor | None,
         added: Added,
     ) -> torch.Tensor:
-        """What adapters add is added on both ways: (K + s B A)ᵀ q, and (V + s B A) times what was found."""
+        """Absorbed attention. Adapters are added on both ways: (K + s B A)ᵀ q, and (V + s B A) times the result."""
         spec = self._spec
         inside = kernels.linear_heads(q, self._keys, invariant=self._invariant)
         for part, own in added:
@@ -220,7 +223,7 @@ class LatentAttention:
         return out.view(len(q), spec.v_size)
 
     def _by_head(self, made: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What makes keys and values of all heads, or B of an adapter → [heads, nope_dim, ...] and [heads, v_dim,
+        """The matrix of all heads' keys and values, or an adapter's B → [heads, nope_dim, ...] and [heads, v_dim,
         ...]."""
         spec = self._spec
         keys, values = made.reshape(spec.heads, -1, made.shape[1]).split_with_sizes((spec.nope_dim, spec.v_dim), dim=1)
@@ -229,10 +232,11 @@ class LatentAttention:
     def _expanded(
         self, q: torch.Tensor, q_rotated: torch.Tensor, latents: torch.Tensor, added: Sequence[LowRank]
     ) -> torch.Tensor:
-        """Of the last tokens of a row that sees these ``latents`` [length, latent_dim], rotated parts behind them."""
+        """Expanded attention of the last tokens of a row over ``latents`` [length, latent_dim], which end with rotated
+        parts."""
         spec, length = self._spec, len(latents)
         latent, shared = latents.split_with_sizes((spec.kv_lora_rank, spec.rope_dim), dim=1)
-        width = max(spec.nope_dim + spec.rope_dim, spec.v_dim)  # of one kind for kernels
+        width = max(spec.nope_dim + spec.rope_dim, spec.v_dim)  # kernels need equal widths
         step = max(1, _EXPANDED_BYTES // (length * width * latents.itemsize))
         q_start, k_start = (torch.tensor([0, count], dtype=torch.int32) for count in (len(q), length))
         layout = kernels.lay_out_keys(k_start)
@@ -263,13 +267,13 @@ class LatentAttention:
 
 
 def _joined(width: int, *parts: torch.Tensor) -> torch.Tensor:
-    """[tokens, heads, dims] each → [tokens, heads, width], with zeros behind them."""
+    """Concatenate [tokens, heads, dims] → [tokens, heads, width], padded with zeros."""
     behind = width - sum(part.shape[2] for part in parts)
     return torch.cat([*parts, parts[0].new_zeros(1).expand(*parts[0].shape[:2], behind)], dim=2)
 
 
 def _only(batch: kernels.AttentionBatch, rows: torch.Tensor, tokens: torch.Tensor) -> kernels.AttentionBatch:
-    """The sequences of which ``rows`` is true, which have the tokens of which ``tokens`` is."""
+    """The batch of the sequences selected by ``rows``, with the tokens selected by ``tokens``."""
     counts = batch.query_start.diff()[rows]
     lengths = batch.seq_lens[rows]
     starts = torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))

@@ -1,4 +1,4 @@
-"""One layer of a decoder or an encoder, as its :class:`..model_config.model_spec.LayerSpec` says."""
+"""One layer of a decoder or encoder, described by a :class:`..model_config.model_spec.LayerSpec`."""
 
 import torch
 
@@ -25,8 +25,8 @@ from .weights import WeightMap
 
 
 class Layer:
-    """A mixer and a feed-forward network, or one of them, each between the norms that it has, and a residual stream
-    past both; between them perhaps attention to audio."""
+    """A mixer and a feed-forward network, or one of them, with their norms and a residual stream; optionally
+    cross-attention between them."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Layer:
         def norm(name: str, before: Linear | None = None) -> Norm | None:
             return make_norm(weights, f"{model.prefix}.{layer}.{name}", norms, model, context, before) if name else None
 
-        # in parallel two products may take it, which need not want it quantised alike
+        # parallel parts share the input and may need it quantised differently
         alone = self._mixer is not None and self._beside is None and not self._parallel
         self._mixer_in = norm(norms.mixer_in, self._mixer.into if self._mixer is not None and alone else None)
         self._mixer_out = norm(norms.mixer_out)
@@ -69,8 +69,11 @@ class Layer:
     def __call__(
         self, delta: Stream | None, residual: Stream, batch: ForwardBatch, given: Stream | None = None
     ) -> tuple[Stream | None, Stream]:
-        """``delta`` [tokens, hidden] of the layer before is added to the stream ``residual`` first, in place. Returns
-        this layer's, not yet added, and the stream. ``given`` is what the mixer takes in place of the stream."""
+        """Run the layer; returns its output, not yet added, and the stream.
+
+        ``delta`` [tokens, hidden], the former layer's output, is first added to the stream ``residual`` in place.
+        ``given``: input of the mixer in place of the stream.
+        """
         if self._mixer is not None:
             x = joined(delta, residual, self._mixer_in) if given is None else given
             delta = _scaled(self._mixer(x, batch), self._mixer_scale, self._mixer_out)
@@ -96,7 +99,7 @@ class Layer:
         return None, self._completed(delta, residual, batch)
 
     def _completed(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> Stream:
-        """The stream with what the layer makes of its own input, and scaled."""
+        """The stream with the layer's per-layer input added, and scaled."""
         if delta is not None:
             residual = added_(residual, delta)
         if self._own is not None:
@@ -137,7 +140,7 @@ def _scaled(delta: Stream, scale: float, norm: Norm | None = None) -> Stream:
 
 
 def _summed(delta: Stream, residual: Stream, norm: Norm | None) -> tuple[Stream | None, Stream]:
-    """What is yet to be added to the stream, and the stream: nothing, and a new one, where it is normed."""
+    """(output still to add, stream): with a norm behind the sum, nothing and a new stream."""
     if norm is None:
         return delta, residual
     summed = norm.add(delta, residual)

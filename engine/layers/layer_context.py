@@ -1,4 +1,4 @@
-"""How tensors are made and multiplied: one value passed to every layer."""
+"""How tensors are allocated and multiplied: one value passed to every layer."""
 
 import math
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from .rank_group import RankGroup
 
 
 class Memory(Protocol):
-    """Where tensors on the CPU get their memory, in the order in which a model makes them."""
+    """Allocates CPU tensors in the order in which a model makes them."""
 
     @property
     def filled(self) -> bool:
-        """Whether it holds already what they are to hold, and may not be written."""
+        """Whether it already holds the tensors' values and is read-only."""
 
     def take(self, nbytes: int) -> torch.Tensor:
-        """uint8 [nbytes], at a multiple of 64 bytes. Raises MemoryError."""
+        """uint8 [nbytes], aligned to 64 bytes. Raises MemoryError."""
 
 
 @dataclass(frozen=True)
@@ -33,38 +33,39 @@ class LayerContext:
     device: torch.device
     dtype: torch.dtype
     invariant: bool
-    """Bitwise the same row whatever the batch."""
+    """Whether a row's bits must not depend on the batch."""
     quantized: QuantizedCheckpoint | None = None
-    """How the checkpoint stores weights; None where all are plain."""
+    """The checkpoint's weight formats; None if all are plain."""
     backend: Backend = "auto"
-    """Forces how quantised weights are multiplied; for tests."""
+    """Forces a kernel for quantised weights; for tests."""
     packed: bool = False
-    """Weights are packed for this CPU's instructions as they are loaded; float32 or bfloat16."""
+    """Whether weights are packed for this CPU while loading; with float32 or bfloat16."""
     shapes_only: bool = False
-    """Tensors take no memory and hold nothing; what is chosen for the device stays."""
+    """Tensors have no memory; kernels are chosen as usual."""
     float32_stream: bool = False
-    """What goes from layer to layer is float32, whatever ``dtype`` is."""
+    """Whether the residual stream is float32 in any ``dtype``."""
     tells_experts: bool = False
-    """Mixtures of experts tell :attr:`.forward_batch.ForwardBatch.routed` of each token's, in a CPU's program too."""
+    """Whether mixtures of experts fill :attr:`.forward_batch.ForwardBatch.routed`, also in a CPU's program."""
     adapters: AdapterPlaces | None = None
-    """Where adapters may add to products that a checkpoint stores; None where none are loaded."""
+    """The products that adapters may add to; None if adapters are disabled."""
     ranks: RankGroup | None = None
-    """The workers that split the model; None where one has it all."""
+    """The workers that split the model; None for a single one."""
     moe_backend: MoEBackend = "auto"
-    """Who the operator wants to multiply by plain experts."""
+    """The operator's choice of backend for plain experts."""
     before_part: BeforePart | None = None
-    """Called before every product and every attention to whole texts that is no step of a program, or before each part
-    of it."""
+    """Called before every product and every whole-text attention outside of programs, or before each part of it."""
     memory: Memory | None = None
-    """Where the tensors lie, unless with :attr:`shapes_only`; None makes them where torch does."""
+    """Allocator of tensors unless :attr:`shapes_only`; None: torch."""
 
     def format_of(self, part: str) -> Format | None:
-        """How the checkpoint stores a part's weight; None where it is plain."""
+        """The stored format of a part's weight; None if plain."""
         return self.quantized.format_of(part) if self.quantized else None
 
     def adapted(self, parts: Mapping[str, int], inputs: int, *, plain: bool = False) -> AdaptedLinear | None:
-        """What adapters add to a product by these projections, side by side; None where none are loaded. ``plain``:
-        A and B are used as they are, and kept in float32."""
+        """Register adapters of the product by these projections, concatenated; None if adapters are disabled.
+
+        ``plain``: A and B are used as they are, in float32.
+        """
         if self.adapters is None:
             return None
         if plain:
@@ -74,23 +75,23 @@ class LayerContext:
         )
 
     def exact(self, part: str) -> "LayerContext":
-        """Of a product in float32, by a weight that is never quantised while it is loaded: that of ``part``."""
+        """The context of a float32 product by the weight of ``part``, which is not quantised while loading."""
         quantized = None if isinstance(self.format_of(part), OnlineFormat) else self.quantized
         return replace(self, dtype=torch.float32, quantized=quantized)
 
     @property
     def filled(self) -> bool:
-        """Whether the tensors hold their values as soon as they are made."""
+        """Whether tensors have their values when they are allocated."""
         return self.memory is not None and self.memory.filled
 
     @property
     def stream(self) -> torch.dtype:
-        """Of what goes from layer to layer, where it is no program's."""
+        """The dtype of the residual stream outside of programs."""
         return torch.float32 if self.float32_stream else self.dtype
 
     @property
     def place(self) -> torch.device:
-        """Where tensors of torch lie: nowhere with :attr:`shapes_only`."""
+        """The device of torch tensors; ``meta`` with :attr:`shapes_only`."""
         return torch.device("meta") if self.shapes_only else self.device
 
     def take(self, nbytes: int) -> torch.Tensor:
@@ -98,7 +99,7 @@ class LayerContext:
         return empty_huge(nbytes) if self.memory is None else self.memory.take(nbytes)
 
     def ones(self, count: int) -> torch.Tensor:
-        """float32 [count], which a checkpoint may give other values."""
+        """float32 [count] of ones, which a checkpoint may overwrite."""
         made = self.empty(count, dtype=torch.float32)
         return made if self.filled else made.fill_(1)
 

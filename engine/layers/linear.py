@@ -1,4 +1,4 @@
-"""Linear layers, fused where a checkpoint stores them apart, in whatever format it stores them."""
+"""Linear layers over projections of any stored format, fused along the outputs."""
 
 import math
 from collections.abc import Callable, Container, Mapping
@@ -35,11 +35,11 @@ from .task_adapters import linear_of_tasks
 from .weights import WeightError, WeightMap
 
 _LEAST_ROWS: Final = 16
-"""That a part of a product has: for fewer, reading the weights takes longer than multiplying."""
+"""Least rows of a part of a product; for fewer, reading the weights takes longer than multiplying."""
 
 
 class _Multiplier(Protocol):
-    """What multiplies: one of the classes of :mod:`.quantized`, or :class:`PlainLinear`."""
+    """Multiplies by a weight: one of the classes of :mod:`.quantized`, or :class:`PlainLinear`."""
 
     input_scheme: ActivationScheme | None
     input_scale: torch.Tensor | None
@@ -48,7 +48,7 @@ class _Multiplier(Protocol):
 
 
 class PlainLinear:
-    """A weight [outputs, inputs] of the compute dtype, and perhaps a bias [outputs]."""
+    """A weight [outputs, inputs] of the compute dtype, with an optional bias [outputs]."""
 
     input_scheme: ActivationScheme | None = None
     input_scale: torch.Tensor | None = None
@@ -59,20 +59,20 @@ class PlainLinear:
         self._invariant = invariant
 
     def __call__(self, x: Stream | Unnormed) -> torch.Tensor:
-        """x [tokens, inputs] → [tokens, outputs]. It has no instruction: only packed weights have."""
+        """x [tokens, inputs] → [tokens, outputs]. Not available in programs, which need packed weights."""
         if not isinstance(x, torch.Tensor):
             assert isinstance(x, Unnormed)
             return x.product(self.weight, self._bias)
         return kernels.linear(x, self.weight, self._bias, invariant=self._invariant)
 
     def takes_norm(self, x: torch.Tensor, gate: kernels.ActivationKind | None) -> bool:
-        """Whether one kernel norms ``x`` [tokens, inputs], multiplies it and perhaps gates the product."""
+        """Whether one kernel norms ``x`` [tokens, inputs], multiplies it and optionally gates the product."""
         alike = len(x) == 1 and x.dtype == self.weight.dtype and not self._invariant
         return alike and choose_normed(x, self.weight, gate) == "triton"
 
 
 class Linear:
-    """y = act(x Wᵀ + b) with W [sum of parts, inputs]; each part is a projection stored under its own name."""
+    """y = act(x Wᵀ + b) with W [sum of parts, inputs]; each part is a projection with a stored name."""
 
     def __init__(
         self,
@@ -86,11 +86,15 @@ class Linear:
         dtype: torch.dtype | None = None,
         adapted: AdaptedLinear | None = None,
     ) -> None:
-        """``bias``: whether all parts have one, or those that do; the others' is zero. ``dtype``: what ``y`` is rounded
-        to. ``adapted``: what adapters add to the product."""
+        """
+        Args:
+            bias: whether all parts have one, or the names of those that do; the others' is zero.
+            dtype: of ``y``.
+            adapted: the adapters of the product.
+        """
         self._activation, self._dtype, self._adapted, self._stream = activation, dtype, adapted, context.stream
         self.gate: kernels.ActivationKind | None = None
-        """What gates a product that takes its norm along; other products are gated by who called for them."""
+        """Gate of a product that is fused with its norm; other products are gated by their callers."""
         self._before = context.before_part
         added = torch.float32 if context.packed else context.dtype
         bias_ = context.empty(sum(parts.values()), dtype=added) if bias else None
@@ -116,9 +120,13 @@ class Linear:
         dtype: torch.dtype | None = None,
         summed: bool = False,
     ) -> "Linear":
-        """What a spec describes, of the layer whose tensors' names begin with ``prefix``; ``adapters`` are stored under
-        the name of the first part. ``adaptable``: calls say which rows have which adapter, so that others may be
-        loaded. ``summed``: where workers split the model, each has some of the inputs."""
+        """Make the linear of a spec's projection, in the layer with this name prefix.
+
+        Args:
+            adapters: task adapters, stored under the first part's name.
+            adaptable: calls pass the rows' adapters, so that adapters may be loaded.
+            summed: if workers split the model, each has a part of the inputs.
+        """
         parts = {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
         inputs, outputs = projection.inputs, sum(parts.values())
         adapted: AdaptedLinear | None = None
@@ -137,17 +145,16 @@ class Linear:
 
     @property
     def input_scheme(self) -> ActivationScheme | None:
-        """How inputs are quantised before they are multiplied; None where they stay as they are, as adapters take
-        them."""
+        """How inputs should be quantised before; None if they must be plain, as for adapters."""
         return None if self._adapted is not None else self._multiply.input_scheme
 
     @property
     def input_scale(self) -> torch.Tensor | None:
-        """float32 [1], where :attr:`input_scheme` has granularity ``tensor``."""
+        """float32 [1] if :attr:`input_scheme` has granularity ``tensor``."""
         return self._multiply.input_scale
 
     def takes_norm(self, x: torch.Tensor) -> bool:
-        """Whether it takes ``x`` [tokens, inputs] as :class:`Unnormed`."""
+        """Whether it accepts ``x`` [tokens, inputs] as :class:`Unnormed`."""
         if not isinstance(self._multiply, PlainLinear) or self._adapted is not None or self._before is not None:
             return False
         return self._activation is None and self._dtype in (None, x.dtype) and self._multiply.takes_norm(x, self.gate)
@@ -159,8 +166,10 @@ class Linear:
     def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream: ...
 
     def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream:
-        """x [tokens, inputs], plain, quantised as :attr:`input_scheme` says, or unnormed → [tokens, outputs].
-        ``adapters`` are those of its rows."""
+        """x [tokens, inputs], plain, quantised by :attr:`input_scheme`, or unnormed → [tokens, outputs].
+
+        ``adapters``: of its rows.
+        """
         if isinstance(x, Traced):
             return self._traced(x, adapters)
         if self._before is not None:
@@ -176,7 +185,7 @@ class Linear:
         return product if self._dtype is None else product.to(self._dtype)
 
     def _traced(self, x: Traced, adapters: AdapterRows | None) -> Stream:
-        """The same of a pass that is recorded; ``adapters`` say whether rows may have some."""
+        """The same while a pass is recorded; ``adapters``: set if rows may have some."""
         traced: Stream = self._multiply(x)  # type: ignore[arg-type]  # packed
         assert isinstance(traced, Traced)
         if adapters is not None and self._adapted is not None:
@@ -184,7 +193,7 @@ class Linear:
         return traced if self._activation is None else traced.activated(self._activation)
 
     def _in_parts(self, x: torch.Tensor, multiply: PackedLinear, before: BeforePart) -> torch.Tensor:
-        """Some rows at a time: with packed weights a row's result does not depend on the others."""
+        """The product in parts of rows: with packed weights a row's result does not depend on other rows."""
         product: torch.Tensor | None = None
         for rows in parts(len(x), multiply.multiplications, before, _LEAST_ROWS):
             found = multiply(x[rows], self._activation, self._dtype)
@@ -201,7 +210,7 @@ class Linear:
         activation: kernels.ActivationKind | None,
         dtype: torch.dtype | None,
     ) -> torch.Tensor:
-        """Activated and rounded at once where that can be done."""
+        """The product, activated and rounded in the same pass if possible."""
         if isinstance(self._multiply, PackedLinear):
             assert isinstance(x, torch.Tensor)
             return self._multiply(x, activation, dtype)
@@ -212,14 +221,14 @@ class Linear:
 
 
 def check_arranged(part: str, context: LayerContext) -> None:
-    """Raises :class:`WeightError` where the weight of a part that is stored in an order of its own is quantised."""
+    """Raise :class:`WeightError` if a part that needs reordering is quantised."""
     format = context.format_of(part)
     if format is not None and not isinstance(format, OnlineFormat):
         raise WeightError(f"{part} is stored in {format.name}, and this architecture's is read of plain weights alone")
 
 
 class SummedLinear(Linear):
-    """One of which each rank has some of the inputs: the products of all are added up."""
+    """A linear of which each rank has a part of the inputs; sums the ranks' products."""
 
     def __init__(
         self, weights: WeightMap, parts: dict[str, int], inputs: int, context: LayerContext, **options: Any
@@ -272,7 +281,7 @@ def _chosen(
     inputs: int,
     context: LayerContext,
 ) -> dict[str, Format]:
-    """The formats of all parts where each is multiplied as it is stored; else nothing, and all become plain."""
+    """The formats of all parts if each can be multiplied as stored; else empty, and all are expanded."""
     outputs = tuple(parts.values())
     stored = {part: format for part, format in formats.items() if format is not None}
     selections: dict[str, Selection] = {}
@@ -292,8 +301,8 @@ def _chosen(
 
 
 def plain_weight(weights: WeightMap, prefix: str, projection: Projection, context: LayerContext) -> torch.Tensor:
-    """[outputs, inputs] of the compute dtype: the weight of a projection without bias, for who does more with it than
-    to multiply by it. What is quantised is expanded."""
+    """[outputs, inputs] in the compute dtype: the weight of a projection without bias that is also used otherwise than
+    in products. Quantised weights are expanded."""
     quantized, parts = context.quantized, {f"{prefix}.{name}": outputs for name, outputs in projection.parts}
     formats = {part: quantized.format_of(part) if quantized else None for part in parts}
     for part, format in formats.items():
@@ -320,9 +329,11 @@ def _plain(
 
 
 def add_expanded(weights: WeightMap, part: str, target: torch.Tensor, format: Format | None) -> None:
-    """Registers the matrix of a part, whose plain values fill ``target`` [outputs, inputs] however it is stored.
-    Raises :class:`WeightError` for a format that no single matrix is stored in."""
-    if format is None or isinstance(format, GGUFFormat | OnlineFormat):  # the loader expands GGUF's blocks
+    """Register a part's matrix, which fills ``target`` [outputs, inputs] with plain values from any format.
+
+    Raises :class:`WeightError` for a format that single matrices do not have.
+    """
+    if format is None or isinstance(format, GGUFFormat | OnlineFormat):  # the loader expands GGUF blocks
         weights.add(f"{part}.weight", target)
         return
     if isinstance(format, FP4Format) and format.packing == "gpt-oss":

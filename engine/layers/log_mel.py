@@ -1,4 +1,4 @@
-"""The features of speech models: energies of mel bands, as Whisper was trained on them (arXiv:2212.04356)."""
+"""Log-mel features of speech models, as Whisper was trained on them (arXiv:2212.04356)."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ SAMPLE_RATE = 16_000
 _HIGHEST = SAMPLE_RATE / 2
 _FLOOR = 1e-10
 _RANGE = 8.0
-"""Powers of ten below the loudest point of a window, where values are cut off."""
+"""Powers of ten below a window's loudest point at which values are clipped."""
 
 
 class LogMel:
-    """Samples to log-mel frames; what it needs for that is made once."""
+    """Converts samples to log-mel frames; holds the window and the filters."""
 
     def __init__(self, bins: int, device: torch.device) -> None:
         self._device = device
@@ -42,7 +42,7 @@ class LogMel:
 
 
 def mel_filters(bins: int) -> torch.Tensor:
-    """float32 [WINDOW // 2 + 1, bins]: triangles on the mel scale of Slaney's toolbox, of equal area."""
+    """float32 [WINDOW // 2 + 1, bins]: triangles of equal area on the mel scale of Slaney's toolbox."""
     frequencies = torch.linspace(0.0, _HIGHEST, WINDOW // 2 + 1, dtype=torch.float64)
     edges = _hertz(torch.linspace(0.0, _mel(_HIGHEST), bins + 2, dtype=torch.float64))
     slopes = edges.unsqueeze(0) - frequencies.unsqueeze(1)  # [frequencies, bins + 2]
@@ -56,7 +56,7 @@ _LINEAR_HERTZ = 200.0 / 3.0
 """Hertz of one mel below the bend."""
 _BEND = 1000.0
 _STEP = math.log(6.4) / 27.0
-"""Logarithm of the ratio of one mel above it."""
+"""Logarithm of the frequency ratio of one mel above the bend."""
 
 
 def _mel(hertz: float) -> float:

@@ -1,4 +1,4 @@
-"""The feed-forward network of a layer: one for all tokens."""
+"""The feed-forward network of a layer, the same for all tokens."""
 
 import torch
 from torch.nn import functional
@@ -16,13 +16,13 @@ from .quantized import Input, Stream, Unnormed
 from .weights import WeightMap
 
 _XIELU_BETA, _XIELU_EPS = 0.5, -1e-6
-"""The slope at zero, and the largest input below it; checkpoints store both beside what is learned."""
+"""The slope at zero, and the largest input below it; checkpoints store both beside the learned values."""
 
 
 class XIELU:
     """xIELU (arXiv:2411.13010): quadratic above zero, an integrated exponential below, both with learned strengths.
 
-    p x² + x / 2 above zero, n (eˣ - 1 - x) + x / 2 below, where p and n - 1 / 2 are softplus of what is stored.
+    p x² + x / 2 above zero, n (eˣ - 1 - x) + x / 2 below, where p and n - 1 / 2 are softplus of the stored values.
     """
 
     def __init__(self, weights: WeightMap, name: str, context: LayerContext) -> None:
@@ -32,7 +32,7 @@ class XIELU:
         weights.pass_over(f"{name}.beta", f"{name}.eps")
 
     def __call__(self, x: Stream) -> Stream:
-        """Elementwise. In a program it is called: it has no instruction."""
+        """Elementwise. A program calls it, since there is no instruction for it."""
         if isinstance(x, Traced):
             return x.call("xIELU", lambda rows, _: self._apply(rows), x.width)
         return self._apply(x.float()).to(x.dtype)
@@ -55,11 +55,12 @@ class MLP:
         context: LayerContext,
         adapters: TaskAdapters | None = None,
     ) -> None:
-        """``prefix`` is that of the layer."""
+        """``prefix``: of the layer."""
         into, out = spec.projections(hidden)
         self._gated, self._activation, self._gate_scale = spec.gated, spec.activation, spec.gate_scale
         fused = None if spec.gated or spec.activation == "xielu" else spec.activation
-        dtype = context.dtype if fused else context.stream  # what is activated is rounded as the next product would
+        # the activation's input is rounded as the next product would
+        dtype = context.dtype if fused else context.stream
         self.input = Linear.of(
             weights, prefix, into, context, adapters=adapters, adaptable=True, activation=fused, dtype=dtype
         )
@@ -82,7 +83,7 @@ class MLP:
         return self._down(up if gated else self._activated(up), batch.adapter_rows)
 
     def _activated(self, up: Stream) -> Input:
-        """As the last product takes it; ``up`` may begin with gates."""
+        """The input of the last product; ``up`` may begin with gates."""
         if self._activation == "xielu":
             assert self._xielu is not None
             return self._xielu(up)
@@ -97,7 +98,7 @@ class MLP:
         return kernels.gated_activation_quantized(up, self._activation, scheme, self._down.input_scale)
 
     def _scaled(self, up: Stream) -> Stream:
-        """The same with gates multiplied by their factor, in place."""
+        """Multiply the gates by their factor, in place."""
         if isinstance(up, Traced):
             return up.call("a gate with a factor", lambda rows, _: self._scale_(rows), up.width)
         return self._scale_(up)

@@ -1,4 +1,4 @@
-"""A mixture of experts in place of a feed-forward network, as its :class:`..model_config.mlp_spec.MoESpec` says."""
+"""A mixture of experts as a feed-forward network, described by a :class:`..model_config.mlp_spec.MoESpec`."""
 
 from dataclasses import asdict
 from typing import Any
@@ -24,16 +24,16 @@ from .weights import WeightMap
 
 class MoE:
     """Σ over a token's experts of weight · down(act(gate(x)) · up(x)), or without a gate of weight · down(act(up(x))),
-    and what its shared experts make of it.
+    plus the output of shared experts.
 
-    The router's product is float32 whatever the compute dtype: near scores choose other experts when they are rounded.
+    The router's product is float32 in any compute dtype, because rounding can change the choice between near scores.
     """
 
     input: Linear | None = None
-    """No product takes its input quantised: router and experts take it plain."""
+    """Router and experts take plain inputs."""
 
     def __init__(self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, context: LayerContext) -> None:
-        """``prefix`` is that of the layer."""
+        """``prefix``: of the layer."""
         self._hidden, self._dtype, self._stream = hidden, context.dtype, context.stream
         self._num_experts, self._tells_experts = spec.experts, context.tells_experts
         self._rule = kernels.Router(**asdict(spec.router))
@@ -77,7 +77,7 @@ class MoE:
         return routed if self._shared is None else routed + self._of_shared(x, batch)
 
     def _routing(self, logits: torch.Tensor, batch: ForwardBatch) -> kernels.Routing:
-        """By the router's product, float32 [tokens, experts]; the batch is told."""
+        """Choose experts by the router's product, float32 [tokens, experts]; records them in the batch."""
         routing = kernels.route(logits, self._rule, self._correction)
         if batch.routed is not None:
             batch.routed.append(routing.experts)
@@ -92,7 +92,7 @@ class MoE:
         return back(self._of_experts(there(x, rows).to(x.dtype), routing, rows), rows)
 
     def _of_experts(self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None) -> torch.Tensor:
-        """With what adapters of the rows add."""
+        """The experts' output with the rows' adapters."""
         return self._experts(x, routing) if self._adapted is None else self._adapted(self._experts, x, routing, rows)
 
     def _of_shared(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
@@ -104,7 +104,7 @@ class MoE:
         return made if self._shared_scale == 1.0 else made * self._shared_scale
 
     def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
-        """As instructions, but for what has none: experts that are not packed, and a gate of one column."""
+        """Record as instructions, or as calls for experts that are not packed and gates of one column."""
         if self._adapted is not None and batch.adapter_rows is not None:
             routed = x.call("experts that adapters may change", self._called_routed, self._hidden)
         elif isinstance(self._experts, PackedExperts):
@@ -133,27 +133,27 @@ class MoE:
         return routed.add_(shared)
 
     def _told(self, logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """Between stretches of a program, before the instruction that chooses by the same scores: unchanged."""
+        """Record the experts between stretches of a program, before the instruction that chooses by the same scores."""
         self._routing(logits, batch)
         return logits
 
     def _called_routed(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        """Between stretches of a program. Packed experts take float32, as their instruction does."""
+        """Called between stretches of a program. Packed experts take float32, as their instruction does."""
         return self._routed(x if isinstance(self._experts, PackedExperts) else x.to(self._dtype), batch)
 
     def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        """Between stretches of a program: float32."""
+        """Called between stretches of a program; takes float32."""
         return self._of_shared(x.to(self._dtype), batch)
 
 
 class NormedMoE(MoE):
-    """norm(experts(norm(x))) + norm(network(norm(x))), of a stream x that is not normed (Gemma 4). The router has
-    a norm of its own, too."""
+    """norm(experts(norm(x))) + norm(network(norm(x))) of an unnormed stream x (Gemma 4). The router has its own
+    norm."""
 
     def __init__(
         self, weights: WeightMap, prefix: str, spec: MoESpec, hidden: int, eps: float, context: LayerContext
     ) -> None:
-        """``prefix`` is that of the layer."""
+        """``prefix``: of the layer."""
         super().__init__(weights, prefix, spec, hidden, context)
         names = spec.part_norms
         assert names is not None
@@ -168,14 +168,14 @@ class NormedMoE(MoE):
         weights.add(f"{prefix}.{names.expert_scale}", self._expert_scale)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden], the stream itself → [tokens, hidden]"""
+        """x [tokens, hidden], the stream → [tokens, hidden]"""
         if isinstance(x, Traced):
             return x.call("experts with norms of their own", self._made, self._hidden)
         assert isinstance(x, torch.Tensor)
         return self._made(x, batch).to(self._stream)
 
     def _made(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-        """float32 or the stream's dtype → float32"""
+        """x of float32 or the stream's dtype → float32"""
         assert self._shared is not None
         chosen = self._router_in.exact(x) * self._router_scale * self._hidden**-0.5
         routing = self._routing(self._router(chosen, batch.adapter_rows), batch)

@@ -1,5 +1,5 @@
-"""RMSNorm (arXiv:1910.07467), its fusion with the residual stream, and with the quantisation of what comes next;
-LayerNorm (arXiv:1607.06450)."""
+"""RMSNorm (arXiv:1910.07467), fused with the residual addition and with the next layer's quantisation; LayerNorm
+(arXiv:1607.06450)."""
 
 from dataclasses import replace
 from typing import overload
@@ -19,7 +19,7 @@ from .weights import WeightMap
 class RMSNorm:
     """x / rms(x) * weight, or * (1 + weight) with ``plus_one``.
 
-    ``before`` is the layer that takes the result: what it wants quantised is quantised here, in the same pass.
+    ``before``: the layer that takes the result, which is quantised for it in the same pass.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class RMSNorm:
         plus_one: bool = False,
         before: Linear | None = None,
     ) -> None:
-        """Without a ``name`` it has no weights."""
+        """Without a ``name`` there are no weights."""
         self.weight = context.empty(size)
         self._eps = eps
         self._plus_one = plus_one
@@ -47,7 +47,7 @@ class RMSNorm:
 
     @property
     def factors(self) -> torch.Tensor:
-        """What a program multiplies by, float32 [size]."""
+        """The factors for a program, float32 [size]."""
         return self.weight.float() + 1 if self._plus_one else self.weight.float()
 
     @overload
@@ -57,17 +57,17 @@ class RMSNorm:
     def plain(self, x: Traced) -> Traced: ...
 
     def plain(self, x: Stream) -> Stream:
-        """Over the last dimension of x, not quantised."""
+        """Normalise the last dimension of x, without quantising."""
         if isinstance(x, Traced):
             return x.normed(self.factors, self._eps)
         return kernels.rms_norm(x, self.weight, self._eps, plus_one=self._plus_one)
 
     def exact(self, x: torch.Tensor) -> torch.Tensor:
-        """As :meth:`plain`, in float32, of whatever dtype ``x`` is."""
+        """As :meth:`plain`, in float32, for x of any dtype."""
         return kernels.rms_norm(x.float(), self.factors, self._eps)
 
     def __call__(self, x: Stream) -> Input:
-        """x [tokens, size] as the next layer takes it."""
+        """x [tokens, size] → the input of the next layer."""
         if self._before is not None and not isinstance(x, Traced) and x.shape[0] == 1 and self._before.takes_norm(x):
             return Unnormed(x, None, self.weight, self._eps, plus_one=self._plus_one, gate=self._before.gate)
         if self._scheme is None or isinstance(x, Traced):
@@ -75,7 +75,7 @@ class RMSNorm:
         return kernels.rms_norm_quantized(x, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one)
 
     def add(self, x: Stream, residual: Stream) -> Input:
-        """Adds x [tokens, size] to ``residual`` in place and normalises the sum; an :class:`Unnormed` sum is a new
+        """Add x [tokens, size] to ``residual`` in place and normalise the sum; an :class:`Unnormed` sum is a new
         tensor."""
         if isinstance(x, Traced) or isinstance(residual, Traced):
             return self.plain(added_(residual, x))
@@ -89,7 +89,7 @@ class RMSNorm:
 
 
 def added_(residual: Stream, delta: Stream) -> Stream:
-    """``residual`` itself, to which ``delta`` has been added in place."""
+    """Add ``delta`` to ``residual`` in place; returns ``residual``."""
     return residual.add_(delta)  # type: ignore[arg-type]  # both are of one kind
 
 
@@ -107,7 +107,7 @@ class LayerNorm:
         bias: bool = True,
         plus_one: bool = False,
     ) -> None:
-        """Without ``bias`` it is zero, without a ``name`` it has no weights either."""
+        """Without ``bias`` it is zero; without a ``name`` there are no weights either."""
         self._weight, self._bias = (context.empty(size, dtype=context.stream) for _ in range(2))
         self._eps, self._biased, self._plus_one = eps, bias, plus_one
         if name is not None:
@@ -130,7 +130,7 @@ class LayerNorm:
     def __call__(self, x: Stream) -> Stream: ...
 
     def __call__(self, x: Stream) -> Stream:
-        """Over the last dimension of x."""
+        """Normalise the last dimension of x."""
         if isinstance(x, Traced):
             bias = self._bias.float() if self._biased else None
             return x.layer_normed(self._factors.float(), bias, self._eps)
@@ -139,11 +139,11 @@ class LayerNorm:
     plain = __call__
 
     def exact(self, x: torch.Tensor) -> torch.Tensor:
-        """As :meth:`plain`, in float32, of whatever dtype ``x`` is."""
+        """As :meth:`plain`, in float32, for x of any dtype."""
         return kernels.layer_norm(x.float(), self._factors.float(), self._bias.float(), self._eps)
 
     def add(self, x: Stream, residual: Stream) -> Stream:
-        """Adds x to ``residual`` in place and normalises the sum."""
+        """Add x to ``residual`` in place and normalise the sum."""
         if isinstance(x, Traced) or isinstance(residual, Traced):
             return self.plain(added_(residual, x))
         return kernels.add_layer_norm(x, residual, self._factors, self._bias, self._eps)
@@ -155,7 +155,7 @@ Norm = RMSNorm | LayerNorm
 def make_norm(
     weights: WeightMap, name: str, like: Norms, model: Backbone, context: LayerContext, before: Linear | None = None
 ) -> Norm:
-    """A norm of hidden states, of the kind of ``like``, stored as ``name``; ``before`` as for :class:`RMSNorm`."""
+    """A norm of hidden states of the kind of ``like``, stored as ``name``; ``before``: see :class:`RMSNorm`."""
     size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one
     stored = name if like.weighted else None
     if like.kind == "layer":
@@ -164,8 +164,8 @@ def make_norm(
 
 
 def joined(delta: Stream | None, residual: Stream, norm: Norm | None) -> Input:
-    """Adds ``delta`` to the stream in place, and gives the next part its input. One that is :class:`Unnormed` has the
-    stream then."""
+    """Add ``delta`` to the stream in place and return the next part's input. If that is :class:`Unnormed`, it has the
+    stream."""
     if norm is None:
         return residual if delta is None else added_(residual, delta)
     return norm(residual) if delta is None else norm.add(delta, residual)

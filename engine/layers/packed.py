@@ -1,4 +1,4 @@
-"""Linear layers and tables for the host's own cores: weights packed for its instruction set as they are loaded."""
+"""Linear layers and embedding tables on a CPU, packed for its instruction set while loading."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,17 +54,17 @@ from .weights import Place, WeightError, WeightMap, check_plain, check_shape
 
 @dataclass(frozen=True)
 class _Piece:
-    """Outputs that are stored alike."""
+    """Consecutive outputs with one packing."""
 
     weight: PackedWeight
     column: int
-    """Of its first output in the layer."""
+    """Index of its first output in the layer."""
     bias: torch.Tensor | None
     """float32, of these outputs."""
 
 
 class PackedLinear:
-    """Parts fused along the outputs; those that are packed alike and stand beside each other are one weight."""
+    """Parts fused along the outputs; adjacent parts with equal packing share one weight."""
 
     input_scheme: ActivationScheme | None = None
     input_scale: torch.Tensor | None = None
@@ -79,12 +79,9 @@ class PackedLinear:
         formats: Mapping[str, Format | None],
         chosen: Mapping[str, Format],
     ) -> None:
-        """``chosen``: the formats that are multiplied as they are stored, of all parts or of none.
-
-        ``bias`` is float32 [outputs].
-        """
+        """``chosen``: the formats multiplied as stored, of all parts or none. ``bias``: float32 [outputs]."""
         self.multiplications = inputs * sum(parts.values())
-        """Of a row."""
+        """For one row."""
         self._pieces: list[_Piece] = []
         runs: list[tuple[tuple[PackedKind, Scaling], list[str]]] = []
         for part in parts:
@@ -120,7 +117,7 @@ class PackedLinear:
     def __call__(self, x: Traced) -> Traced: ...
 
     def __call__(self, x: Stream, activation: ActivationKind | None = None, dtype: torch.dtype | None = None) -> Stream:
-        """x [tokens, inputs] → act(…) [tokens, outputs] of ``dtype``, or of that of ``x``."""
+        """x [tokens, inputs] → act(…) [tokens, outputs] of ``dtype``, by default that of ``x``."""
         if isinstance(x, Traced):
             return x.linear([(piece.weight, piece.column, piece.bias) for piece in self._pieces])
         outputs = [
@@ -130,7 +127,7 @@ class PackedLinear:
 
 
 class PackedTable:
-    """The embedding table, whose rows are unpacked as they are looked up; it may be the head's weight too."""
+    """The embedding table, whose rows are unpacked on lookup; may also be the head's weight."""
 
     input_scheme: ActivationScheme | None = None
     input_scale: torch.Tensor | None = None
@@ -156,7 +153,7 @@ class PackedTable:
     def __call__(self, x: Stream) -> Stream: ...
 
     def __call__(self, x: Stream) -> Stream:
-        """x [tokens, columns] → [tokens, rows]: as the head."""
+        """x [tokens, columns] → [tokens, rows], as the head."""
         return x.linear([(self.weight, 0, None)]) if isinstance(x, Traced) else linear_packed(x, self.weight)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
@@ -165,7 +162,7 @@ class PackedTable:
 
 
 def packed_form(format: Format | None, context: LayerContext) -> tuple[PackedKind, Scaling]:
-    """What weights of a format are packed as. Scales are kept as they are stored, those of groups once a group."""
+    """The packing of a format's weights. Scales are kept as stored; those of groups, once a group."""
     match format:
         case None:
             return PLAIN[context.dtype], Scaling()
@@ -197,7 +194,7 @@ def gather_packed(
     format: Format | None,
     chosen: Format | None,
 ) -> None:
-    """Registers what fills outputs [first, first + outputs) of ``weight``."""
+    """Register the tensors that fill outputs [first, first + outputs) of ``weight``."""
     nbytes = weight.nbytes * outputs // weight.shape[0]
     shape = (outputs, weight.shape[1])
     needed: tuple[str, ...] = ("weight",)
@@ -262,19 +259,19 @@ def gather_packed(
 
 
 def _plain(part: str, stored: dict[str, torch.Tensor], shape: tuple[int, int]) -> torch.Tensor:
-    """The stored weight, of floats and of this shape."""
+    """The stored weight, which must be plain and of this shape."""
     check_plain(f"{part}.weight", stored["weight"])
     check_shape(f"{part}.weight", stored["weight"], shape)
     return stored["weight"]
 
 
 def _pack_int8(weight: PackedWeight, first: int, values: torch.Tensor, scale: torch.Tensor) -> None:
-    """int8 [n, K] and a scale for each output."""
+    """Pack int8 [n, K] with a scale for each output."""
     pack_codes_(weight, first, values.view(torch.uint8) ^ 0x80, scale.float().reshape(-1, 1, 1))
 
 
 def pack_fp4(weight: PackedWeight, first: int, stored: FP4Weight) -> None:
-    """Puts a matrix at outputs [first, ...). A last block may be half a block."""
+    """Pack a matrix at outputs [first, ...). Its last block may be half a block."""
     outputs, groups = stored.scales.shape
     parts = PARTS[weight.kind]
     scales = torch.nn.functional.pad(stored.scales, (0, -groups % parts)).view(outputs, -1, parts)

@@ -1,4 +1,4 @@
-"""Long operations a part at a time, where others may wait for the device between two parts."""
+"""Splits long operations into parts, between which others may use the device."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -7,39 +7,39 @@ from typing import Final
 from stentor.kernels.native import threads
 
 _PACE: Final = 1 << 35
-"""Multiplications a second of a thread, about: a core of 2021 with AVX2."""
+"""Approximate multiplications a second of a thread: a core of 2021 with AVX2."""
 _FADE: Final = 0.95
 _FIRST_SECONDS: Final = 0.02
-"""For which parts are taken to have been as fast as that."""
+"""Seconds of work at that pace that the estimate starts with."""
 _MOST: Final = 16.0
 
 BeforePart = Callable[[float], float]
-"""Called before each part, and told for how many seconds all that is left of the operation takes, about; infinity where
-that is not known. Others may compute then. Returns for how many seconds to compute until it is called next; infinity
-where nobody waits."""
+"""Called before each part with the approximate seconds of the rest of the operation, infinity if unknown. Others may
+use the device then. Returns the seconds to compute until the next call; infinity if nobody waits."""
 
 
 class Pace:
-    """How long work takes that is counted by :data:`_PACE`: the processor may be another, or compute for others too,
-    and parts read weights that are not in its caches."""
+    """The real duration of work relative to :data:`_PACE`, which varies with the processor, its load and its caches."""
 
     def __init__(self) -> None:
         self._taken = self._expected = _FIRST_SECONDS
 
     def took(self, seconds: float, expected: float) -> None:
-        """A part that was expected to take so long."""
+        """Record a part's real and expected duration."""
         self._taken = _FADE * self._taken + min(seconds, _MOST * expected)
         self._expected = _FADE * self._expected + expected
 
     @property
     def factor(self) -> float:
-        """Seconds that one of work takes."""
+        """Seconds that one expected second takes."""
         return self._taken / self._expected
 
 
 def parts(count: int, multiplications: int, before: BeforePart, step: int = 1) -> Iterator[slice]:
-    """Slices of ``count`` rows, each of which takes about as long as ``before`` says ahead of it, and has no fewer than
-    ``step``; ``multiplications`` are those of one row."""
+    """Slices of ``count`` rows, each of about the duration that ``before`` returns, and of at least ``step`` rows.
+
+    ``multiplications``: of one row.
+    """
     for _, rows in tiles(1, count, multiplications, before, step):
         yield rows
 
@@ -47,8 +47,10 @@ def parts(count: int, multiplications: int, before: BeforePart, step: int = 1) -
 def tiles(
     heads: int, count: int, multiplications: int, before: BeforePart, step: int = 1
 ) -> Iterator[tuple[slice, slice]]:
-    """As :func:`parts`, of the ``count`` rows of each of several heads: some heads at a time, or some rows of one of
-    them; ``multiplications`` are those of a row of one head."""
+    """As :func:`parts`, for ``count`` rows of several heads: some heads at a time, or some rows of one head.
+
+    ``multiplications``: of a row of one head.
+    """
     head = first = 0
     each = multiplications / (_PACE * threads())
     while count and head < heads:

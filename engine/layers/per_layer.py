@@ -1,4 +1,4 @@
-"""A small embedding of each token for every layer (Gemma 3n, Gemma 4), and what a layer makes of its own."""
+"""Per-layer embeddings of tokens (Gemma 3n, Gemma 4), and their use in a layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ from .weights import WeightMap
 
 
 class PerLayerInputs:
-    """For each layer (norm(projection of the token's embedding) + an embedding of its own) / √2."""
+    """For each layer: (norm(projection of the token's embedding) + the layer's own embedding of it) / √2."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class PerLayerInputs:
         embed: Callable[[torch.Tensor], torch.Tensor],
         context: LayerContext,
     ) -> None:
-        """``embed``: ids → what the first layer takes of them."""
+        """``embed``: ids → input of the first layer."""
         self._embed, self._dim, self._invariant = embed, spec.dim, context.invariant
         columns = spec.dim * len(model.layers)
         self._table = context.empty(spec.vocab_size, columns)
@@ -42,7 +42,7 @@ class PerLayerInputs:
         self._projected_scale = model.hidden_size**-0.5
 
     def of(self, layer: int, tokens: torch.Tensor, media: MediaBatch | None = None) -> torch.Tensor:
-        """int64 [tokens] → [tokens, dim]; media are projected as they are, and named by a token of their own."""
+        """int64 [tokens] → [tokens, dim]; media embeddings are projected, and use the embedding of a special token."""
         columns = slice(layer * self._dim, (layer + 1) * self._dim)
         product = PlainLinear(self._projection[columns], None, invariant=self._invariant)
         embedded = self._embed(tokens)
@@ -85,7 +85,7 @@ def _gelu(x: torch.Tensor) -> torch.Tensor:
 
 
 def scaled_(stream: Stream, factor: torch.Tensor) -> Stream:
-    """The stream itself, multiplied in place by a learned number, float32 [1]."""
+    """Multiply the stream in place by a learned number, float32 [1]."""
     if isinstance(stream, Traced):
         return stream.add_(stream * (factor.item() - 1))
     return stream.mul_(factor.to(stream.dtype))

@@ -1,4 +1,4 @@
-"""From the hidden states of tokens to one vector a text."""
+"""Pools the hidden states of a text's tokens to one vector."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -21,8 +21,10 @@ _EPS: Final = 1e-5
 
 
 def pool(hidden: torch.Tensor, cu_seqlens: torch.Tensor, modes: Sequence[PoolingMode]) -> torch.Tensor:
-    """hidden [tokens, size] of texts that begin at ``cu_seqlens`` (int64 [texts + 1], none is empty) → float32
-    [texts, len(modes) · size]: what the modes give, one after another. Sums are in float32."""
+    """hidden [tokens, size] → float32 [texts, len(modes) · size], the results of the modes concatenated.
+
+    ``cu_seqlens``: int64 [texts + 1]; no text may be empty. Sums are float32.
+    """
     return torch.cat([_pool(hidden, cu_seqlens, mode) for mode in modes], dim=1)
 
 
@@ -53,14 +55,14 @@ def _segments(values: torch.Tensor, cu_seqlens: torch.Tensor, how: str) -> torch
 
 
 class PostPooling:
-    """The modules behind the pooling, in order. Everything is float32: there is one vector a text."""
+    """The modules behind the pooling, in order, in float32."""
 
     def __init__(self, modules: Sequence[Module], context: LayerContext) -> None:
         self._steps = [_step(module, context) for module in modules]
 
     @property
     def weights(self) -> list[tuple[Dense | LayerNormed, WeightMap]]:
-        """What is to be loaded from each module's own folder."""
+        """The modules with weights in folders of their own."""
         return [(step.module, step.weights) for step in self._steps if not isinstance(step, _Normalize)]
 
     def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -71,7 +73,7 @@ class PostPooling:
 
 
 def normalize(vectors: torch.Tensor) -> torch.Tensor:
-    """Scaled to length 1 along the last dimension; zeros stay zeros."""
+    """Scale to length 1 along the last dimension; zeros stay zeros."""
     return torch.nn.functional.normalize(vectors, dim=-1)
 
 

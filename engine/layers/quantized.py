@@ -1,7 +1,7 @@
-"""Linear layers whose weights stay as a checkpoint stores them, multiplied by the kernel of their format.
+"""Linear layers with weights as a checkpoint stores them, multiplied by the kernel of their format.
 
-Each is made of several parts, fused along the outputs. A part's tensors are gathered while the checkpoint
-is read and turned at once into their slice of the layer, so no second copy of more than one part exists.
+Each has several parts, fused along the outputs. A part's tensors are gathered while the checkpoint is read and
+converted at once into their slice, so that at most one part exists twice.
 """
 
 from abc import ABC, abstractmethod
@@ -27,14 +27,14 @@ from .layer_context import LayerContext
 from .weights import Place, WeightError, WeightMap, check_shape
 
 Stream = torch.Tensor | Traced
-"""What goes from layer to layer: [tokens, columns], or what stands for it while a pass is recorded."""
+"""The residual stream or a layer's values: [tokens, columns], or a placeholder while a pass is recorded."""
 
 
 class Unnormed:
-    """What a product of one row takes in place of its norm, where one kernel does both."""
+    """The input of a product of one row that one kernel also norms."""
 
     stream: torch.Tensor
-    """What was normed, once :meth:`product` has been called: the stream from then on."""
+    """The stream with ``x`` added, set by :meth:`product`."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class Unnormed:
         plus_one: bool,
         gate: kernels.ActivationKind | None,
     ) -> None:
-        """``x`` [1, size] is yet to be added to ``residual``, where there is one."""
+        """``x`` [1, size] is still to be added to ``residual``, if given."""
         self._x, self._residual, self._norm, self._eps = x, residual, norm, eps
         self._plus_one, self._gate = plus_one, gate
 
     def product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """[1, outputs], gated where there is a gate."""
+        """[1, outputs], gated if there is a gate."""
         product, self.stream = kernels.normed_linear(
             self._x,
             self._norm,
@@ -71,7 +71,7 @@ _NOWHERE = torch.device("meta")
 
 
 class ScaledLinear:
-    """FP8 or int8 weights [outputs, inputs] with scales by channel or block; inputs quantised or plain."""
+    """FP8 or int8 weights [outputs, inputs] with scales by channel or block; inputs plain or quantised."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ScaledLinear:
         self.input_scheme = _scheme(format, self._dtype)
         self.input_scale: torch.Tensor | None = None
         if self.input_scheme is not None and self.input_scheme.granularity == "tensor":
-            # parts that share an input are multiplied in one: the largest of their scales holds all values
+            # parts share their input's scale: the largest covers the values of all
             self.input_scale = torch.zeros(1, dtype=torch.float32, device=context.place)
         start = 0
         for part, size in parts.items():
@@ -153,14 +153,14 @@ def _scheme(format: FP8Format | Int8Format | OnlineFormat, dtype: torch.dtype) -
 
 
 Blocks = GGUFWeight | CodedMatrices
-"""Of GGUF: planes of evenly spaced codes, or codes that stand for the numbers of a table."""
+"""GGUF weights: planes of evenly spaced codes, or codes of a table of values."""
 W = TypeVar("W", W4Weight, Blocks)
 
 
 class _PartsLinear(ABC, Generic[W]):
-    """Weights of several parts, fused as far as they can be once all are there, and multiplied apart where not.
+    """Weights of several parts, fused as far as possible once all are loaded, and multiplied separately otherwise.
 
-    Plain inputs.
+    Takes plain inputs.
     """
 
     input_scheme: ActivationScheme | None = None
@@ -195,7 +195,7 @@ class _PartsLinear(ABC, Generic[W]):
 
 
 class Int4Linear(_PartsLinear[W4Weight]):
-    """Four-bit weights."""
+    """4-bit weights."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class Int4Linear(_PartsLinear[W4Weight]):
     def _fuse(self, found: list[W4Weight]) -> list[W4Weight]:
         try:
             return [W4Weight.concat(found)]
-        except ValueError:  # each orders its inputs in its own way
+        except ValueError:  # their inputs have different orders
             return found
 
     def _multiply(self, x: torch.Tensor, weight: W4Weight, bias: torch.Tensor | None) -> torch.Tensor:
@@ -232,12 +232,12 @@ class Int4Linear(_PartsLinear[W4Weight]):
 
 
 def _planes_of(format: GGUFFormat) -> Kind | None:
-    """The type of blocks that become planes; None for one that becomes codes of a table."""
+    """The block type as planes; None if it becomes codes of a table."""
     return next((kind for kind in GGUF_FORMATS if kind == format.kind), None)
 
 
 class GGUFLinear(_PartsLinear[Blocks]):
-    """GGUF's blocks; parts of one kind that stand beside each other are fused."""
+    """GGUF blocks; adjacent parts of one type are fused."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class GGUFLinear(_PartsLinear[Blocks]):
 
 
 def _joined(weights: list[Blocks]) -> Blocks:
-    """Of one type."""
+    """Concatenate weights of one type."""
     coded = [weight for weight in weights if isinstance(weight, CodedMatrices)]
     return (
         CodedMatrices.concat(coded) if coded else GGUFWeight.concat([w for w in weights if isinstance(w, GGUFWeight)])

@@ -1,7 +1,7 @@
 """Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2, Mamba.
 
-What each is made of is in :mod:`..model_config.recurrent_spec`; the recurrences are operations of
-:mod:`stentor.kernels`. In a CPU's program they are calls between stretches.
+Their structure is in :mod:`..model_config.recurrent_spec`; the recurrences are operations of :mod:`stentor.kernels`. A
+CPU's program calls them between stretches.
 """
 
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ class GatedDelta:
         convolutions = {f"{prefix}.{name}": channels for name, channels in spec.convolutions}
         self._conv = _Convolution(weights, convolutions, spec.width, False, context)
         self._low: tuple[Linear, Linear] | None = None
-        """What makes gates and decays of a few columns each."""
+        """Projections for gates and decays of a few columns each."""
         self._dtype = context.dtype
         if low := spec.projections(model.hidden_size)[2:]:
             gates, decays = (Linear.of(weights, prefix, each, context, dtype=context.dtype) for each in low)
@@ -87,7 +87,7 @@ class GatedDelta:
         return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """What is projected in, [tokens, all parts] → [tokens, values]"""
+        """[tokens, all projected parts] → [tokens, values]"""
         spec, states = self._spec, _states_of(batch)
         states.note(self._mix, parts)
         conv_state, recurrent = states.of_layer[self._layer]
@@ -115,7 +115,7 @@ class GatedDelta:
         return gated.reshape(-1, spec.values).to(parts.dtype)
 
     def _decay(self, a: torch.Tensor) -> torch.Tensor:
-        """The logarithms of factors: of each state [tokens, v_heads], or of its channels [tokens, v_heads, k_dim]."""
+        """Logarithms of decay factors: of each state [tokens, v_heads], or of its channels [tokens, v_heads, k_dim]."""
         steps = elementwise(softplus, a.float() + self._step_bias)
         rates = -self._a_log.exp()
         if self._spec.by_channel:
@@ -123,8 +123,8 @@ class GatedDelta:
         return rates * steps
 
     def _split(self, parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What is convolved [tokens, channels], gates [tokens, v_heads, v_dim], and two numbers a value head, [tokens,
-        v_heads] each; the last is one of each channel of a state, [tokens, decays], where these decay by themselves."""
+        """Split into convolved channels [tokens, channels], gates [tokens, v_heads, v_dim], and two numbers a value
+        head, [tokens, v_heads] each; the last is [tokens, decays] if channels of a state decay separately."""
         spec = self._spec
         if spec.stored != "by_head":
             mixed, z, b, a = parts.split_with_sizes(spec.split, dim=1)
@@ -174,7 +174,7 @@ class Mamba2:
         return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """What is projected in, [tokens, all parts] → [tokens, inner]"""
+        """[tokens, all projected parts] → [tokens, inner]"""
         spec, states = self._spec, _states_of(batch)
         states.note(self._mix, parts)
         conv_state, recurrent = states.of_layer[self._layer]
@@ -201,7 +201,7 @@ class Mamba2:
         return (self._normed(made) if spec.norm == "gated" else made).to(parts.dtype)
 
     def _normed(self, x: torch.Tensor) -> torch.Tensor:
-        """Each group of channels by itself; x float32 [tokens, inner] → the same."""
+        """Normalise each group of channels; x float32 [tokens, inner] → the same."""
         groups = x.view(-1, self._spec.inner // self._spec.norm_groups)
         normed = kernels.rms_norm(groups, groups.new_ones(groups.shape[1]), self._eps)
         assert self._norm is not None
@@ -209,8 +209,8 @@ class Mamba2:
 
 
 class Mamba:
-    """A state space of each channel between a convolution and a gate. In a CPU's program both are one call, with the
-    products between them."""
+    """A state space model of each channel between a convolution and a gate. A CPU's program makes one call for all of
+    it."""
 
     def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: MambaSpec, context: LayerContext) -> None:
         self._layer, self._spec = layer, spec
@@ -246,7 +246,7 @@ class Mamba:
         return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """What is projected in, [tokens, 2 * inner] → [tokens, inner]"""
+        """[tokens, 2 * inner] → [tokens, inner]"""
         spec, states = self._spec, _states_of(batch)
         states.note(self._mix, parts)
         conv_state, recurrent = states.of_layer[self._layer]
@@ -274,17 +274,17 @@ class Mamba:
 
 
 def _rates(stored: torch.Tensor) -> torch.Tensor:
-    """A of A_log [inner, state_dim] → [state_dim, inner], as the scan takes it."""
+    """A_log [inner, state_dim] → A [state_dim, inner], as the scan takes it."""
     return -stored.float().exp().t()
 
 
 class _Convolution:
-    """Over the last tokens of each channel by itself."""
+    """Causal convolution of each channel over its last tokens."""
 
     def __init__(
         self, weights: WeightMap, parts: Mapping[str, int], width: int, bias: bool, context: LayerContext
     ) -> None:
-        """``parts``: the channels of what is stored, by name."""
+        """``parts``: channels by stored name."""
         channels = sum(parts.values())
         self._weight = context.empty(channels, 1, width)
         self._bias = context.empty(channels) if bias else None
@@ -296,7 +296,7 @@ class _Convolution:
     def __call__(
         self, x: torch.Tensor, state: torch.Tensor, states: StateBatch, activation: Literal["silu", "none"]
     ) -> torch.Tensor:
-        """x [tokens, channels] → the same, in the dtype that the model computes in; ``state`` is the layer's."""
+        """x [tokens, channels] → the same, in the compute dtype; ``state``: the layer's."""
         weight = self._weight.squeeze(1)
         return kernels.causal_conv(x.to(weight.dtype), weight, self._bias, state, states.rows, activation=activation)
 
@@ -330,7 +330,7 @@ def _projections(
     spec: RecurrentSpec,
     context: LayerContext,
 ) -> tuple[Linear, Linear]:
-    """In and out."""
+    """The input and output projections."""
     prefix = f"{model.prefix}.{layer}"
     into, out, *_ = spec.projections(model.hidden_size)
     return (
@@ -340,7 +340,7 @@ def _projections(
 
 
 def _made(linear: Linear, x: torch.Tensor) -> torch.Tensor:
-    """The product of some columns [tokens, inputs]."""
+    """The product for some columns [tokens, inputs]."""
     product = linear(x.contiguous())
     assert isinstance(product, torch.Tensor)
     return product

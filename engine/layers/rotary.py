@@ -1,9 +1,9 @@
-"""Rotary tables: cosines and sines of every position, for each way of stretching a context.
+"""Rotary tables: cosines and sines of every position, for each method of context extension.
 
 RoPE is RoFormer's (arXiv:2104.09864); ``linear`` is position interpolation (arXiv:2306.15595), ``yarn``
-arXiv:2309.00071, ``longrope`` arXiv:2402.13753, ``llama3`` the piecewise rule of Llama 3.1. ``dynamic`` and
-``longrope`` let the sequence length choose the frequencies; keys in a cache cannot change afterwards, so the
-choice is made once, by the longest sequence that the server admits.
+arXiv:2309.00071, ``longrope`` arXiv:2402.13753, ``llama3`` the piecewise rule of Llama 3.1. With ``dynamic`` and
+``longrope`` the sequence length determines the frequencies. Cached keys cannot change afterwards, so the length is
+fixed to that of the longest sequence admitted.
 """
 
 import math
@@ -21,27 +21,29 @@ RotaryTable = tuple[torch.Tensor, torch.Tensor]
 
 
 class RotaryTables:
-    """The tables of a model: one for each way of rotating, whichever layers share it."""
+    """The tables of a model, one for each rotation; layers share them."""
 
     def __init__(self, max_position: int, max_model_len: int, context: LayerContext, media_tokens: int = 0) -> None:
-        """``max_position`` is the model's own limit, ``max_model_len`` the longest sequence that is admitted.
-        ``media_tokens``: how many tokens of media a pass may have that turn by a row and a column of their own."""
+        """``max_position``: the model's limit. ``max_model_len``: the longest sequence admitted. ``media_tokens``: most
+        tokens of a pass with m-rope positions."""
         self._media_tokens = media_tokens
         self._max_position, self._max_model_len, self._context = max_position, max_model_len, context
         self._made: dict[tuple[RopeConfig | None, int], RotaryTable] = {}
         self._scales: dict[tuple[float, int, int], torch.Tensor] = {}
         self._axes: dict[RopeConfig, torch.Tensor] = {}
-        """int64 [pairs], of those that turn by more than a position: made once, since a pass must not wait."""
+        """int64 [pairs]: the position axis of each pair; made once, since a pass must not wait."""
 
     def of(self, rope: RopeConfig | None, head_dim: int) -> RotaryTable:
-        """Without ``rope`` one pair that stays where it is: kernels know no layer that does not rotate."""
+        """The table of a rotation. Without ``rope`` a single pair that does not rotate, since kernels always rotate."""
         if (rope, head_dim) not in self._made:
             self._made[rope, head_dim] = self._make(rope, head_dim)
         return self._made[rope, head_dim]
 
     def place(self, positions: torch.Tensor) -> int:
-        """Frame, row and column of tokens of media, int64 [tokens, 3] → the first of the lines of the tables by which
-        they turn in the next pass. These stand behind those of all positions, until others are placed."""
+        """Write the rotations of media tokens with positions int64 [tokens, 3] for the next pass.
+
+        Returns the first of their lines in the tables, which stand behind those of all positions.
+        """
         first, count = self._max_model_len, len(positions)
         if count > self._media_tokens:
             raise ValueError(f"a pass has {count} tokens of media, and room for {self._media_tokens}")
@@ -54,8 +56,7 @@ class RotaryTables:
         return first
 
     def query_scales(self, beta: float, floor: int, first: int) -> torch.Tensor:
-        """float32 [positions]: 1 + beta · log(1 + ⌊(position + first) / floor⌋), what queries are multiplied by
-        (Llama 4)."""
+        """float32 [positions]: 1 + beta · log(1 + ⌊(position + first) / floor⌋), the factors on queries (Llama 4)."""
         if (beta, floor, first) not in self._scales:
             scales = self._context.empty(self._max_model_len, dtype=torch.float32)
             if not self._context.filled:
@@ -69,7 +70,7 @@ class RotaryTables:
         if context.memory is None or context.shapes_only:
             return self._values(rope, head_dim)
         if rope is not None and rope.axes and self._media_tokens:
-            return self._values(rope, head_dim)  # it is written by passes, and what outlives the worker is not
+            return self._values(rope, head_dim)  # passes write it, and memory that outlives the worker is read-only
         pairs = 1 if rope is None else -(-(rope.rotary_dim or head_dim) // 2)
         cos, sin = (context.empty(length, pairs, dtype=torch.float32) for _ in range(2))
         if not context.filled:
@@ -92,9 +93,9 @@ class RotaryTables:
 def rotary_table(
     rope: RopeConfig, head_dim: int, max_position: int, max_model_len: int, device: torch.device
 ) -> RotaryTable:
-    """Cosines and sines, each float32 [max_model_len, rotary_dim / 2], scaled by the attention factor.
+    """Cosines and sines, each float32 [max_model_len, rotary_dim / 2], times the attention factor.
 
-    ``max_position`` is the model's own context limit, from which ``longrope`` derives its factor.
+    ``max_position``: the model's context limit, from which ``longrope`` derives its factor.
     """
     dim = rope.rotary_dim or head_dim
     inverse, attention_factor = _inverse_frequencies(rope, dim, max_position, max_model_len)
@@ -108,7 +109,7 @@ def rotary_table(
 def _inverse_frequencies(
     rope: RopeConfig, dim: int, max_position: int, max_model_len: int
 ) -> tuple[torch.Tensor, float]:
-    """Angle per position of each rotating pair, float32 [dim / 2], and the factor on cos and sin."""
+    """Angle per position of each rotating pair, float32 [dim / 2], and the factor on cosines and sines."""
     exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
     plain = 1.0 / rope.theta**exponents
     if rope.frequency_divisors:
@@ -141,7 +142,7 @@ def _inverse_frequencies(
 
 
 def _llama3(rope: RopeConfig, plain: torch.Tensor, original: int) -> torch.Tensor:
-    """Long wavelengths are divided by the factor, short ones kept, those between blended."""
+    """Divide long wavelengths by the factor, keep short ones, and blend between."""
     wavelength = _TWO_PI / plain
     long_limit = original / rope.low_freq_factor
     short_limit = original / rope.high_freq_factor
@@ -153,7 +154,7 @@ def _llama3(rope: RopeConfig, plain: torch.Tensor, original: int) -> torch.Tenso
 
 
 def _yarn(rope: RopeConfig, dim: int, plain: torch.Tensor, original: int) -> tuple[torch.Tensor, float]:
-    """Interpolates low frequencies and keeps high ones, with a linear ramp between two rotation counts."""
+    """Interpolate low frequencies and keep high ones, with a linear ramp between two rotation counts."""
 
     def correction_dim(rotations: float) -> float:
         return dim * math.log(original / (rotations * _TWO_PI)) / (2 * math.log(rope.theta))

@@ -1,4 +1,4 @@
-"""Attention to the keys and values of an earlier layer."""
+"""Attention to an earlier layer's keys and values."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from .weights import WeightMap
 
 
 class SharedAttention:
-    """Queries alone: the layer makes no keys and values, and keeps none (Gemma 4)."""
+    """Attention with queries only: the layer has no keys, values or cache (Gemma 4)."""
 
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
@@ -37,7 +37,7 @@ class SharedAttention:
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
         shared = f"{model.prefix}.{spec.shares}.{spec.name}"
         self._scales = cache_scales(weights, shared, spec.kv_heads, context)
-        # published files hold what the layer has no use for
+        # published files hold tensors that the layer does not use
         weights.pass_over(*(f"{prefix}.{name}.weight" for name in ("k_proj", "v_proj", spec.qk_norm_names[1])))
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
@@ -49,7 +49,7 @@ class SharedAttention:
         return self.out(self.attend(q, batch), batch.adapter_rows)
 
     def attend(self, q: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """[tokens, heads · head_dim], not rotated and not normed → the same"""
+        """[tokens, heads · head_dim], before rotation and norm → the same"""
         spec, cache = self._spec, batch.caches[self._cache]
         q = self._norm.plain(q.view(-1, spec.heads, spec.head_dim))
         if spec.rope is not None:
@@ -60,5 +60,5 @@ class SharedAttention:
         return out.view(-1, spec.q_size)
 
     def _attend_rows(self, q: torch.Tensor, batch: Any) -> torch.Tensor:
-        """As :meth:`attend`, of float32."""
+        """:meth:`attend` with float32."""
         return self.attend(q.to(self._dtype), batch)

@@ -1,4 +1,4 @@
-"""Low-rank additions that are stored with a model, one set for each task that it was trained for."""
+"""LoRA adapters stored with a model, one for each task that it was trained for."""
 
 import torch
 
@@ -13,7 +13,7 @@ from .weights import WeightMap
 def linear_of_tasks(
     weights: WeightMap, name: str, inputs: int, outputs: int, adapters: TaskAdapters, context: LayerContext
 ) -> AdaptedLinear:
-    """What tasks add to a product, in their order."""
+    """The adapters of all tasks for one product, in order."""
     tasks, rank = len(adapters.names), adapters.rank
     down = context.empty(tasks, rank, inputs, dtype=context.stream)
     up = context.empty(tasks, outputs, rank, dtype=context.stream)
@@ -26,7 +26,7 @@ def linear_of_tasks(
 
 
 class AdaptedTable:
-    """A[ids] B, scaled: what a task adds to embeddings."""
+    """A[ids] B, scaled: a task's addition to embeddings."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""The index of sparse latent attention: which tokens each token sees (DeepSeek-V3.2, arXiv:2512.02556)."""
+"""The index of sparse latent attention, which chooses the tokens that each token sees (DeepSeek-V3.2,
+arXiv:2512.02556)."""
 
 import torch
 
@@ -15,10 +16,10 @@ from .weights import WeightMap
 
 
 class TokenIndex:
-    """Keys of its own, one a token, are kept beside latents; each token sees those whose keys its queries score best.
+    """Caches one key a token beside the latents; each token sees those with the best scores.
 
-    The heads' weights are float32 whatever the compute dtype, and so are scores: near ones choose other tokens when
-    they are rounded.
+    Head weights and scores are float32 in any compute dtype, because rounding can change the choice between near
+    scores.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class TokenIndex:
         rotary: RotaryTables,
         context: LayerContext,
     ) -> None:
-        """``prefix`` is that of the layer."""
+        """``prefix``: of the layer."""
         assert spec.index is not None
         self._spec, self._dtype, name = spec.index, context.dtype, spec.index_name
         queries, key, by_head = spec.index.projections(name, hidden, spec.q_lora_rank)
@@ -51,9 +52,12 @@ class TokenIndex:
         paged: kernels.AttentionBatch,
         rows: AdapterRows | None = None,
     ) -> torch.Tensor | None:
-        """The layer's input [tokens, hidden] and the latents that queries are made of [tokens, q_lora_rank] → int32
-        [tokens, top_k], see :func:`stentor.kernels.top_tokens`; None where no token sees more than it would choose.
-        Writes keys. ``rows`` are those that have adapters."""
+        """The chosen tokens, int32 [tokens, top_k], see :func:`stentor.kernels.top_tokens`; None if all tokens are
+        seen.
+
+        Takes the layer's input [tokens, hidden] and the queries' latents [tokens, q_lora_rank]. Writes keys. ``rows``:
+        the tokens' adapters.
+        """
         spec = self._spec
         key = self._norm.exact(self._key(x, rows)).to(self._dtype).unsqueeze(1)
         q = self._queries(latent, rows).view(len(x), spec.heads, spec.head_dim)

@@ -1,4 +1,4 @@
-"""Texts that stand one after another, without padding."""
+"""Concatenated texts without padding."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -7,25 +7,25 @@ from typing import Final
 import torch
 
 _TOKENS: Final = 4096
-"""Of texts that are padded together."""
+"""Tokens of texts padded together."""
 _SHORTEST: Final = 8
 
 
 @dataclass(frozen=True)
 class Padded:
-    """Some of the texts, filled up to one length."""
+    """Some of the texts, padded to one length."""
 
     rows: torch.Tensor
-    """int64 [texts, length]: where each token stands; a text's own first where it has none."""
+    """int64 [texts, length]: index of each token; the text's first one for padding."""
     real: torch.Tensor
-    """bool, the same: whether there is one."""
+    """bool [texts, length]: False for padding."""
 
 
 class VarlenBatch:
-    """Where the texts of a batch begin, and what follows from it."""
+    """Offsets, lengths and positions of the texts of a batch."""
 
     def __init__(self, cu_seqlens: torch.Tensor, max_seqlen: int) -> None:
-        """``cu_seqlens`` int32 [texts + 1], on the host: text t has the tokens [starts[t], starts[t + 1])."""
+        """``cu_seqlens``: int32 [texts + 1], on the host; text t has the tokens [cu_seqlens[t], cu_seqlens[t + 1])."""
         self.lengths: list[int] = cu_seqlens.diff().tolist()
         self.max_seqlen = max_seqlen
         self.host_cu_seqlens = cu_seqlens
@@ -33,11 +33,11 @@ class VarlenBatch:
         self.host_positions = torch.arange(int(cu_seqlens[-1])) - cu_seqlens[:-1].long()[owner]
 
     def to(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """(starts int32 [texts + 1], positions int64 [tokens])"""
+        """(cu_seqlens int32 [texts + 1], positions int64 [tokens]) on a device."""
         return self.host_cu_seqlens.to(device), self.host_positions.to(device)
 
     def padded(self, device: torch.device) -> list[Padded]:
-        """All texts in groups of about the same length, for what cannot do without padding."""
+        """All texts, padded in groups of similar length."""
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for number, length in enumerate(self.lengths):
             groups[max(_SHORTEST, 1 << (length - 1).bit_length())].append(number)

@@ -1,9 +1,8 @@
-"""Where the tensors of a checkpoint go.
+"""Maps the tensors of a checkpoint to the tensors of a model.
 
-Layers allocate their final tensors and register, under the checkpoint's names, the views that each stored
-tensor fills: three stored projections fill three slices of one fused matrix, with no second copy. What must
-be seen together before it can be placed (packed weights, their scales and zero points) is gathered, one
-projection at a time.
+Layers allocate their final tensors and register, by stored name, the views that each stored tensor fills: three stored
+projections fill three slices of one fused matrix, without a second copy. Tensors that must be placed together (packed
+weights, their scales and zero points) are gathered, one projection at a time.
 """
 
 from collections import Counter, defaultdict
@@ -17,28 +16,28 @@ from ..quantization.stored import StoredError
 _PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 _MAY_BE_ZERO = ("bias", "weight_zero_point", "input_zero_point")
-"""Endings that exporters write for every projection; where all values are 0 nothing is lost without them."""
+"""Endings that exporters write for every projection; tensors of zeros can be ignored."""
 
 Place = Callable[[dict[str, torch.Tensor]], None]
-"""Takes the tensors of one projection by their endings; may raise :class:`WeightError` and ``StoredError``."""
+"""Takes the tensors of one projection by ending; may raise :class:`WeightError` and ``StoredError``."""
 
 
 class WeightError(Exception):
-    """A checkpoint does not hold what the model needs."""
+    """A checkpoint does not fit the model."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What one stored tensor fills."""
+    """The destination of one stored tensor."""
 
     tensor: torch.Tensor
     shape: tuple[int, ...]
-    """As it is stored."""
+    """Of the stored tensor."""
     read: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """What is made of it first."""
+    """Applied before the copy."""
 
     def fill(self, name: str, stored: torch.Tensor) -> None:
-        """Converts the dtype of plain values. Raises :class:`WeightError`."""
+        """Copy a stored tensor, converting the dtype of plain values. Raises :class:`WeightError`."""
         check_shape(name, stored, self.shape)
         if stored.dtype != self.tensor.dtype:
             check_plain(name, stored)
@@ -46,9 +45,9 @@ class Target:
 
 
 Arrange = Callable[[torch.Tensor], torch.Tensor]
-"""From a plain tensor as it is stored to what its place takes."""
+"""Converts a plain stored tensor to the form of its destination."""
 Fill = Callable[[str, torch.Tensor], None]
-"""Takes a stored tensor and its name; may raise :class:`WeightError`."""
+"""Takes the name and value of a stored tensor; may raise :class:`WeightError`."""
 
 
 @dataclass
@@ -60,7 +59,7 @@ class _Alternative:
 
 
 class _Gathering:
-    """Tensors that wait for each other."""
+    """Tensors of one projection that are placed together."""
 
     def __init__(self, part: str, needed: Iterable[str], place: Place) -> None:
         self._part = part
@@ -69,7 +68,7 @@ class _Gathering:
         self._place = place
 
     def give(self, ending: str, tensor: torch.Tensor) -> None:
-        """Places all of them when this is the last; they are let go then."""
+        """Add a tensor; places all, and frees them, when this is the last one."""
         self._found[ending] = tensor
         if self._found.keys() >= self._needed:
             found, self._found = self._found, {}
@@ -80,7 +79,7 @@ class _Gathering:
 
 
 class WeightMap:
-    """Stored name → destination."""
+    """Destinations by stored name."""
 
     def __init__(self) -> None:
         self._targets: dict[str, Target] = {}
@@ -96,7 +95,7 @@ class WeightMap:
         self._derived: list[tuple[torch.Tensor, Callable[[], torch.Tensor]]] = []
         self._raw: set[str] = set()
         self.notes: Counter[str] = Counter()
-        """Lines for the operator, with how many projections each is about."""
+        """Notes for the operator, with the number of projections."""
 
     def add(
         self,
@@ -106,25 +105,25 @@ class WeightMap:
         shape: tuple[int, ...] | None = None,
         read: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        """One stored tensor fills ``target``, whose dtype it is converted to: that of another ``shape`` by way of
+        """Register ``target`` for a stored tensor, which is converted to its dtype; a tensor of another ``shape`` by
         ``read``."""
         self._targets[name] = Target(target, shape or tuple(target.shape), read)
         self._parts.add(name.rpartition(".")[0])
 
     def alias(self, name: str, usual: str) -> None:
-        """What is stored under this name is taken as if it were stored under the ``usual`` one."""
+        """Treat tensors with this name as stored under the ``usual`` one."""
         self._aliases[name] = usual
 
     def arrange(self, name: str, shape: tuple[int, ...], arrange: Arrange) -> None:
-        """What is stored under this name, of this ``shape``, goes to its place as ``arrange`` makes it."""
+        """Apply ``arrange`` to the tensor with this name and ``shape`` before it is placed."""
         self._arranged[name] = shape, arrange
 
     def share(self, part: str, other: str) -> None:
-        """Whatever is stored of ``part`` is that of ``other`` too."""
+        """Use the tensors stored for ``part`` for ``other`` too."""
         self._shared[part] = other
 
     def _all_stored(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """With what is shared under all its names."""
+        """The tensors under all of their names."""
         for name, tensor in tensors:
             yield name, tensor
             part, _, ending = name.rpartition(".")
@@ -132,25 +131,26 @@ class WeightMap:
                 yield f"{self._shared[part]}.{ending}", tensor
 
     def add_instead(self, others: Iterable[str], fills: Mapping[str, Fill]) -> None:
-        """These may be stored, all of them, in place of ``others``, which fill the same destinations."""
+        """Allow these tensors, all of them, in place of ``others`` with the same destinations."""
         alternative = _Alternative(set(fills), frozenset(others))
         for name, fill in fills.items():
             self._alternatives[name] = fill, alternative
 
     def offer(self, name: str, target: torch.Tensor) -> None:
-        """A stored tensor may fill ``target``, one value all of it; without it the target stays as it is."""
+        """Register a target that may be filled by a stored tensor or by a single value, and stays unchanged
+        otherwise."""
         self._offered[name].append(target)
 
     def pass_over(self, *names: str) -> None:
-        """These may be there, and nothing is done with them."""
+        """Ignore these tensors if they are stored."""
         self._passed_over.update(names)
 
     def gather(
         self, part: str, needed: Iterable[str], place: Place, *, nbytes: int, ignored: Iterable[str] = ()
     ) -> None:
-        """``place`` is called with the tensors ``part.ending`` once all ``needed`` ones are there, as stored.
+        """Call ``place`` with the tensors ``part.ending``, as stored, once all ``needed`` ones are there.
 
-        ``nbytes`` is what they take where they are placed; ``ignored`` endings may be there.
+        ``nbytes``: of their destination. ``ignored``: endings that may be stored too.
         """
         gathering = _Gathering(part, needed, place)
         for ending in needed:
@@ -160,11 +160,11 @@ class WeightMap:
         self._gathered_bytes += nbytes
 
     def derive(self, target: torch.Tensor, make: Callable[[], torch.Tensor]) -> None:
-        """``target`` is no stored tensor's: it takes what ``make`` makes of others, once these are there."""
+        """Register a target that is computed by ``make`` once the other tensors are loaded."""
         self._derived.append((target, make))
 
     def ask_raw(self, name: str) -> None:
-        """Blocks of this tensor are wanted as they are stored (GGUF)."""
+        """Request the stored blocks of this tensor (GGUF)."""
         self._raw.add(name)
 
     @property
@@ -173,7 +173,7 @@ class WeightMap:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every stored tensor, in model order; of a model whose weights are all plain."""
+        """Shapes of all stored tensors in model order, for a model of plain weights."""
         stored = {name: shape for name, (shape, _) in self._arranged.items()}
         return {name: stored.get(name, target.shape) for name, target in self._targets.items()}
 
@@ -184,15 +184,15 @@ class WeightMap:
         return sum(target.tensor.nbytes for target in self._targets.values()) + self._gathered_bytes + derived
 
     def wants(self, name: str) -> bool:
-        """Whether a stored tensor of this name has a place here that must be filled."""
+        """Whether a stored tensor with this name has a destination that must be filled."""
         return name in self._targets or name in self._gathered
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]], *, ignore: tuple[str, ...] = ()) -> None:
-        """Copies every stored tensor to its place, converting the dtype of plain ones.
+        """Copy every stored tensor to its destination, converting the dtype of plain ones.
 
-        Names that end with an entry of ``ignore`` may be there and are passed over, and so are biases and zero
-        points that the model has no place for but that are 0. Raises :class:`WeightError` for a name that has no
-        place, a shape that differs, or a place left empty.
+        Names that end with an entry of ``ignore`` are ignored, and so are biases and zero points of zeros without a
+        destination. Raises :class:`WeightError` for a name without a destination, a wrong shape, or a destination left
+        empty.
         """
         missing = self._targets.keys() | self._gathered.keys()
         for stored, tensor in self._all_stored(tensors):
@@ -231,13 +231,13 @@ class WeightMap:
         return ending in _MAY_BE_ZERO and part in self._parts and not tensor.float().any()
 
     def note_lines(self) -> Iterator[str]:
-        """What the operator should know, most projections first."""
+        """Notes for the operator, most frequent first."""
         for line, count in self.notes.most_common():
             yield f"{line} ({count} projection{'s' if count > 1 else ''})"
 
 
 def check_shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...]) -> None:
-    """Raises :class:`WeightError` unless the stored tensor has the shape that the model expects."""
+    """Raise :class:`WeightError` unless the stored tensor has the expected shape."""
     if tuple(tensor.shape) != expected:
         raise WeightError(f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected {expected}")
 
@@ -251,7 +251,7 @@ def _fill_all(name: str, target: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def check_plain(name: str, tensor: torch.Tensor) -> None:
-    """Raises :class:`WeightError` for values that mean nothing without a scale."""
+    """Raise :class:`WeightError` for values that need a scale."""
     if tensor.dtype not in _PLAIN:
         raise WeightError(
             f"{name} is stored as {str(tensor.dtype).removeprefix('torch.')}, "

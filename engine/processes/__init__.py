@@ -1,1 +1,1 @@
-"""How processes and actors are started, watched, killed and outlived."""
+"""Starts, watches, restarts and ends processes and actors."""

@@ -1,20 +1,20 @@
-"""The fork server process: has imported what a worker needs, and forks one when an engine asks for it.
+"""The fork server process: it has imported what a worker needs, and forks one when an engine asks.
 
-It runs no operation of torch, starts no thread and touches no device, for none of that survives a fork; where it
-finds a second thread it refuses. Its objects are left alone (``gc.freeze``), so that its workers share their memory.
+It runs no torch operation, starts no thread and touches no device, since none of that survives a fork; it refuses to
+fork if it finds a second thread. Its objects are frozen (``gc.freeze``), so that workers share their memory.
 
-It belongs to the server, which starts it beside the first engine and hands it a socket to each engine, so that an
-engine that follows another need not wait for imports either. The workers are its children: it kills those of an engine
-whose socket closes, the kernel kills them all when it dies itself, and it dies with its owner. How a worker ended it
-writes into a pipe whose other end the engine has (:class:`.process.AdoptedChild`).
+The server owns it: starts it beside the first engine and hands each engine a socket to it, so that a later engine need
+not wait for imports either. Workers are its children. It kills those of an engine whose socket closes; the kernel kills
+all of them when it dies, and it dies with its owner. It writes a worker's exit status into a pipe whose other end the
+engine has (:class:`.process.AdoptedChild`).
 
 ::
 
     owner → fork server    a socket for an engine (SCM_RIGHTS)
     engine → fork server   Request, with the descriptors that the worker gets
-    fork server → engine   Born, with a pidfd and the pipe; or Refused
+    fork server → engine   Forked, with a pidfd and the pipe; or Refused
 
-The module of the worker has a ``main``, and a ``preload`` where there is something to import before a fork.
+The worker's module has a ``main``, and a ``preload`` if it has something to import before a fork.
 """
 
 import argparse
@@ -40,12 +40,12 @@ _NOBODY: Final = -1
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Fork a worker. With it come the descriptors of its channel, then one for each name in ``options``."""
+    """Fork a worker. The message carries its channel's descriptors, then one for each name in ``options``."""
 
     engine: int
-    """The pid of who asks."""
+    """The pid of the sender."""
     options: tuple[str, ...] = ()
-    """What the worker's command line has, each followed by the number of its descriptor."""
+    """Options on the worker's command line, each followed by its descriptor's number."""
 
 
 class Forked(msgspec.Struct, frozen=True, tag=True):
@@ -65,15 +65,15 @@ class _Worker(NamedTuple):
     pid: int
     pidfd: int
     note: int
-    """Where its end is told."""
+    """Write end of the pipe for its exit status."""
     engine: int
-    """The descriptor of its engine's socket; :data:`_NOBODY`, where that is gone."""
+    """The descriptor of its engine's socket; :data:`_NOBODY` if that is closed."""
     dying_until: float = 0.0
-    """By ``time.monotonic()``: until when no new engine is served, once it has been killed."""
+    """Once killed: the ``time.monotonic()`` until which new engines wait for its death."""
 
 
 class _Life(NamedTuple):
-    """What the process that was just forked begins with."""
+    """The arguments of a process that was just forked."""
 
     request: Request
     fds: tuple[int, ...]
@@ -91,7 +91,7 @@ class _Life(NamedTuple):
 
 
 class _ForkServer:
-    """Waits for its owner, for engines and for the ends of workers."""
+    """Serves its owner, the engines and the ends of workers."""
 
     def __init__(self, owner: socket.socket) -> None:
         self._owner = owner
@@ -102,7 +102,7 @@ class _ForkServer:
         self._poll.register(owner, select.POLLIN)
 
     def serve(self) -> _Life | None:
-        """Until the owner is gone. In a new worker, what it begins with."""
+        """Serve until the owner is gone, then return None. Returns in each forked worker too, with its arguments."""
         while True:
             left = self._dying_left
             self._poll.modify(self._owner, 0 if left else select.POLLIN)
@@ -115,7 +115,7 @@ class _ForkServer:
             for fd in ready.keys() & self._engines.keys():
                 if (life := self._answer(fd)) is not None:
                     return life
-            # an engine follows one that died, whose workers are gone by then
+            # accept a new engine only after the workers of a lost one are dead
             seen = ready.get(self._owner.fileno(), 0)
             if seen & select.POLLHUP or (seen and not self._dying_left):
                 message, fds, _, _ = socket.recv_fds(self._owner, MAX_MESSAGE, 1)
@@ -149,14 +149,14 @@ class _ForkServer:
                 self._workers[pidfd] = _Worker(pid, pidfd, note, engine)
                 self._poll.register(pidfd, select.POLLIN)
                 answer, given = Forked(pid), [pidfd, status_fd]
-        with contextlib.suppress(OSError):  # it is gone, which the next round sees
+        with contextlib.suppress(OSError):  # the engine is gone, which the next round notices
             socket.send_fds(connection, [encode(answer)], given if isinstance(answer, Forked) else [])
         for fd in (*fds, *(each for each in given if each not in self._workers)):
             os.close(fd)
         return None
 
     def _leave(self, *others: int) -> None:
-        """In a worker: gives back all that is the fork server's."""
+        """In a worker: close everything of the fork server."""
         self._owner.close()
         for connection in self._engines.values():
             connection.close()
@@ -164,9 +164,9 @@ class _ForkServer:
             os.close(fd)
 
     def _forget(self, engine: int) -> None:
-        """The engine is gone, and its workers with it: the one that follows finds what they held given back.
+        """Kill the workers of an engine that is gone, so that the next one finds their resources free.
 
-        It waits for one that does not die until :data:`DYING_SECONDS` have passed; engines that live do not.
+        The next engine waits for a worker that does not die, for at most :data:`DYING_SECONDS`; living engines do not.
         """
         until = time.monotonic() + DYING_SECONDS
         for worker in [each for each in self._workers.values() if each.engine == engine]:
@@ -178,15 +178,15 @@ class _ForkServer:
 
     @property
     def _dying_left(self) -> float:
-        """Seconds for which workers that were killed are waited for."""
+        """Seconds for which new engines wait for killed workers."""
         return max(0.0, max((each.dying_until for each in self._workers.values()), default=0.0) - time.monotonic())
 
     def _reap(self, pidfd: int) -> None:
-        """Takes the end of one that is dead, and tells it to whoever has the other end of the pipe."""
+        """Reap a dead worker and report its status through its pipe."""
         worker = self._workers.pop(pidfd)
         found, status = os.waitpid(worker.pid, os.WNOHANG)
         with contextlib.suppress(BrokenPipeError):
-            if found:  # else a debugger holds it, and whoever has the other end takes it for killed
+            if found:  # else a debugger holds the status, and the reader takes the worker for killed
                 os.write(worker.note, STATUS.pack(os.waitstatus_to_exitcode(status)))
         self._poll.unregister(pidfd)
         os.close(worker.note)

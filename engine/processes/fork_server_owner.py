@@ -1,4 +1,4 @@
-"""A fork server process as its owner sees it, and as an engine does that has been given a socket to it."""
+"""The fork server from outside: for its owner, and for an engine that has a socket to it."""
 
 import errno
 import os
@@ -13,25 +13,25 @@ from .fork_server import MAX_MESSAGE, Forked, Refused, Request, answers, encode
 from .process import AdoptedChild, Child, spawn
 
 WORKER_ENVIRONMENT: Final = {
-    # compute threads must give the cores back soon after a step: the server and this process need them
+    # compute threads must free the cores soon after a step, for the server and this process
     "GOMP_SPINCOUNT": "10000",
-    # numpy's helpers would not survive a fork, and nothing here multiplies with numpy
+    # numpy's threads would not survive a fork, and nothing here multiplies with numpy
     "OPENBLAS_NUM_THREADS": "1",
 }
 
 _FORK_SECONDS = 5.0
-"""Within which a fork server that has forked before does so again, unless it hangs."""
+"""Longest answer of a fork server that has forked before; beyond, it hangs."""
 _BORN_WITH: Final = 2
 _CLOSE_SECONDS: Final = 5.0
-"""It holds nothing that takes long to give back."""
+"""Short, since it holds nothing that takes long to free."""
 
 
 class ForkServerLost(Exception):
-    """The fork server ended, or does not answer."""
+    """The fork server ended or does not answer."""
 
 
 class ForkServer:
-    """Forks workers of ``module``, and is started again where it has died. To be used in the main thread."""
+    """A fork server for workers of ``module``; restarts it if it has died. Use it in the main thread."""
 
     def __init__(self, module: str) -> None:
         """Raises OSError."""
@@ -43,7 +43,7 @@ class ForkServer:
         return self._process.pid
 
     def connect(self) -> socket.socket:
-        """A socket for one engine, on which it asks for workers. Raises OSError."""
+        """A socket on which one engine asks for workers. Raises OSError."""
         if self._process.returncode is not None:
             self.close()
             self._control, self._process = self._started()
@@ -57,7 +57,7 @@ class ForkServer:
         return ours
 
     def close(self) -> None:
-        """Ends it, and its workers. May be called again; blocks no longer than a few seconds."""
+        """End it and its workers; blocks for a few seconds at most. May be called again."""
         self._control.close()
         self._process.close(_CLOSE_SECONDS)
 
@@ -83,15 +83,15 @@ class ForkServerLink:
     """An engine's socket to a fork server."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Takes the socket over."""
+        """Takes ownership of the socket."""
         self._connection = connection
         self._connection.setblocking(False)
         self.has_forked = False
 
     async def fork(self, fds: tuple[int, ...], options: tuple[str, ...], name: str) -> Child:
-        """A worker with ``fds``, of which the last are those of its ``options``; waits for the fork server's imports.
+        """Fork a worker with ``fds``, the last of which belong to ``options``. Waits for the fork server's imports.
 
-        Raises :class:`ForkServerLost`, and OSError where it cannot fork.
+        Raises :class:`ForkServerLost`, and OSError if it cannot fork.
         """
         try:
             socket.send_fds(self._connection, [encode(Request(os.getpid(), options))], fds)
@@ -113,7 +113,7 @@ class ForkServerLink:
                 return AdoptedChild(pid, pidfd, status_fd, name)
 
     def close(self) -> None:
-        """The fork server kills what it has forked for this engine. May be called again."""
+        """Close the socket; the fork server then kills this engine's workers. May be called again."""
         self._connection.close()
 
 

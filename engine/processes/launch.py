@@ -1,4 +1,4 @@
-"""Starts an engine process. Light, so that it can come before whatever else its owner imports."""
+"""Starts an engine process. Imports little, so that it can run before its owner's other imports."""
 
 import contextlib
 import time
@@ -17,19 +17,20 @@ from .process import Child, spawn
 
 
 class EngineProcess(NamedTuple):
-    """An engine that has been told what to serve. Its owner must :meth:`aclose` it; without a loop, :meth:`close`."""
+    """An engine that has got its configuration. Its owner must :meth:`aclose` it, or :meth:`close` it without an event
+    loop."""
 
     endpoint: Endpoint
     child: Child
     arena: Arena
-    """Where media lie that its requests bring; that of those started after it, too."""
+    """The memory of its requests' media; later engines use the same."""
     began: float
     """``time.monotonic()`` when it was started."""
     again: Callable[[], "EngineProcess"]
-    """Starts another in the same way."""
+    """Starts another with the same arguments."""
 
     async def aclose(self, grace: float = 0.0) -> bool:
-        """End it, by force if it still runs after ``grace`` seconds; False where it does not die.
+        """End it, by force after ``grace`` seconds; False if it does not die.
 
         May be called again.
         """
@@ -37,7 +38,7 @@ class EngineProcess(NamedTuple):
         return await self.child.aclose(grace)
 
     def close(self) -> None:
-        """The same, by force, blocking."""
+        """End it by force, blocking."""
         self.endpoint.close()
         self.child.close()
 
@@ -51,10 +52,13 @@ def launch_engine(
 ) -> EngineProcess:
     """Start an engine, which starts its worker at once. Raises :class:`..channel.ChannelError` and OSError.
 
-    ``weights_fds`` are the memory files in which workers keep prepared weights for those that come after them, one a
-    rank, ``fork_server`` has imported what they need, and ``lease_fd`` is the lease of a device that other models are
-    on too.
-    All stay the caller's, who keeps them for as long as engines are started. ``arena`` is that of an engine before.
+    The caller keeps all arguments open for as long as engines are started.
+
+    Args:
+        weights_fds: memory files in which workers keep prepared weights for their successors, one a rank.
+        fork_server: forks workers without their imports.
+        lease_fd: the lease of a device that other models use too.
+        arena: that of an earlier engine; None: a new one.
     """
     began = time.monotonic()
     arena = Arena() if arena is None else arena

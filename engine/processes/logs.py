@@ -1,11 +1,10 @@
-"""Logging of every process of a server: to stderr, as text or as one JSON object a line.
+"""Logging of all of a server's processes: to stderr, as text or as one JSON object a line.
 
-Two attributes of a record (given as ``extra``) are shown: ``request_id`` names the request that a line is about, where
-the process does not know by itself, and ``fields`` adds to a line of JSON what its message says in words. ``trace``
-takes the place of a traceback where the error's own message must not be shown.
+Attributes of a record, given as ``extra``: ``request_id`` names the request, where the process does not know it by
+itself; ``fields`` adds members to a JSON line; ``trace`` replaces a traceback whose error message must not be shown.
 
-What a client sent can stand in a message: every character that could begin a line, move a cursor or turn text round is
-written as an escape, and the lines of a traceback are set in, so that no line is forged.
+Messages may contain text of clients. Characters that could begin a line, move a cursor or change text direction are
+escaped, and the lines of a traceback are indented, so that no log line can be forged.
 """
 
 import logging
@@ -23,7 +22,7 @@ from stentor.protocols.ipc.config import LogFormat, LogLevel
 
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _CAUSES: Final = 8
-"""Errors of a chain that a trace shows at most."""
+"""Most errors of a chain that a trace shows."""
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -77,33 +76,33 @@ class _JsonFormat(_Format):
         )
         fields: dict[str, Any] = getattr(record, "fields", {})
         entries = {**msgspec.to_builtins(line), **fields} if fields else line
-        # inside JSON these characters stand in strings alone, where an escape means the same
+        # in JSON these characters occur in strings only, where an escape means the same
         return _UNSAFE.sub(_escape, msgspec.json.encode(entries).decode())
 
 
 def escaped(text: str) -> str:
-    """``text`` on one line, however it is shown: line feeds, control characters and marks of direction as escapes."""
+    """``text`` on one line, with line feeds, control characters and direction marks escaped."""
     return _UNSAFE.sub(_escape, text)
 
 
 def trace_without_messages(error: BaseException) -> str:
-    """Where an error came from, the kinds of it and of its causes, but not their messages: those may quote a prompt."""
+    """The traceback of an error and its causes with types but without messages, which may quote a prompt."""
     return "\n".join(_trace_lines(error))
 
 
 def set_up_logging(
     level: LogLevel, style: LogFormat, process: str, current_request: Callable[[], str] = lambda: ""
 ) -> None:
-    """Sends what Stentor logs at ``level`` and above, and other libraries' warnings, to stderr.
+    """Send Stentor's logs at ``level`` and above, and other libraries' warnings, to stderr.
 
-    ``current_request`` gives the id of the request that the running task works for, or nothing.
+    ``current_request`` returns the id of the running task's request, or "".
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter((_JsonFormat if style == "json" else _TextFormat)(process, current_request))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.captureWarnings(True)  # torch has many, which would stand between lines of JSON
+    logging.captureWarnings(True)  # torch's warnings would break lines of JSON
     logging.getLogger("stentor").setLevel(level.upper())
-    # each names every connection that a client broke off, and quotes what it sent
+    # it logs every aborted connection, and quotes what the client sent
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
 
 
@@ -114,7 +113,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _encodable(text: str) -> str:
-    """JSON is UTF-8, which has no halves of a pair."""
+    """Replace lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""The mailbox of an actor: a task that owns its state, which nobody else touches, and reads what it is told."""
+"""The mailbox of an actor: a task that alone owns its state and reads messages."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """A bounded queue of messages to one task, within one loop. First told, first received."""
+    """A bounded first-in, first-out queue of messages to one task, within one event loop."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -20,18 +20,18 @@ class Mailbox(Generic[T]):
         return len(self._messages)
 
     def push(self, message: T) -> None:
-        """Put ``message`` in however full the mailbox is: for senders that something else holds back."""
+        """Add a message even if the mailbox is full: for senders that are bounded otherwise."""
         self._messages.append(message)
         self._notify()
 
     async def tell(self, message: T) -> None:
-        """Put ``message`` in; waits while the mailbox is full."""
+        """Add a message; wait while the mailbox is full."""
         while len(self._messages) >= self._capacity:
             await self._change()
         self.push(message)
 
     async def receive_all(self) -> list[T]:
-        """All messages, at least one, oldest first."""
+        """Take all messages, oldest first; wait until there is one."""
         while not self._messages:
             await self._change()
         messages = list(self._messages)
@@ -46,8 +46,8 @@ class Mailbox(Generic[T]):
         self._waiters.clear()
 
     async def _change(self) -> None:
-        """Wait until a message comes or goes."""
-        # not an anyio.Event: it costs several times as much, and every step of an engine makes and waits for some
+        """Wait until a message is added or taken."""
+        # not an anyio.Event, which costs several times as much: every engine step makes some
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:

@@ -1,23 +1,21 @@
-"""Child processes: started so that nothing outlives its owner, watched through a pidfd.
+"""Child processes: none outlives its owner, and each is watched through a pidfd.
 
 ::
 
     child = spawn("stentor.engine.worker", pair.child_fds)     # in the owner
     inherited = become_child("stentor-worker")                 # first thing in the child's main()
 
-The kernel kills a child when its owner dies, whatever killed the owner: ``become_child`` asks for
-SIGKILL as the parent-death signal, so server → engine → worker fall one after the other. The signal
-is sent when the *thread* that spawned the child ends: spawn from the main thread, or from one that
-lives as long as the child shall. Until ``become_child`` has run a child is on its own: call it
-before anything slow, above all before importing torch.
+The kernel kills a child when its owner dies for any reason: ``become_child`` requests SIGKILL as the parent-death
+signal, so server → engine → worker end one after the other. The signal is sent when the *thread* that spawned the child
+ends: spawn from the main thread, or from one that lives as long as the child. A child is not protected before
+``become_child`` has run: call it before anything slow, above all before importing torch.
 
-A child runs in a session of its own, so that Ctrl-C in the terminal reaches the server alone, which
-then ends the others in order. It inherits stdout, stderr and the environment (it must find the same
-``stentor``), and no descriptor but those passed.
+A child runs in its own session, so Ctrl-C in the terminal reaches only the server, which then ends the others in order.
+It inherits stdout, stderr and the environment (it must find the same ``stentor``), and only the descriptors passed.
 
-A process that the kernel holds in a call (a driver, a file system that is gone) does not die when it is killed. Nobody
-waits for that without a bound: after :data:`DYING_SECONDS` it is given up, and left behind. One that has died is asked
-for its status and not waited for: a debugger may hold the status for as long as it likes.
+A killed process does not die while the kernel holds it in a call (a driver, a file system that is gone). After
+:data:`DYING_SECONDS` it is given up and left behind. The status of a dead process is asked for without waiting, since a
+debugger may hold it for any time.
 """
 
 import argparse
@@ -46,20 +44,20 @@ logger = logging.getLogger(__name__)
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 STATUS: Final = struct.Struct("q")
-"""How a process ended, as its parent tells it to whoever watches it."""
+"""Format in which a parent reports to a watcher how a process ended."""
 
 DYING_SECONDS: Final = 30.0
-"""From a kill to the end: a process that holds tens of gigabytes, or memory of a device, takes some of them."""
+"""From a kill to the end: a process with tens of gigabytes, or with device memory, takes seconds."""
 _TOLD_SECONDS: Final = 1.0
-"""For which the end of a dead process is awaited from its parent, which may have been stopped."""
+"""How long to wait for the parent's report about a dead process; the parent may be stopped."""
 REAPED_AT_ONCE: Final = 64
-"""Processes that one call reaps, or looks at, at most."""
+"""Most processes that one call examines or reaps."""
 _left_behind: Final[deque[subprocess.Popen[bytes]]] = deque()
-"""Children that are not waited for any more; those that can be reaped by then are, with the spawns that follow."""
+"""Children that are no longer waited for; later spawns reap those that have died."""
 
 
 class Inherited(NamedTuple):
-    """What a child was given by its owner."""
+    """What a child got from its owner."""
 
     fds: tuple[int, ...]
     parent_pid: int
@@ -67,10 +65,10 @@ class Inherited(NamedTuple):
 
 
 class Child:
-    """A child process. Its owner must :meth:`aclose` it, or :meth:`close` it where no event loop waits meanwhile."""
+    """A child process. Its owner must :meth:`aclose` it, or :meth:`close` it outside of an event loop."""
 
     dying_seconds = DYING_SECONDS
-    """After which it is given up."""
+    """Seconds after a kill until the process is given up."""
 
     def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
         self._popen: subprocess.Popen[bytes] | None = process
@@ -82,48 +80,48 @@ class Child:
         self.pidfd = pidfd
         """Readable once the process is dead; valid until :meth:`close`."""
         self.given_up = False
-        """Whether the process does not die."""
+        """Whether it was killed and did not die."""
         self._status: int | None = None
         self._killed_at: float | None = None
         self._closed = False
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs, the exit status, or minus the signal that killed it; None for one that was given up."""
+        """The exit status, or minus the signal that killed it; None while it runs and if it was given up."""
         return None if self.given_up else self._reap()
 
     @property
     def description(self) -> str:
-        """How it ended, for people: "killed by SIGKILL", "exited with 1"; "running" before that."""
+        """How it ended, for people: "killed by SIGKILL", "exited with 1"; "running" if it has not."""
         return "killed, and does not die" if self.given_up else describe_exit(self.returncode)
 
     async def wait(self) -> int:
-        """Wait for the end, however long that takes, and reap; returns :attr:`returncode`. Not once it is closed."""
+        """Wait for the end without a limit, and reap; returns :attr:`returncode`. Not after :meth:`close`."""
         if self.returncode is None:
             await _until_readable(self.pidfd)
             await self._wait_for_status()
         return self._wait()
 
     def wait_blocking(self, timeout: float) -> int | None:
-        """The same for a process without a loop; None when ``timeout`` seconds pass first."""
+        """The same without an event loop; None after ``timeout`` seconds."""
         if self.returncode is None and not is_readable(self.pidfd, timeout):
             return None
         return self._wait()
 
     def terminate(self) -> None:
-        """Send SIGTERM, if it still runs."""
+        """Send SIGTERM if it runs."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL, if it still runs."""
+        """Send SIGKILL if it runs."""
         if self._killed_at is None:
             self._killed_at = time.monotonic()
         self._signal(signal.SIGKILL)
 
     async def stop(self, grace: float) -> int | None:
-        """Ask to end, kill after ``grace`` seconds, reap; returns :attr:`returncode`.
+        """Send SIGTERM, kill after ``grace`` seconds, reap; returns :attr:`returncode`.
 
-        Cancelled, it kills at once.
+        If cancelled, it kills at once.
         """
         try:
             self.terminate()
@@ -135,9 +133,9 @@ class Child:
         return self.returncode
 
     async def kill_and_wait(self) -> bool:
-        """Kill it if it still runs, and wait until it is dead.
+        """Kill it if it runs, and wait until it is dead.
 
-        False where it is not, :attr:`dying_seconds` after it was first killed: then it is given up.
+        Returns False, and gives it up, if it is alive :attr:`dying_seconds` after the first kill.
         """
         if self._closed:
             return not self.given_up
@@ -150,9 +148,9 @@ class Child:
         return not self.given_up
 
     async def aclose(self, grace: float = 0.0) -> bool:
-        """End it, by force after ``grace`` seconds, reap it and give the pidfd back; False where it was given up.
+        """End it, by force after ``grace`` seconds, reap it and close the pidfd; False if it was given up.
 
-        Cancelled, it is ended all the same. May be called again.
+        It is ended even if the call is cancelled. May be called again.
         """
         with anyio.CancelScope(shield=True):
             if grace and self._killed_at is None and not self._closed:
@@ -162,7 +160,7 @@ class Child:
         return self.close(0.0)
 
     def close(self, seconds: float | None = None) -> bool:
-        """The same, by force, blocking; ``seconds`` are those after which it is given up, where they are fewer."""
+        """The same by force, blocking. ``seconds`` may shorten the time until it is given up."""
         if self._closed:
             return not self.given_up
         self.kill()
@@ -179,7 +177,7 @@ class Child:
 
     @property
     def _dying_left(self) -> float:
-        """Seconds; the process has been killed."""
+        """Seconds until it is given up. It must have been killed."""
         assert self._killed_at is not None
         return max(0.0, self._killed_at + self.dying_seconds - time.monotonic())
 
@@ -188,10 +186,10 @@ class Child:
         logger.error("%s (pid %d) was killed and does not die; it is left behind", self.name, self.pid)
 
     async def _wait_for_status(self) -> None:
-        """The process is dead: until its status can be read without waiting for it."""
+        """Wait until the status of the dead process can be read without blocking."""
 
     def _wait(self) -> int:
-        """The process is dead: its status, or that of a kill where somebody else holds it."""
+        """The status of the dead process; that of a kill if another process holds it."""
         status = self._reap()
         if status is None:
             status = self._status = -signal.SIGKILL
@@ -200,14 +198,14 @@ class Child:
         return status
 
     def _reap(self) -> int | None:
-        """Its status, where that can be had now; it is asked for once."""
+        """Its status if it is available now, else None; asked for only once."""
         if self._status is None:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG)
             if found is None:
                 return None
             self._status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
             if self._popen is not None:
-                self._popen.returncode = self._status  # it must not ask again
+                self._popen.returncode = self._status  # else it would ask again
         return self._status
 
     def _signal(self, number: signal.Signals) -> None:
@@ -217,14 +215,15 @@ class Child:
 
 
 class AdoptedChild(Child):
-    """Another process's child, which is ours to end: its parent reaps it and tells how it ended."""
+    """A process forked by another, which reaps it and reports how it ended; this process ends it."""
 
     def __init__(self, pid: int, pidfd: int, status_fd: int, name: str) -> None:
-        """``told``: a pipe for :data:`STATUS`, written once the process has been reaped. Both become ours to close."""
+        """``status_fd``: a pipe that gets :data:`STATUS` once the process is reaped. :meth:`close` closes both
+        descriptors."""
         self._popen = None
         self._status_fd = status_fd
         self._patience = _TOLD_SECONDS
-        """With its parent, once the process is dead."""
+        """Seconds to wait for the parent's report once the process is dead."""
         self._begin(pid, pidfd, name)
 
     def close(self, seconds: float | None = None) -> bool:
@@ -250,8 +249,8 @@ class AdoptedChild(Child):
         if self._status is None and is_readable(self.pidfd, 0):
             known = is_readable(self._status_fd, 0)
             if not known and self._patience:
-                return None  # as good as running, until its parent says more or is not waited for any longer
-            self._status = -signal.SIGKILL  # of a parent that died: the kernel kills its children then
+                return None  # counts as running until its parent reports or the wait is over
+            self._status = -signal.SIGKILL  # the parent died: the kernel kills its children then
             if known and (status := os.read(self._status_fd, STATUS.size)):
                 (self._status,) = STATUS.unpack(status)
         return self._status
@@ -269,9 +268,14 @@ def spawn(
 ) -> Child:
     """Run ``python -P -m module`` as a child that inherits ``fds`` under the same numbers.
 
-    It inherits ``kept_fds`` too. ``arguments`` follow on its command line; ``env_extra`` adds to the environment,
-    of which it does not get what begins with ``without``; ``name`` is for messages. From a thread that outlives the
-    child (see the module's docstring).
+    Call it in a thread that outlives the child (see the module's docstring).
+
+    Args:
+        kept_fds: further descriptors to inherit.
+        arguments: end of its command line.
+        env_extra: additions to the environment.
+        without: prefix of environment variables that it does not get; "": it gets all.
+        name: for messages.
     """
     require_linux()
     _reap_left_behind()
@@ -297,8 +301,8 @@ def _environment(without: str) -> dict[str, str]:
 
 
 def _reap_left_behind() -> None:
-    """Those that have waited longest are looked at first. From any thread."""
-    with contextlib.suppress(IndexError):  # another thread looks at the last
+    """Reap the children left behind, longest waiting first. Callable from any thread."""
+    with contextlib.suppress(IndexError):  # another thread took the last one
         for _ in range(min(len(_left_behind), REAPED_AT_ONCE)):
             process = _left_behind.popleft()
             if process.poll() is None:
@@ -306,10 +310,10 @@ def _reap_left_behind() -> None:
 
 
 def become_child(name: str, argv: Sequence[str] | None = None) -> Inherited:
-    """Tie this process to the one that spawned it, and read what it was given from the command line.
+    """Tie this process to the one that spawned it, and read the command line.
 
-    ``name`` (at most 15 bytes are kept) is what ``top`` and ``ps`` show. Ends the process at once
-    when the parent is gone already. One that a fork server forked is tied to that (:mod:`.fork_server`).
+    ``name`` (at most 15 bytes) is what ``top`` and ``ps`` show. Exits at once if the parent is gone. A process forked
+    by a fork server is tied to that instead (:mod:`.fork_server`).
     """
     parser = argparse.ArgumentParser(prog=name, allow_abbrev=False)
     parser.add_argument("--parent-pid", type=int, required=True)
@@ -319,7 +323,7 @@ def become_child(name: str, argv: Sequence[str] | None = None) -> Inherited:
     libc = ctypes.CDLL(None, use_errno=True)
     _prctl(libc, PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != (known.fork_server_pid or known.parent_pid):
-        os._exit(1)  # it died before the kernel knew whom to tell
+        os._exit(1)  # the parent died before the death signal was set
     _prctl(libc, PR_SET_NAME, ctypes.c_char_p(name.encode()))
     for fd in known.channel_fds:
         os.set_inheritable(fd, False)
@@ -339,15 +343,15 @@ def describe_exit(returncode: int | None) -> str:
 
 
 def is_readable(fd: int, seconds: float) -> bool:
-    """Whether it is, or becomes so in time."""
+    """Whether the descriptor is readable within ``seconds``."""
     found = select.poll()
     found.register(fd, select.POLLIN)
     return bool(found.poll(seconds * 1000))
 
 
 async def _until_readable(fd: int) -> None:
-    """However long that takes."""
-    ours = os.dup(fd)  # a loop takes one waiter per descriptor; here any number of tasks may wait
+    """Wait without a limit until the descriptor is readable."""
+    ours = os.dup(fd)  # a loop takes one waiter per descriptor; a duplicate allows any number of tasks to wait
     try:
         await anyio.wait_readable(ours)
     finally:
@@ -364,20 +368,20 @@ def _prctl(libc: ctypes.CDLL, option: int, argument: ctypes.c_ulong | ctypes.c_c
         raise OSError(error, f"prctl({option}): {os.strerror(error)}")
 
 
-# Workers whose parent died, and that are ours to bury.
+# Orphaned workers that this process must reap.
 #
-# The kernel kills them with the engine or the fork server that began them. Where this process is the first of a
-# container, it is also their new parent, and they stay in its table until it asks how they ended.
+# The kernel kills workers with the engine or the fork server that started them. If this process is the init process of
+# a container, it becomes their parent, and they stay in its process table until it reaps them.
 _WORKER: Final = "stentor-worker"
-"""What a process is called that this one never starts itself."""
+"""Process name of a worker; this process never starts one directly."""
 
 
 _reaping: Final = threading.Lock()
-"""A pid that one thread has reaped may be another process by the time that a second one asks for it."""
+"""Prevents a second thread from waiting for a pid that was reaped and reused."""
 
 
 def reap_orphans(most: int = REAPED_AT_ONCE) -> int:
-    """Reaps those that are dead, at most so many; how many. Reads a file for each child: to be called in a thread."""
+    """Reap up to ``most`` dead workers; returns how many. Reads a file for each child: call it in a thread."""
     reaped = 0
     with _reaping:
         for pid in _children():
@@ -391,7 +395,7 @@ def reap_orphans(most: int = REAPED_AT_ONCE) -> int:
 
 
 def _children() -> list[int]:
-    """None where the kernel does not say."""
+    """The pids of all children; empty if the kernel does not list them."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path("/proc/self/task").iterdir():

@@ -1,4 +1,4 @@
-"""Counts the failures in a row of a process, and says when the next is started and when none is."""
+"""Counts a process's consecutive failures, and decides whether and when to restart it."""
 
 import math
 import time
@@ -9,28 +9,28 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """What follows a failure. Delays and spans are seconds."""
+    """When to restart after a failure. Times are in seconds."""
 
     max_failures: float
-    """Failures in a row after which there is no other start: 1 allows none at all, ``math.inf`` any number."""
+    """Consecutive failures after which it is not restarted: 1 forbids restarts, ``math.inf`` allows any number."""
     max_first_failures: float = math.inf
-    """The same until the first :meth:`Restarts.ready`, where it is less than ``max_failures``."""
+    """The same before the first :meth:`Restarts.ready`, if lower."""
     first_delay: float = 0.1
-    """Before the start that follows the second failure in a row; the one after the first follows at once."""
+    """Delay after the second consecutive failure; after the first there is none."""
     max_delay: float = 10.0
-    """Each delay is twice the one before, up to this."""
+    """Limit of the delay, which doubles with each further failure."""
     healthy_after: float = 300.0
-    """A life that goes on for so long once it is ready ends a row: kills of an idle child, minutes apart, are none."""
+    """A run that lasts this long once ready resets the count, so that rare kills of an idle child do not add up."""
 
 
 class Restarts:
-    """The row of failures of one engine, worker or other child, over all of its lives.
+    """The consecutive failures of one engine, worker or other child.
 
-    A row ends with progress and with a long life. An excused failure is none of the row.
+    Progress and a long run reset the count. An excused failure does not count.
     """
 
     def __init__(self, policy: RestartPolicy, clock: Callable[[], float] = time.monotonic) -> None:
-        """The first life begins now."""
+        """The first run begins now."""
         self._policy: Final = policy
         self._clock = clock
         self._began = clock()
@@ -38,26 +38,29 @@ class Restarts:
         self._excused = False
         self.in_a_row = 0
         self.total = 0
-        """Starts in place of another."""
+        """Restarts."""
 
     def ready(self) -> None:
-        """A life begins to do its work; :attr:`RestartPolicy.max_first_failures` is past. What it took to get ready is
-        not counted: a large model may load for longer than a life has to last."""
+        """Record that a run is ready for work; :attr:`RestartPolicy.max_first_failures` no longer applies.
+
+        The run's time counts from here, because a large model may take longer to load than a healthy run must last.
+        """
         self._was_ready = True
         self._began = self._clock()
 
     def progressed(self) -> None:
-        """A life has done some of its work, or the failures before have been explained: they are no row with those to
-        come."""
+        """Reset the count: the process made progress, or its failures are explained."""
         self.in_a_row = 0
 
     def excuse(self) -> None:
-        """The next failure says nothing of the child: it does not count."""
+        """Do not count the next failure, of which the child is not the cause."""
         self._excused = True
 
     def failed(self, *, final: bool = False) -> float | None:
-        """A life is over. Returns the seconds after which the next begins, or None where none does: it is ``final``, or
-        one too many in a row."""
+        """Record the end of a run. Returns the seconds until the next start, or None if there must be none.
+
+        There is none after a ``final`` failure or too many consecutive ones.
+        """
         policy = self._policy
         now = self._clock()
         if now - self._began >= policy.healthy_after:
@@ -75,5 +78,5 @@ class Restarts:
     def _delay(self) -> float:
         if self.in_a_row <= 1:
             return 0.0
-        doublings = min(self.in_a_row - 2, 64)  # more would overflow, and are past any limit
+        doublings = min(self.in_a_row - 2, 64)  # more would overflow and exceed any limit
         return min(self._policy.first_delay * 2.0**doublings, self._policy.max_delay)

@@ -1,9 +1,8 @@
-"""Supervision: children run in one task group, and are started again as their :class:`.restart_policy.Restarts` allow.
+"""Supervision: runs children in one task group, and restarts them as :class:`.restart_policy.Restarts` allow.
 
-A child is any async callable that returns when it is done and raises when it failed, as an actor's
-``run`` does. When a child may not be started again, the supervisor's task group ends: the siblings
-are cancelled, and :class:`ChildFailed` is raised (in an exception group, as task groups do) to the
-supervisor's own owner. So failures climb the tree.
+A child is any async callable that returns when it is done and raises when it failed, like an actor's ``run``. If a
+child must not be restarted, the supervisor's task group ends: its siblings are cancelled, and :class:`ChildFailed` is
+raised to the supervisor's owner, in an exception group. So failures climb the tree.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,11 +15,11 @@ from .restart_policy import RestartPolicy, Restarts
 
 
 class PermanentFailure(Exception):
-    """Raised by a child that would fail in the same way if it were started again, so that it is not."""
+    """Raised by a child that would fail again if it were restarted."""
 
 
 class ChildFailed(Exception):
-    """A child failed and is not started again; the failure is the cause."""
+    """A child failed and is not restarted; the failure is ``__cause__``."""
 
     def __init__(self, name: str, failures: int) -> None:
         times = f" {failures} times in a row" if failures > 1 else ""
@@ -47,7 +46,7 @@ class Supervisor:
         return await self._tasks.__aexit__(kind, error, traceback)
 
     def start(self, name: str, child: Callable[[], Awaitable[None]], restarts: Restarts | None = None) -> None:
-        """Run ``child()``, and anew after failures as ``restarts`` allow (default: never)."""
+        """Run ``child()``, again after failures as ``restarts`` allow (default: never)."""
         if name in self._names:
             raise ValueError(f"a child named {name!r} is already supervised")
         self._names.add(name)

@@ -1,1 +1,1 @@
-"""What workers of several models share: the device by a lease, and prepared weights."""
+"""Resources shared by the workers of several models: the device (by a lease), CPUs, prepared weights."""

@@ -1,4 +1,4 @@
-"""What an engine knows of the models that share its worker's device."""
+"""An engine's view of the other models on its worker's device."""
 
 import time
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from typing import Final
 from .lease import peek
 
 _RECENT_SECONDS: Final = 2.0
-"""Who computed a moment ago will soon come again, as one that listens does while somebody speaks."""
+"""A model that computed this recently will soon again, as transcription does while somebody speaks."""
 
 
 class CoTenants:
-    """Reads the lease, of which the engine is no member."""
+    """Reads the lease; the engine itself is not a member."""
 
     def __init__(self, fd: int, number: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """``number`` is that of the engine's own worker; ``fd`` stays its owner's."""
+        """``number`` is that of the engine's own worker. ``fd`` is not closed here."""
         self._fd = fd
         self._number = number
         self._clock = clock
@@ -22,12 +22,13 @@ class CoTenants:
         self._until = 0.0
 
     def worker_waits(self) -> bool:
-        """Whether our worker waits while another has the device: one that does not take a free one may hang."""
+        """Whether the own worker waits while another holds the device. A worker that does not take a free device may
+        hang."""
         members = peek(self._fd)
         return members[self._number].waits and any(member.holds for member in members)
 
     def are_busy(self) -> bool:
-        """Whether others compute just now, wait to, or did a moment ago."""
+        """Whether other members compute, wait, or did so within the last :data:`_RECENT_SECONDS`."""
         others = [member for number, member in enumerate(peek(self._fd)) if number != self._number]
         times = [member.virtual for member in others]
         now = self._clock()

@@ -1,13 +1,14 @@
-"""Which CPUs a worker computes on, and with how many threads.
+"""Chooses the CPUs and the number of threads of a worker.
 
-One thread a core: both hardware threads of a core share its arithmetic units and its path to memory, and the server and
-the engine need the second. Of a hybrid processor the fast cores alone, since every part of a step waits for its slowest
-thread. Of several sockets one: its threads touch the weights first, so that Linux puts them into its own memory. The
-next worker gets the next socket. No more threads than a container's quota pays for: one more stops all of them for the
-rest of each period.
+- One thread a core: both hardware threads share arithmetic units and memory access, and the server and the engine need
+  the second.
+- Only the fast cores of a hybrid processor, since every part of a step waits for its slowest thread.
+- One socket: its threads touch the weights first, so Linux puts them into that socket's memory. The next worker gets
+  the next socket.
+- No more threads than a container's quota: with one more, all of them stop for the rest of each period.
 
-A worker is held on a set of CPUs, never one thread on one CPU: where another process takes a CPU, the scheduler still
-finds the thread a free one in the set.
+A worker is bound to a set of CPUs, never one thread to one CPU: if another process takes a CPU, the scheduler still
+finds a free one in the set.
 """
 
 import math
@@ -18,20 +19,20 @@ from typing import Final
 from .cpu_topology import Cpu, CpuTopology, format_cpus
 
 _FAST: Final = 0.75
-"""Speed beside the fastest from which a core computes: clusters of one kind are a few per cent apart, kinds 40."""
+"""Least speed relative to the fastest core: clusters of one kind differ by a few per cent, kinds by 40."""
 _WHOLE_SOCKET: Final = 0.5
-"""Cores beside the largest socket's from which a socket gets a worker: an affinity may leave one CPU of another."""
+"""Least number of cores relative to the largest socket's: an affinity may leave a single CPU of a socket."""
 
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """One worker among those of all models."""
+    """One worker among the workers of all models."""
 
     place: int = 0
-    """Its number, from 0."""
+    """Its index, from 0."""
     places: int = 1
     rank: int = 0
-    """Among those that split its model, which have places that follow each other."""
+    """Its index among the workers that split its model, which have consecutive places."""
     ranks: int = 1
 
 
@@ -39,13 +40,13 @@ class WorkerPlace:
 class CpuPlan:
     threads: int
     cpus: frozenset[int] | None
-    """Where they are held; None: wherever the process may run."""
+    """CPUs that the worker is bound to; None: not bound."""
     is_own: bool
-    """Whether workers of other models compute elsewhere."""
+    """Whether workers of other models compute on other CPUs."""
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        """What was taken and why, as start-up says it."""
+        """The choice and its reasons, for the start-up message."""
         what = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         where = "" if self.cpus is None else f" on CPUs {format_cpus(self.cpus)}"
         return f"{what}{where}" + (f": {', '.join(self.reasons)}" if self.reasons else "")
@@ -54,7 +55,7 @@ class CpuPlan:
 def plan_cpus(
     topology: CpuTopology, asked: int | None = None, worker: WorkerPlace = WorkerPlace(), most: int | None = None
 ) -> CpuPlan:
-    """``asked`` threads are taken as they are, and held only where each has a core. ``most`` bounds what is chosen."""
+    """``asked`` threads are used as given, and bound only if each has a core. ``most`` limits the chosen number."""
     sockets = _sockets(topology.cpus)
     mine = worker.place % len(sockets)
     first = worker.place - worker.rank
@@ -92,9 +93,9 @@ def plan_cpus(
 
 
 def _sockets(cpus: Sequence[Cpu]) -> list[list[Cpu]]:
-    """CPUs that have the nearest memory in common, the largest set first; at least one set.
+    """Groups of CPUs that share the nearest memory, largest first; at least one.
 
-    Nodes of one socket are near each other, and firmware that interleaves memory makes one node of several sockets.
+    Joins nodes of one socket, and sockets of one node, which firmware makes by interleaving memory.
     """
     found: list[list[Cpu]] = []
     for cpu in cpus:

@@ -1,4 +1,4 @@
-"""The processor that this process runs on, as Linux describes it: cores, hardware threads, sockets, memory, quotas.
+"""Reads the processor's topology from Linux: cores, hardware threads, sockets, memory nodes, quotas.
 
 ::
 
@@ -10,7 +10,7 @@
     sys/devices/system/node/nodeN/cpulist                       the CPUs beside each part of the memory
     proc/self/cgroup, sys/fs/cgroup/**                          the quota of a container, versions 1 and 2
 
-What is missing or cannot be read is taken for the plain case: a core of its own, one socket, no quota.
+Missing or unreadable files mean the plain case: each CPU a core of its own, one socket, no quota.
 """
 
 import os
@@ -24,32 +24,32 @@ _CPUS: Final = "sys/devices/system/cpu"
 _NODES: Final = "sys/devices/system/node"
 _CGROUPS: Final = "sys/fs/cgroup"
 _SLOW: Final = 0.5
-"""The speed of cores that Intel does not count among its fast ones; the processor tells no more."""
+"""Assumed speed of Intel's efficiency cores, which the processor does not report."""
 
 
 class Cpu(NamedTuple):
-    """What the operating system schedules on: a core, or one of its hardware threads."""
+    """A logical CPU: a core, or one of its hardware threads."""
 
     number: int
     core: int
-    """The lowest number among the hardware threads of its core."""
+    """The lowest CPU number of its core."""
     socket: int
     node: int
-    """The part of the memory that is near."""
+    """The memory node beside it."""
     speed: float
-    """Of its core, beside the fastest of the machine."""
+    """Speed of its core relative to the machine's fastest."""
 
 
 @dataclass(frozen=True)
 class CpuTopology:
     cpus: tuple[Cpu, ...]
-    """Those that this process may run on."""
+    """CPUs that this process may run on."""
     quota: float | None = None
-    """CPUs' worth of time that its container may use; None: no limit."""
+    """CPU time that the container may use, in CPUs; None: no limit."""
 
 
 def read_topology(root: Path = Path("/"), affinity: Collection[int] | None = None) -> CpuTopology:
-    """``affinity`` are the CPUs to look at; None: those that the calling thread may run on."""
+    """``affinity``: the CPUs to examine; None: those that the calling thread may run on."""
     numbers = sorted(os.sched_getaffinity(0) if affinity is None else affinity)
     nodes = _nodes(root / _NODES)
     speeds = _speeds(root, numbers)
@@ -63,7 +63,7 @@ def read_topology(root: Path = Path("/"), affinity: Collection[int] | None = Non
 
 
 def parse_cpus(text: str) -> set[int]:
-    """ "0-2,8" → {0, 1, 2, 8}; empty where it is no such list."""
+    """ "0-2,8" → {0, 1, 2, 8}; empty if the text is no such list."""
     found: set[int] = set()
     for part in text.split(","):
         if (match := re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)) is None:
@@ -84,7 +84,7 @@ def format_cpus(cpus: Collection[int]) -> str:
 
 
 def _nodes(folder: Path) -> dict[int, int]:
-    """The node of each CPU."""
+    """Memory node by CPU."""
     found = {}
     for path in folder.glob("node[0-9]*"):
         for cpu in parse_cpus(_text(path / "cpulist")):
@@ -93,7 +93,7 @@ def _nodes(folder: Path) -> dict[int, int]:
 
 
 def _speeds(root: Path, numbers: Collection[int]) -> Mapping[int, float]:
-    """Of each CPU, beside the fastest; all alike where one of them does not tell."""
+    """Speed of each CPU relative to the fastest; all 1 if it is unknown for one of them."""
     for file in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
         told = {number: _whole(root / _CPUS / f"cpu{number}" / file) for number in numbers}
         known = {number: value for number, value in told.items() if value}
@@ -110,7 +110,7 @@ def _fast_cores(root: Path) -> set[int]:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Of the process's control group and of all those around it, of which the smallest counts."""
+    """Quotas of the process's control group and its ancestors; the smallest applies."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -123,7 +123,8 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _quotas_of(mount: Path, path: str) -> Iterator[float]:
-    """In a container without a namespace for control groups ``path`` is the host's, and ``mount`` its own group."""
+    """Quotas from ``path`` up to ``mount``. In a container without a cgroup namespace, ``path`` is the host's and
+    ``mount`` the container's own group."""
     folder = mount / path.strip("/")
     while True:
         quota, period = (*_text(folder / "cpu.max").split(), "", "")[:2]

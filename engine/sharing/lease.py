@@ -1,11 +1,11 @@
-"""The lease by which workers of several models share one device: whoever holds it computes.
+"""The lease by which workers of several models share one device: only its holder computes.
 
-A worker takes it for a step and gives it back; who waits gets it in order of *virtual time*, which is the time that a
-member has held it, divided by its weight (start-time fair queueing, Goyal et al. 1996, with the lease as the link): two
-that always have work get the device in proportion to their weights, and one that was idle has saved nothing up. Who
-gives it back while it is still behind those that wait has it reserved for a moment, in which it comes with its next
-step if it has one. A step that is long lets others in between its parts (:meth:`Member.yield_device`), so that they
-wait for a slice and not for a step.
+A worker takes it for a step and releases it. Waiting members get it in order of *virtual time*: the time for which a
+member has held it, divided by its weight (start-time fair queueing, Goyal et al. 1996). Two members that always have
+work get the device in proportion to their weights; an idle member saves nothing up. If a member releases the lease
+while its virtual time is behind that of those waiting, the lease stays reserved for it for a moment, in which its next
+step usually comes. A long step yields between its parts (:meth:`Member.yield_device`), so that others wait for a slice,
+not for a step.
 
 The state is a memory file without a name, passed by descriptor. Its words are u64, little-endian::
 
@@ -27,12 +27,11 @@ The state is a memory file without a name, passed by descriptor. Its words are u
     lock on byte GUARD      held for the few microseconds in which the words are changed
     lock on byte SETUP      held by the member that measures and takes memory of the device
 
-All locks are the kernel's record locks (``fcntl``), which end with the process that has them, whatever ended it: the
-lease of a holder that was killed is taken over by the first that notices, and a member that died while it waited is
-passed over. They belong to a process: two members in one process would not keep each other out, and each process must
-hold one descriptor of the file only, for closing another would end its locks. The kernel's locks also order the words,
-on every processor: who gets GUARD sees what was written under it before. Words that are read without it are hints
-(:meth:`Member.is_wanted`, :func:`peek`), and the futex is compared by the kernel.
+All locks are the kernel's record locks (``fcntl``), which end with their process. So the lease of a killed holder is
+taken over by the first member that notices, and a member that died waiting is passed over. Record locks belong to a
+process: a process must have one member only, and one descriptor of the file, because closing another would release its
+locks. The locks also order the words on every processor: the holder of GUARD sees what was written under it before.
+Words read without it are hints (:meth:`Member.is_wanted`, :func:`peek`); the kernel compares the futex.
 """
 
 import ctypes
@@ -49,7 +48,8 @@ from typing import Final, NamedTuple
 from stentor.protocols.ipc.config import MAX_LEASE_WEIGHT
 
 SLICE_SECONDS: Final = 0.0025
-"""Less than the shortest steps take: what steps take turns with others' parts comes in twice its time, evenly."""
+"""Shorter than the shortest steps, so that steps which alternate with parts of others take about twice their time,
+evenly."""
 MAX_MEMBERS: Final = 16
 
 _MARK: Final = int.from_bytes(b"STENTORL", "little")
@@ -62,13 +62,13 @@ _LIFE: Final = _GUARD + 1
 _SETUP: Final = _LIFE + MAX_MEMBERS
 
 _LOOK_NS: Final = 50_000_000
-"""After so long a wait the holder is looked at: it may be dead."""
+"""Interval at which a waiting member checks whether the holder is dead."""
 _SETUP_LOOK_SECONDS: Final = 0.25
 _PLACE_SECONDS: Final = 30.0
-"""For a process that had our place, and was killed, to be dead."""
+"""How long to wait for the death of the killed process that had the same member number."""
 _PLACE_LOOK_SECONDS: Final = 0.01
 _RESERVED_NS: Final = 1_000_000
-"""Between two steps of a member that has more to do lies less."""
+"""Longer than the gap between two steps of a busy member."""
 
 _FUTEX: Final = {"x86_64": 202, "amd64": 202, "aarch64": 98, "arm64": 98}
 _FUTEX_WAIT: Final = 0
@@ -76,7 +76,7 @@ _FUTEX_WAKE: Final = 1
 
 
 class LeaseError(Exception):
-    """The lease cannot be made, or a descriptor is none; one line."""
+    """The lease cannot be made, or a descriptor is not a lease; the message is one line."""
 
 
 class _Timespec(ctypes.Structure):
@@ -84,9 +84,9 @@ class _Timespec(ctypes.Structure):
 
 
 def create_lease(weights: Sequence[int], slice_seconds: float = SLICE_SECONDS) -> int:
-    """A lease for as many members as there are ``weights``; its descriptor is the caller's to close.
+    """Make a lease for one member per weight. The caller closes the descriptor.
 
-    Weights are whole numbers from 1 to :data:`MAX_LEASE_WEIGHT`. Raises :class:`LeaseError` and OSError.
+    Weights are integers from 1 to :data:`MAX_LEASE_WEIGHT`. Raises :class:`LeaseError` and OSError.
     """
     if not 1 <= len(weights) <= MAX_MEMBERS or not all(1 <= weight <= MAX_LEASE_WEIGHT for weight in weights):
         raise LeaseError(
@@ -107,16 +107,16 @@ def create_lease(weights: Sequence[int], slice_seconds: float = SLICE_SECONDS) -
 
 
 class Seen(NamedTuple):
-    """A member, as one sees it who is none."""
+    """A member's state, for a process that is not a member."""
 
     waits: bool
     holds: bool
     virtual: int
-    """Grows with the time for which it has held the lease."""
+    """Nanoseconds; grows while it holds the lease."""
 
 
 def peek(fd: int) -> list[Seen]:
-    """All members at about the same time."""
+    """The state of all members, read without a lock."""
     words = struct.unpack(f"<{_BYTES // 8}Q", os.pread(fd, _BYTES, 0))
     places = [_FIRST + _WORDS * number for number in range(words[1])]
     return [
@@ -126,10 +126,10 @@ def peek(fd: int) -> list[Seen]:
 
 
 class Member:
-    """This process as one of those that share a device. One thread at a time may use it."""
+    """This process as a member of a lease. Usable by one thread at a time."""
 
     def __init__(self, fd: int, number: int) -> None:
-        """``number`` counts from 0; a process that had it before must be dead. Takes ``fd`` over.
+        """``number`` counts from 0; the process that had it before must be dead. Takes ownership of ``fd``.
 
         Raises :class:`LeaseError`.
         """
@@ -154,7 +154,7 @@ class Member:
         self._take_place()
 
     def acquire(self) -> None:
-        """Waits for the lease. It must not be held."""
+        """Wait for the lease. It must not be held."""
         words, own = self._words, self._own
         with self._guarded():
             wait = self._retry_ns()
@@ -177,7 +177,7 @@ class Member:
                 signals = int(words[own + _SIGNALS])
 
     def release(self) -> None:
-        """Gives it to the one whose turn it is. It must be held."""
+        """Pass the lease to the next member. It must be held."""
         words, own = self._words, self._own
         with self._guarded():
             held = time.monotonic_ns() - self._since
@@ -187,20 +187,20 @@ class Member:
             self._wake(woken)
 
     def yield_device(self) -> None:
-        """To be called between the parts of a long step: lets others in, where they have waited for a slice."""
+        """Let others compute if they have waited for a slice. Call it between the parts of a long step."""
         if self.is_wanted():
             self.release()
             self.acquire()
 
     def is_wanted(self) -> bool:
-        """Whether others wait, and it has been held for a slice. It must be held."""
+        """Whether others wait and the lease has been held for a slice. It must be held."""
         return time.monotonic_ns() - self._since >= self._slice and self._anyone_waits()
 
     @contextmanager
     def setting_up(self, while_waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """One member at a time: what one measures of the device's memory, another must not change meanwhile.
+        """Context for one member at a time, in which no other member changes the device's memory.
 
-        ``while_waiting`` is called again and again until it is our turn.
+        ``while_waiting`` is called repeatedly until the context is entered.
         """
         while True:
             try:
@@ -216,11 +216,11 @@ class Member:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _SETUP)
 
     def note_memory(self, taken: int) -> None:
-        """So many bytes of the device are ours. To be called at the end of a set-up."""
+        """Record the device memory of this member, in bytes, at the end of its set-up."""
         self._words[self._own + _MEMORY] = max(taken, 0)
 
     def memory_of_others(self) -> int:
-        """Bytes of the device that the living members before us have taken."""
+        """Bytes of device memory recorded by the other living members."""
         with self._guarded():
             others = [m for m in range(self._members) if m != self._number and not self._is_dead(m)]
             return sum(int(self._words[_FIRST + _WORDS * m + _MEMORY]) for m in others)
@@ -231,10 +231,10 @@ class Member:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    # ---- the words; all of these but the last two need the guard
+    # ---- the words; all but the last two need the guard
 
     def _take_place(self) -> None:
-        """As member ``number``, whatever state a process before has left it in. Raises :class:`LeaseError`."""
+        """Become member ``number``, in whatever state a former process left it. Raises :class:`LeaseError`."""
         deadline = time.monotonic() + _PLACE_SECONDS
         while self._is_taken(self._number):
             if time.monotonic() >= deadline:
@@ -250,7 +250,7 @@ class Member:
             self._wake(woken)
 
     def _retry_ns(self) -> int:
-        """Nanoseconds after which to look again whether the lease can be taken; 0: it can be."""
+        """Nanoseconds until the next attempt to take the lease; 0: it can be taken now."""
         words = self._words
         if words[_HOLDER]:
             return 0 if self._is_dead(int(words[_HOLDER]) - 1) else _LOOK_NS
@@ -259,7 +259,7 @@ class Member:
         return max(0, int(words[_UNTIL]) - time.monotonic_ns())
 
     def _begin(self) -> None:
-        """Now it is ours, and nobody handed it to us."""
+        """Take the free lease."""
         words, own = self._words, self._own
         words[own + _WAITS] = 0
         words[own + _VIRTUAL] = words[_CLOCK] = max(words[own + _VIRTUAL], words[_CLOCK])
@@ -268,7 +268,7 @@ class Member:
         self._since = time.monotonic_ns()
 
     def _hand_over(self) -> int | None:
-        """To the first of those that wait, or to nobody; who has to be woken, if anyone."""
+        """Pass the lease to the first waiting member, or free it; returns the member to wake, if any."""
         words = self._words
         words[_RESERVED] = 0
         words[_HOLDER] = 0
@@ -287,7 +287,7 @@ class Member:
         return heir
 
     def _first_waiting(self) -> int | None:
-        """The living member of the least virtual time among those that wait; the dead wait no more."""
+        """The living waiting member with the least virtual time; dead members are unmarked."""
         words = self._words
         waiting = [m for m in range(self._members) if words[_FIRST + _WORDS * m + _WAITS]]
         for member in sorted(waiting, key=lambda m: (words[_FIRST + _WORDS * m + _VIRTUAL], m)):
@@ -303,7 +303,7 @@ class Member:
         return True
 
     def _is_taken(self, member: int) -> bool:
-        """Whether another process lives as this member; where none does, its lock is ours from now on."""
+        """Whether another living process is this member. If not, this process gets the member's lock."""
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LIFE + member)
         except OSError:
@@ -325,7 +325,7 @@ class Member:
     # ---- the futex
 
     def _sleep(self, signals: int, nanoseconds: int) -> None:
-        """Until we are woken, unless that has been since ``signals`` were counted, or the time is over."""
+        """Sleep until woken or until the time is over; returns at once if woken since ``signals`` was read."""
         timeout = _Timespec(0, nanoseconds)
         word, seen = ctypes.byref(self._signals[self._number]), ctypes.c_uint32(signals & 0xFFFFFFFF)
         self._syscall(self._futex, word, _FUTEX_WAIT, seen, ctypes.byref(timeout), None, 0)

@@ -1,8 +1,8 @@
-"""The memory file where a worker leaves its prepared weights for the one that follows it.
+"""The memory file in which a worker leaves its prepared weights for its successor.
 
-It is an anonymous ``memfd``: it has no name, and lives as long as a process has it open. The server makes it and keeps
-it, so that it outlives workers and engines; it never looks inside. A worker that finds it whole and made for the same
-model maps it, any other starts it anew.
+It is an anonymous ``memfd``, which lives as long as a process has it open. The server creates it and keeps it open, so
+that it outlives workers and engines, but never reads it. A worker that finds it complete and made for its model maps
+it; otherwise the worker starts it anew.
 
 ::
 
@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 DATA_START: Final = 2 << 20
-"""The weights begin at a large page."""
+"""A large page's boundary."""
 
 _MARK: Final = int.from_bytes(b"STENTORW", "little")
 _NO_MARK: Final = 0
@@ -29,14 +29,14 @@ _FRONT: Final = struct.Struct("<QQ")
 
 
 class WeightHeader(msgspec.Struct, frozen=True):
-    """What the weights are, and what the worker settled that prepared them."""
+    """Identifies the weights, and holds what their worker determined at set-up."""
 
     key: str
-    """A digest of all that they were made from and for."""
+    """Digest of all inputs of the preparation."""
     layout: str
-    """A digest of where each lies."""
+    """Digest of the positions of all weights."""
     nbytes: int
-    """Of the weights."""
+    """Size of the weights."""
     max_model_len: int
     num_blocks: int
     num_states: int = 0
@@ -46,12 +46,12 @@ _decode: Final = msgspec.json.Decoder(WeightHeader).decode
 
 
 def create_weight_file() -> int:
-    """A new, empty file; its descriptor is the caller's to close. Raises OSError."""
+    """Make an empty file; the caller closes its descriptor. Raises OSError."""
     return os.memfd_create("stentor-weights", os.MFD_CLOEXEC)
 
 
 def read_header(fd: int) -> WeightHeader | None:
-    """The header of a file that is whole; None for any other."""
+    """The header of a complete file; None for any other."""
     front = os.pread(fd, _FRONT.size, 0)
     if len(front) < _FRONT.size:
         return None
@@ -66,13 +66,13 @@ def read_header(fd: int) -> WeightHeader | None:
 
 
 def clear(fd: int, capacity: int) -> None:
-    """Empties the file, and makes room for ``capacity`` bytes of weights. Raises OSError."""
+    """Empty the file and reserve ``capacity`` bytes for weights. Raises OSError."""
     os.ftruncate(fd, 0)
     os.ftruncate(fd, DATA_START + capacity)
 
 
 def write_header(fd: int, header: WeightHeader) -> None:
-    """Marks the file as whole; the last thing that is written. Raises OSError."""
+    """Mark the file as complete; call it last. Raises OSError."""
     text = msgspec.json.encode(header)
     os.pwrite(fd, _FRONT.pack(_NO_MARK, len(text)) + text, 0)
     os.pwrite(fd, _WORD.pack(_MARK), 0)

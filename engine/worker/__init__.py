@@ -1,1 +1,1 @@
-"""The process that owns a device: weights, KV cache, model runner, sampler."""
+"""The worker process, which owns a device: weights, KV cache, model runner, sampler."""

@@ -1,4 +1,4 @@
-"""What a module of an adapter's file adds to a model, before it is read."""
+"""The low-rank additions of an adapter's file to a model, before they are read."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,20 +14,22 @@ Matrices = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Addition:
-    """One module; nothing of it is read yet, and its shapes have been checked."""
+    """The addition of one module. Its shapes have been checked; its matrices are not read yet."""
 
     module: str
-    """As the file calls it."""
+    """The module's name in the file."""
     places: Sequence[AdapterPlace]
-    """Of the parts that the module has in the model."""
+    """The places of the module's parts in the model."""
     scale: float
     read: Callable[[], list[list[Matrices]]]
-    """Reads it, as float32: of each place what each of its products gets."""
+    """Read the matrices as float32: for each place, those of each of its products."""
 
 
 def check_once(additions: Iterable[Addition]) -> None:
-    """Raises :class:`..loading.errors.CheckpointError` where two of them change the same: what an adapter takes has a
-    bound."""
+    """Check that no two additions change the same part of a product, since the memory of an adapter is bounded.
+
+    Raises :class:`..loading.errors.CheckpointError`.
+    """
     changed: dict[AdaptedLinear, list[tuple[int, int]]] = {}
     for addition in additions:
         for place in addition.places:
@@ -40,11 +42,11 @@ def check_once(additions: Iterable[Addition]) -> None:
 
 
 def check_rank(module: str, rank: int, max_rank: int) -> None:
-    """Raises :class:`..loading.errors.CheckpointError`."""
+    """Raise :class:`..loading.errors.CheckpointError` if the rank exceeds the limit."""
     if rank > max_rank:
         raise CheckpointError(f"{module} has rank {rank}, and the server takes {max_rank}: raise --max-lora-rank")
 
 
 def not_adapted(module: str) -> CheckpointError:
-    """To be raised."""
+    """The error for a module without a place in the model, to be raised."""
     return CheckpointError(f"it changes {module[:200]!r}, which this model has not, or which is not adapted here")

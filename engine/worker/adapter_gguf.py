@@ -1,4 +1,4 @@
-"""Adapters as llama.cpp's converter writes them: what they add to each product of a model."""
+"""Reads adapters in llama.cpp's GGUF format."""
 
 import re
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from ..model_config.recurrent_spec import GatedDeltaSpec
 from .adapter_addition import Addition, Matrices, check_rank, not_adapted
 
 _TABLE: Final = "token_embd.weight"
-"""Of which A is stored by token."""
+"""Its A is stored by token."""
 _BLOCK: Final = re.compile(r"blk\.(\d{1,9})\.(.+)")
 
 
 def gguf_additions(file: GGUFAdapterFile, places: AdapterPlaces, max_rank: int) -> list[Addition]:
-    """Raises :class:`..loading.errors.CheckpointError` for what does not fit the model."""
+    """The additions of the file. Raises :class:`..loading.errors.CheckpointError` if it does not fit the model."""
     spec = places.spec
     if spec is None:
         raise CheckpointError("it is a GGUF file, which is read of adapters of decoders alone; save it with PEFT")
@@ -75,12 +75,13 @@ def _addition(
 
 
 def _places(name: str, spec: ModelSpec, places: AdapterPlaces) -> Sequence[AdapterPlace]:
-    """Of what a tensor of the model's own file holds: one, or one an expert; none where nothing can be added."""
+    """The places of a tensor, named as in the model's own file: one, or one an expert. Empty if it cannot be
+    adapted."""
     block = _BLOCK.fullmatch(name)
     if block is not None and int(block[1]) < len(spec.layers):
         layer = spec.layers[int(block[1])]
         if any(isinstance(mixer, GatedDeltaSpec) for mixer in layer.mixers) and not block[2].startswith("ffn_"):
-            return ()  # some files have its heads in another order than others
+            return ()  # the order of its heads differs between files
     part = stored_part(name, spec)
     if len(part.names) != 1 or part.change:
         return ()

@@ -1,4 +1,4 @@
-"""Adapters as PEFT saves them: what they add to each product of a model."""
+"""Reads adapters in PEFT's format."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from .adapter_addition import Addition, Matrices, check_rank, not_adapted
 _BASE: Final = "base_model.model."
 _DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
 _ENDINGS: Final = {_DOWN: _DOWN, _UP: _UP, ".lora_embedding_A": _DOWN, ".lora_embedding_B": _UP}
-"""Of names; embeddings have their own."""
+"""Name endings of A and B; embeddings have their own."""
 _OUTER: Final = ("embed_tokens", "lm_head")
 _WRAPPED: Final = ".base_layer"
 """PEFT wraps the second parameter of a module around the first."""
@@ -30,7 +30,7 @@ _TEXT_PARTS: Final = (
     "model.model.",
     "backbone.",
 )
-"""Before the layers of a language model, in the names of one class or another."""
+"""Prefixes of the layers of a language model in various model classes."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Pair:
 
 
 def peft_additions(files: AdapterFiles, places: AdapterPlaces, max_rank: int) -> list[Addition]:
-    """Raises :class:`..loading.errors.CheckpointError` for what does not fit the model."""
+    """The additions of the files. Raises :class:`..loading.errors.CheckpointError` if they do not fit the model."""
     config = files.read_config()
     return [_addition(files, pair, config, places, max_rank) for pair in _paired(files.tensors(), config)]
 
@@ -88,8 +88,10 @@ def _paired(tensors: Sequence[StoredTensor], config: AdapterConfig) -> list[_Pai
 
 
 def _unwrapped(wrapper: str, config: AdapterConfig) -> str:
-    """The module, or the parameter, that what PEFT calls ``wrapper`` adds to. Of a module's parameters the one that it
-    defines first is the innermost, and gates and ups are defined before downs."""
+    """The module or parameter that PEFT's ``wrapper`` adapts.
+
+    Of a module's parameters, the one defined first is the innermost, and gates and ups are defined before downs.
+    """
     module = wrapper.removesuffix(_WRAPPED)
     ours = {
         last
@@ -105,7 +107,8 @@ def _unwrapped(wrapper: str, config: AdapterConfig) -> str:
 
 
 def _stored_name(module: str, places: AdapterPlaces) -> str | None:
-    """What a checkpoint of the model calls a module, which its class may call otherwise before the layers."""
+    """The name of a module in the model's checkpoint, which its class may call otherwise before the layers; None if
+    unknown."""
     if module in places.by_name:
         return module
     before, layers, rest = module.partition("layers.")
@@ -141,15 +144,15 @@ def _check(pair: _Pair, places: Sequence[AdapterPlace], config: AdapterConfig, m
 
 
 def _is_turned(down: Sequence[int], up: Sequence[int], place: AdapterPlace) -> bool:
-    """Whether A takes the outputs of all experts and B their inputs, as PEFT stored [experts, outputs, inputs] before
+    """Whether A takes the experts' outputs and B their inputs, as PEFT stored [experts, outputs, inputs] before
     0.19.1."""
     sizes = place.outputs, place.stored_inputs
     return len(place.linears) > 1 and sizes[0] != sizes[1] and (tuple(down[1:]), *up[:1]) == ((sizes[0],), sizes[1])
 
 
 def _matrices(down: torch.Tensor, up: torch.Tensor, place: AdapterPlace) -> list[Matrices]:
-    """A [rank, inputs] and B [outputs, rank] of each product: of all experts, A has expert after expert, and B rank
-    after rank."""
+    """A [rank, inputs] and B [outputs, rank] of each product. For several experts, A is stored expert by expert and B
+    rank by rank."""
     experts = len(place.linears)
     if experts == 1:
         return [place.own(down, up)]
@@ -161,7 +164,7 @@ def _matrices(down: torch.Tensor, up: torch.Tensor, place: AdapterPlace) -> list
 
 
 def _read(files: AdapterFiles, tensor: StoredTensor) -> torch.Tensor:
-    """float32, a piece at a time: between two of them, steps go on."""
+    """Read a tensor as float32, piece by piece, so that steps can run in between."""
     made = torch.empty(tensor.shape, dtype=torch.float32)
     flat, at = made.view(-1), 0
     for piece in files.pieces(tensor):

@@ -1,4 +1,4 @@
-"""Adapters from their files: what they add to each product of a model."""
+"""Reads an adapter from its files."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,10 @@ from .adapter_peft import peft_additions
 
 
 def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, device: torch.device) -> Adapter:
-    """All of it, as its products take it. Nothing is read of files that do not fit the model. Raises
-    :class:`..loading.errors.CheckpointError`."""
+    """Read a whole adapter, in the form that products take. Checks that it fits the model before reading its matrices.
+
+    Raises :class:`..loading.errors.CheckpointError`.
+    """
     with open_adapter(adapter.root, adapter.path) as files:
         if adapter.identity and files.identity != adapter.identity:
             raise CheckpointError(
@@ -33,7 +35,7 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
         check_once(additions)
         room = Room()
         found: dict[AdaptedLinear, LowRankSum] = {}
-        for group in _by_product(additions):  # no more than a product, or all experts', is there twice
+        for group in _by_product(additions):  # only one product, or one layer's experts, is in memory twice
             parts: dict[AdaptedLinear, list[LowRank]] = {}
             for addition in group:
                 for place, of_place in zip(addition.places, addition.read(), strict=True):
@@ -47,14 +49,14 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
 
 
 def _check_numbers(module: str, matrices: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
-    """Raises :class:`..loading.errors.CheckpointError` for what is no number, or none of ``dtype``."""
+    """Raise :class:`..loading.errors.CheckpointError` for values that are NaN or outside of ``dtype``."""
     for which, matrix in zip("AB", matrices, strict=True):
-        if not bool(matrix.abs().amax() <= torch.finfo(dtype).max):  # of one that is no number neither
+        if not bool(matrix.abs().amax() <= torch.finfo(dtype).max):  # false for NaN too
             raise CheckpointError(f"lora_{which} of {module[:200]} has numbers that are none of {dtype}")
 
 
 def _by_product(additions: Sequence[Addition]) -> list[list[Addition]]:
-    """Those of one product together."""
+    """Group the additions by product."""
     found: dict[AdaptedLinear, list[Addition]] = {}
     for addition in additions:
         found.setdefault(addition.places[0].linears[0], []).append(addition)

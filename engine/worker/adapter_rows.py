@@ -1,4 +1,4 @@
-"""Rows whose requests name an adapter."""
+"""Rows with adapters."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -20,12 +20,12 @@ from .runner import Findings, MediaReader, RowExtras, no_media
 
 
 class AdapterRowsOf:
-    """See :class:`.runner.RowExtras`."""
+    """Tracks the adapters of rows; see :class:`.runner.RowExtras`."""
 
     def __init__(self, store: AdapterStore) -> None:
         self.store = store
         self._adapters: dict[int, int] = {}
-        """By slot of a row that has one: the slot of its adapter."""
+        """Adapter slot by row slot, of rows with an adapter."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 
@@ -40,7 +40,7 @@ class AdapterRowsOf:
             self._adapters.pop(slot, None)
 
     def concerns(self, rows: Sequence[RowStep]) -> bool:
-        return False  # a step that is one call takes them from the table of rows
+        return False  # a step that is one native call reads them from the table of rows
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         store, lengths = self.store, [row.count for row in rows]
@@ -48,12 +48,12 @@ class AdapterRowsOf:
         return replace(batch, adapter_rows=found)
 
     def any_of(self, rows: Sequence[RowStep]) -> bool:
-        """Whether any of them has an adapter."""
+        """Whether any of these rows has an adapter."""
         return any(row.slot in self._adapters for row in rows)
 
     def known(self, numbers: StepNumbers, memory: StepMemory) -> AdapterRows | None:
-        """What the host is to know of a step's rows: those of all adapters, where one changes a product that has no
-        table. None where none does."""
+        """The adapters of a step's rows for the host, needed if one of them changes a product without a table; else
+        None."""
         own = numbers.sections
         adapters = self.slots(own["row_slots"].tolist())
         if not self.store.has_loose(adapters):
@@ -62,14 +62,14 @@ class AdapterRowsOf:
         return None if found is None else replace(found, rows=memory.bring(found.rows.numpy()))
 
     def alike(self, row: int, count: int, memory: StepMemory) -> AdapterRows | None:
-        """So many tokens, all of the row in this slot."""
+        """The adapter of ``count`` tokens that all belong to one row; None if it has none."""
         if (slot := self._adapters.get(row, -1)) < 0:
             return None
         numbers = memory.bring(group_rows(np.full(count, slot), self.store.tables))
         return replace(NOBODY, groups=RowGroups.of(numbers, count))
 
     def slots(self, rows: Iterable[int]) -> list[int]:
-        """The slots of the adapters that the rows in these slots have; -1 of one that has none, or is nobody's."""
+        """The adapter slots of rows; -1 without one."""
         return [self._adapters.get(row, -1) for row in rows]
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
@@ -80,6 +80,6 @@ class AdapterRowsOf:
 
 
 def store_of(extras: RowExtras | None) -> AdapterStore | None:
-    """Where the adapters of the rows are, if they may have any."""
+    """The adapter store of these extras; None if they have none."""
     parts = extras.parts if isinstance(extras, JoinedExtras) else [extras]
     return next((part.store for part in parts if isinstance(part, AdapterRowsOf)), None)

@@ -1,4 +1,4 @@
-"""What setting up takes where adapters are served: the first steps, and memory."""
+"""Set-up for adapters: first steps and memory."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from .memory import format_bytes
 
 
 def as_adapted(plans: Sequence[StepPlan]) -> list[StepPlan]:
-    """The same steps once more, as rows with adapters are computed; there is none yet in the slot that they name."""
+    """The same steps for rows with an adapter, whose slot is still empty."""
 
     def adapted(plan: StepPlan) -> StepPlan:
         new = [msgspec.structs.replace(row, adapter=0) for row in plan.new]
@@ -24,25 +24,25 @@ def as_adapted(plans: Sequence[StepPlan]) -> list[StepPlan]:
 
 
 def places_for(config: WorkerConfig, *, on_device: bool) -> AdapterPlaces | None:
-    """Where a model may have adapters; None where none are served."""
+    """Where adapters can be attached to a model; None if they are disabled."""
     if not config.enable_lora:
         return None
     return AdapterPlaces(TableSizes(config.max_loras, config.max_lora_rank) if on_device else None)
 
 
 def max_adapters(config: WorkerConfig) -> int:
-    """That are in memory at a time, at most."""
+    """Most adapters in memory at a time."""
     return max(config.max_loras, config.max_cpu_loras) if config.enable_lora else 0
 
 
 def adapter_bytes(config: WorkerConfig, places: AdapterPlaces | None) -> int:
-    """That they take then, at most, where the model computes, besides tables: these are there from the beginning."""
+    """Most bytes of their loose parts on the model's device. Tables are not counted: they exist from the beginning."""
     return 0 if places is None else max_adapters(config) * places.loose_bytes(config.max_lora_rank)
 
 
 def check_room(config: WorkerConfig, places: AdapterPlaces, weights: int, free: int, where: str) -> None:
-    """Raises :class:`.errors.SetupError` where ``weights``, which are not there yet, fit into what is ``free`` and
-    adapters beside them do not; bytes."""
+    """Raise :class:`.errors.SetupError` if ``weights`` fit into ``free`` bytes alone, but not together with the
+    adapters."""
     taken = places.table_bytes + adapter_bytes(config, places)
     if weights <= free < weights + taken:
         raise SetupError(
@@ -53,7 +53,7 @@ def check_room(config: WorkerConfig, places: AdapterPlaces, weights: int, free: 
 
 
 def adapter_lines(config: WorkerConfig, places: AdapterPlaces | None) -> list[MemoryLine]:
-    """Of adapters, where some are served."""
+    """The memory of adapters; empty if they are disabled."""
     if places is None:
         return []
     most, rank = max_adapters(config), config.max_lora_rank

@@ -1,4 +1,4 @@
-"""Adapters in a worker's memory: read beside the steps, by a thread of their own, and put into slots of rows."""
+"""The adapters in a worker's memory: a thread reads them beside the steps; then they are put into slots."""
 
 import logging
 import queue
@@ -19,42 +19,42 @@ from .adapter_reader import read_adapter
 logger = logging.getLogger(__name__)
 
 _MOST_TOLD: Final = 500
-"""Characters of what is wrong with an adapter: names and numbers in it are as long as its files have them."""
+"""Longest error message, since names and numbers in it come from the adapter's files."""
 
 
 class AdapterStore:
-    """Those that the engine has asked for; it decides which, and what slots they are in."""
+    """Holds the adapters that the engine orders; the engine also assigns their slots."""
 
     def __init__(self, places: AdapterPlaces, max_rank: int, device: torch.device) -> None:
-        """``places`` may be added to while no adapter is wanted yet."""
+        """``places`` may grow until the first adapter is ordered."""
         self._places = places
         self._max_rank = max_rank
         self.device = device
         self._adapters: dict[int, Adapter] = {}
         self._slots: dict[int, int] = {}
-        """The number of the adapter in each slot."""
+        """Adapter number by slot."""
         self._wanted: queue.SimpleQueue[AdapterRef] = queue.SimpleQueue()
         self._read: queue.SimpleQueue[tuple[AdapterRef, Adapter | CheckpointError]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.reading = 0
-        """How many are being read, or wait for that."""
+        """Adapters ordered and not taken yet."""
 
     @property
     def tables(self) -> int:
-        """How many slots each table on a device has; 0 without any."""
+        """Slots of each table on a device; 0 if there are none."""
         return self._places.slots
 
     def has_loose(self, slots: Iterable[int]) -> bool:
-        """Whether an adapter in one of these slots changes a product that has no table."""
+        """Whether an adapter in one of these slots changes a product without a table."""
         return self._places.has_loose(slots)
 
     @property
     def numbers(self) -> list[int]:
-        """Those that are there."""
+        """Numbers of the loaded adapters."""
         return sorted(self._adapters)
 
     def load(self, adapter: AdapterRef) -> None:
-        """Begins to read it; :meth:`take` says when it is there."""
+        """Begin reading an adapter; :meth:`take` returns it when it is loaded."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._read_all, name="read-adapters", daemon=True)
             self._thread.start()
@@ -62,7 +62,7 @@ class AdapterStore:
         self._wanted.put(adapter)
 
     def take(self, seconds: float | None = 0.0) -> list[AdapterLoaded]:
-        """What has been read since, or could not be; waits so long for the first, None for as long as it takes."""
+        """The adapters read since the last call, and errors. Waits ``seconds`` for the first; None: without limit."""
         found: list[AdapterLoaded] = []
         while self.reading:
             try:
@@ -79,20 +79,19 @@ class AdapterStore:
         return found
 
     def drop(self, number: int) -> None:
-        """No row has it any more."""
+        """Drop an adapter that no row uses."""
         self._adapters.pop(number, None)
         for slot in [slot for slot, held in self._slots.items() if held == number]:
             self._put(slot, -1)
 
     def put(self, slots: Sequence[tuple[int, int]]) -> None:
-        """Of each, a slot and the number of the adapter that its rows have from now on. Raises KeyError for one that is
-        not there."""
+        """Assign adapters, given as (slot, number). Raises KeyError if one is not loaded."""
         for slot, number in slots:
             self._put(slot, number)
 
     def _put(self, slot: int, number: int) -> None:
         while number >= 0 and number not in self._adapters and self.reading:
-            self.take(None)  # where workers split a model the first has said that it is there, and this one reads yet
+            self.take(None)  # rank 0 reported it as loaded, while this rank still reads it
         self._places.put(slot, None if number < 0 else self._adapters[number])
         if number < 0:
             self._slots.pop(slot, None)

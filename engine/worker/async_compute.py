@@ -1,8 +1,7 @@
-"""Steps on a device that nobody waits for: a launch queues a step's work, a finish waits and reads.
+"""Steps on a device without waiting: a launch queues a step's work, a finish waits and reads.
 
-Two steps may be on their way at once. What the host decides (which rows, where their keys go) it knows before
-any token is drawn; what it does not know, the tokens, stays on the device: a decode row takes as its input what
-it drew last, whether or not anybody has read it.
+Two steps may be in progress. The host knows rows and KV slots before any token is sampled. Tokens stay on the device: a
+decode row's input is the token that it sampled last, whether or not it has been read.
 """
 
 import time
@@ -39,24 +38,23 @@ from .staged_step import StagedStep, changes, no_changes, stage
 from .staging import Inputs, Numbers, Shape, Staging, staged_bytes
 
 MAX_PENDING = 2
-"""Steps that may be launched and not finished."""
+"""Most steps that may be launched and not finished."""
 
 _FIRST_STALL = 0.25
-"""Seconds for the graphs that the first steps would have run in: until then each of them takes longer."""
+"""Seconds of credit for capturing the graphs that the first steps would use, since they are slower without."""
 _SPARE_BYTES = 1 << 20
-"""Of a staging buffer, for block tables and sampling parameters of rows that enter."""
+"""Part of a staging buffer for block tables and sampling parameters of entering rows."""
 
 
 class LogprobReader:
-    """Log-probabilities on a device, and their way to the host: what it returns is pinned memory of the step, filled
-    once the step is done."""
+    """Queues log-probabilities on a device and their copies to pinned memory, which are valid once the step is done."""
 
     def __init__(self, model: Decoder, device: Device) -> None:
         self._model = model
         self._device = device
 
     def read(self, logits: torch.Tensor, tokens: torch.Tensor, top: int, memory: StepMemory) -> LogprobTensors:
-        """Queues the log-probabilities of ``tokens`` [n] under ``logits`` [n, vocabulary], and their copies."""
+        """Queue the log-probabilities of ``tokens`` [n] under ``logits`` [n, vocabulary], and their copies."""
         rows = torch.arange(len(tokens), device=logits.device)
         values, ranks, best, best_values = sampling.logprobs(logits, rows, tokens, top)
         values, ranks, best, best_values = (self._fetch(each, memory) for each in (values, ranks, best, best_values))
@@ -70,7 +68,10 @@ class LogprobReader:
         memory: StepMemory,
         adapters: AdapterRowsOf | None = None,
     ) -> list[PromptPart]:
-        """Queues all of ``parts``; ``hidden`` [tokens, hidden] is of the step, ``targets`` their tokens end to end."""
+        """Queue the log-probabilities of prompt tokens.
+
+        ``hidden`` [tokens, hidden] is of the step; ``targets`` has the tokens of all parts, concatenated.
+        """
         found = []
         at = 0
         for part in parts:
@@ -92,7 +93,7 @@ class LogprobReader:
 
 @dataclass(frozen=True)
 class Launched:
-    """A step whose forward has been queued; its draw must be the next thing that is."""
+    """A step whose forward has been queued; its draw must be queued next."""
 
     plan: StepPlan
     began: float
@@ -102,7 +103,7 @@ class Launched:
     raw: torch.Tensor | None
     """Logits of the rows that ask for log-probabilities."""
     graph: StepGraph | None
-    """What draws; None where no graph does."""
+    """The graph that samples; None without one."""
     top_logprobs: list[int | None]
     prompts: list[PromptPart]
     memory: StepMemory
@@ -113,14 +114,14 @@ AsyncRunner = ModelRunner[Launched, Pending]
 
 
 class _Changed(NamedTuple):
-    """What the device must hear of a plan."""
+    """Changes of a plan to the device's tables."""
 
     update_at: Numbers
-    """Entries of the flat block tables."""
+    """Indices into the flat block tables."""
     update_to: Numbers
-    """Their blocks."""
+    """The block numbers for these indices."""
     entered: NewSamplingParams
-    """How new rows draw."""
+    """Sampling parameters of new rows."""
 
 
 _NOTHING_CHANGED: Final = _Changed(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), NewSamplingParams.none())
@@ -129,7 +130,7 @@ _NOTHING_CHANGED: Final = _Changed(np.zeros(0, dtype=np.int64), np.zeros(0, dtyp
 class AsyncCompute:
     """The caches, the sampler and the graphs of one text model on one device.
 
-    The last block of the caches is the null block, where rows of nobody write: the scheduler must not know of it.
+    The last block of the caches is the null block, which padding rows write; the scheduler does not know of it.
     """
 
     def __init__(
@@ -149,9 +150,14 @@ class AsyncCompute:
         media: MediaRows | None = None,
         adapters: AdapterRowsOf | None = None,
     ) -> None:
-        """``graph_sizes``: the steps that :meth:`advance` captures, in this order, none of more decode rows than
-        ``slots``. ``states`` of the rows, where the model keeps any, ``media`` and ``adapters``: the runner's too,
-        which enters and releases them."""
+        """
+        Args:
+            graph_sizes: the sizes that :meth:`advance` captures, in this order; none with more decode rows than
+                ``slots``.
+            states: recurrent states, if the model has any; the runner enters and releases them.
+            media: likewise.
+            adapters: likewise.
+        """
         self._device = device
         self._slots = slots
         self._states = states
@@ -180,7 +186,7 @@ class AsyncCompute:
 
     @property
     def buffer_bytes(self) -> int:
-        """Device memory of what outlives a step, sampler included."""
+        """Device memory of tensors that outlive a step, including the sampler's."""
         return self._buffers.total_bytes + self._sampler.total_bytes + self._staging.total_bytes
 
     @property
@@ -190,11 +196,11 @@ class AsyncCompute:
 
     @property
     def captured(self) -> list[GraphSize]:
-        """The steps that run as graphs, from few tokens to many."""
+        """The sizes that run as graphs, from few tokens to many."""
         return self._graphs.captured
 
     def enter(self, plan: StepPlan) -> None:
-        """Raises RuntimeError where two steps are on their way already."""
+        """Raises RuntimeError if two steps are in progress already."""
         if not self._spare_outputs:
             raise RuntimeError(f"step {plan.step} came with {MAX_PENDING} steps on their way, the most there may be")
         self._copier.copy_(plan.copies)
@@ -216,7 +222,7 @@ class AsyncCompute:
             self._sampler.remove(slot)
 
     def forward(self, plan: StepPlan, began: float) -> Launched:
-        """Queues the first half of a step. Raises ValueError for one with drafts: nobody here proposes any."""
+        """Queue the first half of a step. Raises ValueError for drafts, which are not supported here."""
         if any(row.num_drafts for row in plan.rows):
             raise ValueError(f"step {plan.step} has drafts, and nobody here proposes any")
         sampled = [row.slot for row in plan.rows if row.sample]
@@ -260,7 +266,7 @@ class AsyncCompute:
         return Launched(plan, began, staged, inputs, raw, graph, top_logprobs, prompts, memory, faults)
 
     def draw(self, forwarded: Launched, masks: Masks | None) -> Pending:
-        """Queues the second half of a step."""
+        """Queue the second half of a step."""
         plan, staged, inputs, raw = forwarded.plan, forwarded.staged, forwarded.inputs, forwarded.raw
         top_logprobs, memory = forwarded.top_logprobs, forwarded.memory
         if masks is not None:
@@ -292,7 +298,7 @@ class AsyncCompute:
         )
 
     def mark(self) -> Mark:
-        """The end of all that has been queued so far."""
+        """Mark the end of all queued work."""
         return self._device.mark()
 
     def finish(self, pending: Pending) -> StepResult:
@@ -314,17 +320,17 @@ class AsyncCompute:
 
     @torch.inference_mode()
     def advance(self, *, busy: bool) -> float | None:
-        """Captures one more graph, or takes a step towards it, if there is time for it now.
+        """Do a piece of work towards capturing a graph, if there is time.
 
-        ``busy`` says that steps run or wait. Returns seconds until there may be time again, None when all is done.
+        ``busy``: steps run or wait. Returns the seconds until the next call is useful; None if all graphs are captured.
         Raises :class:`.graphs.CaptureError`.
         """
         return self._graphs.advance(busy=busy)
 
-    # ---- from plan to numbers
+    # ---- numbers of a plan
 
     def _entries(self, slot: int, first: int, count: int) -> Iterator[int]:
-        """Where ``count`` blocks of all groups together, from number ``first`` of each on, stand in the flat tables."""
+        """Indices in the flat tables of ``count`` blocks, over all groups, from block ``first`` of each group on."""
         columns = self.rows.blocks.shape[2]
         for group in range(self._groups):
             begin = (group * (self._slots + 1) + slot) * columns + first
@@ -337,7 +343,7 @@ class AsyncCompute:
     def _staged_for(
         self, size: GraphSize, numbers: StepNumbers, changed: Mapping[str, Numbers], top_logprobs: list[int | None]
     ) -> StagedStep | None:
-        """The step filled up to the size of a graph; None where it brings more than fits where graphs read."""
+        """The step padded to the size of a graph; None if it does not fit into the buffer that graphs read."""
         adapters = self._adapters if size.adapted else None
         staged = stage(self._padded(numbers, size), changed, top_logprobs, self._states, adapters)
         return staged if self._staging.fits(staged.shape) else None
@@ -357,7 +363,7 @@ class AsyncCompute:
     def _forward(
         self, staged: StagedStep, inputs: Inputs, media: MediaBatch | None, adapters: AdapterRows
     ) -> torch.Tensor:
-        """Hidden states; logits are left in their buffer."""
+        """Run the forward; returns hidden states. Logits are left in their buffer."""
         hidden = self._step.forward(
             inputs,
             staged.shape,
@@ -372,13 +378,13 @@ class AsyncCompute:
         return hidden
 
     def _raw_logits(self, inputs: Inputs) -> torch.Tensor | None:
-        """Those of the rows that ask for log-probabilities, before drawing changes them."""
+        """Logits of the rows that ask for log-probabilities, copied before sampling changes them."""
         return self._buffers.logits.index_select(0, inputs.logprob_rows) if len(inputs.logprob_rows) else None
 
     # ---- graphs
 
     def _largest(self, rows: int, tokens: int) -> Shape:
-        """Of a step with block tables that grow in every row."""
+        """The shape of a step in which the block tables of every row grow."""
         updates, states = rows * self._groups, 0 if self._states is None else rows
         slots = 0 if self._adapters is None else self._adapters.store.tables
         return Shape(rows, tokens, rows, updates, rows, groups=self._groups, state_rows=states, adapter_slots=slots)
@@ -392,7 +398,7 @@ class AsyncCompute:
 
     @torch.inference_mode()
     def warm(self, size: GraphSize) -> None:
-        """Queues a step of nobody of this size, as its graph will run, with contexts of any length."""
+        """Queue a padding-only step of this size, as its graph will run it, for contexts of any length."""
         adapters = self._adapters if size.adapted else None
         staged = stage(self._padded(no_rows(), size), no_changes(), [], self._states, adapters)
         self._staging.send(staged.shape, staged.sections, self._pinned.step())
@@ -403,7 +409,7 @@ class AsyncCompute:
 def _with_media(
     numbers: StepNumbers, plan: StepPlan, media: MediaRows, memory: StepMemory
 ) -> tuple[StepNumbers, MediaBatch | None]:
-    """The step with the positions at which rows with media stand, and what stands in place of their tokens."""
+    """The step's numbers with the positions of rows with media, and the embeddings that replace tokens."""
     sequence = {slot: number for number, slot in enumerate(numbers.sections["row_slots"].tolist())}
     rows = [
         PlacedRow(row.slot, row.start, row.count, numbers.starts[row.slot], sequence[row.slot]) for row in plan.rows

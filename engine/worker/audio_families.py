@@ -1,4 +1,4 @@
-"""Families of models that hear: see :class:`.families.Family`."""
+"""Transcription models; see :class:`.families.Family`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -36,12 +36,13 @@ from .runner import RowExtras
 from .setup_parts import longest_of
 
 _SILENCE: Final = ArenaRef(0, 0)
-"""A window without samples is transcribed as one of silence."""
+"""An empty window is transcribed as silence."""
 _NO_SCALES: Final = "--kv-cache-dtype %s: transcription models have no scales for it; leave it out"
 
 
 class Transcription:
-    """Whisper: memory goes to encoder slots and to the tokens of as many transcripts. See :class:`.families.Family`."""
+    """Whisper: memory is divided into encoder slots and blocks for as many transcripts. See
+    :class:`.families.Family`."""
 
     beside: Sequence[Path] = ()
     packs = True
@@ -81,8 +82,7 @@ class Transcription:
         budget: int,
         settled: Settled | None = None,
     ) -> Sizes:
-        """As many rows as were asked for, or as fit; each with an encoder slot and the blocks of the longest
-        transcript."""
+        """As many rows as requested or as fit, each with an encoder slot and blocks for the longest transcript."""
         block_bytes = kv_block_bytes(self.groups, config.block_size, cache_dtype)
         blocks = -(-longest // config.block_size)
         slot_bytes = self.spec.slot_blocks * kv_block_bytes([self.spec.cross_group], ENCODER_BLOCK, cache_dtype)
@@ -96,7 +96,7 @@ class Transcription:
         return Sizes(rows * blocks, longest, block_bytes, encoder_slots=rows, slot_bytes=slot_bytes)
 
     def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes]:
-        """Rows of as many tokens as a step may have, which all share one block, and every one draws."""
+        """A step with the most tokens, whose rows share one block and all sample."""
         windows = self.limits.max_encodings
         count = min(config.max_num_seqs, config.max_num_batched_tokens)
         first = min(longest, config.max_num_batched_tokens - count + 1)
@@ -126,7 +126,8 @@ class Transcription:
         if context.adapters is None:
             return windows
         store = AdapterStore(context.adapters, config.max_lora_rank, context.device)
-        return JoinedExtras([AdapterRowsOf(store), windows])  # windows are encoded with what is in slots by then
+        # adapters first: windows are encoded with the adapters in slots
+        return JoinedExtras([AdapterRowsOf(store), windows])
 
     def first_steps(self, config: WorkerConfig, model: Whisper, sizes: Sizes) -> list[StepPlan]:
         job = EncodeJob(0, _SILENCE)
@@ -152,7 +153,7 @@ class Transcription:
 
 
 class StreamedTranscription:
-    """Voxtral Realtime: memory goes to tokens, and to what each stream keeps. See :class:`.families.Family`."""
+    """Voxtral Realtime: memory is divided into tokens and the state of each stream. See :class:`.families.Family`."""
 
     beside: Sequence[Path] = ()
     packs = False

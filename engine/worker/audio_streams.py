@@ -1,4 +1,4 @@
-"""Audio that comes as it is spoken, beside the rows of a streaming transcription model: each position gets its part."""
+"""Streamed audio of a transcription model's rows: each position reads its part."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,12 +15,12 @@ from .runner import Findings, MediaReader, no_media
 
 
 class AudioStreams:
-    """See :class:`.runner.RowExtras`. Streams are encoded one after another; the decoder takes all rows at once."""
+    """See :class:`.runner.RowExtras`. Streams are encoded one after the other; the decoder runs all rows together."""
 
     def __init__(self, model: VoxtralRealtime) -> None:
         self._encoder = model.encoder
         self._streams: dict[int, Listening] = {}
-        """By slot."""
+        """By row slot."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 
@@ -39,7 +39,7 @@ class AudioStreams:
         return True
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
-        """Raises ValueError for a row whose position has no audio yet."""
+        """Raises ValueError if the audio of a row's position has not come."""
         return replace(batch, added=torch.cat([self._listen(row) for row in rows]))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:

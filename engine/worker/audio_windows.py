@@ -1,4 +1,4 @@
-"""Half minutes of audio beside the rows of an encoder-decoder: encoded into encoder slots, attended to, aligned."""
+"""30-second windows of audio for the rows of an encoder-decoder: encoding, cross-attention, alignment."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from .runner import Findings, MediaReader, no_media
 
 
 class AudioWindows:
-    """See :class:`.runner.RowExtras`. What is encoded stays in its slot until another window takes it."""
+    """See :class:`.runner.RowExtras`. An encoded window stays in its slot until another replaces it."""
 
     def __init__(self, model: Whisper, cross_caches: Sequence[LayerCache], slots: int) -> None:
         """``cross_caches`` hold the keys and values of encoded audio."""
@@ -24,7 +24,7 @@ class AudioWindows:
         self._cross_caches = cross_caches
         self._encoder_slot_of = np.zeros(slots, dtype=np.int64)
         self._asking: dict[int, tuple[NewRow, PromptProbe]] = {}
-        """By slot: rows whose prompt is to say what it has heard."""
+        """By slot: rows whose prompt asks for alignment results."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 
@@ -86,7 +86,7 @@ class AudioWindows:
         return result
 
     def _silence(self, probe: PromptProbe, row: RowStep, first: int, hidden: torch.Tensor) -> float | None:
-        """The probability of the token that says so, where this step computes its position."""
+        """The probability of the no-speech token, if this step computes its position; else None."""
         if probe.no_speech is None:
             return None
         position, token = probe.no_speech

@@ -1,4 +1,4 @@
-"""From a step's plan to the tensors that a model reads."""
+"""Makes the tensors of a forward pass from a step's plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,20 +16,22 @@ from .rows import Layout, RowTable, lay_out
 
 @dataclass(frozen=True)
 class Batch:
-    """One forward pass over the rows of a step, laid end to end."""
+    """One forward pass over the rows of a step, concatenated."""
 
     forward: ForwardBatch
     starts: list[int]
     """Index of each row's first token."""
     last: torch.Tensor
-    """int64: index of the last token of each row that draws, and of its drafts."""
+    """int64: indices of the last token of each row that samples, and of its drafts."""
 
 
 def build_batch(
     rows: Sequence[RowStep], table: RowTable, caches: Sequence[LayerCache] | None, device: torch.device
 ) -> Batch:
-    """Lays out a step whose blocks have been appended to ``table`` already. Rows are whole texts where ``caches`` is
-    None; of a model of recurrent layers alone it is empty."""
+    """Lay out a step whose blocks are in ``table`` already.
+
+    ``caches``: None if rows are whole texts; empty for a model of recurrent layers only.
+    """
     layout = lay_out(rows)
     tokens = torch.from_numpy(table.tokens[layout.token_slots, layout.positions]).to(device)
     longest = int(layout.lengths.max())
@@ -55,7 +57,7 @@ def build_batch(
 
 
 def _paged(layout: Layout, longest: int, table: RowTable, device: torch.device) -> list[AttentionBatch]:
-    """Of each group of layers."""
+    """The attention inputs of each cache group."""
     starts = torch.from_numpy(layout.query_start).to(device)
     seq_lens = torch.from_numpy(layout.seq_lens.astype(np.int32)).to(device)
     most = int(layout.seq_lens.max())

@@ -1,4 +1,4 @@
-"""Weights in a memory file that outlives the worker: prepared by one, mapped by those that follow it."""
+"""Prepared weights in a memory file that outlives the worker, so that its successors only map them."""
 
 import hashlib
 import logging
@@ -20,23 +20,23 @@ from ..sharing.weight_cache import DATA_START, WeightHeader, clear, read_header,
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
-"""Of how weights lie; raise it when the same model would be laid out otherwise."""
+"""Version of the layout; raise it when the same model would be laid out differently."""
 _SMALL, _PAGE = 64, 4096
 _SLACK = 1 << 30
-"""Bytes of address space for what is not a weight, and for the gaps."""
+"""Address space for data other than weights, and for gaps."""
 
 
 class CachedWeights:
-    """Hands out memory for weights in the order in which a model asks for it: that of the file, where it can be.
+    """Allocates memory for weights in the order in which a model asks, in the file if possible.
 
-    Memory of the file is as fast as a process's own only in large pages. Where the system gives none, the model gets
-    memory of its own, and nothing is kept.
+    The file is as fast as private memory only in large pages. If the system provides none, the model gets private
+    memory, and nothing is kept.
     """
 
     def __init__(self, fd: int, key: str, expected: Callable[[], int]) -> None:
-        """Finds weights of this key; without them :meth:`begin` comes first. Raises OSError.
+        """Look for weights with this key; without them call :meth:`begin` first. Raises OSError.
 
-        ``expected`` says about how many bytes they will take, where they are not there.
+        ``expected`` returns the approximate size in bytes of weights that are not there.
         """
         self._fd = fd
         self._key = key
@@ -45,14 +45,14 @@ class CachedWeights:
         self._sizes = hashlib.sha256()
         self._memory: SharedHuge | None = None
         self.found: WeightHeader | None = None
-        """What was settled for weights that are there; None where they are to be loaded."""
+        """The header of weights that are there; None if they must be loaded."""
         header = read_header(fd)
         if header is not None and header.key == key:
             self._memory = SharedHuge(fd, DATA_START, header.nbytes, writable=False)
             self.found = header
 
     def begin(self) -> None:
-        """Empties the file for weights that are to be loaded. Raises OSError."""
+        """Empty the file for weights to be loaded. Raises OSError."""
         expected = self._expected()
         capacity = _whole_pages(expected + expected // 8 + _SLACK)
         clear(self._fd, capacity)
@@ -63,11 +63,11 @@ class CachedWeights:
 
     @property
     def filled(self) -> bool:
-        """Whether the memory holds the weights already, and may not be written."""
+        """Whether the memory holds the weights already and is read-only."""
         return self.found is not None
 
     def take(self, nbytes: int) -> torch.Tensor:
-        """uint8 [nbytes] of zeros, or of what is there already. Raises MemoryError."""
+        """uint8 [nbytes]: zeros, or the stored weights. Raises MemoryError."""
         self._sizes.update(f"{nbytes} ".encode())
         align = _PAGE if nbytes >= _PAGE else _SMALL
         start = -(-self._offset // align) * align
@@ -81,11 +81,11 @@ class CachedWeights:
 
     @property
     def agrees(self) -> bool:
-        """Whether a model that has been given its memory was laid out as the one that filled it."""
+        """Whether the model that took its memory has the layout of the stored weights."""
         return self.found is not None and self.found.layout == self._sizes.hexdigest()
 
     def keep(self, max_model_len: int, num_blocks: int, num_states: int = 0) -> None:
-        """Once the weights are loaded: from here on they may not be written, and other workers find them."""
+        """Make loaded weights read-only and available to other workers."""
         if self._memory is None or self.filled:
             return
         nbytes = _whole_pages(self._offset)
@@ -105,7 +105,7 @@ class CachedWeights:
         return True
 
     def _give_up(self) -> None:
-        """What has been handed out stays; the rest comes from elsewhere."""
+        """Continue in private memory; memory handed out before stays valid."""
         logger.info("prepared weights are not kept: no large pages for shared memory (MADV_COLLAPSE, Linux 6.1)")
         self._memory = None
         if not self._offset:
@@ -120,9 +120,9 @@ def open_cached(
     expected: Callable[[], int],
     beside: Sequence[Path] = (),
 ) -> CachedWeights | None:
-    """Where packed weights lie, so that they outlive this worker; None where they die with it.
+    """The cache for packed weights; None if they cannot outlive this worker.
 
-    ``expected`` as :class:`CachedWeights` takes it; ``beside`` are files that are read besides those of the checkpoint.
+    ``expected``: see :class:`CachedWeights`. ``beside``: files read besides those of the checkpoint.
     """
     if weights_fd is None or not context.packed:
         return None
@@ -137,7 +137,7 @@ def open_cached(
 
 
 def weights_key(checkpoint: Checkpoint, config: WorkerConfig, dtype: torch.dtype, beside: Sequence[Path] = ()) -> str:
-    """A digest of what prepared weights depend on: files, options, and the kernels that read them."""
+    """A digest of all that prepared weights depend on: files, options, and the kernels that read them."""
     library = native.library()
     parts = (
         _VERSION,

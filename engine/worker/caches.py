@@ -1,4 +1,4 @@
-"""The KV cache: its dtype, its bytes, its tensors."""
+"""The KV cache: its dtype, size and tensors."""
 
 import math
 from collections.abc import Sequence
@@ -21,16 +21,19 @@ from .errors import SetupError
 FP8 = torch.float8_e4m3fn
 _FP8_CAPABILITY = 89
 _SCALES = torch.float32
-"""Of int8 keys and values."""
+"""Scales of int8 keys and values."""
 _MOST_GROUPS = 8
-"""Of layers with block tables of their own: each costs a step a little."""
+"""Limit of groups with their own block tables; each costs a step a little."""
 _WINDOWS_LONG = 8
 
 
 def choose_cache_dtype(
     wanted: CacheDType, dtype: torch.dtype, device: torch.device, groups: Sequence[CacheSpec] = ()
 ) -> torch.dtype:
-    """That of the activations, or of 8 bits where that was asked for, the device has it and ``groups`` have scales."""
+    """The dtype of the activations, or one of 8 bits if it was requested and is supported.
+
+    Raises :class:`.errors.SetupError` if the device or ``groups`` do not support it.
+    """
     if wanted in ("fp8", "int8") and any(group.kind == "latent" for group in groups):
         raise SetupError(
             f"--kv-cache-dtype {wanted}: the model keeps latents, which have no scales for it; leave it out"
@@ -56,7 +59,7 @@ def choose_cache_dtype(
 
 @dataclass(frozen=True)
 class PageGroup:
-    """Layers that share block tables: of each token they keep a block, or while they see it."""
+    """Layers that share block tables."""
 
     layers: tuple[int, ...]
     window: int
@@ -64,12 +67,12 @@ class PageGroup:
 
 
 def page_groups(groups: Sequence[CacheSpec], longest: int) -> tuple[PageGroup, ...]:
-    """The layers of a model, such that blocks of all groups may be of one size.
+    """Divide a model's layers into groups whose blocks have one size.
 
-    A block is one token range of as many layers as the largest group has; smaller groups leave some of it unused.
-    Layers are cut into so many a group that sequences of a few windows' length take least. A window that no sequence of
-    up to ``longest`` tokens outgrows is none; and where layers keep more of a token than others, all are one group that
-    keeps everything. A model of recurrent layers alone has none.
+    A block is one token range of as many layers as the largest group has; smaller groups leave a part unused. The
+    number of layers a group is chosen for the least memory of sequences of a few windows' length. A window of
+    ``longest`` or more tokens counts as none. If layers store different amounts a token, all are one group without a
+    window. A model of recurrent layers only has no group.
     """
     if not groups:
         return ()
@@ -97,7 +100,7 @@ def page_groups(groups: Sequence[CacheSpec], longest: int) -> tuple[PageGroup, .
 
 
 def cache_groups(specs: Sequence[CacheSpec], pages: Sequence[PageGroup]) -> tuple[CacheGroup, ...]:
-    """What the engine is told of pages; without any, layers keep nothing of a token, or are one group."""
+    """The engine's description of the groups. Without ``pages``, layers store nothing or are one group."""
     kind: CacheKind = "latent" if any(spec.kind == "latent" for spec in specs) else "full"
     if specs and not pages:
         return (CacheGroup(kind),)
@@ -105,7 +108,7 @@ def cache_groups(specs: Sequence[CacheSpec], pages: Sequence[PageGroup]) -> tupl
 
 
 def of_groups(pages: Sequence[PageGroup]) -> str:
-    """What blocks are of, for the operator."""
+    """The groups of blocks, described for the operator."""
     if len(pages) < 2:
         return f", in a window of {pages[0].window:,}" if pages and pages[0].window else ""
     full, sliding = (sum(bool(page.window) == windowed for page in pages) for windowed in (False, True))
@@ -116,7 +119,7 @@ def of_groups(pages: Sequence[PageGroup]) -> str:
 def kv_block_bytes(
     groups: Sequence[CacheSpec], block_size: int, dtype: torch.dtype, pages: Sequence[PageGroup] = ()
 ) -> int:
-    """Bytes of one block, all that is kept of its tokens: over all layers, or of one of the groups ``pages``."""
+    """Bytes of one block: over all layers, or of one of several groups ``pages``."""
     if len(pages) > 1:
         share = max(len(page.layers) for page in pages)
         return _token_bytes(groups[0], dtype) // len(groups[0].layers) * share * block_size
@@ -124,7 +127,7 @@ def kv_block_bytes(
 
 
 def _token_bytes(group: CacheSpec, dtype: torch.dtype) -> int:
-    """Of one token over all layers, with the scales of int8 keys and values."""
+    """Bytes of one token over all layers, with the scales of int8 keys and values."""
     scales = 2 * group.kv_heads * len(group.layers) * _SCALES.itemsize if dtype == torch.int8 else 0
     return group.token_bytes(dtype.itemsize) + scales
 
@@ -137,7 +140,7 @@ def allocate_caches(
     dtype: torch.dtype,
     pages: Sequence[PageGroup] = (),
 ) -> list[LayerCache]:
-    """What every layer of the model keeps, zeroed. Layers of different groups of ``pages`` share tensors."""
+    """The zeroed cache of every layer. Layers of different groups in ``pages`` share tensors."""
     of_layer = {layer: group for group in groups for layer in group.layers}
     pages = pages or (PageGroup(tuple(sorted(of_layer)), 0),)
     first = max(pages, key=lambda page: len(page.layers))
@@ -151,22 +154,21 @@ def allocate_caches(
 
 
 def cache_tensors(caches: Sequence[LayerCache]) -> list[torch.Tensor]:
-    """Each once, in the order of layers."""
+    """Each tensor once, in the order of layers."""
     return [*{id(tensor): tensor for cache in caches for tensor in cache.tensors}.values()]
 
 
 class BlockCopier:
-    """Copies blocks of a KV cache, in all layers at once."""
+    """Copies blocks of a KV cache in all layers."""
 
     def __init__(self, caches: Sequence[LayerCache]) -> None:
         tensors = cache_tensors(caches)
-        # for numpy such a copy takes a fifth of the time: it counts where a row has but one token to compute
+        # numpy copies in a fifth of torch's time, which counts if a row has a single token to compute
         self._on_host = [_as_bytes(tensor) for tensor in tensors if _is_plain(tensor)]
         self._elsewhere = [tensor for tensor in tensors if not _is_plain(tensor)]
 
     def copy_(self, copies: Sequence[tuple[int, int]]) -> None:
-        """In order, from the first of each pair to the second; mutates the caches, on a device behind what is queued
-        there."""
+        """Copy (source, target) blocks in order; mutates the caches. On a device the copies are queued."""
         for source, target in copies:
             for array in self._on_host:
                 array[target] = array[source]
@@ -179,7 +181,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """The same memory, [blocks, bytes]."""
+    """The same memory as [blocks, bytes]."""
     found: npt.NDArray[np.uint8] = tensor.view(len(tensor), -1).view(torch.uint8).numpy()
     return found
 
@@ -202,5 +204,5 @@ def _allocate(
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    # torch.zeros writes every page; fresh pages of the kernel are zero and cost nothing until they are used
+    # torch.zeros would write every page; fresh pages are zero and cost nothing until they are used
     return empty_huge(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)

@@ -1,4 +1,4 @@
-"""A GPU behind the interface of :mod:`.device`."""
+"""A CUDA GPU as a :class:`.device.Device`."""
 
 import contextlib
 import gc
@@ -21,10 +21,10 @@ class CudaMark:
 
 
 class CudaDevice:
-    """Puts the calling thread on a stream of its own, for good: the default one cannot be captured from."""
+    """Puts the calling thread on a stream of its own for good, since the default stream cannot be captured."""
 
     def __init__(self, torch_device: torch.device, of_others: Callable[[], int] = lambda: 0) -> None:
-        """``of_others``: bytes that workers of other models have taken, which are no concern of this one's budget."""
+        """``of_others``: bytes used by workers of other models, which do not count against this one's budget."""
         torch.cuda.set_device(torch_device.index or 0)
         self._of_others = of_others
         self._torch_device = torch.device("cuda", torch.cuda.current_device())
@@ -50,14 +50,14 @@ class CudaDevice:
         target.copy_(source, non_blocking=True)
 
     def mark(self) -> CudaMark:
-        event = torch.cuda.Event(blocking=True)  # one that spins would take a core from the server's processes
+        event = torch.cuda.Event(blocking=True)  # a spinning event would take a core from the server's processes
         event.record(self._stream)
         return CudaMark(event)
 
     def capture(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        # torch.cuda.graph() would first wait for the device and empty the allocator's cache, with steps in flight.
-        # A tensor freed by the garbage collector, or a thread that waits for a step, must not end the capture.
+        # torch.cuda.graph() would first wait for the device and empty the allocator's cache, with steps in flight. A
+        # tensor freed by the garbage collector, or a thread that waits for a step, must not end the capture.
         collected = gc.isenabled()
         gc.disable()
         try:
@@ -65,7 +65,7 @@ class CudaDevice:
             try:
                 body()
             except BaseException:
-                with contextlib.suppress(RuntimeError):  # it says again that the capture failed
+                with contextlib.suppress(RuntimeError):  # it reports the failed capture again
                     graph.capture_end()
                 raise
             graph.capture_end()
@@ -90,5 +90,5 @@ class CudaDevice:
         torch.cuda.synchronize(self._torch_device)
         gc.collect()
         torch.cuda.empty_cache()
-        # graphs that are gone have left their pool in whatever state: the next ones get one of their own
+        # graphs that were dropped may leave their pool in any state: the next ones get a new one
         self._pool = torch.cuda.graph_pool_handle()

@@ -1,7 +1,7 @@
-"""What the runner needs of an accelerator: a stream of work, copies to and from it, marks in it, and graphs.
+"""The interface of an accelerator: a stream of work, copies to and from it, marks in it, and graphs.
 
-Everything that is queued runs in the order in which it was queued, some time later; only waiting for a
-:class:`Mark` tells that it has. A device that lives in host memory stands behind the same interface in tests.
+Queued work runs in order, some time later; only waiting for a :class:`Mark` tells that it has run. Tests use a device
+in host memory behind the same interface.
 """
 
 from collections.abc import Callable
@@ -12,20 +12,20 @@ import torch
 
 
 class Mark(Protocol):
-    """A place in the stream of work."""
+    """A position in the stream of work."""
 
     def wait(self) -> None:
-        """Blocks until all that was queued before it is done, other threads of this process running meanwhile.
+        """Block until all work queued before is done; other threads of this process run meanwhile.
 
-        May be called from any thread, more than once. Raises what the device says of work that failed.
+        May be called from any thread, more than once. Raises the device's error if the work failed.
         """
 
     def reached(self) -> bool:
-        """Whether all that was queued before it is done."""
+        """Whether all work queued before is done."""
 
 
 class Graph(Protocol):
-    """Work that is queued by one call, with the tensors that it was captured with."""
+    """Captured work, queued by one call, with the tensors of the capture."""
 
     def replay(self) -> None: ...
 
@@ -36,52 +36,52 @@ class MemoryReading:
 
     total: int
     free: int
-    """As the driver counts, over all processes but workers of other models that share the device."""
+    """As the driver reports, over all processes except workers of other models that share the device."""
     reserved: int
     """Held by this process's allocator, in use or cached."""
     peak: int
-    """Most that was reserved since :meth:`Device.forget_peak`: more than tensors took, by what lay between them."""
+    """Most bytes reserved since :meth:`Device.forget_peak`; includes fragmentation."""
 
     @property
     def outside(self) -> int:
-        """Taken by all but this process's tensors: its context and libraries, graphs, and other processes."""
+        """Bytes used otherwise than by this process's tensors: its context and libraries, graphs, other processes."""
         return self.total - self.free - self.reserved
 
 
 class Device(Protocol):
-    """One accelerator. All but ``Mark.wait`` is called from the thread that made it."""
+    """One accelerator. Only ``Mark.wait`` may be called from another thread than the creator's."""
 
     @property
     def torch_device(self) -> torch.device:
-        """Where tensors are made."""
+        """The device of its tensors."""
 
     @property
     def name(self) -> str:
-        """For the operator."""
+        """Its name for the operator."""
 
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A flat host tensor that copies may run from and to while the host goes on."""
+        """A flat host tensor for copies that run while the host goes on."""
 
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Queues a copy from pinned memory, which must not change until a later mark is reached."""
+        """Queue a copy from pinned memory, which must not change until a later mark is reached."""
 
     def download(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Queues a copy to pinned memory, whose contents mean nothing until a later mark is reached."""
+        """Queue a copy to pinned memory, which is undefined until a later mark is reached."""
 
     def mark(self) -> Mark:
-        """Marks what has been queued so far."""
+        """Mark the end of the queued work."""
 
     def capture(self, body: Callable[[], None]) -> Graph:
-        """Records the work that ``body`` queues, which does not run. Graphs share the memory of their temporaries.
+        """Record the work that ``body`` queues, without running it. Graphs share the memory of temporaries.
 
-        The kernels must be compiled, and the libraries that they come from loaded: run ``body`` once before. A
-        graph reads and writes the very tensors that ``body`` did, which must outlive it.
+        Its kernels must be compiled and their libraries loaded: run ``body`` once before. A graph reads and writes the
+        same tensors as ``body``, which must outlive it.
         """
 
     def memory(self) -> MemoryReading: ...
 
     def forget_peak(self) -> None:
-        """From here on :attr:`MemoryReading.peak` counts anew."""
+        """Restart :attr:`MemoryReading.peak`."""
 
     def settle(self) -> None:
-        """Waits for all queued work and gives cached memory back to the driver."""
+        """Wait for all queued work and return cached memory to the driver."""

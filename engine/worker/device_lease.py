@@ -1,9 +1,9 @@
-"""A worker's turn on a device that workers of other models compute on as well.
+"""A worker's use of a device that workers of other models share.
 
-A step takes the lease (:mod:`..sharing.lease`) when it begins and gives it back at its end. Where a step is launched
-before the one ahead of it has ended, the lease is kept between them, until others have waited for a slice: then what is
-on its way ends, they have their turn, and only after it the next step is launched. So is a step that waits for its
-masks between its halves: whoever is late with them holds nobody up but itself.
+A step takes the lease (:mod:`..sharing.lease`) when it begins and releases it when it ends. If a step is launched
+before the previous one has ended, the lease is held on, until others have waited for a slice: then the steps in
+progress end, the others have their turn, and the next step is launched afterwards. A step that waits for its masks also
+releases the device between its halves, so late masks delay nobody else.
 """
 
 import math
@@ -16,26 +16,26 @@ from ..sharing.lease import SLICE_SECONDS, Member
 
 
 class DeviceLease(Protocol):
-    """Between :meth:`begin` and :meth:`end` the device is ours. Steps may overlap; the last to end gives it back.
+    """The device is held between :meth:`begin` and :meth:`end`. Steps may overlap; the last to end releases it.
 
-    A step that waits for its masks may be ended for as long as that takes, and be begun once more.
+    A step that waits for its masks may be ended for that time and begun again.
     """
 
     look_seconds: float
-    """How often to ask :meth:`is_wanted`."""
+    """How often to call :meth:`is_wanted`."""
 
     def begin(self) -> None:
-        """Blocks until it is our turn. Called by one thread only."""
+        """Block until the device is held. Called by one thread only."""
 
     def end(self) -> None:
-        """A step that was begun has ended; another thread may say so."""
+        """End a step; may be called by another thread."""
 
     def is_wanted(self) -> bool:
-        """Whether others have waited for a slice while the device is ours."""
+        """Whether others have waited for a slice while the device is held."""
 
 
 class AloneOnDevice:
-    """Nobody else computes there."""
+    """A device that no other model uses."""
 
     look_seconds = math.inf
 
@@ -50,7 +50,7 @@ class AloneOnDevice:
 
 
 class SharedDevice:
-    """One member of a lease. What a step that fails leaves held, the end of the process gives back."""
+    """A member of a lease. If a step fails and leaves it held, the end of the process releases it."""
 
     look_seconds = SLICE_SECONDS
 
@@ -58,7 +58,7 @@ class SharedDevice:
         self._member = member
         self._changed = threading.Condition()
         self._steps = 0
-        """Begun and not ended; the lease is held while there are any."""
+        """Steps begun and not ended; the lease is held while there are any."""
 
     def begin(self) -> None:
         with self._changed:
@@ -80,8 +80,8 @@ class SharedDevice:
             return self._steps > 0 and self._member.is_wanted()
 
     def yield_device(self, device: torch.device) -> None:
-        """Between the parts of a step that is the only one: lets others in, where they have waited for a slice."""
-        if device.type == "cuda":  # what was queued must be done
+        """Let others compute between the parts of a step, if it is the only one and they have waited for a slice."""
+        if device.type == "cuda":  # the queued work must be done first
             torch.cuda.synchronize(device)
         with self._changed:
             if self._steps == 1:

@@ -1,4 +1,4 @@
-"""What rows ask of their draws, brought to the tables that a device draws by."""
+"""Brings rows' sampling parameters into the device's sampler tables."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Int32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class TableWrite:
-    """One line of a table: ``data[begin:end]`` goes to its slot."""
+    """A change of one table line: ``data[begin:end]`` is written to the line of ``slot``."""
 
     table: str
     slot: int
@@ -30,14 +30,14 @@ class TableWrite:
 
 @dataclass(frozen=True)
 class NewSamplingParams:
-    """What the rows that enter in one step bring."""
+    """The sampling parameters of the rows that enter in one step."""
 
     slots: npt.NDArray[np.int64]
     """[rows]"""
     params: npt.NDArray[np.int64]
     """[rows * PARAMS]"""
     data: Int32
-    """Lines of the large tables, one after another."""
+    """Lines of the large tables, concatenated."""
     table_writes: tuple[TableWrite, ...] = ()
 
     @classmethod
@@ -47,9 +47,9 @@ class NewSamplingParams:
 
 
 class DeviceSampler:
-    """The sampling state of every slot, on the device but for what the host must know.
+    """The sampling state of every slot, on the device except for what the host needs.
 
-    What enters goes through the step's one copy: nothing here waits for the device.
+    New state travels with the step's one copy; nothing here waits for the device.
     """
 
     def __init__(self, vocab_size: int, slots: int, place: torch.device) -> None:
@@ -57,25 +57,25 @@ class DeviceSampler:
         self._tables = SamplerTables.empty(slots, vocab_size, place)
         self._logprobs: list[int | None] = [None] * slots
         self._own_masks: dict[int, Int32] = {}
-        """Of masked rows: what they may draw where nothing more is said."""
+        """Of rows with masks: the mask without the engine's restrictions."""
         self._masked: set[int] = set()
-        """Slots whose line says something else, of a step that has been launched."""
+        """Slots whose table line holds a step's mask instead."""
 
     @property
     def total_bytes(self) -> int:
         return self._tables.nbytes
 
     def logprobs(self, slot: int) -> int | None:
-        """How many alternatives a row wants with its log-probability; None where it wants none."""
+        """How many alternatives a row wants with its log-probability; None if it wants no log-probability."""
         return self._logprobs[slot]
 
     def add(
         self, rows: Sequence[NewRow], steps: Sequence[RowStep] = (), masked: Iterable[int] = ()
     ) -> NewSamplingParams:
-        """Rows enter; the result must reach :meth:`enter` before any of them draws.
+        """Add rows; pass the result to :meth:`enter` before any of them samples.
 
-        ``steps`` are what the rows do next: those that were masked before draw as they would without again, except for
-        the slots ``masked``, whose masks are still to come.
+        ``steps``: the next step's rows. Those whose mask was set return to their own mask, except the slots ``masked``,
+        whose new masks are still to come.
         """
         lines = _Lines()
         if self._masked and (free := self._masked.difference(masked)):
@@ -97,16 +97,16 @@ class DeviceSampler:
         )
 
     def remove(self, slot: int) -> None:
-        """The row leaves. Its tables stay as they are: nobody draws by them."""
+        """Remove a row. Its tables keep their contents, which nobody reads."""
         self._logprobs[slot] = None
         self._own_masks.pop(slot, None)
         self._masked.discard(slot)
 
     def mask(self, masked: Iterable[int], masks: SlotMasks, memory: StepMemory) -> None:
-        """What the slots ``masked`` may draw in the step that is drawn next; until they draw without, see :meth:`add`.
+        """Set the masks of the slots ``masked`` for the next draw; they hold until a step without, see :meth:`add`.
 
-        Those of them that ``masks`` does not name draw as they would without. Slots that hold no masked row are passed
-        over: their rows have gone.
+        Slots that ``masks`` does not name return to their own mask. Slots without a masked row are skipped: their rows
+        have gone.
         """
         found = {slot: mask.view("<i4") for slot, mask in masks.items() if slot in self._own_masks}
         for slot in self._masked.intersection(masked).difference(masks):
@@ -123,7 +123,7 @@ class DeviceSampler:
     def enter(
         self, slots: torch.Tensor, params: torch.Tensor, data: torch.Tensor, writes: Sequence[TableWrite]
     ) -> None:
-        """Fills the tables from what :meth:`add` gave, which is on the device by now."""
+        """Fill the tables with the result of :meth:`add`, which is on the device now."""
         for write in writes:
             line = data[write.begin : write.end]
             match write.table:
@@ -144,20 +144,20 @@ class DeviceSampler:
             sampling.write_params_(self._tables, slots, params.view(-1, PARAMS))
 
     def draw(self, logits: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
-        """One token a row of ``logits`` [R, V], which it mutates, to ``out`` [R]; slot -1 is nobody's."""
+        """Sample one token for each row of ``logits`` [R, V], which is mutated, into ``out`` [R]; slot -1: padding."""
         sampling.step_(logits, slots, self._tables, out)
 
     def _pack(self, row: NewRow, lines: "_Lines") -> list[int]:
-        """The row's params; what does not fit there goes to ``lines``."""
+        """The row's fixed-size parameters; table lines are added to ``lines``."""
         params, slot = row.params, row.slot
         index = len(row.tokens) - row.prompt_len
         if params.needs_penalties:
-            # only repetition asks about the prompt
+            # only the repetition penalty reads the prompt
             prompt = row.tokens[: row.prompt_len] if params.repetition_penalty != 1.0 else []
             lines.add("seen", slot, _seen(prompt, row.tokens[row.prompt_len :], self._vocab_size))
         bias = {token: value for token, value in params.logit_bias if 0 <= token < self._vocab_size}
         if bias:
-            # far beyond what a request may carry; the surplus is dropped rather than the worker lost
+            # far more than a request may have; drop the surplus rather than fail the worker
             ids = np.array(list(bias)[:MAX_BIAS], dtype=np.int32)
             values = np.array(list(bias.values())[:MAX_BIAS], dtype=np.float32)
             lines.add("bias", slot, np.concatenate((ids, values.view(np.int32))))
@@ -190,7 +190,7 @@ class DeviceSampler:
         )
 
     def _mask(self, allowed: Iterable[int] | None, banned: Iterable[int]) -> Int32:
-        """Bits of the tokens that may be drawn, int32 [ceil(V / 32)]; token t is bit t % 32 of word t // 32."""
+        """Bits of the allowed tokens, int32 [ceil(V / 32)]; token t is bit t % 32 of word t // 32."""
         bits = np.zeros(-(-self._vocab_size // WORD) * WORD, dtype=np.uint8)
         if allowed is None:
             bits[: self._vocab_size] = 1
@@ -201,7 +201,7 @@ class DeviceSampler:
 
 
 class _Lines:
-    """Lines of tables, laid one after another."""
+    """Table lines, concatenated."""
 
     def __init__(self) -> None:
         self.parts: list[Int32] = []
@@ -215,7 +215,7 @@ class _Lines:
 
 
 def _seen(prompt: Sequence[int], outputs: Sequence[int], vocab_size: int) -> Int32:
-    """Distinct ids, then what the table holds of each."""
+    """Distinct ids, then the table's value for each."""
     in_prompt = np.unique(np.array(prompt, dtype=np.int64))
     in_output, counts = np.unique(np.array(outputs, dtype=np.int64), return_counts=True)
     ids = np.union1d(in_prompt, in_output)
@@ -227,7 +227,7 @@ def _seen(prompt: Sequence[int], outputs: Sequence[int], vocab_size: int) -> Int
 
 
 def _fallback(params: SamplingParams, vocab_size: int) -> int:
-    """The lowest token that the row may take where its rules or broken logits leave nothing to draw."""
+    """The token for a row whose rules or broken logits leave nothing to sample: its lowest allowed one."""
     banned = set(params.banned_token_ids)
     allowed = (token for token in params.allowed_token_ids or () if 0 <= token < vocab_size and token not in banned)
     return min(allowed, default=0)

@@ -1,6 +1,6 @@
-"""The tensor work of a step on a device: every tensor that outlives a step, and what is done with them.
+"""The tensor work of a step on a device, and the tensors that outlive a step.
 
-Nothing here waits for the device or looks at what its tensors hold, so all of it can be captured as a graph.
+Nothing here waits for the device or reads tensor values on the host, so all of it can be captured as a graph.
 """
 
 from collections.abc import Sequence
@@ -21,24 +21,24 @@ from .staging import Inputs, Shape
 
 @dataclass(frozen=True)
 class RowBuffers:
-    """What the device keeps of its rows between steps."""
+    """The device's tensors for rows, kept between steps."""
 
     tables: torch.Tensor
-    """int32 [groups, slots + 1, blocks]: block tables; the last row is nobody's and leads to the null block."""
+    """int32 [groups, slots + 1, blocks]: block tables; the last row is for padding and points to the null block."""
     batch_tables: torch.Tensor
-    """int32 [groups, rows, blocks]: those of a step's rows, in their order."""
+    """int32 [groups, rows, blocks]: the block tables of a step's rows, in their order."""
     last_token: torch.Tensor
-    """int64 [slots + 1]: what each row drew last."""
+    """int64 [slots + 1]: the token that each row sampled last."""
     logits: torch.Tensor
-    """float32 [rows, vocabulary]: of the rows that draw."""
+    """float32 [rows, vocabulary]: logits of the rows that sample."""
     sampled_token_ids: torch.Tensor
-    """int64 [rows]: what they drew."""
+    """int64 [rows]: the sampled tokens."""
 
     @classmethod
     def make(
         cls, slots: int, rows: int, blocks: int, vocab_size: int, null_block: int, place: torch.device, groups: int = 1
     ) -> "RowBuffers":
-        """``rows``: those of a step at most, padding included."""
+        """``rows``: most rows of a step, with padding."""
         return cls(
             tables=torch.full((groups, slots + 1, blocks), null_block, dtype=torch.int32, device=place),
             batch_tables=torch.zeros((groups, rows, blocks), dtype=torch.int32, device=place),
@@ -54,7 +54,7 @@ class RowBuffers:
 
 
 class DeviceStep:
-    """Forward and draw, from a step's inputs on the device to its tokens there."""
+    """Forward and sampling, from a step's inputs on the device to its tokens there."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class DeviceStep:
         self._states = states
 
     def update_tables(self, inputs: Inputs) -> None:
-        """Enters the blocks that rows have gained."""
+        """Write the blocks that rows have gained into the tables."""
         self._buffers.tables.view(-1).index_copy_(0, inputs.update_at, inputs.update_to)
 
     def forward(
@@ -87,8 +87,11 @@ class DeviceStep:
         media: MediaBatch | None = None,
         adapters: AdapterRows = NOBODY,
     ) -> torch.Tensor:
-        """Hidden states [tokens, hidden]; writes K and V, and recurrent states. ``media`` stand in place of tokens;
-        ``adapters`` are those that the host is to know of, to compute what has no table."""
+        """Hidden states [tokens, hidden]; writes KV and recurrent states.
+
+        ``media``: embeddings in place of tokens. ``adapters``: those that the host must know, for products without a
+        table.
+        """
         buffers = self._buffers
         tables = [each.narrow(0, 0, shape.rows) for each in buffers.batch_tables]
         for known, own in zip(buffers.tables, tables, strict=True):
@@ -121,14 +124,14 @@ class DeviceStep:
         )
 
     def logits(self, hidden: torch.Tensor, inputs: Inputs, shape: Shape) -> None:
-        """Of the rows that draw, hidden states [draws, hidden]."""
+        """Compute the logits of the rows that sample from ``hidden`` [draws, hidden]."""
         rows = None
         if shape.adapter_slots:
             rows = replace(NOBODY, groups=RowGroups.of(inputs.adapter_draws, shape.draws))
         self._model.logits(hidden, out=self._buffers.logits.narrow(0, 0, hidden.shape[0]), adapters=rows)
 
     def draw(self, inputs: Inputs, draws: int) -> None:
-        """One token for each row that draws; the row takes it as its last."""
+        """Sample one token for each row that samples, and store it as the row's last token."""
         buffers = self._buffers
         sampled_token_ids = buffers.sampled_token_ids.narrow(0, 0, draws)
         self._sampler.draw(buffers.logits.narrow(0, 0, draws), inputs.draw_slots, sampled_token_ids)
@@ -139,7 +142,7 @@ class DeviceStep:
         buffers.last_token.index_copy_(0, slots, sampled_token_ids)
 
     def whole(self, inputs: Inputs, shape: Shape, size: GraphSize) -> None:
-        """Forward and logits of a step that was filled up to ``size``, with lengths that only the device knows."""
+        """Forward and logits of a step padded to ``size``, with lengths that only the device knows."""
         hidden = self.forward(
             inputs,
             shape,

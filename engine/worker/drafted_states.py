@@ -1,4 +1,4 @@
-"""Recurrent states of rows with drafts: brought to the last token that each row has gained."""
+"""Corrects the recurrent states of rows with drafts after verification."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -19,42 +19,46 @@ from .rows import Int64
 
 @dataclass(frozen=True)
 class _Row:
-    """One that has drafts in the step that runs."""
+    """A row with drafts in the current step."""
 
     draws: int
-    """Which of the rows that draw."""
+    """Its index among the rows that sample."""
     count: int
-    """Its tokens: the one that it had, and drafts."""
+    """Its tokens: its own and the drafts."""
     before: int
-    """Where the state of those before lies."""
+    """The place of the state before them."""
     slot: int
-    """Of the state behind them, as the engine counts."""
+    """The engine's slot for the state behind them."""
 
 
 class DraftedStates:
-    """A row with drafts writes its state to a spare place, and the one before stays as it is. Once it is known how many
-    tokens the row has gained, the spare place holds their state if all drafts were right. If not, the mixers are given
-    what they were given of the gained tokens once more, from the state before. Then the slot of the row and the spare
-    place are exchanged; nothing is copied.
+    """Handles rows whose drafts may be refused.
 
-    What a mixer is given follows from the tokens, and only the mixer changes a state: a refused draft costs no product.
+    A row with drafts writes its state to a spare place, and the former state stays. If all drafts are accepted, the
+    spare place holds the new state. If not, the mixers run again over their inputs of the accepted tokens, from the
+    former state. Then the places of the slot and the spare are exchanged; nothing is copied.
+
+    A mixer's inputs follow from the tokens, and only the mixer changes a state, so a refused draft costs no matrix
+    product.
     """
 
     def __init__(self, num_states: int, spares: int, device: torch.device) -> None:
-        """``spares``: the most rows of a step; their places lie behind those of the ``num_states`` slots."""
+        """``spares``: most rows of a step; their places follow those of the ``num_states`` slots."""
         self._places = np.append(np.arange(num_states), -1)
-        """By slot: where it lies. The last is for -1, which is nowhere."""
+        """Place by slot. The last entry is for slot -1, no state."""
         self._spares = np.arange(num_states, num_states + spares)
         self._device = device
         self._rows: list[_Row] = []
         self._batch: ForwardBatch | None = None
-        """Of the step that runs, where rows have drafts in it."""
+        """The forward batch of the current step, if rows have drafts in it."""
 
     def begin(
         self, rows: Sequence[RowStep], starts: npt.NDArray[np.int32], reads: Int64, writes: Int64
     ) -> tuple[Int64, Int64, MixerInputs | None]:
-        """The places of these slots in the step that comes, and what is to keep the inputs of mixers in it. ``starts``:
-        where each row begins among the tokens."""
+        """The (read, written) places of a step's slots, and the recorder of mixer inputs if rows have drafts.
+
+        ``starts``: each row's first token in the batch.
+        """
         self._rows = []
         before, after = self._places[reads], self._places[writes]
         tokens: list[int] = []
@@ -68,12 +72,12 @@ class DraftedStates:
         return before, after, MixerInputs(torch.tensor(tokens, device=self._device)) if tokens else None
 
     def note(self, batch: ForwardBatch) -> None:
-        """The step is run over these."""
+        """Record the forward batch of the step."""
         self._batch = batch
 
     @torch.inference_mode()
     def settle(self, result: StepResult, of_layer: Mapping[int, Sequence[torch.Tensor]]) -> StepResult:
-        """The step has ended. Returns its result, with the time that this has taken."""
+        """Correct the states after the step; returns its result with this time added."""
         rows, self._rows = self._rows, []
         if not rows:
             return result

@@ -1,7 +1,6 @@
-"""A GPU that is not there, behind the interface of :mod:`.device`: a worker is set up on it as on a real one, and every
-kernel that it would launch is compiled.
+"""A simulated GPU as a :class:`.device.Device`: a worker is set up as on a real one, and every kernel is compiled.
 
-Tensors on the device have shapes and no contents (torch's fake tensors); those of the host are real.
+Tensors on the device have shapes and no contents (torch's fake tensors); host tensors are real.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from .device import MemoryReading
 
 _TOTAL: Final = 80 << 30
-"""Bytes of the device; what is reserved of them nobody counts."""
+"""Bytes of the device; usage is not counted."""
 
 
 class DryMark:
@@ -66,7 +65,7 @@ class DryDevice:
 
 
 class _FakeOnDevice(FakeTensorMode):
-    """Fake tensors on the device alone."""
+    """Makes only tensors on the device fake."""
 
     def __torch_dispatch__(
         self,
@@ -78,7 +77,7 @@ class _FakeOnDevice(FakeTensorMode):
         given = (args, dict(kwargs or {}))
         if not any(map(_is_on_device, tree_iter(given))):
             return func(*args, **given[1])
-        # without their values: what is computed of constants alone would be computed on the device
+        # without constant values, from which torch would compute on the device
         args, kwargs = tree_map_only(torch.Tensor, self._fake, given)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -94,8 +93,7 @@ _WRITES: Final = (
 
 
 class _InOtherWords(TorchFunctionMode):
-    """What a torch that was built without CUDA refuses of tensors that are said to lie there: brackets, copies and
-    random numbers."""
+    """Replaces operations that a torch without CUDA refuses on fake CUDA tensors: indexing, copies, random numbers."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -108,12 +106,12 @@ class _InOtherWords(TorchFunctionMode):
             if func is torch.Tensor.__getitem__:
                 return indexed(args[0], args[1])
             if func in _WRITES:
-                return args[0]  # it holds nothing
+                return args[0]  # it has no contents
         return func(*args, **kwargs)
 
 
 def indexed(tensor: torch.Tensor, index: Any) -> torch.Tensor:
-    """``tensor[index]`` by operations that torch hands on; masks are not taken."""
+    """``tensor[index]`` by operations that torch dispatches; masks are not supported."""
     parts = list(index) if isinstance(index, tuple) else [index]
     named = sum(part is not None and part is not Ellipsis for part in parts)
     at = next((place for place, part in enumerate(parts) if part is Ellipsis), len(parts))
@@ -141,6 +139,6 @@ def _is_on_device(value: object) -> bool:
 
 @contextmanager
 def dry_device() -> Iterator[DryDevice]:
-    """Within the block tensors on CUDA devices are fake."""
+    """Context in which tensors on CUDA devices are fake."""
     with _FakeOnDevice(allow_non_fake_inputs=True), _InOtherWords():
         yield DryDevice()

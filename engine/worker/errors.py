@@ -1,4 +1,4 @@
-"""What keeps a worker from starting."""
+"""Errors of a worker's start."""
 
 
 class SetupError(Exception):

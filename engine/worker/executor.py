@@ -1,4 +1,4 @@
-"""How a worker's steps run between its mailbox and its results: in turn, or one ahead."""
+"""Runs a worker's steps between its mailbox and its results: one at a time, or one ahead."""
 
 import logging
 import queue
@@ -27,19 +27,19 @@ from .sync_compute import Forwarded, SyncRunner
 logger = logging.getLogger(__name__)
 
 Names = Mapping[int, str]
-"""By slot; never changed once handed out, for the step that it belongs to may fail much later."""
+"""Request name by slot. Never mutated once handed out, since its step may fail much later."""
 NAMED: Final = 16
-"""Requests that one log line names at most."""
+"""Most requests that one log line names."""
 
 
 class RowNames:
-    """The names as of the last plan. A step that brings no row and frees none costs nothing."""
+    """The names as of the last plan. A step that neither adds nor frees rows costs nothing."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
 
     def after(self, plan: StepPlan) -> Names:
-        """Takes the next plan; the names of the rows that it finds."""
+        """Apply the next plan; returns the names of its rows."""
         if not plan.new and not plan.freed:
             return self._names
         names = self._names.copy()
@@ -61,18 +61,18 @@ class RowNames:
 
 
 def names_in(plan: StepPlan, names: Names) -> str:
-    """The requests that a step has rows of, for a log line."""
+    """The names of a step's requests, for a log line."""
     found = sorted({names.get(row.slot, "") or "an unnamed request" for row in plan.rows})
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return (", ".join(found[:NAMED]) or "nobody") + more
 
 
 _LOOK_SECONDS = 0.25
-"""How often a worker whose steps run looks whether one of them has failed, or all are done."""
+"""Interval at which a busy worker checks whether a step has failed or all are done."""
 _SWITCH_SECONDS = 0.0005
 _END_SECONDS = 5.0
 _IDLE_SECONDS = 0.005
-"""Without a message; between two steps of a busy worker less goes by."""
+"""Idle time after which the device counts as free; between two steps of a busy worker less passes."""
 
 Send = Callable[[object], None]
 T = TypeVar("T")
@@ -80,7 +80,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class AwaitingMasks(Generic[T]):
-    """A step between its two halves: its forward has run, or has been queued, and its masks have not come."""
+    """A step between its halves: its forward has run or is queued, and its masks have not come."""
 
     plan: StepPlan
     names: Names
@@ -88,36 +88,36 @@ class AwaitingMasks(Generic[T]):
 
 
 class Executor(Protocol):
-    """Takes plans in order and sends a result for each, or one :class:`Failed` in place of all that is left.
+    """Takes plans in order and sends a result for each, or one :class:`Failed` in place of the rest.
 
-    The masks of a step that has masked rows come after its plan and before the next one.
+    The masks of a step with masked rows come after its plan and before the next one.
     """
 
     @property
     def failed(self) -> bool:
-        """Whether it has sent :class:`Failed`; the worker is to end."""
+        """Whether it has sent :class:`Failed`, so that the worker must end."""
 
     def take(self, plan: StepPlan) -> None: ...
 
     def mask(self, masks: Masks) -> None: ...
 
     def tell(self, loaded: AdapterLoaded) -> None:
-        """Sends word of an adapter: there is one writer."""
+        """Send a message about an adapter; all messages have one sender."""
 
     def rest(self) -> float | None:
-        """Work for when no message waits. Returns seconds until there may be more of it; None: after a message."""
+        """Do background work while no message waits. Returns the seconds until the next call; None: after a message."""
 
     def close(self) -> None:
-        """The worker ends; results that are not there yet are dropped."""
+        """End; results that are not there yet are dropped."""
 
 
 class SyncExecutor:
-    """One step after the other, each waited for."""
+    """Runs one step at a time and waits for it."""
 
     def __init__(
         self, runner: SyncRunner, send: Send, lease: DeviceLease | None = None, pages: Prefault | None = None
     ) -> None:
-        """``pages`` are those of the KV cache, which are taken while no message comes."""
+        """``pages``: pages of the KV cache, faulted in while no message comes."""
         self._runner = runner
         self._send = send
         self._turns = lease or AloneOnDevice()
@@ -186,15 +186,15 @@ class SyncExecutor:
 
 
 class AsyncExecutor:
-    """Steps are launched as their plans come; a thread waits for each and sends its result.
+    """Launches steps as their plans come; a thread waits for each and sends its result.
 
-    The thread is there because a device's events have no descriptor to sleep on beside the mailbox's doorbell.
-    It waits with the interpreter's lock released and is the only one that sends, whatever happens: the ring has one
-    writer. So results go in order and the one ``Failed`` after them, without a lock of our own. What it shares with a
-    launch is a pool of pinned buffers; all else that it reads, a :class:`Pending` owns. A step that fails waits to hear
-    whether the capture that runs beside it does.
+    A thread is needed because a device's events have no descriptor to wait for beside the mailbox's doorbell. It waits
+    without the interpreter's lock, and it alone sends, since the ring has one writer. So results go in order, and the
+    one ``Failed`` after them, without another lock. It shares only a pool of pinned buffers with a launch; everything
+    else that it reads belongs to a :class:`Pending`. If a step fails during a capture, the capture's failure is
+    reported instead.
 
-    While a step waits for its masks the device is lent to others who wait for it, once the forward has run.
+    While a step waits for its masks, others may use the device once the forward has run.
     """
 
     def __init__(
@@ -210,15 +210,15 @@ class AsyncExecutor:
         self._forwarded: Mark | None = None
         """The end of its forward."""
         self._lent = False
-        """Whether others may have the device until its masks come."""
+        """Whether others may use the device until its masks come."""
         self._idle_from = 0.0
         """When the last step ended."""
         self._queue: queue.SimpleQueue[tuple[Pending, Names] | AdapterLoaded | Failed | None] = queue.SimpleQueue()
         self._capturing = threading.Lock()
         self._capture_failed: Failed | None = None
-        """What is told in place of whatever a step fails with that was on its way meanwhile."""
+        """Reported in place of the failure of any step that was in progress meanwhile."""
         self._failed = threading.Event()
-        # a finished step must not wait for the lock as long as Python's default while another is launched or captured
+        # a finished step must not wait for the interpreter's lock for Python's default interval
         sys.setswitchinterval(_SWITCH_SECONDS)
         self._thread = threading.Thread(target=self._finish_all, name="finish-steps", daemon=True)
         self._thread.start()
@@ -262,7 +262,7 @@ class AsyncExecutor:
 
     def rest(self) -> float | None:
         if self._held is not None:
-            # what lies between its two halves on the device is in the very tensors that a capture would use
+            # a capture would use the tensors that hold its intermediate results
             return self._lend_device()
         pending = self._compute.pending > 0
         left = self._idle_from + _IDLE_SECONDS - time.monotonic()
@@ -289,11 +289,11 @@ class AsyncExecutor:
         return 0.0
 
     def _lend_device(self) -> float:
-        """Seconds until it is to be called again, where no masks have come by then."""
+        """Release the device between a step's halves if others want it; returns the seconds until the next call."""
         if not self._lent and self._forwarded is not None and self._turns.is_wanted():
             try:
                 done = self._forwarded.reached()
-            except Exception as error:  # of the device, on the way
+            except Exception as error:  # an error of the device
                 return self._fail_between_steps(error)
             if done:
                 self._turns.end()
@@ -306,9 +306,9 @@ class AsyncExecutor:
         return 0.0
 
     def _fail(self, failure: Failed) -> None:
-        """After the results of the steps that were launched before, unless one of those fails first.
+        """Report a failure after the results of the steps in progress, unless one of those fails first.
 
-        Where one of them does not end nobody is told why: the engine hears of the end of this process.
+        If one of them does not end, no reason is sent: the engine notices the end of this process.
         """
         self._queue.put(failure)
         self._thread.join(_END_SECONDS)
@@ -339,22 +339,22 @@ class AsyncExecutor:
                 self._idle_from = time.monotonic()
                 self._send(result)
         except PeerDied:
-            pass  # the thread that receives is told too, and ends the worker
+            pass  # the receiving thread gets the error too, and ends the worker
         except Exception as error:
-            # nobody else would notice that this thread is gone, and the engine would wait for ever
+            # nobody else would notice the end of this thread, and the engine would wait for ever
             logger.exception("a result could not be sent")
             self._failed.set()
             self._send(Failed(f"the worker failed to send a result: {type(error).__name__}"))
 
 
 def check_turn(plan: StepPlan, held: "AwaitingMasks[T] | None") -> None:
-    """Raises ValueError for a plan that comes while a step still waits for its masks."""
+    """Raise ValueError for a plan that comes while a step waits for its masks."""
     if held is not None:
         raise ValueError(f"step {plan.step} came before the masks of step {held.plan.step}")
 
 
 def unexpected(masks: Masks, held: "AwaitingMasks[T] | None") -> str:
-    """What is wrong with masks that are not those waited for; "" where they are."""
+    """Why these masks are not the expected ones; "" if they are."""
     if held is not None and (masks.epoch, masks.step) == (held.plan.epoch, held.plan.step):
         return ""
     expected = "none were expected" if held is None else f"those of step {held.plan.step} were expected"
@@ -362,13 +362,13 @@ def unexpected(masks: Masks, held: "AwaitingMasks[T] | None") -> str:
 
 
 def capture_failure(error: CaptureError) -> Failed:
-    """Logs the error; what follows is the engine's to say."""
+    """Log the error; returns the message to the engine, which decides how to go on."""
     logger.error("a CUDA graph could not be captured: the worker ends", exc_info=error)
     return Failed(str(error), graphs=True)
 
 
 def step_failure(plan: StepPlan, names: Names, error: Exception) -> Failed:
-    """Logs the error that is being handled, with whose rows the step had, and says it in one line."""
+    """Log the current error with the step's requests; returns the message to the engine."""
     if isinstance(error, RankLost):
         return Failed(one_line(error), of_peer=True)
     logger.exception("step %d failed; it had rows of %s", plan.step, names_in(plan, names))

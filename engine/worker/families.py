@@ -1,4 +1,4 @@
-"""What setting up takes that differs between kinds of models: limits, what memory is cut into, the first steps."""
+"""The differences between kinds of models in set-up: limits, the division of memory, the first steps."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -38,13 +38,13 @@ TextModel = Decoder | TransformersDecoder
 
 _FIRST_TOKENS: Final = 16
 _NAMED_BLOCKS: Final = 1 << 17
-"""Of a model that keeps nothing of a token: they take no memory of the worker, and a hundred bytes each of the
-engine, which knows prefixes by them."""
+"""Blocks of a model that stores nothing a token. They take no memory of the worker and about a hundred bytes each of
+the engine, which uses them to identify prefixes."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What a worker that this one follows had: its engine counts on it."""
+    """The sizes of a former worker, on which the engine relies."""
 
     blocks: int
     max_model_len: int
@@ -53,50 +53,51 @@ class Settled:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What memory is cut into."""
+    """The division of memory."""
 
     blocks: int
-    """Of the KV cache; without one, as many as what runs at once would take."""
+    """Blocks of the KV cache; without one, as many as the running sequences would take."""
     max_model_len: int
     block_bytes: int
     pages: tuple[PageGroup, ...] = ()
     encoder_slots: int = 0
     slot_bytes: int = 0
-    """Of an encoder slot."""
+    """Bytes of an encoder slot."""
     num_states: int = 0
     """Slots of recurrent states."""
 
 
 def agreed(sizes: Sizes, ranks: RankGroup | None) -> Sizes:
-    """What all have room for, where workers split a model."""
+    """The sizes that all ranks have memory for."""
     if ranks is None:
         return sizes
     return replace(sizes, blocks=ranks.least(sizes.blocks), max_model_len=ranks.least(sizes.max_model_len))
 
 
 class Family(Protocol):
-    """A kind of models, and one checkpoint of it."""
+    """A kind of model, with one checkpoint of it."""
 
     checkpoint: Checkpoint
     groups: Sequence[CacheSpec]
-    """Of the KV cache; empty where nothing is kept of a token."""
+    """Layers of the KV cache; empty if nothing is stored a token."""
     beside: Sequence[Path]
-    """Files that are read besides those of the checkpoint."""
+    """Files read besides those of the checkpoint."""
     packs: bool
     """Whether its weights are packed for a CPU."""
     no_room: str
-    """What a device without room for its largest step is told."""
+    """Advice for a device without memory for its largest step."""
     limits: StepLimits
-    """What a step may hold, where the operator does not say."""
+    """Default limits of a step."""
 
     def longest(self, config: WorkerConfig) -> int:
-        """The longest sequence before the cache is known. Raises :class:`.errors.SetupError` for what cannot be."""
+        """The longest sequence before the cache is sized. Raises :class:`.errors.SetupError` for an impossible
+        request."""
 
     def make(self, context: LayerContext, longest: int) -> Any:
-        """The model, without weights."""
+        """Make the model without weights."""
 
     def fill(self, model: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Gives it the checkpoint's weights."""
+        """Load the checkpoint's weights into the model."""
 
     def size(
         self,
@@ -107,23 +108,24 @@ class Family(Protocol):
         budget: int,
         settled: Settled | None = None,
     ) -> Sizes:
-        """Cuts ``budget`` bytes; ``model`` makes one, of which only the shapes count. Raises
+        """Divide ``budget`` bytes. ``model`` makes a model, of which only shapes are used. Raises
         :class:`.errors.SetupError`."""
 
     def largest_step(self, config: WorkerConfig, longest: int) -> tuple[StepPlan, Sizes] | None:
-        """A step that takes the most memory, and what it is run over; None where half of what is left is for steps."""
+        """A step that takes the most memory, and the sizes to run it with; None if half of the rest is left for
+        steps."""
 
     def extras(self, config: WorkerConfig, model: Any, sizes: Sizes) -> RowExtras | None:
-        """What its rows bring besides tokens, with the memory that this takes."""
+        """The extras of its rows, with their memory; None if there are none."""
 
     def first_steps(self, config: WorkerConfig, model: Any, sizes: Sizes) -> list[StepPlan]:
-        """Of row 0: after them the model has done what it is for."""
+        """Steps of row 0 that use the model as requests will."""
 
     def memory(self, config: WorkerConfig, model: Any, sizes: Sizes) -> list[MemoryLine]:
-        """Where bytes go besides weights."""
+        """Its memory besides weights."""
 
     def completed(self, ready: WorkerReady, config: WorkerConfig, model: Any, sizes: Sizes) -> WorkerReady:
-        """With what only such a model says."""
+        """``ready`` with the properties of this kind of model."""
 
 
 def size_cache(
@@ -134,7 +136,7 @@ def size_cache(
     budget: int,
     settled: Settled | None = None,
 ) -> Sizes:
-    """``longest`` cut to what the blocks hold; a context that the operator named must fit."""
+    """Sizes with ``longest`` cut to what the blocks hold. A context length set by the operator must fit."""
     pages = page_groups(groups, longest)
     block_bytes = kv_block_bytes(groups, config.block_size, cache_dtype, pages)
     if settled is not None:
@@ -146,15 +148,19 @@ def size_cache(
 
 
 def named_blocks(config: WorkerConfig, longest: int) -> int:
-    """Of a model of recurrent layers alone: for one of the longest sequences at least, and for no more than run."""
+    """Blocks of a model of recurrent layers: enough for a sequence of greatest length, and for no more than run at
+    once."""
     each = -(-longest // config.block_size)
     return max(each, min(_NAMED_BLOCKS, config.max_num_seqs * each))
 
 
 def fit_states(config: WorkerConfig, each: int, budget: int, *, alone: bool = False) -> int:
-    """Slots of recurrent states of ``each`` bytes: two for each row, and as many for prefixes as half the budget has
-    room for, or all of it where they are ``alone``, within reason. A row that may have drafts takes a third place,
-    which is no slot. Raises :class:`.errors.SetupError` where not one row has room."""
+    """Number of slots for recurrent states of ``each`` bytes.
+
+    Two for each row, and more for prefixes: within half of the budget, or within all of it if states are the only cache
+    (``alone``), up to a limit. With drafts a row takes a third place, which is no slot. Raises
+    :class:`.errors.SetupError` if not even one row fits.
+    """
     drafts = config.speculative is not None
     found = min((3 + drafts) * config.max_num_seqs + 64, (budget if alone else budget // 2) // each)
     if drafts:
@@ -168,13 +174,13 @@ def fit_states(config: WorkerConfig, each: int, budget: int, *, alone: bool = Fa
 
 
 def state_places(config: WorkerConfig, num_states: int) -> int:
-    """Recurrent states that there is room for, with so many slots."""
+    """Places for recurrent states: the slots, and one more for each row if there are drafts."""
     drafts = config.speculative is not None
     return num_states + drafts * with_rows(config, num_states).max_num_seqs
 
 
 def with_rows(config: WorkerConfig, num_states: int) -> WorkerConfig:
-    """With no more rows than have two slots each, where there are slots for recurrent states."""
+    """The config with at most as many rows as have two state slots each."""
     if not 0 < num_states < 2 * config.max_num_seqs:
         return config
     return msgspec.structs.replace(config, max_num_seqs=num_states // 2)
@@ -193,8 +199,10 @@ def first_tokens(
     encode: Sequence[EncodeJob] = (),
     inputs: Sequence[RowInput] = (),
 ) -> list[StepPlan]:
-    """Prefills a few tokens and decodes one, of a row with these ``spans``; the media of ``encode`` are encoded in the
-    first step, and ``inputs`` are given to the row then."""
+    """Plans that prefill a few tokens of a row and decode one.
+
+    ``spans``: the row's media. ``encode``: encodings of the first step. ``inputs``: streamed input of the first step.
+    """
     length = max(1, min(_FIRST_TOKENS, config.block_size - 1, sizes.max_model_len - 1))
     prompt = [token % vocab_size for token in range(length)]
     params = SamplingParams(max_tokens=2, temperature=0.0)
@@ -207,13 +215,14 @@ def first_tokens(
 
 
 class Text:
-    """See :class:`Family`. On a device it runs a step ahead, and is measured otherwise (:mod:`.setup_device`)."""
+    """A decoder of text. On a device it runs one step ahead, and memory is measured differently
+    (:mod:`.setup_device`)."""
 
     beside: Sequence[Path] = ()
     packs = True
     no_room = ""
     notes: Sequence[str] = ()
-    """What the operator should know of it."""
+    """Notes for the operator."""
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         """``device``: ``cpu`` or ``cuda``."""
@@ -235,7 +244,7 @@ class Text:
         return longest_of(config, self.spec)
 
     def runs_ahead(self, config: WorkerConfig) -> bool:
-        """Whether a device computes it a step ahead of what the host has read."""
+        """Whether a device computes it one step ahead of the host."""
         return not (config.return_routed_experts or config.speculative is not None)
 
     def make(self, context: LayerContext, longest: int) -> TextModel:
@@ -268,7 +277,7 @@ class Text:
     def extras(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> RowExtras | None:
         parts: list[RowExtras] = []
         if (adapters := self.adapter_rows(config, model)) is not None:
-            parts.append(adapters)  # before states: of rows with drafts they run mixers again, with the same adapters
+            parts.append(adapters)  # before states: these run mixers again for rows with drafts, with the same adapters
         if (media := self.media_rows(config, model)) is not None:
             parts.append(media)
         if (states := self.row_states(config, model.context, sizes)) is not None:
@@ -278,24 +287,24 @@ class Text:
         return JoinedExtras(parts) if len(parts) > 1 else next(iter(parts), None)
 
     def adapter_rows(self, config: WorkerConfig, model: TextModel) -> AdapterRowsOf | None:
-        """None where no adapters are served."""
+        """The rows' adapters; None if they are disabled."""
         places, device = model.context.adapters, model.context.device
         return None if places is None else AdapterRowsOf(AdapterStore(places, config.max_lora_rank, device))
 
     def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
-        """What takes media in prompts; None where it takes none."""
+        """The rows' media; None if the model takes none."""
         return None
 
     def media_bytes(self, budget: int, longest: int, device_bytes: int) -> int:
-        """Of a device's memory, of which ``budget`` is left for caches: what its media take of that."""
+        """Bytes for media out of the ``budget`` that a device has left for caches."""
         return 0
 
     def media_memory(self, sizes: Sizes) -> list[MemoryLine]:
-        """Of media, where it takes any, besides weights."""
+        """The memory of media besides weights."""
         return []
 
     def row_states(self, config: WorkerConfig, context: LayerContext, sizes: Sizes) -> RowStates | None:
-        """None where no layer has a recurrent state. Raises :class:`.errors.SetupError` where there is no room."""
+        """The rows' recurrent states; None if no layer has one. Raises :class:`.errors.SetupError` without memory."""
         if not self.spec.states:
             return None
         try:
@@ -322,7 +331,7 @@ class Text:
         ]
 
     def state_memory(self, config: WorkerConfig, model: TextModel, sizes: Sizes) -> list[MemoryLine]:
-        """Of recurrent states, where there are any."""
+        """The memory of recurrent states."""
         if not self.spec.states:
             return []
         each = StateDTypes.of(config, model.context.dtype).nbytes(self.spec)

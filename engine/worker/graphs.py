@@ -1,4 +1,4 @@
-"""Steps as captured graphs: which sizes there are, which one a step takes, and when they are captured."""
+"""CUDA graphs of steps: the captured sizes, the choice for a step, and when to capture."""
 
 import logging
 import math
@@ -21,47 +21,47 @@ _SMALL_SIZES: Final = (1, 2, 4, 8, 16, 24, 32)
 _FINE_UP_TO: Final = 256
 _FINE, _COARSE = 8, 32
 _BESIDE_PROMPTS: Final = (1, 4, 16, 32, 64, 128, 192, 256)
-"""Decode rows of a graph that prompts stand in as well."""
+"""Decode rows of graphs that also contain prompts."""
 _TOKENS_A_PROMPT: Final = 16
-"""So many tokens of a size hold one more prompt, up to :data:`_MOST_PROMPTS`."""
+"""Tokens of a size for each prompt in it, up to :data:`_MOST_PROMPTS`."""
 _MOST_PROMPTS: Final = 32
 _FREE_TOKENS: Final = 256
-"""A step of so few tokens reads the weights for longer than it multiplies: padding up to here costs little."""
+"""Steps of up to this many tokens are bound by reading weights, so padding up to here costs little."""
 _MOST_PADDING: Final = 128
-"""Tokens that a larger step may be filled up with: for more, running it eagerly takes less."""
+"""Most padding of a larger step; beyond, running it eagerly is faster."""
 
 
 class CaptureError(Exception):
-    """A graph could not be captured. What the device's allocator and stream are in afterwards nobody knows: the process
-    must end, and another go on without graphs."""
+    """A graph could not be captured. The state of the device's allocator and stream is undefined, so the process must
+    end; the next one runs without graphs."""
 
 
 @dataclass(frozen=True)
 class GraphSize:
-    """The steps that one graph can run: any with as many rows that decode, and as many tokens of prompts, or fewer."""
+    """The steps that one graph can run: any with up to so many decode rows and prompt tokens."""
 
     decodes: int
     """Rows of one token each."""
     prompt_tokens: int = 0
-    """Of all prompts together; 0: the graph is of decode rows alone."""
+    """Tokens of all prompts together; 0: the graph is for decode rows only."""
     adapted: bool = False
-    """Whether rows may have adapters; without, steps need not look for any."""
+    """Whether rows may have adapters; other graphs do not check for any."""
 
     @property
     def prompts(self) -> int:
-        """Rows that are no decode rows."""
+        """Rows of prompts."""
         if not self.prompt_tokens:
             return 0
         return min(max(1, self.prompt_tokens // _TOKENS_A_PROMPT), _MOST_PROMPTS)
 
     @property
     def rows(self) -> int:
-        """Decode rows, prompts, and behind these one of nobody that has the tokens by which prompts are padded."""
+        """Decode rows, prompts, and with prompts a last padding row that has the unused prompt tokens."""
         return self.draws + (self.prompt_tokens > 0)
 
     @property
     def draws(self) -> int:
-        """A token is drawn for every row but the last of nobody."""
+        """Rows that sample: all but the padding row."""
         return self.decodes + self.prompts
 
     @property
@@ -74,15 +74,18 @@ class GraphSize:
 
 
 def default_sizes(max_rows: int) -> list[int]:
-    """Decode rows, ascending, up to ``max_rows``: close to each other, so that little of a step is padding."""
+    """Numbers of decode rows up to ``max_rows``, ascending; close together, so that little of a step is padding."""
     fine = range(_SMALL_SIZES[-1] + _FINE, _FINE_UP_TO + 1, _FINE)
     coarse = range(_FINE_UP_TO + _COARSE, max_rows, _COARSE)
     return [*(size for size in (*_SMALL_SIZES, *fine, *coarse) if size < max_rows), max_rows]
 
 
 def mixed_sizes(decodes: Iterable[int], most_tokens: int, budget: int) -> list[GraphSize]:
-    """Steps with prompts of up to ``most_tokens``, alone and beside so many ``decodes``, which are few: every further
-    one is a graph for each number of tokens. None that a step of at most ``budget`` tokens would never take."""
+    """Sizes with prompts of up to ``most_tokens``, alone and with the numbers ``decodes`` of decode rows.
+
+    ``decodes`` should be few, since each needs a graph for every number of tokens. Omits sizes that a step of at most
+    ``budget`` tokens never uses.
+    """
     most_tokens = min(most_tokens, budget)
     if most_tokens <= 0:
         return []
@@ -97,12 +100,14 @@ def mixed_sizes(decodes: Iterable[int], most_tokens: int, budget: int) -> list[G
 
 
 def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
-    """The steps to capture, in this order; none where graphs are off, or where workers split the model: each captures
-    when it has time, and what it captures would wait for the others.
+    """The sizes to capture, in order; empty if graphs are disabled, or if workers split the model.
 
-    The largest comes first, in whose memory all others find room for their temporaries. Then decode steps of 1, 2, 4, 8
-    rows and so on, in which all others find room with at most as much padding again; then prompts, few decoding rows
-    beside them before many and the most tokens first; then the decode steps between.
+    In the latter case each worker would capture at its own time, and its captured collectives would wait for the
+    others.
+
+    The largest size comes first, because its memory for temporaries serves all others. Then decode steps of 1, 2, 4, 8
+    rows and so on, which hold all others with at most as much padding again; then prompts, with few decode rows before
+    many and the most tokens first; then the decode steps between.
     """
     if not config.cuda_graphs or config.tensor_parallel_size > 1:
         return []
@@ -126,18 +131,18 @@ def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
 
 
 def within_rows(sizes: Iterable[GraphSize], rows: int) -> list[GraphSize]:
-    """The same in their order, where no more than so many rows can run."""
+    """The sizes in order, limited to ``rows`` decode rows."""
     return list(dict.fromkeys(replace(size, decodes=min(size.decodes, rows)) for size in sizes))
 
 
 class StallBudget:
-    """Seconds that background work may take of each second from steps that wait, on average.
+    """Limits the time of background work that delays steps, as a share of the time on average.
 
-    A piece of work cannot be cut: it may start once earlier ones are paid for, and what it took is owed after.
+    A piece of work cannot be split: it may start once earlier ones are paid off, and its time is owed afterwards.
     """
 
     def __init__(self, share: float, clock: Callable[[], float] = time.monotonic, credit: float = 0.0) -> None:
-        """``credit``: seconds that are paid for from the beginning."""
+        """``credit``: seconds paid in advance."""
         self._share = share
         self._clock = clock
         self._owed = -credit
@@ -153,14 +158,14 @@ class StallBudget:
         return max(0.0, self._owed) / self._share
 
     def spend(self, seconds: float) -> None:
-        """Work took so long, while others waited."""
+        """Record that work delayed steps by ``seconds``."""
         self._owed += seconds
         self.wait()
 
 
 @dataclass(frozen=True)
 class StepGraph:
-    """Two graphs, since rows with a grammar get their masks between them."""
+    """Two graphs of a step, because rows with grammars get their masks in between."""
 
     size: GraphSize
     forward: Graph
@@ -168,12 +173,12 @@ class StepGraph:
 
 
 class StepGraphs:
-    """The dispatcher: it alone knows which sizes are captured.
+    """Captures graphs and chooses the one for a step.
 
-    Each takes two pieces of work: a run without a graph, in which kernels are compiled and libraries choose theirs, and
-    then the capture. The first size that it is given comes first; of the rest always the one that most steps would have
-    run in, and where no step has, the next in order. While steps run, only what one of them would have run in is
-    captured: what nobody has asked for waits until the worker has nothing to do.
+    Each graph takes two pieces of work: a run without a graph, in which kernels are compiled and libraries initialised,
+    and the capture. The first size comes first. Then always the size that most steps would have used, or the next in
+    order if no step would have used any. While steps run, only sizes that they would have used are captured; others
+    wait until the worker is idle.
     """
 
     def __init__(
@@ -185,12 +190,16 @@ class StepGraphs:
         budget: StallBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``sizes`` in the order in which they are captured where no step decides. ``warm`` runs a step of nobody of a
-        size; ``bodies`` gives its forward and draw, to be captured."""
+        """
+        Args:
+            sizes: in order of capture.
+            warm: runs a padding-only step of a size.
+            bodies: returns the forward and draw of a size, to be captured.
+        """
         self._device = device
         self._waiting = list(sizes)
         self._missed: Counter[GraphSize] = Counter()
-        """Steps that would have run in a size, of those that wait."""
+        """Steps that would have used a size not captured yet."""
         self._warmed: GraphSize | None = None
         self._warm = warm
         self._bodies = bodies
@@ -207,8 +216,8 @@ class StepGraphs:
             for mixed in (False, True)
             for adapted in (False, True)
         }
-        """Sizes of decode rows alone and those with prompts, without adapters and with, from few tokens to many, with
-        what each holds: every step looks here."""
+        """The sizes with their capacities, from few tokens to many, by (with prompts, with adapters); read in every
+        step."""
         self._seconds = 0.0
 
     @property
@@ -218,14 +227,17 @@ class StepGraphs:
 
     @property
     def finished(self) -> bool:
-        """Whether no size waits to be captured."""
+        """Whether all sizes are captured."""
         return not self._waiting
 
     def graph_for(
         self, decodes: int, prompts: int = 0, prompt_tokens: int = 0, *, adapted: bool = False
     ) -> StepGraph | None:
-        """The one with the least padding for a step of so many rows that decode, and of prompts; None where none holds
-        it, or where padding would take longer than what a graph saves. Decode steps take those of decode rows alone."""
+        """The graph with the least padding for a step; None if none is large enough, or padding would cost more than it
+        saves.
+
+        Decode steps use graphs without prompts.
+        """
         missed = False
         for most_decodes, most_prompts, most_tokens, size in self._holding[prompt_tokens > 0, adapted]:
             if most_decodes < decodes or most_tokens < prompt_tokens or most_prompts < prompts:
@@ -242,13 +254,13 @@ class StepGraphs:
         return None
 
     def advance(self, *, busy: bool) -> float | None:
-        """Does the next piece of work if it may be done now.
+        """Do the next piece of work if it may be done now.
 
         Args:
-            busy: steps run or wait; then the budget counts, and what none of them would run in is left for later.
+            busy: steps run or wait. Then the budget applies, and sizes that no step would have used are left for later.
 
         Returns:
-            seconds until the next may be done, None when all is. Without an end where a step must come first.
+            seconds until the next may be done; None if all is done. Infinite if a step must come first.
 
         Raises:
             CaptureError: no further step may run on this device.

@@ -1,13 +1,13 @@
-"""What a step may hold, where the operator did not say: what suits the device. Torch-free."""
+"""Default limits of a step by device. No torch."""
 
 import msgspec
 
 from stentor.protocols.ipc.config import StepLimits, WorkerConfig
 
 SUITED = {
-    # a CPU is busy with few rows, a chunk of prefill holds up those that decode, and of a prompt that is known up to a
-    # block's length is computed again; so a long prompt comes in pieces. Of a crowd of short ones as many begin at once
-    # as fill a piece: products are no slower, and these need not wait for the first tokens of all
+    # A CPU is busy with few rows, a chunk of prefill delays decoding rows, and up to a block of a known prompt is
+    # computed again. So long prompts come in pieces. Of many short prompts, as many begin at once as fill a piece:
+    # products are no slower, and these need not wait for the first tokens of all.
     "cpu": StepLimits(
         block_size=16,
         max_num_seqs=128,
@@ -16,7 +16,7 @@ SUITED = {
         max_prefill_chunk=512,
         max_admitted_tokens=512,
     ),
-    # a GPU reads a block at once, and needs a thousand tokens before products are worth the weights they read
+    # a GPU reads a block at once, and products need a thousand tokens to be worth reading the weights
     "cuda": StepLimits(
         block_size=64,
         max_num_seqs=256,
@@ -27,11 +27,11 @@ SUITED = {
 }
 
 ENCODINGS = {"cpu": (4, 1), "cuda": (16, 4)}
-"""Pieces of media that a step encodes for a decoder, in all and beside rows that decode, which wait for it."""
+"""Media that a step encodes for a decoder: in all, and beside decoding rows, which wait for it."""
 
 TRANSCRIPTION = {
-    # an encoding holds up who decodes for longer than all else; and who decodes reads as much for its audio as the
-    # model's weights are large, so that more rows at once gain little
+    # An encoding delays decoding rows more than anything else. A decoding row reads as many bytes of its audio's cache
+    # as the model has weights, so more rows at once gain little.
     "cpu": StepLimits(
         block_size=16,
         max_num_seqs=16,
@@ -54,7 +54,7 @@ TRANSCRIPTION = {
 """For encoder-decoders."""
 
 POOLING = {
-    # of a small model such a step takes some 25 ms, which a short text waits for; a longer one gains nothing by it
+    # such a step takes about 25 ms for a small model, for which a short text waits; a longer one gains nothing
     "cpu": StepLimits(
         block_size=16,
         max_num_seqs=256,
@@ -70,14 +70,14 @@ POOLING = {
         max_prefill_chunk=16384,
     ),
 }
-"""For models that make vectors and scores."""
+"""For pooling models."""
 
 _NAMED = frozenset(WorkerConfig.__struct_fields__)
-"""Limits that an operator may name are among these."""
+"""Limits that an operator may set are among these."""
 
 
 def with_limits(config: WorkerConfig, suited: str | StepLimits) -> WorkerConfig:
-    """The same with every limit named: as suits a device of type ``cpu`` or ``cuda``, or as given."""
+    """The config with every unset limit replaced by the default of ``cpu``, ``cuda``, or the given limits."""
     defaults = msgspec.structs.asdict(SUITED[suited] if isinstance(suited, str) else suited)
     return msgspec.structs.replace(
         config, **{name: getattr(config, name) or default for name, default in defaults.items() if name in _NAMED}
@@ -85,7 +85,7 @@ def with_limits(config: WorkerConfig, suited: str | StepLimits) -> WorkerConfig:
 
 
 def limits_of(config: WorkerConfig) -> StepLimits:
-    """Those that a config names."""
+    """The limits of a config that has them all."""
     return StepLimits(
         config.block_size,
         config.max_num_seqs,

@@ -8,11 +8,11 @@ import torch
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 LogprobTensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""What ``kernels.sampling.logprobs`` returns: values [n], ranks [n], alternatives [n, top] and their values."""
+"""Result of ``kernels.sampling.logprobs``: values [n], ranks [n], alternatives [n, top] and their values."""
 
 
 def logprob_entries(tokens: Sequence[int], top_logprobs: Sequence[int], found: LogprobTensors) -> list[TokenLogprobs]:
-    """One entry a token, with as many alternatives as each asked for."""
+    """One entry a token, with as many alternatives as requested."""
     return [
         TokenLogprobs(token, value, rank, list(itertools.islice(zip(ids, id_values, strict=True), top)))
         for token, value, rank, ids, id_values, top in zip(

@@ -1,4 +1,4 @@
-"""What the engine says that rows may draw, made ready for their logits."""
+"""Converts the engine's masks for use on logits."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,24 @@ from stentor.protocols.ipc.steps import Masks
 from ..core.grammar.token_sets import WORD_BYTES
 
 SlotMasks = Mapping[int, npt.NDArray[np.uint8]]
-"""By slot: which tokens it may draw, bit t % 8 of byte t // 8, whole words of 32 bits."""
+"""Allowed tokens by slot: bit t % 8 of byte t // 8, in whole words of 32 bits."""
 
 NO_MASKS: SlotMasks = {}
 
 
 def slot_masks(masks: Masks, vocab_size: int) -> SlotMasks:
-    """Those of a step whose rows draw one token each: cut or filled up to the vocabulary; tokens beyond it are not
-    allowed. Raises ValueError for what is no mask."""
+    """The masks of a step whose rows sample one token each, cut or padded to the vocabulary.
+
+    Padding is not allowed. Raises ValueError for an invalid mask.
+    """
     return next(iter(position_masks(masks, vocab_size)), NO_MASKS)
 
 
 def position_masks(masks: Masks, vocab_size: int) -> list[SlotMasks]:
-    """The same for each position of a step: first of the rows' own tokens, then behind each of their drafts. A row that
-    is left out at a position may draw anything there."""
+    """The same for each position of a step: the rows' own tokens first, then behind each draft.
+
+    A row without a mask at a position is not restricted there.
+    """
     nbytes = mask_bytes(vocab_size)
     shared = [_fitted(np.frombuffer(bits, dtype=np.uint8), nbytes) for bits in masks.bits]
     found: list[dict[int, npt.NDArray[np.uint8]]] = []
@@ -43,7 +47,7 @@ def position_masks(masks: Masks, vocab_size: int) -> list[SlotMasks]:
 
 
 def mask_counts(masks: Masks) -> Counter[int]:
-    """How many masks each slot has."""
+    """Number of masks by slot."""
     return Counter(row.slot for row in masks.rows)
 
 
@@ -52,13 +56,13 @@ def mask_bytes(vocab_size: int) -> int:
 
 
 def restrict_rows_(logits: torch.Tensor, rows: Sequence[int], masks: Sequence[npt.NDArray[np.uint8]]) -> None:
-    """Sets, in place, what may not be drawn to -inf, in ``rows`` of logits [R, vocabulary]; a mask for each."""
+    """Set the logits of tokens that are not allowed to -inf, in ``rows`` of [R, vocabulary]; one mask a row."""
     words = torch.from_numpy(np.concatenate(masks)).view(torch.int32).view(len(masks), -1)
     sampling.mask_(logits, torch.tensor(rows, device=logits.device), words.to(logits.device))
 
 
 def lowest(mask: npt.NDArray[np.uint8]) -> int:
-    """The lowest token that may be drawn; 0 where there is none."""
+    """The lowest allowed token; 0 if there is none."""
     return int(np.unpackbits(mask, bitorder="little").argmax())
 
 

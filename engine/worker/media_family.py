@@ -1,8 +1,8 @@
-"""What encodes media for decoders, and decoders of text that take them: see :class:`.families.Family`.
+"""Media encoders for decoders and pooling models; see :class:`.families.Family`.
 
-Text is computed as ever. What sees is a tower on our own layers where its description is known, and transformers' code
-elsewhere, as is what hears; where neither can run a model's, or read its weights, the model is served for text alone,
-and start-up says why.
+Text is computed as without media. Towers for pictures and sounds run on our own layers if their description is known,
+otherwise on transformers' code. If neither works, or weights cannot be read, the model serves text only, and start-up
+says why.
 """
 
 import logging
@@ -44,16 +44,16 @@ from .sliced_encoding import SlicedEncoding
 logger = logging.getLogger(__name__)
 
 _CONTEXTS: Final = 4
-"""Prompts of the longest context, of which what is encoded may be kept."""
+"""The encoder cache holds at most the media of this many prompts of full length."""
 _LEAST_CACHE: Final = GIB // 4
 _CACHE_SHARE: Final = 8
-"""What is encoded takes at most this part of what the KV cache takes, or on a host :data:`_LEAST_CACHE`."""
+"""The encoder cache takes at most the KV cache's size divided by this, or on a host :data:`_LEAST_CACHE`."""
 _ROOM_SHARE: Final = 20
-"""Of a device, or 1 GiB if that is less, is left for what encoding takes: how large media are nobody knows."""
+"""A device's memory divided by this, at most 1 GiB, is left for encoding, since the size of media is unknown."""
 
 
 def sees(checkpoint: Checkpoint, config: WorkerConfig) -> MediaSpec | None:
-    """What media a checkpoint's model takes; None where it takes none, or is to take none."""
+    """The media that a checkpoint's model takes; None if it takes none, or they are disabled."""
     if config.language_model_only or not checkpoint.is_text_part:
         return None
     described = checkpoint.described
@@ -61,11 +61,10 @@ def sees(checkpoint: Checkpoint, config: WorkerConfig) -> MediaSpec | None:
 
 
 class MediaEncoder:
-    """What makes embeddings of media for a model that draws tokens, or one that pools: its tower, and what that keeps
-    beside the KV cache, as much as of a few contexts."""
+    """Encodes media for a model that reads them: its tower, and the encoder cache beside the KV cache."""
 
     def __init__(self, checkpoint: Checkpoint, spec: Backbone, device: str, media: MediaSpec) -> None:
-        """``spec``: of what reads the text."""
+        """``spec``: of the text model."""
         self._checkpoint, self._spec, self._device, self._media = checkpoint, spec, device, media
         self._described: Mapping[str, object] = checkpoint.described or {}
         mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
@@ -73,26 +72,26 @@ class MediaEncoder:
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
         self._tower: TransformersTower | Tower | None = None
         self._missing = ""
-        """Why there is none."""
+        """Why there is no tower."""
         self._room = 0
-        """Bytes of a device that are left for what encoding takes."""
+        """Bytes of a device left for encoding."""
 
     def limits(self, limits: StepLimits) -> StepLimits:
-        """The same, with what a step encodes."""
+        """The limits with those of encodings."""
         most, mixed = ENCODINGS[self._device]
         return msgspec.structs.replace(limits, max_encodings=most, max_mixed_encodings=mixed)
 
     @property
     def layers(self) -> range:
-        """Behind which something is added to the decoder's stream."""
+        """Decoder layers behind which something is added to the stream."""
         return range(self._media.layers)
 
     def turned(self, step_tokens: int) -> int:
-        """How many tokens of media, of so many of a pass, may turn by frame, row and column."""
+        """How many media tokens of a pass may have m-rope positions."""
         return step_tokens if self._turns else 0
 
     def rows(self, backbone: Decoder | Encoder, seed: int) -> MediaRows | None:
-        """Loads the tower, or draws dummy weights by ``seed``; None where it cannot be."""
+        """Load the tower, or make dummy weights from ``seed``; None if there can be none."""
         context = backbone.context
         try:
             tower = self._make_tower(context)
@@ -123,10 +122,10 @@ class MediaEncoder:
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | Tower:
         dtype, stored = tower_dtype(context), self._checkpoint.tower
-        # what outlives a worker is laid out before there is a tower
+        # the tower is not part of the cached weights, whose layout is fixed before it exists
         own_context = replace(context, dtype=dtype, memory=None)
         if stored is not None and isinstance(stored.projector, VisionSpec):
-            if stored.quantized is not None:  # codes are multiplied as they are, beside activations of 16 bits
+            if stored.quantized is not None:  # coded weights are multiplied as stored, with 16-bit activations
                 own_context = replace(own_context, dtype=context.dtype, quantized=stored.quantized)
             return VisionTower(stored.projector, own_context)
         for native in (native_tower, native_audio_tower):
@@ -136,7 +135,7 @@ class MediaEncoder:
         return TransformersTower(self._described, dtype, context.device)
 
     def weights(self) -> list[MemoryLine]:
-        """What the tower takes."""
+        """The tower's memory."""
         if self._tower is None:
             return []
         what = f"{dtype_name(self._tower.dtype)}, of what sees or hears"
@@ -151,7 +150,7 @@ class MediaEncoder:
         return max(0, kept) + self._room
 
     def to_come(self, budget: int, longest: int) -> int:
-        """Bytes of a device, of which ``budget`` is left before its tower is loaded: what media will take of that."""
+        """Bytes of a device that media will take out of ``budget``, before the tower is loaded."""
         tower = self._checkpoint.tower
         if self._device == "cpu" or tower is None:
             return 0
@@ -159,7 +158,7 @@ class MediaEncoder:
         return tower.nbytes + min(budget // (1 + _CACHE_SHARE), embeddings * torch.float32.itemsize)
 
     def memory(self, sizes: Sizes) -> list[MemoryLine]:
-        """Of what is encoded."""
+        """The memory of encoded media."""
         if self._tower is None:
             return []
         capacity = self._capacity(sizes)
@@ -191,7 +190,7 @@ class MediaEncoder:
         return self._spec.output_size * tower.dtype.itemsize * (1 + self._media.layers)
 
     def _capacity(self, sizes: Sizes) -> int:
-        """Embeddings that are kept."""
+        """Embeddings of the encoder cache."""
         assert self._tower is not None
         least = _LEAST_CACHE if self._device == "cpu" or not sizes.block_bytes else 0
         room = max(least, sizes.blocks * sizes.block_bytes // _CACHE_SHARE)
@@ -199,7 +198,7 @@ class MediaEncoder:
 
 
 class TextWithMedia(Text):
-    """A decoder and its tower."""
+    """A decoder with a media encoder."""
 
     def __init__(self, checkpoint: Checkpoint, device: str, media: MediaSpec) -> None:
         super().__init__(checkpoint, device)
@@ -221,7 +220,7 @@ class TextWithMedia(Text):
         )
 
     def media_rows(self, config: WorkerConfig, model: TextModel) -> MediaRows | None:
-        """Loads the tower; None where it cannot be."""
+        """Load the tower; None if there can be none."""
         assert isinstance(model, Decoder)
         return self._encoder.rows(model, config.seed)
 
@@ -239,8 +238,7 @@ class TextWithMedia(Text):
 
 
 def tower_dtype(context: LayerContext) -> torch.dtype:
-    """Of a tower beside a decoder of this context: torch multiplies bfloat16 on a CPU only where that has instructions
-    for it."""
+    """Dtype of a tower beside a decoder. torch multiplies bfloat16 on a CPU fast only with instructions for it."""
     if context.device.type == "cpu" and not multiplies_bfloat16():
         return torch.float32
     return context.dtype

@@ -1,4 +1,4 @@
-"""Where tokens stand that turn by frame, row and column: those of media by where they lie in a picture (m-rope)."""
+"""m-rope positions: frame, row and column of media tokens."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,26 +15,29 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True)
 class MediaPositions:
-    """Of one prompt and what follows it.
+    """The m-rope positions of a prompt and the text behind it.
 
-    A picture takes as many positions as its longer side has embeddings, whichever their number is: text behind it
-    stands earlier than it is counted.
+    A picture takes as many positions as its longer side has embeddings, however many embeddings it has: the position of
+    text behind it is lower than its index.
     """
 
     axes: Int64
-    """[prompt, 3]: frame, row and column of each token; of text all three are one number."""
+    """[prompt, 3]: frame, row and column of each token; equal for text."""
     media: Int64
-    """Positions of the prompt at which media stand, ascending."""
+    """Indices of media tokens in the prompt, ascending."""
     shift: int
-    """Added to what positions behind the prompt are counted as."""
+    """Position minus index of tokens behind the prompt."""
 
     @classmethod
     def of(
         cls, prompt_len: int, spans: Iterable[tuple[RowSpan, Sequence[Run]]], *, behind_frames: bool = False
     ) -> "MediaPositions":
-        """``spans`` with a grid in order, each with the runs of its placeholders: all of its embeddings in one, or a
-        frame each. With ``behind_frames``, what follows a video stands behind its last frame too. Raises ValueError
-        where they do not fit its grid."""
+        """Compute the positions of a prompt.
+
+        ``spans``: media with a grid, in order, each with the runs of its placeholders: one for all embeddings, or one a
+        frame. ``behind_frames``: text behind a video also follows its last frame. Raises ValueError if runs do not fit
+        the grid.
+        """
         axes = np.zeros((prompt_len, 3), dtype=np.int64)
         media = []
         at = next_position = 0
@@ -52,20 +55,20 @@ class MediaPositions:
         return cls(axes, np.concatenate(media) if media else np.zeros(0, dtype=np.int64), shift)
 
     def of_text(self, start: int, count: int) -> Int64:
-        """Of tokens [start, start + count), as if all were text."""
+        """Positions of tokens [start, start + count), as if all were text."""
         known = self.axes[start : start + count, 0]
         behind = np.arange(start + len(known), start + count) + self.shift
         return np.concatenate((known, behind))
 
     def of_media(self, start: int, count: int) -> tuple[Int64, Int64]:
-        """Of tokens [start, start + count) those that are media: as what they are counted, and [media, 3]."""
+        """Media tokens within [start, start + count): their indices, and positions [media, 3]."""
         begin, end = np.searchsorted(self.media, (start, start + count))
         at = self.media[begin:end]
         return at, self.axes[at]
 
 
 def _grids(span: RowSpan, runs: Sequence[Run]) -> list[tuple[int, int, int]]:
-    """Of each run."""
+    """The grid of each run."""
     assert span.grid is not None
     frames, rows, columns = span.grid
     grids = [(frames, rows, columns)] if len(runs) == 1 else [(1, rows, columns)] * frames

@@ -1,4 +1,4 @@
-"""Pictures and sounds in the prompts of rows: encoded into encoder slots, put in place of placeholder tokens."""
+"""Pictures and sounds in prompts: encoded into encoder slots, put in place of placeholder tokens."""
 
 import logging
 import time
@@ -25,30 +25,30 @@ from .sliced_encoding import SlicedEncoding
 
 _NOWHERE: Final = np.zeros(0, dtype=np.int64)
 Bring = Callable[[Int64], torch.Tensor]
-"""Takes numbers of the host to the device."""
+"""Copies host numbers to the device."""
 logger = logging.getLogger(__name__)
 
 
 class Tower(Protocol):
-    """What makes embeddings of media."""
+    """Encodes media to embeddings."""
 
     def encode(self, payload: Payload) -> Encoded: ...
 
 
 @dataclass(frozen=True)
 class PlacedRow:
-    """Where tokens of a row stand among those of a pass: positions [start, start + count) from ``first`` on."""
+    """A row's tokens [start, start + count) in a pass, where they begin at index ``first``."""
 
     slot: int
     start: int
     count: int
     first: int
     sequence: int
-    """Which of the pass's."""
+    """Index of the row in the pass."""
 
 
 def placed(rows: Sequence[RowStep]) -> Iterator[PlacedRow]:
-    """Rows that stand one after another, in order."""
+    """The rows of a pass, concatenated in order."""
     first = 0
     for number, row in enumerate(rows):
         yield PlacedRow(row.slot, row.start, row.count, first, number)
@@ -57,28 +57,28 @@ def placed(rows: Sequence[RowStep]) -> Iterator[PlacedRow]:
 
 @dataclass(frozen=True)
 class _Span:
-    """One piece of media of a row."""
+    """One medium of a row."""
 
     encoder_slot: int
     placeholders: Int64
-    """The positions that its embeddings take, in order."""
+    """Positions of its embeddings, in order."""
 
 
 @dataclass(frozen=True)
 class _Row:
     spans: list[_Span]
     positions: MediaPositions | None
-    """None: a token's position is what it is counted as."""
+    """None: a token's position is its index."""
     fault: str = ""
-    """What is wrong with its media."""
+    """What is wrong with its media; "" if nothing."""
     words: Int64 = field(default_factory=lambda: _NOWHERE)
-    """Positions of text that stand for embeddings of the tower."""
+    """Positions of text tokens that stand for embeddings of the tower."""
     which: Int64 = field(default_factory=lambda: _NOWHERE)
-    """Which of these, one for each."""
+    """The embedding of each of these."""
 
 
 class MediaRows:
-    """See :class:`.runner.RowExtras`. What is encoded stays in its slot until the engine says that nobody finds it."""
+    """See :class:`.runner.RowExtras`. Encoded media stay in their slot until the engine evicts them."""
 
     def __init__(
         self,
@@ -93,11 +93,17 @@ class MediaRows:
         behind_frames: bool = False,
         words: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
-        """``placeholders``: ids of the tokens that embeddings replace; ``place``: see
-        :meth:`..models.decoder.Decoder.place_media`; ``turns``: tokens of media turn by frame, row and column;
-        ``behind_frames``: see :meth:`.media_positions.MediaPositions.of`; ``sees_whole``: those of a picture see each
-        other; ``hidden``: the width of an embedding; ``words``: tokens of text that stand for embeddings of the tower,
-        [hidden] each, wherever a prompt has them."""
+        """
+        Args:
+            tower: the encoder.
+            placeholders: ids of the tokens that embeddings replace.
+            place: see :meth:`..models.decoder.Decoder.place_media`.
+            turns: media tokens have m-rope positions.
+            behind_frames: see :meth:`.media_positions.MediaPositions.of`.
+            sees_whole: the tokens of a picture attend to each other.
+            hidden: width of an embedding.
+            words: text tokens that stand for embeddings [hidden] of the tower, anywhere in a prompt.
+        """
         words = words or {}
         self._words = np.array(sorted(words), dtype=np.int64)
         self._of_words = torch.stack([words[token] for token in sorted(words)]) if words else None
@@ -107,21 +113,21 @@ class MediaRows:
         self._hidden = hidden
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | str] = {}
-        """By encoder slot; or why it cannot be encoded."""
+        """By encoder slot: the embeddings, or the error."""
         self._begun: dict[int, SlicedEncoding[Encoded]] = {}
-        """By encoder slot: what slices have begun."""
+        """By encoder slot: encodings begun in slices."""
         self._completed: list[int] = []
-        """Encoder slots that slices of this step have completed."""
+        """Encoder slots completed by slices of this step."""
         self._time = MediaTime()
         self._told_room = 0
         self._faults: dict[int, str] = {}
-        """By row slot: what is wrong with what the step reads."""
+        """By row slot: errors of media that the step reads."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 
     @property
     def nbytes(self) -> int:
-        """Of what is encoded now."""
+        """Bytes of the embeddings held now."""
         return sum(each.nbytes for each in self._encoded.values() if isinstance(each, Encoded))
 
     def enter(self, plan: StepPlan) -> None:
@@ -143,8 +149,7 @@ class MediaRows:
             self._rows.pop(slot, None)
 
     def concerns(self, rows: Iterable[RowStep]) -> bool:
-        """Whether a pass over these rows is any other than over tokens alone, each at the position that it is counted
-        as."""
+        """Whether a pass over these rows has media, or positions other than the indices."""
         for row in rows:
             found = self._rows.get(row.slot)
             if found is None:
@@ -161,7 +166,7 @@ class MediaRows:
         return self.with_media(batch, list(placed(rows)))
 
     def with_media(self, batch: ForwardBatch, rows: Sequence[PlacedRow]) -> ForwardBatch:
-        """The batch with what stands in place of tokens of these rows, and with the positions at which they stand."""
+        """The batch with embeddings in place of tokens, and with the positions of these rows."""
         positions = self.positions(batch.positions.cpu().numpy(), rows, self._copied)
         return replace(batch, media=self.batch(rows, self._copied), positions=self._copied(positions))
 
@@ -180,13 +185,15 @@ class MediaRows:
         return msgspec.structs.replace(result, encoded=completed, media_room=room)
 
     def take_faults(self) -> list[RowFault]:
-        """Rows of the last pass whose media cannot be taken; each is told once."""
+        """Rows of the last pass with faulty media, since the last call."""
         faults, self._faults = self._faults, {}
         return [RowFault(slot, f"the model cannot take the media of the prompt: {why}") for slot, why in faults.items()]
 
     def _encode_all(self, jobs: Sequence[EncodeJob], until: float | None) -> None:
-        """``until``, by ``time.perf_counter()``, slices are encoded, the first for a part's time at least; None: none
-        are."""
+        """Encode media; ``until`` is the deadline of slices by ``time.perf_counter()``, None: no slices.
+
+        The first slice gets at least the time of one part.
+        """
         begun = False
         for job in jobs:
             left = 0.0 if until is None else until - time.perf_counter()
@@ -198,7 +205,7 @@ class MediaRows:
                 self.yield_device()
 
     def _encode(self, job: EncodeJob, seconds: float) -> None:
-        """All of the media, what is left of them, or a slice of so many seconds."""
+        """Encode a medium wholly, the rest of it, or a slice of ``seconds``."""
         slot = job.encoder_slot
         if job.sliced and slot in self._encoded:
             return  # the slice before was the last
@@ -239,7 +246,7 @@ class MediaRows:
         positions = None
         if self._turns and any(span.grid is not None for span in new.spans):
             both = zip(new.spans, spans, strict=True)
-            # sounds stand as text does
+            # sounds have text positions
             runs = [(span, _runs_of(found.placeholders)) for span, found in both if span.grid is not None]
             try:
                 positions = MediaPositions.of(len(tokens), runs, behind_frames=self._behind_frames)
@@ -250,8 +257,7 @@ class MediaRows:
         return _Row([span for span in spans if span.encoder_slot >= 0], positions, words=words, which=which)
 
     def batch(self, rows: Sequence[PlacedRow], bring: Bring) -> MediaBatch | None:
-        """What stands in place of tokens in a pass over these rows; None where nothing does. Of rows with a fault
-        nothing does."""
+        """The embeddings in place of tokens in a pass; None if there are none. Rows with a fault have none."""
         places: list[Int64] = []
         parts: list[tuple[Encoded, int, int]] = []
         whole: list[WholeSpan] = []
@@ -297,8 +303,7 @@ class MediaRows:
         )
 
     def positions(self, positions: Int64, rows: Sequence[PlacedRow], bring: Bring) -> Int64:
-        """Those of all tokens of the next pass; text of rows with media stands where their pictures end, and what media
-        turn by is written for that pass."""
+        """The positions of all tokens of the next pass; also writes the rotations of media tokens for it."""
         found: list[tuple[int, Int64]] = []
         turned: list[Int64] = []
         for row in rows:
@@ -321,7 +326,7 @@ class MediaRows:
 
 
 def _within(spans: Iterable[_Span], start: int, count: int) -> Iterator[tuple[_Span, int, int]]:
-    """Of each span that has embeddings at positions [start, start + count), which of them."""
+    """Spans with embeddings at [start, start + count), and the range of these embeddings."""
     for span in spans:
         begin, end = np.searchsorted(span.placeholders, (start, start + count))
         if begin < end:
@@ -329,13 +334,13 @@ def _within(spans: Iterable[_Span], start: int, count: int) -> Iterator[tuple[_S
 
 
 def _between(positions: Int64, start: int, count: int) -> slice | None:
-    """Which of ascending positions are in [start, start + count); None where none are."""
+    """The slice of ascending positions within [start, start + count); None if empty."""
     begin, end = np.searchsorted(positions, (start, start + count))
     return slice(begin, end) if begin < end else None
 
 
 def _behind(encoded: Encoded, layer: int) -> torch.Tensor:
-    """What is added behind a layer: nothing of a sound beside pictures of which something is."""
+    """The addition behind a layer: zeros for media without one, such as sounds beside pictures."""
     found = encoded.behind.get(layer)
     return torch.zeros_like(encoded.embeddings) if found is None else found
 

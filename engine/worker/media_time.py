@@ -1,4 +1,4 @@
-"""How long media may hold up rows that decode: seconds for what is encoded, tokens of prompts that have been."""
+"""Limits how long media delay decoding rows: seconds for slices, tokens for prompts with media."""
 
 from collections.abc import Container, Sequence
 from typing import Final
@@ -8,48 +8,48 @@ from stentor.protocols.ipc.steps import RowStep
 from ..layers.parts import Pace
 
 _SHARE: Final = 0.2
-"""Of a step that decodes, what a slice may add to it. Rows find less of what they read in the processor's caches
-besides, and the media process takes a core now and then: on two cores a step takes a third longer in all."""
+"""Share of a decoding step that a slice may add. Caches and the media process add more: on two cores a step takes a
+third longer in all."""
 _PROMPT_SHARE: Final = 0.25
-"""The same of prompts with media. A pass with media costs something of its own, however few their tokens: less time a
-step would be more such steps, and with slices in them longer ones."""
+"""The same for prompts with media. A pass with media has a fixed cost, so a smaller share would mean more such steps,
+and longer ones with slices in them."""
 _BESIDE_PROMPTS: Final = 0.1
-"""The same of a slice in a step that computes prompts of text, which take longer than that by themselves."""
+"""The same for a slice in a step with prompts of text, which take longer by themselves."""
 _ALONE_SECONDS: Final = 0.05
-"""Of an encoding beside nobody: who comes meanwhile waits for two such steps."""
+"""Seconds of slices in a step without rows; a new request waits for two such steps."""
 _AMONG_MEDIA: Final = 0.1
-"""The same beside rows that have media themselves. They are told as fast as one reads, and decode together, where
-shorter slices have each of a crowd decode by itself and read all weights for one row."""
+"""Seconds of slices beside rows that all have media. These decode at reading speed, and together; with shorter slices
+each would decode alone and read all weights for one row."""
 _FIRST_PACE: Final = 0.02
-"""Seconds of a step that decodes, while none has been seen."""
+"""Assumed seconds of a decoding step before the first."""
 _FADE: Final = 0.9
 _FIRST_ROOM: Final = 16
-"""Tokens of prompts, while none have been seen beside rows that decode."""
+"""Assumed tokens of prompts before any ran beside decoding rows."""
 _LEAST_ROOM: Final = 4
 _MOST_GROWTH: Final = 2
-"""Times the most tokens that were seen lately: what few cost says little of many, since a step that decodes waits for
+"""Limit relative to the most tokens seen lately: the cost of few says little of many, since a decoding step waits for
 memory and has time to multiply."""
 
 
 class MediaTime:
-    """Learns from the steps of a worker what they take."""
+    """Learns from a worker's steps how long they take."""
 
     def __init__(self) -> None:
         self.pace = Pace()
-        """Of what encodes."""
+        """Pace of encoding."""
         self._decode = _FIRST_PACE
-        """Seconds that a step takes which decodes and nothing else."""
+        """Seconds of a step with decoding rows only."""
         self._tokens = self._seconds = 0.0
-        """Of prompts with media beside rows that decode, and what they have added; both fade."""
+        """Tokens of prompts with media beside decoding rows, and the seconds that they added; both fade."""
         self._most = 0.0
-        """Tokens of them in one step; fades."""
+        """Most of these tokens in one step; fades."""
         self._prompts = self._texts = self._decodes = 0
-        """Tokens of prompts with media and of others, and rows that decode, of this step."""
+        """This step's tokens of prompts with media and of others, and its decoding rows."""
         self._encoding = 0.0
 
     def begin(self, rows: Sequence[RowStep], seeing: Container[int]) -> float | None:
-        """A step begins with these rows, of which those in the slots ``seeing`` have media. Returns seconds for slices
-        of what it encodes; None: none is for this step."""
+        """Begin a step of these rows; slots in ``seeing`` have media. Returns seconds for slices; None: no slices in
+        this step."""
         decoding = [row.slot for row in rows if row.count == 1]
         self._decodes = len(decoding)
         self._prompts = sum(row.count for row in rows if row.count > 1 and row.slot in seeing)
@@ -66,11 +66,11 @@ class MediaTime:
         return self._decode * _SHARE
 
     def encoded(self, seconds: float) -> None:
-        """So long has the step encoded."""
+        """Record the seconds of the step's encodings."""
         self._encoding = seconds
 
     def end(self, seconds: float) -> None:
-        """It took so long in all."""
+        """Record the seconds of the whole step."""
         own = seconds - self._encoding
         if not self._decodes:
             return
@@ -78,7 +78,7 @@ class MediaTime:
             if not self._texts:
                 self._decode = _FADE * self._decode + (1 - _FADE) * own
             return
-        if self._texts:  # which cost something, too
+        if self._texts:  # their cost is unknown
             return
         self._tokens = _FADE * self._tokens + self._prompts
         self._seconds = _FADE * self._seconds + max(0.0, own - self._decode)
@@ -86,7 +86,7 @@ class MediaTime:
 
     @property
     def room(self) -> int:
-        """Tokens of prompts with media that add no more than their share to a step that decodes."""
+        """Tokens of prompts with media that add no more than their share to a decoding step."""
         if not self._tokens:
             return _FIRST_ROOM
         most = _MOST_GROWTH * self._most

@@ -1,4 +1,4 @@
-"""How much memory the KV cache gets on a host, and how an amount of memory is written."""
+"""The default size of the KV cache on a host, and the formatting of amounts of memory."""
 
 from pathlib import Path
 
@@ -9,16 +9,16 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def default_kv_bytes(weights: int, memory_share: float = 1.0) -> int:
-    """Bytes for KV where the operator named none: a quarter of the host's free memory.
+    """Default bytes of the KV cache: a quarter of the host's free memory, at most :data:`_CEILING`.
 
-    ``weights`` is what the model's own tensors, which are not there yet, will take of it, and ``memory_share`` the part
-    of this worker among those of the host.
+    ``weights``: bytes of this model's weights, which are not loaded yet. ``memory_share``: this worker's part of the
+    host.
     """
     return int(min(int(max(available_memory() - weights, 0) * _SHARE), _CEILING) * memory_share)
 
 
 def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes this process may still take: the host's, or the container's where it is less."""
+    """Bytes that this process may still take: the host's, or the container's if less."""
     available = next(
         int(line.split()[1]) * 1024
         for line in Path("/proc/meminfo").read_text().splitlines()
@@ -26,19 +26,19 @@ def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     )
     limit, used, stat = cgroup / "memory.max", cgroup / "memory.current", cgroup / "memory.stat"
     if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
-        # file pages that nobody maps count as used, but are given back when memory is asked for
+        # unmapped file pages count as used, but are freed on demand
         cached = _field(stat.read_text(), "inactive_file") if stat.exists() else 0
         available = min(available, int(text) - int(used.read_text()) + cached)
     return max(available, 0)
 
 
 def _field(text: str, name: str) -> int:
-    """A number of a file of ``name number`` lines; 0 where it is not there."""
+    """A field of a file of ``name number`` lines; 0 if missing."""
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} ")), 0)
 
 
 def resident_bytes() -> int:
-    """Memory of this process that no other shares, plus its share of the rest (PSS)."""
+    """Proportional set size (PSS) of this process."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

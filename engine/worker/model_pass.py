@@ -1,4 +1,4 @@
-"""One pass of a model over rows of a table, whichever way the model runs."""
+"""Runs one pass of a model over rows, as a program or as a forward."""
 
 import itertools
 from collections.abc import Sequence
@@ -24,23 +24,23 @@ ServedModel = Decoder | TransformersDecoder | Whisper | VoxtralRealtime | Poolin
 
 @dataclass(frozen=True)
 class Passed:
-    """What a pass leaves; its tensors stay what they are until the next one's."""
+    """The results of a pass; tensors are valid until the next one."""
 
     logits: torch.Tensor | None = None
-    """Of the last token of each row that draws, and of its drafts."""
+    """Of the last token of each row that samples, and of its drafts."""
     best: list[int] | None = None
-    """The index of the largest of each, where it is known already."""
+    """The argmax of each, if it is known already."""
     states: tuple[Sequence[int], torch.Tensor] | None = None
-    """Where each row begins in the hidden states, and these, where they were asked for."""
+    """Each row's first index in the hidden states, and the hidden states, if requested."""
     taps: torch.Tensor | None = None
-    """float [tokens, layers · hidden]: the stream before the layers that were named."""
+    """float [tokens, layers · hidden]: the stream before the requested layers."""
     adapters: AdapterRows | None = None
-    """Of the hidden states, where rows have some."""
+    """Adapters of the hidden states, if rows have some."""
     findings: Findings = field(default_factory=Findings)
 
 
 class ModelPass:
-    """A model over its caches: one native call where it is a program without calls, else its forward."""
+    """A model over its caches: one native call if it is a program without calls, else its forward."""
 
     def __init__(self, model: ServedModel, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
         self._model = model
@@ -49,7 +49,7 @@ class ModelPass:
         self._rows = rows
         self._device = device
         self._adapted = isinstance(model, Decoder) and model.context.adapters is not None
-        """Whether adapters are the model's: those of rows for which it drafts are not."""
+        """Whether the model uses adapters; a draft model does not."""
         self._nobody = [-1] * len(rows.adapters)
         self._programs = model.programs(caches) if isinstance(model, Decoder) else None
         reads = model.programs(caches) if isinstance(model, PoolingModel) and caches else self._programs
@@ -60,7 +60,7 @@ class ModelPass:
 
     @property
     def calls(self) -> list[str]:
-        """What a pass does outside its program, in words; nothing where there is none."""
+        """Operations of a pass outside its program, in words."""
         return [] if self._programs is None else self._programs.calls
 
     def run(
@@ -71,8 +71,13 @@ class ModelPass:
         every: bool = False,
         taps: tuple[int, ...] = (),
     ) -> Passed:
-        """``every``: hidden states of all tokens are wanted; ``taps``: and the stream before these layers. ``extras``
-        is what the rows bring besides tokens."""
+        """Run the rows.
+
+        Args:
+            extras: of the rows, besides tokens.
+            every: return the hidden states of all tokens.
+            taps: return the stream before these layers.
+        """
         expands = [self._expands and self._rows.expands(row) for row in rows]
         coded = expands.count(False)
         if not any(expands[:coded]):
@@ -84,7 +89,7 @@ class ModelPass:
     def _run(
         self, rows: Sequence[RowStep], coded: int, extras: RowExtras | None, *, every: bool, taps: tuple[int, ...]
     ) -> Passed:
-        """The first ``coded`` rows multiply codes as they are."""
+        """The first ``coded`` rows multiply by coded weights without expanding them."""
         alone = self._step is not None and not taps and (extras is None or not extras.concerns(rows))
         if alone and self._adapts_as_program(rows):
             return self._run_program(rows, coded, every=every)
@@ -108,14 +113,14 @@ class ModelPass:
         )
 
     def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
-        """Hidden states [rows, hidden] → float32 [rows, vocabulary]; ``adapters`` are those of these rows."""
+        """float32 [rows, vocabulary] of hidden states [rows, hidden]; ``adapters`` are those of the rows."""
         assert not isinstance(self._model, PoolingModel), "a model that pools draws no tokens"
         if isinstance(self._model, Decoder):
             return self._model.logits(hidden, adapters=adapters)
         return self._model.logits(hidden)
 
     def _adapts_as_program(self, rows: Sequence[RowStep]) -> bool:
-        """Whether what the rows' adapters change, if they have any, is computed by the program."""
+        """Whether the program computes all that the rows' adapters change."""
         if not self._adapted or not self._rows.any_adapted(rows):
             return True
         assert isinstance(self._model, Decoder)
@@ -123,7 +128,7 @@ class ModelPass:
         return self._programs.adapts and not self._model.adapted_beside(self._rows.adapters[row.slot] for row in rows)
 
     def _run_program(self, rows: Sequence[RowStep], coded: int, *, every: bool) -> Passed:
-        """The whole pass, from the tables of the rows to logits, as one call."""
+        """Run the whole pass as one call, from the row tables to logits."""
         assert self._step is not None
         assert self._programs is not None
         assert isinstance(self._model, Decoder)
@@ -146,7 +151,7 @@ class ModelPass:
 
 
 def _in_order(passed: Passed, rows: Sequence[RowStep], order: Sequence[int]) -> Passed:
-    """A pass over ``rows`` in another order, ``order``, as one in their own; hidden states stay where they are."""
+    """Reorder a pass over ``rows`` in order ``order`` to their own; hidden states are not moved."""
     drawn: list[range] = [range(0)] * len(rows)
     starts = [0] * len(rows)
     first = 0

@@ -1,4 +1,4 @@
-"""A step that was launched, and how its result is read once the device has done it."""
+"""A launched step, and how its result is read once the device has done it."""
 
 from dataclasses import dataclass, field
 
@@ -13,14 +13,14 @@ from .pinned import StepMemory
 
 @dataclass(frozen=True)
 class PromptPart:
-    """Log-probabilities of some prompt tokens of one row, on their way to pinned memory."""
+    """Log-probabilities of prompt tokens of one row, being copied to pinned memory."""
 
     slot: int
     start: int
     tokens: list[int]
     top: int
     found: list[LogprobTensors]
-    """In pieces, in order."""
+    """Pieces in order."""
 
     def read(self) -> PromptLogprobs:
         positions: list[TokenLogprobs] = []
@@ -32,33 +32,33 @@ class PromptPart:
 
 @dataclass(frozen=True)
 class Pending:
-    """Nothing of it changes while it is on its way, and nobody else reads what it holds."""
+    """An immutable launched step; nobody else reads its buffers."""
 
     plan: StepPlan
     launched: float
-    """``time.perf_counter()`` when its launch began."""
+    """``time.perf_counter()`` at its launch."""
     mark: Mark
     sampled_token_ids: torch.Tensor
-    """int64, pinned: tokens by draw."""
+    """int64, pinned: tokens in the order of draws."""
     places: list[int]
-    """The draw of each row of the plan that samples, in the plan's order."""
+    """The draw of each row that samples, in the plan's order."""
     top_logprobs: list[int | None]
-    """How many alternatives each of them asked for."""
+    """Alternatives that each of them asked for; None: no log-probability."""
     found: LogprobTensors | None
-    """Of those that asked, in the order of the plan."""
+    """Of the rows that asked, in the plan's order."""
     prompts: list[PromptPart]
     memory: StepMemory
-    """What the step took; given back once its result is read."""
+    """Buffers of the step, released once its result is read."""
     faults: list[RowFault] = field(default_factory=list)
-    """Rows whose media cannot be taken."""
+    """Rows with faulty media."""
 
     def tokens(self) -> list[int]:
-        """Call once the mark is reached."""
+        """The sampled tokens; call it once the mark is reached."""
         sampled_token_ids = self.sampled_token_ids.tolist()
         return [sampled_token_ids[place] for place in self.places]
 
     def logprobs(self, tokens: list[int]) -> list[TokenLogprobs | None] | None:
-        """For the tokens that were drawn; None where nobody asked."""
+        """Log-probabilities of the sampled tokens; None if no row asked."""
         if self.found is None:
             return None
         logprob_rows = [place for place, top in enumerate(self.top_logprobs) if top is not None]

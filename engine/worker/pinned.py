@@ -1,4 +1,4 @@
-"""Pinned memory that steps take and give back."""
+"""A pool of pinned memory for steps."""
 
 from collections import defaultdict, deque
 from typing import Any
@@ -16,20 +16,20 @@ Pieces = deque[torch.Tensor]
 
 
 class PinnedPool:
-    """Keeps every piece that it made.
+    """Keeps every buffer that it made.
 
-    torch's allocator of pinned memory marks the stream when a piece is freed, and looks at the mark before the
-    piece is used again. Freed by the thread that finishes steps while the other captures a graph, a piece would
-    put its mark into the graph, and looking at that is an error that ends the worker.
+    torch's pinned allocator records an event on the stream when a buffer is freed, and queries it before reuse. If the
+    finishing thread freed a buffer during a capture, the event would become part of the graph, and querying it is an
+    error that ends the worker.
     """
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self._spare: defaultdict[int, Pieces] = defaultdict(deque)
-        """By size in bytes. Only the thread that launches takes; a deque's own operations are atomic."""
+        """Free buffers by size in bytes. Only the launching thread takes; a deque's operations are atomic."""
 
     def step(self) -> "StepMemory":
-        """What one step takes, empty yet."""
+        """Memory for one step."""
         return StepMemory(self)
 
     def take(self, nbytes: int) -> torch.Tensor:
@@ -39,13 +39,13 @@ class PinnedPool:
         return spare.popleft() if spare else self.device.pinned(size, torch.uint8)
 
     def give(self, pieces: list[torch.Tensor]) -> None:
-        """Nothing that is queued may copy from or to them any more."""
+        """Return buffers, which no queued copy may use any more."""
         for piece in pieces:
             self._spare[len(piece)].append(piece)
 
 
 class StepMemory:
-    """What a step needs until it is done: pinned pieces, and whatever the device reads."""
+    """The buffers of a step until it is done: pinned memory, and tensors that the device reads."""
 
     def __init__(self, pool: PinnedPool) -> None:
         self._pool = pool
@@ -53,7 +53,7 @@ class StepMemory:
         self._kept: list[torch.Tensor] = []
 
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A flat host tensor."""
+        """A flat pinned tensor."""
         if not count:
             return torch.empty(0, dtype=dtype)
         nbytes = count * dtype.itemsize
@@ -62,7 +62,7 @@ class StepMemory:
         return piece[:nbytes].view(dtype)
 
     def bring(self, numbers: npt.NDArray[Any]) -> torch.Tensor:
-        """The same on the device, for what is queued from now on: nobody waits."""
+        """Copy numbers to the device, for work queued from now on, without waiting."""
         host = self.pinned(numbers.size, _DTYPES[numbers.dtype])
         host.numpy()[:] = numbers.ravel()
         target = torch.empty(numbers.shape, dtype=host.dtype, device=self._pool.device.torch_device)
@@ -75,7 +75,7 @@ class StepMemory:
         self._kept.append(tensor)
 
     def release(self) -> None:
-        """The step is done and its results are read."""
+        """Release all buffers, after the step is done and its results are read."""
         pieces, self._pieces = self._pieces, []
         self._kept.clear()
         self._pool.give(pieces)

@@ -1,4 +1,4 @@
-"""Models that make vectors and scores of prompts: see :class:`.families.Family`."""
+"""Pooling models: vectors and scores of prompts. See :class:`.families.Family`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ from .setup_parts import block_needs, check_plain, longest_of
 
 _TRIAL_TOKENS: Final = 16
 _VALUES_A_SLICE: Final = 1 << 29
-"""Of weights, each multiplied for one token, in 2 to 3 ms: what two cores do."""
+"""Weights that two cores multiply by one token in 2 to 3 ms."""
 _LEAST_MIXED: Final = 32
 _NOTE: Final = (
     "runs on transformers' modelling code, slower than a native model: an operation a call, texts of one length at once"
@@ -47,15 +47,15 @@ _NOTE: Final = (
 
 
 class PoolingFamily:
-    """Where tokens see those before them there is a KV cache; else a prompt is computed at once, however long it is.
+    """A pooling model. With causal attention it has a KV cache; otherwise a prompt is computed in one step.
 
-    Media in prompts are encoded as they are for a decoder that draws tokens.
+    Media in prompts are encoded as for a decoder.
     """
 
     no_room = ""
 
     def __init__(self, checkpoint: Checkpoint, device: str, media: MediaSpec | None = None) -> None:
-        """``media``: what it takes besides text."""
+        """``media``: the media that the model takes."""
         self.checkpoint = checkpoint
         self.spec = spec = checkpoint.pooling
         self.packs = not isinstance(spec.backbone, TransformersEncoder)
@@ -72,7 +72,7 @@ class PoolingFamily:
 
     @property
     def has_encoder(self) -> bool:
-        """Whether it takes media, which torch's threads may encode."""
+        """Whether it has a media encoder, which may use torch's threads."""
         return self._encoder is not None
 
     def longest(self, config: WorkerConfig) -> int:
@@ -106,7 +106,7 @@ class PoolingFamily:
         budget: int,
         settled: Settled | None = None,
     ) -> Sizes:
-        """Blocks for as many prompts as run at once, as far as memory goes."""
+        """Blocks for as many prompts as run at once, as far as memory allows."""
         if self._encoder is not None:
             budget -= self._encoder.to_come(budget, longest)
         if not self.groups:
@@ -157,18 +157,18 @@ class PoolingFamily:
 
 
 def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
-    """For a device of type ``cpu`` or ``cuda``, where the operator names none.
+    """Default limits for ``cpu`` or ``cuda``.
 
-    On a CPU others wait for what a step computes between two chances to let them in: a layer of an encoder, all of a
-    model that has a cache. Beside them a step has so many tokens that this takes about a slice of the lease, within
-    reason.
+    On a CPU, other models wait for what a step computes before it yields: one layer of an encoder, or all of a model
+    with a cache. The tokens of a step beside others are limited so that this takes about a slice of the lease, within
+    bounds.
     """
     limits = POOLING[device]
     if device != "cpu":
         return limits
     backbone = model.backbone
     if isinstance(backbone, TransformersEncoder):
-        return limits  # others are let in between texts, however long these are
+        return limits  # it yields between texts of any length
     if isinstance(backbone, ModelSpec):
         values = backbone.products(0) * (len(backbone.layers) if model.causal else 1)
     else:
@@ -178,7 +178,7 @@ def suited_limits(model: PoolingConfig, device: str) -> StepLimits:
 
 
 def _file(folder: Path, name: str) -> Path:
-    """A file beside the model, or that of a module's folder."""
+    """A file beside the model, or the weights in a module's folder."""
     path = folder / name
     if path.is_dir():
         path = path / "model.safetensors"

@@ -1,4 +1,4 @@
-"""Prompts of which vectors and scores are made, in place of tokens."""
+"""Rows whose prompts are pooled to vectors or scores."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,9 +21,9 @@ class PoolingRows:
     def __init__(self, model: PoolingModel) -> None:
         self._model = model
         self._asked: dict[int, NewRow] = {}
-        """By slot: whose prompt has not been pooled."""
+        """By slot: rows whose prompts have not been pooled."""
         self._hidden: dict[int, list[torch.Tensor]] = {}
-        """By slot: hidden states of the chunks of a prompt that is pooled as a whole, on the device."""
+        """By slot: hidden states, on the device, of a prompt pooled as a whole."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 
@@ -71,7 +71,7 @@ class PoolingRows:
         return result
 
     def _pooled(self, ready: Sequence[tuple[NewRow, torch.Tensor]]) -> list[RowPooled]:
-        """Of prompts and their hidden states [tokens, hidden], of all tokens or of the last."""
+        """Pool prompts with hidden states [tokens, hidden], of all tokens or of the last."""
         states = [each[1] for each in ready]
         device = states[0].device
         starts = torch.tensor([0, *map(len, states)], device=device).cumsum(0)
@@ -81,7 +81,7 @@ class PoolingRows:
         return [RowPooled(asked.slot, _packed(each)) for (asked, _), each in zip(ready, made, strict=True)]
 
     def _kinds(self, varlen: VarlenBatch, requests: Sequence[Pooling], device: torch.device) -> torch.Tensor | None:
-        """1 for tokens of the second text of a pair, where the model tells them apart."""
+        """Token types: 1 for the second text of a pair; None if the model does not use them."""
         if self._model.token_types < 2 or not any(request.second for request in requests):
             return None
         second = torch.tensor(

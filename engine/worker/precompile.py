@@ -1,4 +1,4 @@
-"""Compiles the kernels of a model for a GPU that need not be here: those that a start on one would compile."""
+"""Compiles the kernels that a start on a GPU would compile, without the GPU."""
 
 from collections import Counter
 from contextlib import nullcontext
@@ -20,15 +20,14 @@ from .setup import open_family, set_up_family
 from .setup_parts import ProgressCallback
 
 _ALIKE = 2
-"""Layers of one kind that are run: the first takes what no layer has left."""
+"""Layers of each kind that are run; the first has no input from a previous one."""
 
 
 def precompile(config: WorkerConfig, gpu: str | None, capability: int, folder: Path, progress: ProgressCallback) -> int:
-    """Sets the worker up on a device that is not there, and adds its kernels to ``folder``; returns how many. Block
-    sizes are those of the table of ``gpu``, where there is one.
+    """Set up a worker on a simulated device and add its kernels to ``folder``; returns how many.
 
-    Raises :class:`.errors.SetupError`, the loader's errors, and RuntimeError where Triton interprets or there is no C
-    compiler.
+    Block sizes are those of the table of ``gpu``, if there is one. Raises :class:`.errors.SetupError`, the loader's
+    errors, and RuntimeError if Triton interprets or there is no C compiler.
     """
     config = msgspec.structs.replace(config, device="cuda")
     made: dict[str, Any] = {}
@@ -44,7 +43,7 @@ def precompile(config: WorkerConfig, gpu: str | None, capability: int, folder: P
 
 
 def _shortened(family: Family) -> Family:
-    """Where weights are made up, a model of fewer layers, that has each kind of them."""
+    """The model with fewer layers, but of every kind, if its weights are dummies."""
     checkpoint = family.checkpoint
     spec = checkpoint.config
     if type(family) is not Text or checkpoint.format != "dummy" or not isinstance(spec, ModelSpec) or spec.per_layer:

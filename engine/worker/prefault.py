@@ -1,4 +1,4 @@
-"""Memory for KV blocks that are not in use yet, taken from the system while nothing else is to be done."""
+"""Faults in memory for unused KV blocks while the worker is idle."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,23 +8,21 @@ from stentor.kernels.native.memory import HUGE, take_pages
 from stentor.protocols.ipc.steps import StepPlan
 
 AHEAD_BYTES = 256 << 20
-"""Of blocks that nobody has used yet, at most; but one page of each tensor."""
+"""Most bytes of unused blocks that are faulted in, but at least one page of each tensor."""
 _SHARE = 4
-"""At most one part in so many of the whole cache is taken ahead."""
+"""At most this part of the whole cache is faulted in ahead."""
 
 
 class Prefault:
-    """Keeps the pages of the next blocks at hand, over all tensors of a KV cache.
+    """Faults in the pages of the next blocks, in all tensors of a KV cache.
 
-    A page that is touched for the first time is zeroed by the kernel, and on a virtual machine first found by its host.
-    Within a step that is dear: a block lies in every layer, so that all layers come to a new page in the same step, and
-    every thread waits for it. Blocks are handed out in order until all have been used once; only then are they used
-    again.
+    The kernel zeroes a page at its first touch, and on a virtual machine the host has to provide it. Within a step that
+    is expensive: a block lies in every layer, so all layers reach a new page in the same step, and every thread waits.
+    Blocks are handed out in order until all have been used once, and are reused only then.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], ahead_bytes: int = AHEAD_BYTES) -> None:
-        """``tensors`` are contiguous, [num_blocks, ...]; pages of those that are smaller than the first, as scales are,
-        are not taken ahead."""
+        """``tensors``: contiguous, [num_blocks, ...]. Those smaller than the first, such as scales, are ignored."""
         self._tensors = tensors = [tensor for tensor in tensors if tensor.nbytes >= tensors[0].nbytes]
         self._block_bytes = tensors[0][0].nbytes
         self._bytes = tensors[0].nbytes
@@ -36,20 +34,20 @@ class Prefault:
 
     @property
     def wanted(self) -> bool:
-        """Whether there is a page to take."""
+        """Whether a page should be faulted in."""
         page = self._next // len(self._tensors)
         used = -(-self._used * self._block_bytes // HUGE)
         return page < used + self._ahead and page * HUGE < self._bytes and not self._failed
 
     def note(self, plan: StepPlan) -> None:
-        """Takes notice of the blocks that a plan's rows have been given."""
+        """Record the blocks of a plan's rows."""
         for new in plan.new:
             self._reach(new.blocks)
         for row in plan.rows:
             self._reach(row.new_blocks)
 
     def take_one(self) -> None:
-        """Takes the next page: of every tensor its first one, then of every tensor its second."""
+        """Fault in the next page: the first of every tensor, then the second of every tensor."""
         at, which = divmod(self._next, len(self._tensors))
         tensor = self._tensors[which]
         start = at * HUGE

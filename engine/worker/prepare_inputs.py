@@ -1,4 +1,4 @@
-"""From a step's plan to the numbers that go to a device, decode rows first."""
+"""The numbers of a step for a device, decode rows first."""
 
 from dataclasses import dataclass
 
@@ -13,27 +13,27 @@ from .staging import Numbers, Shape
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """One step, its rows laid end to end."""
+    """One step, with its rows concatenated."""
 
     sections: dict[str, Numbers]
-    """Tokens, rows and draws, as :class:`.staging.Inputs` names them."""
+    """Tokens, rows and draws, named as in :class:`.staging.Inputs`."""
     shape: Shape
     decode_rows: int
-    """The first rows, each of one token."""
+    """The leading rows, of one token each."""
     max_query_len: int
     max_seq_len: int
     starts: dict[int, int]
     """Slot → index of its first token."""
     draw_rows: Int64
-    """Which rows draw, ascending; of a padded step, those that are somebody's."""
+    """Indices of the rows that sample, ascending, without padding."""
     places: list[int]
-    """Where each drawn token of the plan, in its order, stands among the draws."""
+    """The draw of each sampled token, in the plan's order."""
 
 
 def number_step(rows: list[RowStep], table: RowTable) -> StepNumbers:
-    """Lays out a step whose blocks have been appended to ``table`` already.
+    """Lay out a step whose blocks are in ``table`` already.
 
-    Raises ValueError for a row that nobody has, or a position beyond what it has drawn.
+    Raises ValueError for an unknown row, or a position beyond its tokens.
     """
     count = len(rows)
     order = list(range(count))
@@ -72,27 +72,28 @@ def number_step(rows: list[RowStep], table: RowTable) -> StepNumbers:
 def pad_step(
     numbers: StepNumbers, size: GraphSize, *, null_slot: int, null_block: int, block_size: int, groups: int = 1
 ) -> StepNumbers:
-    """The step filled up to ``size``, which holds it: with decode rows that belong to nobody behind its own, and with
-    prompts of no token and, in the last row, with tokens of nobody behind its prompts. Every row but the last is drawn
-    for."""
+    """Pad a step to ``size``: with decode rows, prompts without tokens, and a last row with the unused prompt tokens.
+
+    All rows but the last sample.
+    """
     old = numbers.sections
     decodes, real = numbers.decode_rows, numbers.shape.tokens
 
     def filled(values: Numbers, length: int, nothing: int | Numbers) -> Numbers:
-        """Decode rows from the front, prompts from where the graph has them."""
+        """Values with decode rows first, and prompts where the graph has them."""
         found = np.empty(length, dtype=values.dtype)
         found[:] = nothing
         found[:decodes] = values[:decodes]
         found[size.decodes : size.decodes + len(values) - decodes] = values[decodes:]
         return found
 
-    # each in a place of its own, as far as a block goes: the writes of many to one place would queue up
+    # padding writes to different positions of the null block: writes to a single one would serialise
     nowhere = null_block * block_size + np.arange(size.tokens, dtype=np.int64) % block_size
     kv_slots = [filled(own, size.tokens, nowhere) for own in old["kv_slots"].reshape(groups, real)]
     query_start = np.arange(size.rows + 1, dtype=np.int32)
     if size.prompt_tokens:
         ends = old["query_start"][decodes + 1 :] + np.int32(size.decodes - decodes)
-        query_start[size.decodes + 1 :] = size.decodes + real - decodes  # prompts of no token end where all do
+        query_start[size.decodes + 1 :] = size.decodes + real - decodes  # empty prompts end where all do
         query_start[size.decodes + 1 : size.decodes + 1 + len(ends)] = ends
         query_start[-1] = size.tokens
     draws = np.where(numbers.draw_rows < decodes, numbers.draw_rows, numbers.draw_rows + size.decodes - decodes)
@@ -120,7 +121,7 @@ def pad_step(
 
 
 def no_rows() -> StepNumbers:
-    """A step of nobody, to be padded."""
+    """An empty step, to be padded."""
     empty, none = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
     sections: dict[str, Numbers] = dict.fromkeys(
         ("tokens", "positions", "kv_slots", "row_slots", "logits_indices", "draw_slots"), empty
@@ -133,7 +134,7 @@ def _check(slots: Int64, lengths: Int64, seq_lens: Int64, table: RowTable) -> No
     known = table.known[slots]
     if not known.all():
         raise ValueError(f"slot {slots[known == 0][0]} holds no row; it must enter before it runs")
-    # only the token that a row drew last is at hand on the device, and only for a row that takes it alone
+    # the device has only a row's last token, and only for a row of one token
     last = np.where(lengths == 1, known + table.num_sampled[slots], known)
     wrong = (seq_lens > known) & (seq_lens != last)
     if wrong.any():
@@ -145,6 +146,6 @@ def _check(slots: Int64, lengths: Int64, seq_lens: Int64, table: RowTable) -> No
 
 
 def _places(order: list[int], draws: Int64) -> list[int]:
-    """``order`` says which row of the plan stands where in the batch; ``draws`` which of the batch draw."""
+    """``order``: the plan's row at each place of the batch. ``draws``: places that sample."""
     sampled_rows = [order[row] for row in draws.tolist()]
     return sorted(range(len(sampled_rows)), key=sampled_rows.__getitem__)

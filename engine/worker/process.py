@@ -1,4 +1,4 @@
-"""The worker process: tied to its owner first, and only then loaded with all that is heavy."""
+"""The worker's entry point: ties the process to its owner before the heavy imports."""
 
 import argparse
 import gc
@@ -9,7 +9,7 @@ from ..processes.process import become_child
 
 
 def preload() -> None:
-    """Imports what a worker needs, before it is forked."""
+    """Import what a worker needs, before it is forked."""
     from . import service  # noqa: F401  # late, as in main
 
 
@@ -21,9 +21,10 @@ def main() -> int:
     parser.add_argument("--arena-fd", type=int)
     parser.add_argument("--meeting-fd", type=int)
     given = parser.parse_args(inherited.arguments)
-    # collections while a million objects are imported find nothing, and what was imported stays
+    # collections find nothing while a million objects are imported, and imported objects stay
     gc.disable()
-    from .service import Worker  # late: torch takes seconds, in which a worker not yet tied would outlive its owner
+    # late: importing torch takes seconds, in which a worker that is not tied yet could outlive its owner
+    from .service import Worker
 
     gc.freeze()
     gc.enable()

@@ -1,4 +1,4 @@
-"""Where a device's memory goes: measured in the worst step there can be, before the KV cache takes the rest."""
+"""Measures a device's memory in the largest step, before the KV cache takes the rest."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ from .graphs import GraphSize
 
 @dataclass(frozen=True)
 class MemoryProfile:
-    """Bytes."""
+    """Bytes of device memory by use."""
 
     total: int
     loaded: int
-    """Reserved for tensors once the model is there."""
+    """Reserved for tensors after loading the model."""
     buffers: int
-    """The runner's, that outlive a step."""
+    """The runner's tensors that outlive a step."""
     activations: int
-    """Of a step, at most."""
+    """Most that a step takes."""
     graphs: int
     """Reserved for all sizes."""
     outside: int
-    """The context, libraries and kernels, and whatever other processes hold."""
+    """The context, libraries and kernels, and other processes."""
 
     def kv_budget(self, fraction: float) -> int:
-        """What is left for the KV cache of a ``fraction`` of the device; may be negative."""
+        """Bytes for the KV cache out of a ``fraction`` of the device; may be negative."""
         taken = self.loaded + self.buffers + self.activations + self.graphs + self.outside
         return int(self.total * fraction) - taken
 
     def lines(self, weights_note: str, kept: Sequence[MemoryLine], graph_sizes: int) -> list[MemoryLine]:
-        """One for each place that bytes go to; ``kept`` are those of caches."""
+        """One line for each use; ``kept`` are those of caches."""
         taken = self.loaded + self.buffers + self.activations + self.graphs + self.outside
         taken += sum(line.bytes for line in kept)
         graphs_note = f"{graph_sizes} sizes of steps, reserved" if graph_sizes else "none"
@@ -51,14 +51,13 @@ class MemoryProfile:
 
 
 def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> list[StepPlan]:
-    """Plans that need the most: as many tokens as a step may have, with the longest tables, and every row drawn.
+    """Plans that need the most memory: the most tokens, the longest tables, and every row samples.
 
-    The caches may be of one block, and of one slot for a state, which all rows then share: nobody reads what they
-    compute.
+    The caches may have a single block and state slot, which all rows share: their results are not read.
     """
     rows = min(slots, tokens)
     prefill = tokens - rows + 1
-    # rows that hold a token each, and as many long ones as the rest needs, each at the end of its context
+    # rows of one token each, and as many long ones as the rest needs, each at the end of its context
     long = min(rows, -(-prefill // max_model_len))
     params = SamplingParams(
         max_tokens=1,
@@ -82,7 +81,7 @@ def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) ->
 
 
 def run_plans(runner: AsyncRunner, plans: list[StepPlan]) -> None:
-    """Each with rows of its own, that leave after it."""
+    """Run plans; the rows of each are released after it."""
     for plan in plans:
         runner.step(plan)
         runner.release([row.slot for row in plan.rows])
@@ -97,11 +96,11 @@ def measure(
     slots: int,
     graph_sizes: Sequence[GraphSize],
 ) -> MemoryProfile:
-    """Runs ``plans``, a decode step of all ``slots``, the first of ``graph_sizes`` and ``warm``, and captures a
-    few graphs; then counts.
+    """Run ``plans``, a decode step of all ``slots``, the first of ``graph_sizes`` and ``warm``, capture a few graphs,
+    and measure.
 
-    ``warm`` runs steps of every kind: a kernel for fewer tokens may need more than that for the most, and what
-    kernels themselves take belongs to what is counted. ``runner`` is to be thrown away afterwards.
+    ``warm`` runs steps of every kind: a kernel for fewer tokens may need more memory than that for the most, and the
+    kernels themselves take memory. Discard ``runner`` afterwards.
     """
     device.settle()
     device.forget_peak()
@@ -124,12 +123,12 @@ def measure(
 
 
 _MEASURED_GRAPHS: Final = 8
-"""The driver takes memory in pieces, of which several graphs may find room in one."""
+"""Graphs measured; the driver allocates memory in pieces that may hold several graphs."""
 
 
 def _graph_bytes(device: Device, compute: AsyncCompute, sizes: int) -> int:
-    """The first few sizes are captured. Of these the largest is the first: its temporaries are the pool that all share,
-    and what the driver takes for each it will take for all."""
+    """Estimated bytes of all graphs, from capturing the first sizes. The largest is first: its temporaries are the
+    shared pool. The driver's memory for each is extrapolated to all."""
     if not sizes:
         return 0
     compute.advance(busy=False)  # a run without a graph

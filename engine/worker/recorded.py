@@ -1,4 +1,4 @@
-"""What a CPU's pass over a model of a description would be, without its weights."""
+"""Records a CPU program from a model's description, without weights."""
 
 import torch
 
@@ -12,7 +12,7 @@ _BLOCK = 16
 
 
 def calls_of(spec: ModelSpec) -> list[str]:
-    """What the pass calls between stretches of its program, each kind once, in words; nothing is computed."""
+    """The operations that a pass calls outside its program, each kind once, in words; computes nothing."""
     model = Decoder(spec, LayerContext(_CPU, torch.float32, invariant=False, packed=True), max_model_len=_BLOCK)
     caches = allocate_caches(spec.cache_groups, 1, _BLOCK, _CPU, torch.float32)
     return [*dict.fromkeys(model.body(caches).program.calls)]

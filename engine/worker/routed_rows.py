@@ -1,4 +1,4 @@
-"""Rows that ask which experts have computed each of their positions, and rows that ask for this and more."""
+"""Rows that ask for their positions' experts, and rows with several extras."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,11 +15,11 @@ from .errors import SetupError
 from .runner import Findings, MediaReader, RowExtras, no_media
 
 _BYTE = 256
-"""Experts that one byte tells apart."""
+"""Experts that one byte can number."""
 
 
 def expert_shape(spec: ModelSpec) -> ExpertShape:
-    """What is told of each position. Raises :class:`.errors.SetupError` for a model of which nothing can be told."""
+    """The experts reported a position. Raises :class:`.errors.SetupError` for a model without experts to report."""
     mixtures = [layer.mlp for layer in spec.layers if isinstance(layer.mlp, MoESpec)]
     chosen = {mlp.router.top_k for mlp in mixtures}
     if len(chosen) != 1:
@@ -35,7 +35,7 @@ class RoutedRows:
     def __init__(self, shape: ExpertShape) -> None:
         self._shape = shape
         self._first: dict[int, int] = {}
-        """By slot, of rows that ask: the first position that is told."""
+        """By slot, of rows that ask: the first position to report."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 

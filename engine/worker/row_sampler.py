@@ -1,4 +1,4 @@
-"""What rows draw, for a runner whose steps are waited for: by their parameters, their rules and the masks of a step."""
+"""Samples a step's rows for a runner that waits for its steps: parameters, rules, masks, drafts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from .token_rules import RuleTable
 
 @dataclass(frozen=True)
 class Drawn:
-    """What the rows of a step have drawn, as :class:`stentor.protocols.ipc.steps.StepResult` has it."""
+    """Sampling results, as in :class:`stentor.protocols.ipc.steps.StepResult`."""
 
     tokens: list[int]
     logprobs: list[TokenLogprobs | None] | None = None
@@ -27,7 +27,7 @@ class Drawn:
 
 
 class RowSampler:
-    """Rows that are pooled draw nothing, and take no place here."""
+    """Rows that are pooled do not sample and are not added here."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class RowSampler:
         device: torch.device,
         drafting: Drafting | None = None,
     ) -> None:
-        """``drafting`` is told what rows gain."""
+        """``drafting`` gets the tokens that rows gain."""
         self._rows = rows
         self._drafting = drafting
         self._sampler = sampler
@@ -45,7 +45,7 @@ class RowSampler:
         self._vocab_size = vocab_size
 
     def enter(self, plan: StepPlan) -> None:
-        """Takes over the rows that come; those that the plan frees have been removed."""
+        """Add the plan's new rows; freed rows have been removed."""
         for new in plan.new:
             if new.pooling is None:
                 self._sampler.add(new.slot, new.params, new.seed, new.tokens, new.prompt_len)
@@ -63,11 +63,14 @@ class RowSampler:
         plan: StepPlan,
         masks: Masks | None,
     ) -> Drawn:
-        """Tokens for each row that draws, from the ``logits`` of its last token and of its drafts, which may be
-        mutated; and log-probabilities where any asks. ``best`` are the indices of the largest, where they are known;
-        ``masks`` are the step's, where its ``plan`` has masked rows.
+        """Sample each row that samples.
 
-        Log-probabilities are those that the rules of transcripts leave, as Whisper's thresholds expect them.
+        Log-probabilities are taken after the transcript rules, as Whisper's thresholds expect.
+
+        Args:
+            logits: of each row's last token and its drafts; may be mutated.
+            best: the argmax of each, if known.
+            masks: the step's, if ``plan`` has masked rows.
         """
         if logits is None:
             return Drawn([])
@@ -94,7 +97,7 @@ class RowSampler:
         allowed: Sequence[SlotMasks],
         limits: Mapping[int, int],
     ) -> Drawn:
-        """The same where rows have drafts; a row gains no more tokens than ``limits`` says of its slot."""
+        """The same with drafts; a row gains at most ``limits`` of its slot tokens."""
         slots = [row.slot for row in sampled]
         firsts = list(accumulate((1 + row.num_drafts for row in sampled), initial=0))
         said: list[list[TokenLogprobs | None]] = [[] for _ in sampled]
@@ -124,7 +127,7 @@ class RowSampler:
         )
 
     def _is_known(self, slots: Sequence[int], best: list[int] | None, masks: SlotMasks) -> bool:
-        """Whether the largest logits are all that these rows need, and are known."""
+        """Whether the known argmaxes are all that these rows need."""
         return best is not None and not masks and self._sampler.are_plain(slots)
 
     def _sample(
@@ -139,8 +142,10 @@ class RowSampler:
     def prompt_logprobs(
         self, work: Iterable[PromptWork], logits_of: Callable[[int, int], torch.Tensor]
     ) -> list[PromptLogprobs]:
-        """What a step says about prompt tokens, whose logits ``logits_of`` makes: of the position in the step's batch
-        that it is given, and of so many in all."""
+        """Log-probabilities of prompt tokens.
+
+        ``logits_of(first, count)`` makes the logits of ``count`` positions of the step's batch from ``first`` on.
+        """
         found = []
         for each in work:
             positions: list[TokenLogprobs] = []
@@ -152,7 +157,6 @@ class RowSampler:
 
 
 def _limits(plan: StepPlan, masks: Masks | None) -> Mapping[int, int]:
-    """Tokens that rows may gain at most because masks end: of a row that may be masked as many as it has, at least
-    one."""
+    """Most tokens that each masked row may gain: as many as it has masks, at least one."""
     counts: Mapping[int, int] = {} if masks is None else mask_counts(masks)
     return {slot: max(1, counts.get(slot, 1)) for slot in plan.masked}

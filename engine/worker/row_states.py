@@ -1,4 +1,4 @@
-"""The recurrent states of a model's rows and prefixes, and which slot each row reads and writes."""
+"""Recurrent states of rows and prefixes, and the slots that each row reads and writes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,16 +29,16 @@ _DTYPES: Mapping[StateDType, torch.dtype] = {
 
 @dataclass(frozen=True)
 class StateDTypes:
-    """What recurrent states are kept in."""
+    """Dtypes of recurrent states."""
 
     inputs: torch.dtype
-    """The last inputs of convolutions."""
+    """Of the last inputs of convolutions."""
     recurrent: torch.dtype
-    """What recurrences change."""
+    """Of the states of recurrences."""
 
     @classmethod
     def of(cls, config: WorkerConfig, dtype: torch.dtype) -> "StateDTypes":
-        """As asked for; ``dtype`` is that of activations."""
+        """As configured; ``dtype`` is that of activations."""
         shared = _DTYPES.get(config.mamba_cache_dtype)
         own = _DTYPES.get(config.mamba_ssm_cache_dtype)
         return cls(shared or dtype, own or shared or torch.float32)
@@ -47,12 +47,12 @@ class StateDTypes:
         return self.recurrent if part.recurrent else self.inputs
 
     def nbytes(self, spec: Backbone) -> int:
-        """Of a sequence, in all layers."""
+        """Bytes of a sequence's state in all layers."""
         return spec.state_bytes(self.inputs.itemsize, self.recurrent.itemsize)
 
 
 class RowStates:
-    """Slots are the engine's to hand out; a step reads one and writes one for each of its rows."""
+    """The states by slot. The engine allocates slots; each row reads one and writes one in a step."""
 
     def __init__(
         self,
@@ -64,8 +64,7 @@ class RowStates:
         *,
         drafts: bool = False,
     ) -> None:
-        """Of each layer with a state its parts, ``num_states`` times; once more for each row that may have
-        ``drafts``."""
+        """Allocate ``num_states`` slots for every layer with a state; with ``drafts`` one more for each row."""
         self._device = device
         self._drafted = DraftedStates(num_states, rows, device) if drafts else None
         places = num_states + drafts * rows
@@ -74,9 +73,9 @@ class RowStates:
             for layer, parts in states.items()
         }
         self._writes = np.full(rows + 1, -1, dtype=np.int64)
-        """By row: the slot with its state. The last row is nobody's, and has none."""
+        """By row: the slot of its state. The last row is for padding and has none."""
         self._reads = self._writes.copy()
-        """By row: the slot that had its state before the row's last step."""
+        """By row: the slot of its state before its last step."""
         self.yield_device: Callable[[], None] | None = None
         self.media: MediaReader = no_media
 
@@ -88,8 +87,7 @@ class RowStates:
         self._writes[list(slots)] = -1
 
     def move(self, rows: Sequence[RowStep]) -> None:
-        """The rows of the next step go on in the slots that it names. Raises ValueError for a row that has nowhere to
-        write its state."""
+        """Apply the slots of the next step's rows. Raises ValueError for a row without a slot."""
         at = [row.slot for row in rows]
         reads = self._writes[at]
         named = np.fromiter((row.state for row in rows), np.int64, len(rows))
@@ -99,7 +97,7 @@ class RowStates:
         self._reads[at], self._writes[at] = reads, writes
 
     def slots(self, rows: Int64 | Sequence[int]) -> tuple[Int64, Int64]:
-        """What these rows read in the step that :meth:`move` was told of, and what they write; -1 for nobody's row."""
+        """The slots that rows read and write in the step given to :meth:`move`; -1 for padding."""
         return self._reads[rows], self._writes[rows]
 
     def batch(
@@ -117,7 +115,7 @@ class RowStates:
         return True
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
-        """Raises ValueError for a row that has nowhere to write its state."""
+        """Raises ValueError for a row without a slot to write."""
         self.move(rows)
         starts = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum([row.count for row in rows], out=starts[1:])
@@ -142,5 +140,5 @@ class RowStates:
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # fresh pages of the kernel are zero, and cost nothing until a slot is used
+    # fresh pages are zero and cost nothing until a slot is used
     return empty_huge(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)

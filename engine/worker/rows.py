@@ -1,4 +1,4 @@
-"""What a worker remembers of each row between steps: its tokens and its block table."""
+"""A worker's state of each row between steps: its tokens and its block table."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,17 @@ import numpy.typing as npt
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
 EXPANDED_FROM: Final = 32
-"""Tokens of a prompt from which its products are best made with codes expanded to bfloat16
-(:attr:`stentor.kernels.forward.Forward.expands`). It is of a prompt, not of a step: results depend on it, and a token's
-must not on what is computed beside it."""
+"""Prompt length from which products expand coded weights to bfloat16 (:attr:`stentor.kernels.forward.Forward.expands`).
+
+It depends on the prompt, not on the step: results differ, and a token's must not depend on the rest of the batch.
+"""
 _LOGIT_ROWS: Final = 64
-"""Prompt positions whose logits are held at once: a vocabulary of 128k in float32 is then 32 MiB."""
+"""Prompt positions whose logits are held at once: 32 MiB of float32 for a vocabulary of 128k."""
 Int64 = npt.NDArray[np.int64]
 
 
 def with_forks(plan: StepPlan) -> StepPlan:
-    """The same step, with every row that enters among ``new``; rows of one request share their parameters."""
+    """The same step with every entering row in ``new``; rows of one request share their parameters."""
     if not plan.forks:
         return plan
     new = [*plan.new]
@@ -34,25 +35,25 @@ def with_forks(plan: StepPlan) -> StepPlan:
 
 @dataclass(frozen=True)
 class PromptWork:
-    """Prompt tokens of one row that a step says something about."""
+    """Prompt tokens of one row whose log-probabilities are wanted."""
 
     slot: int
     start: int
     tokens: list[int]
     top: int
-    """How many alternatives."""
+    """Number of alternatives."""
     first: int
     """Index, in the step's batch, of the position before ``start``."""
 
     def pieces(self) -> Iterator[tuple[int, list[int]]]:
-        """Some of the tokens, and the index of the position before the first of them: as many as have room."""
+        """The tokens in pieces of limited size, each with the index of the position before it."""
         for offset in range(0, len(self.tokens), _LOGIT_ROWS):
             yield self.first + offset, self.tokens[offset : offset + _LOGIT_ROWS]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The tokens of some rows, laid end to end."""
+    """The tokens of some rows, concatenated."""
 
     slots: Int64
     """[rows]"""
@@ -83,30 +84,30 @@ def lay_out(rows: Sequence[RowStep]) -> Layout:
 
 
 class RowTable:
-    """Persistent arrays, one line per slot. A slot's line is whole from ``add`` to ``remove``.
+    """Persistent arrays, one line a slot, valid from ``add`` to ``remove``.
 
-    Blocks come for all groups of layers, those of one after another.
+    Blocks come for all groups of layers, concatenated.
     """
 
     def __init__(self, slots: int, max_model_len: int, block_size: int, groups: int = 1) -> None:
-        """``groups`` of layers have block tables of their own."""
+        """``groups``: cache groups with their own block tables."""
         self.block_size = block_size
-        # one place more than a sequence can have: the token drawn after a sequence of full length goes there
+        # one more than a sequence can have: the token sampled after a sequence of full length
         self.tokens: Int64 = np.zeros((slots, max_model_len + 1), dtype=np.int64)
         self.blocks: npt.NDArray[np.int32] = np.zeros((groups, slots, -(-max_model_len // block_size)), dtype=np.int32)
         """[groups, slots, blocks]"""
         self.known: Int64 = np.zeros(slots, dtype=np.int64)
-        """Tokens that a row entered with; 0 while nobody has the slot."""
+        """Tokens that a row entered with; 0 while the slot is free."""
         self.num_sampled: Int64 = np.zeros(slots, dtype=np.int64)
-        """Tokens drawn since; for a worker whose ``tokens`` lag behind its device."""
+        """Tokens sampled since, for a worker whose ``tokens`` lag behind its device."""
         self._block_count = [0] * slots
         self._prompt_len = [0] * slots
         self._prompt_logprobs: list[int | None] = [None] * slots
         self.adapters = [-1] * slots
-        """The slot of each row's adapter, below 0 for none."""
+        """Adapter slot of each row; negative: none."""
 
     def enter(self, plan: StepPlan) -> None:
-        """Takes over what the plan changes; rows that it frees have been removed."""
+        """Apply a plan; freed rows have been removed."""
         for new in plan.new:
             self.add(new)
         for row in plan.rows:
@@ -137,33 +138,36 @@ class RowTable:
         self._block_count[slot] = count
 
     def block_count(self, slot: int) -> int:
-        """How long a row's block table is."""
+        """Length of a row's block table."""
         return self._block_count[slot]
 
     def kv_slots(self, layout: Layout) -> Int64:
-        """Where the keys of each token go, [groups, tokens]."""
+        """The KV slot of each token, [groups, tokens]."""
         blocks = self.blocks[:, layout.token_slots, layout.positions // self.block_size].astype(np.int64)
         return np.ascontiguousarray(blocks * self.block_size + layout.positions % self.block_size)
 
     def any_adapted(self, rows: Sequence[RowStep]) -> bool:
-        """Whether any of them has an adapter."""
+        """Whether any of these rows has an adapter."""
         return any(self.adapters[row.slot] >= 0 for row in rows)
 
     def expands(self, row: RowStep) -> bool:
-        """Whether the row's products are best made with codes expanded, see
-        :data:`EXPANDED_FROM`; all that it computes is of the prompt, or behind it."""
+        """Whether the row's products should expand coded weights, see :data:`EXPANDED_FROM`.
+
+        All of its positions are in the prompt, or all behind it.
+        """
         return not self.drawn(row) and self._prompt_len[row.slot] >= EXPANDED_FROM
 
     def drawn(self, row: RowStep) -> bool:
-        """Whether all that it computes is behind its prompt, be it for the first time or behind a worker's death."""
+        """Whether all of its positions are behind the prompt, also when they are computed again after a worker's
+        death."""
         return row.start >= self._prompt_len[row.slot]
 
     def want_prompt_logprobs(self, rows: Sequence[RowStep]) -> bool:
         return any(self._prompt_logprobs[row.slot] is not None for row in rows)
 
     def prompt_work(self, rows: Sequence[RowStep], starts: Sequence[int]) -> list[PromptWork]:
-        """What a step says about prompt tokens, for the rows that asked; each begins in the batch where ``starts``
-        says."""
+        """The prompt tokens whose log-probabilities this step computes; ``starts``: each row's first index in the
+        batch."""
         found = []
         for row, start in zip(rows, starts, strict=True):
             top, prompt_len = self._prompt_logprobs[row.slot], self._prompt_len[row.slot]

@@ -1,4 +1,4 @@
-"""The one runner of a worker: the rows of a model, what they bring, and the steps that they run in."""
+"""The model runner: a model's rows, their extras, and their steps."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from .rows import RowTable
 
 @dataclass(frozen=True)
 class Findings:
-    """What a pass has brought besides tokens."""
+    """Results of a pass besides tokens."""
 
     alignments: list[RowAlignment] = field(default_factory=list)
     pooled: list[RowPooled] = field(default_factory=list)
@@ -35,37 +35,37 @@ class Findings:
 
 
 MediaReader = Callable[[ArenaRef], bytes | memoryview]
-"""Reads what a request has brought, for as long as it is not released."""
+"""Reads media of a request that has not been released."""
 
 
 class RowExtras(Protocol):
-    """What the rows of a model bring besides tokens, and what they ask for besides tokens."""
+    """Inputs and outputs of a model's rows besides tokens."""
 
     yield_device: Callable[[], None] | None
-    """Called between the parts of a step that takes long, where others compute on the device as well."""
+    """Called between the parts of a long step, if other models share the device."""
     media: MediaReader
 
     def enter(self, plan: StepPlan) -> None:
-        """Takes over what the plan changes; rows that it frees have been released."""
+        """Apply a plan's changes; freed rows have been released."""
 
     def release(self, slots: Sequence[int]) -> None:
-        """Forgets the rows of these slots."""
+        """Forget the rows of these slots."""
 
     def concerns(self, rows: Sequence[RowStep]) -> bool:
-        """Whether a pass over these rows is any other than it would be without."""
+        """Whether these rows need anything beyond tokens in a pass."""
 
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
-        """The batch with what its rows bring."""
+        """Add the rows' inputs to the batch."""
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> Findings:
-        """What the rows ask of a pass that has returned ``hidden``."""
+        """The rows' results of a pass with output ``hidden``."""
 
     def ended(self, result: StepResult) -> StepResult:
-        """A step has ended. Returns its result, with what slices of media have completed in it."""
+        """End a step; returns its result, with the media completed in it."""
 
 
 def no_media(ref: ArenaRef) -> bytes | memoryview:
-    """Of a model that is being set up: nothing has been brought. Raises ValueError for anything else."""
+    """The reader of a model in set-up. Raises ValueError unless the media are empty."""
     if ref.length:
         raise ValueError(f"{ref.length} bytes of media came, and the worker was given no arena to read them from")
     return b""
@@ -76,20 +76,20 @@ P = TypeVar("P")
 
 
 class StepCompute(Protocol[F, P]):
-    """How steps are computed: at once (:class:`.sync_compute.SyncCompute`), or queued on a device that nobody waits for
+    """Computes steps: at once (:class:`.sync_compute.SyncCompute`), or queued on a device
     (:class:`.async_compute.AsyncCompute`).
 
-    ``F`` is a step between its two halves, ``P`` one that has been drawn and whose result may still be on its way.
+    ``F`` is a step between its halves, ``P`` one whose tokens are sampled but may not be read.
     """
 
     rows: RowTable
-    """What is known of each row; the runner enters and removes them."""
+    """The rows' state; the runner adds and removes rows."""
 
     def enter(self, plan: StepPlan) -> None:
-        """Takes over what the plan changes. The table of rows has it already; rows that it frees are released."""
+        """Apply a plan's changes. ``rows`` has them already; freed rows are released."""
 
     def release(self, slots: Sequence[int]) -> None:
-        """Forgets the rows of these slots."""
+        """Forget the rows of these slots."""
 
     def forward(self, plan: StepPlan, began: float) -> F:
         """``began``: ``time.perf_counter()`` when the step came."""
@@ -102,7 +102,7 @@ class StepCompute(Protocol[F, P]):
 class ModelRunner(Generic[F, P]):
     """Runs the steps of one model, each in two halves, and reads their results.
 
-    Steps must come in order: a decode row's input is the token that the step before drew.
+    Steps must come in order: a decode row's input is the token that the previous step sampled.
     """
 
     def __init__(self, compute: StepCompute[F, P], extras: RowExtras | None = None) -> None:
@@ -110,16 +110,16 @@ class ModelRunner(Generic[F, P]):
         self.extras = extras
 
     def step(self, plan: StepPlan) -> StepResult:
-        """Runs one step and waits for it."""
+        """Run one step and wait for it."""
         return self.finish(self.launch(plan))
 
     def launch(self, plan: StepPlan) -> P:
-        """Both halves of a step that has no masks."""
+        """Run both halves of a step without masks."""
         return self.draw(self.forward(plan))
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> F:
-        """The first half of a step; :meth:`draw` must follow before anything else."""
+        """Run the first half of a step; :meth:`draw` must follow before anything else."""
         began = time.perf_counter()
         self.release(plan.freed)
         self.compute.rows.enter(plan)
@@ -130,16 +130,16 @@ class ModelRunner(Generic[F, P]):
 
     @torch.inference_mode()
     def draw(self, forwarded: F, masks: Masks | None = None) -> P:
-        """The second half: draws the tokens. ``masks`` are the step's, where it has masked rows."""
+        """Run the second half: sample. ``masks`` are the step's, if it has masked rows."""
         return self.compute.draw(forwarded, masks)
 
     def finish(self, pending: P) -> StepResult:
-        """Waits for a step, not for any after it. May be called from another thread than all the rest, in order too."""
+        """Wait for a step's result. May be called from another thread, in order."""
         result = self.compute.finish(pending)
         return result if self.extras is None else self.extras.ended(result)
 
     def release(self, slots: Sequence[int]) -> None:
-        """Forgets the rows of these slots; what is encoded stays where it is."""
+        """Forget the rows of these slots; encoded media stay."""
         for slot in slots:
             self.compute.rows.remove(slot)
         self.compute.release(slots)

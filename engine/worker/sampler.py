@@ -1,4 +1,4 @@
-"""Draws the tokens of a step: what each row asked for, applied to its logits and to nothing else."""
+"""Samples the tokens of a step: each row's parameters apply to its own logits only."""
 
 import itertools
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from .sampler_rows import SampledRow
 
 @dataclass
 class _Edits:
-    """Ragged lists for one in-place operation: which rows of the logits, and each row's part of the flat lists."""
+    """Inputs of one in-place operation: rows of the logits, and for each row its part of flat lists."""
 
     rows: list[int]
     parts: list[tuple[torch.Tensor, ...]]
@@ -34,14 +34,14 @@ class _Edits:
 
 
 class Sampler:
-    """The sampling state of every slot of one worker.
+    """The sampling state of a worker's slots.
 
-    A row's draws depend on its own parameters, seed, tokens and logits alone: not on the rest of the
-    batch, not on who had its slot before, and not on whether it was preempted in between.
+    A row's samples depend only on its parameters, seed, tokens and logits: not on the rest of the batch, the former row
+    of its slot, or a preemption.
     """
 
     def __init__(self, vocab_size: int, max_rows: int, device: torch.device, ranks: RankGroup | None = None) -> None:
-        """``ranks``: whose first draws for all, where workers split the model."""
+        """``ranks``: if workers split the model, rank 0 samples for all."""
         self._ranks = ranks
         self._vocab_size = vocab_size
         self._device = device
@@ -49,12 +49,12 @@ class Sampler:
         self._rows: list[SampledRow | None] = [None] * max_rows
 
     def add(self, slot: int, params: SamplingParams, seed: int, tokens: Sequence[int], prompt_len: int) -> None:
-        """A row enters ``slot``, which must be free.
+        """Add a row to a free ``slot``.
 
         Args:
-            params: how its tokens are drawn. Ids outside the vocabulary are ignored.
+            params: sampling parameters. Ids outside the vocabulary are ignored.
             seed: unsigned 64 bits.
-            tokens: prompt and outputs so far; outputs are there after a preemption.
+            tokens: prompt and outputs so far; a row that was preempted has outputs.
             prompt_len: how many of ``tokens`` are the prompt.
         """
         if self._rows[slot] is not None:
@@ -70,7 +70,7 @@ class Sampler:
         self._rows[slot] = SampledRow(params, tokens, prompt_len, self._vocab_size, self._device)
 
     def remove(self, slot: int) -> None:
-        """The row leaves; a free slot stays as it is."""
+        """Remove a row; ignored for a free slot."""
         self._rows[slot] = None
 
     def sample(
@@ -80,19 +80,17 @@ class Sampler:
         best: list[int] | None = None,
         masks: SlotMasks = NO_MASKS,
     ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
-        """Draws one token for each of ``slots`` and appends it to the row.
+        """Sample one token for each of ``slots`` and append it to the row.
 
         Args:
             logits: [R, V] float32, contiguous; may be mutated.
-            slots: the row of each, all different.
-            best: of each the index of the largest logit as :func:`stentor.kernels.sampling.argmax` finds it, where
-                somebody has.
-            masks: what rows may draw this once, by slot; in place of their allowed and banned tokens.
+            slots: the slot of each row of the logits, all different.
+            best: the argmax of each, as :func:`stentor.kernels.sampling.argmax` finds it, if known.
+            masks: by slot, for this call, in place of the row's allowed and banned tokens.
 
         Returns:
-            token ids, and where any row asked for log-probabilities an entry per row (None for the
-            rows that did not). Where a row's parameters or broken logits leave nothing to draw, it takes
-            its lowest allowed id.
+            token ids, and if any row asked for log-probabilities an entry per row (None for the rows that did not). If
+            a row's parameters or broken logits leave nothing to sample, it takes its lowest allowed id.
         """
         rows = [self._row(slot) for slot in slots]
         if not masks and self.are_plain(slots):
@@ -114,8 +112,8 @@ class Sampler:
         return tokens, self._logprobs(logits, raw, rows, tokens)
 
     def draft(self, logits: torch.Tensor, slots: Sequence[int], best: list[int] | None = None) -> list[int]:
-        """What :meth:`sample` would draw of these logits, without masks and log-probabilities: with the row's noise,
-        temperature, cuts, penalties and bias. Rows take it as drawn until :meth:`take_back`."""
+        """What :meth:`sample` would sample, without masks and log-probabilities; appended to the rows until
+        :meth:`take_back`."""
         rows = [self._row(slot) for slot in slots]
         if best is None or not all(row.greedy and not row.edits for row in rows):
             self._edit(logits, rows, slots, NO_MASKS)
@@ -123,11 +121,11 @@ class Sampler:
         return [row.append(token) for row, token in zip(rows, best, strict=True)]
 
     def take_back(self, slot: int, tokens: Sequence[int]) -> None:
-        """The tokens that a row has taken last, which :meth:`draft` has drawn."""
+        """Remove the last tokens of a row, which :meth:`draft` sampled."""
         self._row(slot).take_back(tokens)
 
     def are_plain(self, slots: Sequence[int]) -> bool:
-        """Whether each of these rows takes the largest logit as it is, and asks for nothing besides."""
+        """Whether each of these rows takes the argmax and asks for nothing else."""
         return all(self._row(slot).plain for slot in slots)
 
     def prompt_logprobs(self, logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
@@ -136,7 +134,7 @@ class Sampler:
         Args:
             logits: [n, V] float32, contiguous.
             tokens: the token that followed each of the n positions.
-            top: how many alternatives.
+            top: number of alternatives.
         """
         return self._read_logprobs(logits, list(range(len(tokens))), list(tokens), [top] * len(tokens))
 
@@ -149,7 +147,7 @@ class Sampler:
     def _raw_of_edited(
         self, logits: torch.Tensor, rows: list[SampledRow], slots: Sequence[int], masks: SlotMasks
     ) -> dict[int, torch.Tensor]:
-        """Copies [1, V], by position, of logits that are about to change but are needed as they are."""
+        """Copies [1, V], by position, of logits that will change but are needed unchanged."""
         return {
             position: logits[position : position + 1].clone()
             for position, row in enumerate(rows)
@@ -157,7 +155,7 @@ class Sampler:
         }
 
     def _edit(self, logits: torch.Tensor, rows: list[SampledRow], slots: Sequence[int], masks: SlotMasks) -> None:
-        """Penalties, then bias and bans, then the allowed tokens or a mask, each for the rows that have them."""
+        """Apply penalties, then bias and bans, then allowed tokens or a mask, to the rows that have them."""
         penalised, biased, restricted = _Edits([], []), _Edits([], []), _Edits([], [])
         strengths: list[tuple[float, float, float]] = []
         for position, row in enumerate(rows):
@@ -199,7 +197,7 @@ class Sampler:
         return tokens
 
     def _agreed(self, sampled_token_ids: list[int]) -> list[int]:
-        """What every rank takes: workers whose rows differ would compute other steps."""
+        """The tokens that every rank takes, since ranks must not diverge."""
         return sampled_token_ids if self._ranks is None else self._ranks.told(sampled_token_ids)
 
     def _logprobs(

@@ -1,4 +1,4 @@
-"""What the sampler keeps of one row: its rules as tensors, and the tokens it has seen where they matter."""
+"""The sampler's state of one row: its rules as tensors, and the tokens that it has seen, if needed."""
 
 import math
 from collections import Counter
@@ -9,26 +9,26 @@ import torch
 from stentor.protocols.ipc.sampling import SamplingParams
 
 _GROWTH = 64
-"""Room for new distinct tokens when a row's list is made; doubled when it runs out."""
+"""Free entries for distinct tokens when a row's list is made; the number doubles when they run out."""
 
 
 class SeenTokens:
-    """The distinct tokens of a row and how often each is in its output."""
+    """The distinct tokens of a row, and how often each is in its output."""
 
     def __init__(self, prompt: Iterable[int], outputs: Iterable[int], vocab_size: int, device: torch.device) -> None:
         counts = Counter(dict.fromkeys((t for t in prompt if 0 <= t < vocab_size), 0))
         self._of_prompt = len(counts)
-        """The first places, which stay whatever is taken back."""
+        """The first entries, which are never taken back."""
         counts.update(t for t in outputs if 0 <= t < vocab_size)
         self._places = {token: place for place, token in enumerate(counts)}
         self._counts = counts
         room = torch.zeros((2, len(counts) + _GROWTH), dtype=torch.int64)
         room[0, : len(counts)] = torch.tensor(list(counts), dtype=torch.int64)
         room[1, : len(counts)] = torch.tensor(list(counts.values()), dtype=torch.int64)
-        self._lists = room.to(device)  # [ids or counts, room]
+        self._lists = room.to(device)  # [ids or counts, capacity]
 
     def append(self, token: int) -> None:
-        """One more output."""
+        """Add an output token."""
         place = self._places.get(token)
         if place is None:
             place = len(self._places)
@@ -40,7 +40,7 @@ class SeenTokens:
         self._lists[1, place] = self._counts[token]
 
     def take_back(self, token: int) -> None:
-        """The last output is none."""
+        """Remove the last output token."""
         place = self._places[token]
         self._counts[token] -= 1
         self._lists[1, place] = self._counts[token]
@@ -54,7 +54,7 @@ class SeenTokens:
 
 
 class SampledRow:
-    """One row. ``index`` counts the tokens drawn so far and keys the noise of the next."""
+    """One row. ``index`` counts the tokens sampled so far, and keys the noise of the next."""
 
     __slots__ = (
         "_bias",
@@ -96,11 +96,11 @@ class SampledRow:
         self.plain = self.greedy and not self.edits and self.logprobs is None
 
     def bias(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Ids [N] int64 and what to add [N] float32 at this index; -inf bans."""
+        """Ids [N] int64 and biases [N] float32 at this index; -inf bans."""
         return self._early_bias if self.index < self._min_tokens else self._bias
 
     def append(self, token: int) -> int:
-        """Takes what was drawn, -1 for nothing, and returns the token that it stands for."""
+        """Append a sampled token; -1 (nothing to sample) becomes the fallback. Returns the token."""
         if token < 0:
             token = self._fallback
         self.index += 1
@@ -109,7 +109,7 @@ class SampledRow:
         return token
 
     def take_back(self, tokens: Sequence[int]) -> None:
-        """What was appended last, oldest first, was not drawn."""
+        """Remove the tokens appended last, given oldest first."""
         self.index -= len(tokens)
         if self.seen is not None:
             for token in reversed(tokens):

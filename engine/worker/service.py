@@ -1,4 +1,4 @@
-"""What a worker does: a plain loop over its mailbox. It sleeps in poll while there is nothing to do."""
+"""The worker's main loop: it handles its mailbox, and sleeps in poll while there is nothing to do."""
 
 import logging
 import time
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 0.1
 _READ_SECONDS = 0.005
-"""Between two looks whether an adapter has been read, while no message comes."""
+"""Interval at which loaded adapters are looked for while no message comes."""
 
 
 class Worker:
@@ -50,9 +50,14 @@ class Worker:
         arena_fd: int | None = None,
         meeting_fd: int | None = None,
     ) -> None:
-        """``weights_fd`` is the memory file where prepared weights are kept, ``lease_fd`` the lease on a device that
-        other models are on as well, ``arena_fd`` the memory file where media lie, and ``meeting_fd`` the one by which
-        workers that split a model find each other; None: there is none."""
+        """
+        Args:
+            engine: the channel to the engine.
+            weights_fd: memory file for prepared weights; None: none.
+            lease_fd: lease on a device that other models share; None: none.
+            arena_fd: memory file of media; None: none.
+            meeting_fd: file by which workers that split a model find each other; None: none.
+        """
         self._engine = engine
         self._weights_fd = weights_fd
         self._lease_fd = lease_fd
@@ -63,7 +68,7 @@ class Worker:
         self._adapters: AdapterStore | None = None
 
     def run(self) -> int:
-        """Serves until told to end; returns the exit code. Raises :class:`PeerDied` when the engine is gone."""
+        """Serve until :class:`Shutdown`; returns the exit code. Raises :class:`PeerDied` if the engine is gone."""
         while True:
             seconds = None if self._steps is None else self._steps.rest()
             if self._steps is not None and self._steps.failed:
@@ -97,10 +102,10 @@ class Worker:
                         assert_never(other)
 
     def _start(self, config: WorkerConfig) -> Failed | None:
-        """Loads the model and says so, or returns why it cannot."""
+        """Load the model and report it, or return why it cannot be loaded."""
         process = "worker" if config.tensor_parallel_size == 1 else f"worker {config.rank}"
         set_up_logging(config.log_level, config.log_format, process_name(process, config.name))
-        # the first of a group takes the device for all: the others wait for it in their first collective
+        # rank 0 takes the device for all: the others wait for it in their first collective
         lease_fd = self._lease_fd if config.rank == 0 else None
         self._sends_results = config.rank == 0
         try:
@@ -117,7 +122,7 @@ class Worker:
         except Exception as error:
             logger.exception("start-up failed")
             return Failed(f"the worker failed to start: {type(error).__name__}: {one_line(error)}")
-        # ready first: from here on only the stepper sends
+        # ready first: from here on only the executor sends
         self._send(setup.ready)
         runner = setup.runner
         lease: DeviceLease = AloneOnDevice()
@@ -137,7 +142,7 @@ class Worker:
         return self._adapters
 
     def _step(self, message: StepPlan | Masks) -> bool:
-        """Whether the worker can go on."""
+        """Run a step's plan or masks; False if the worker must end."""
         if self._steps is None:
             raise RuntimeError("a step came before the start message")
         if isinstance(message, Masks):
@@ -160,7 +165,7 @@ class Worker:
 
 
 def _throttled(send: Callable[[str, int, int], None]) -> Callable[[str, int, int], None]:
-    """Passes on the first and last report of a phase and ten a second between them."""
+    """Pass on the first and last report of a phase, and ten a second in between."""
     last = 0.0
 
     def report(phase: str, done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""From a worker's configuration to a model that has completed a real step: one way for all models and devices."""
+"""Sets up a worker: from its configuration to a model that has completed a real step, for all models and devices."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +84,7 @@ _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     VoxtralRealtimeConfig: StreamedTranscription,
     PoolingConfig: PoolingFamily,
 }
-"""By what a model's description is read as."""
+"""By the type of a model's description."""
 
 
 def set_up(
@@ -94,13 +94,15 @@ def set_up(
     member: Member | None = None,
     meeting_fd: int | None = None,
 ) -> Setup:
-    """Loads the model, sizes the KV cache and completes a real step.
-
-    ``weights_fd``: the memory file where weights prepared for a CPU are kept; None keeps none. ``member`` is this
-    worker among those of other models on its device; None: it is alone there. On a GPU they take memory one after the
-    other. ``meeting_fd``: where it finds the workers that it splits the model with, if there are any.
+    """Load the model, size the KV cache and complete a real step.
 
     Raises :class:`SetupError` and the loader's errors, each with one clear line.
+
+    Args:
+        weights_fd: memory file for weights prepared for a CPU; None: they are not kept.
+        member: this worker in the lease of its device; None: it is alone there. On a GPU, members set up one after
+            another.
+        meeting_fd: file by which it finds the workers that split its model; None: there are none.
     """
     place = choose_device(config.device)
     if place.type != "cuda":
@@ -133,14 +135,14 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def device_of_rank(config: WorkerConfig, count: int) -> torch.device:
-    """Each of the workers that split a model has a device of its own."""
+    """The device of this rank; each rank has its own."""
     if config.tensor_parallel_size > count:
         raise SetupError(f"--tensor-parallel-size {config.tensor_parallel_size}: torch sees {count} CUDA devices here")
     return torch.device("cuda", config.rank)
 
 
 def open_family(config: WorkerConfig, device: str) -> Family:
-    """For a device of type ``cpu`` or ``cuda``. Raises :class:`..loading.errors.CheckpointError`."""
+    """The family of the configured model, for ``cpu`` or ``cuda``. Raises :class:`..loading.errors.CheckpointError`."""
     path = Path(config.model)
     if config.is_pooling:
         checkpoint = open_pooling(path, config.pooler, config.model_impl)
@@ -160,7 +162,7 @@ def set_up_on(
     weights_fd: int | None = None,
     meeting_fd: int | None = None,
 ) -> Setup:
-    """See :func:`set_up`; ``device`` is None on the host's own cores."""
+    """See :func:`set_up`; ``device``: None for the host's cores."""
     family = open_family(config, "cpu" if device is None else "cuda")
     return set_up_family(family, config, progress, device, weights_fd, meeting_fd)
 
@@ -173,11 +175,11 @@ def set_up_family(
     weights_fd: int | None = None,
     meeting_fd: int | None = None,
 ) -> Setup:
-    """See :func:`set_up_on`; ``family`` is what is served, made for such a device.
+    """See :func:`set_up_on`; ``family`` was opened for this kind of device.
 
-    On the host's cores the cache is sized before weights are loaded: what does not fit is told at once. On a device the
-    model is made for the longest context wanted, and what a step takes is measured before the cache takes the rest;
-    where the cache then holds less, a rotary stretch that depends on the length stays that of the longer one.
+    On a CPU the cache is sized before weights are loaded, so that a lack of memory is reported at once. On a device the
+    model is made for the longest context wanted, and a step's memory is measured before the cache takes the rest. If
+    the cache then holds less, a rotary scaling that depends on the length stays that of the longer context.
     """
     at = _CPU if device is None else device.torch_device
     checkpoint = family.checkpoint
@@ -286,7 +288,7 @@ def set_up_family(
 
 
 def _check_adaptable(config: WorkerConfig, family: Family) -> None:
-    """Raises :class:`SetupError` where no adapters can be served."""
+    """Raise :class:`SetupError` if the model cannot have adapters."""
     why = ""
     if isinstance(family, PoolingFamily):
         if isinstance(family.spec.backbone, TransformersEncoder):
@@ -300,7 +302,7 @@ def _check_adaptable(config: WorkerConfig, family: Family) -> None:
 
 
 def _check_invariant(config: WorkerConfig, family: Family) -> None:
-    """Raises :class:`SetupError` where a device has no numbers that are the same in every batch."""
+    """Raise :class:`SetupError` if the model cannot be batch-invariant on a device."""
     why = ""
     if config.tensor_parallel_size > 1:
         why = "sums over GPUs have no order of their own; leave --tensor-parallel-size out"
@@ -317,12 +319,12 @@ def _attends(layer: LayerSpec) -> bool:
 
 
 def _threads_of_torch(family: Family) -> bool:
-    """Whether something large may run beside our kernels."""
+    """Whether large computations may run in torch beside our kernels."""
     return isinstance(family, Text) or (isinstance(family, PoolingFamily) and family.has_encoder)
 
 
 def _joined(config: WorkerConfig, meeting_fd: int, device: torch.device, progress: ProgressCallback) -> RankGroup:
-    """With the others of its group, once all have come."""
+    """Join the other ranks, once all have come."""
     progress(_MEETING, 0, 1)
     ranks = RankGroup(config.rank, config.tensor_parallel_size, meeting_fd, device)
     progress(_MEETING, 1, 1)
@@ -330,7 +332,7 @@ def _joined(config: WorkerConfig, meeting_fd: int, device: torch.device, progres
 
 
 def _bytes_of(model: Any) -> int:
-    """Of all weights."""
+    """Bytes of all weights."""
     total: int = model.total_bytes if isinstance(model, PoolingModel) else model.weights.total_bytes
     return total
 
@@ -345,8 +347,10 @@ def _runner(
     source: DraftSource | None = None,
     drafter: Drafter | None = None,
 ) -> tuple[SyncRunner, list[str], list[LayerCache]]:
-    """With what its pass does outside its program, and its caches. ``drafter`` is what ``source`` has loaded. Raises
-    :class:`SetupError` without room for the caches."""
+    """Make the runner; returns it with the operations outside its program, and its caches.
+
+    ``drafter`` is what ``source`` has loaded. Raises :class:`SetupError` without memory for the caches.
+    """
     caches: list[LayerCache] = []
     try:
         if family.groups:
@@ -379,7 +383,7 @@ def _measured(
     cache_dtype: torch.dtype,
     progress: ProgressCallback,
 ) -> int:
-    """Bytes of a device for what outlives a step: of its part, what weights and the largest step leave."""
+    """Bytes of a device for caches: its share, without weights and the largest step."""
     if config.kv_cache_memory is not None:
         return config.kv_cache_memory
     progress("measuring memory", 0, 1)
@@ -389,7 +393,7 @@ def _measured(
     left = int(before.total * config.gpu_memory_fraction * config.memory_share) - before.reserved - before.outside
     largest = family.largest_step(config, longest)
     if largest is None:
-        return left // 2  # the rest is for activations, which are as large as a step is
+        return left // 2  # the rest is for activations, whose size depends on the step
     plan, sizes = largest
     try:
         runner, *_ = _runner(config, family, model, sizes, device.torch_device, cache_dtype)
@@ -404,7 +408,7 @@ def _measured(
 
 
 def _complete(runner: SyncRunner | AsyncRunner, plans: Sequence[StepPlan], progress: ProgressCallback) -> None:
-    """Runs the first steps, so that readiness means a model that ran."""
+    """Run the first steps, so that readiness means a model that ran."""
     for number, plan in enumerate(plans):
         progress("warming up", number, len(plans))
         runner.step(plan)
@@ -413,7 +417,7 @@ def _complete(runner: SyncRunner | AsyncRunner, plans: Sequence[StepPlan], progr
 
 
 def call_notes(calls: Sequence[str]) -> list[str]:
-    """Where the pass leaves its program for an operation that has no instruction."""
+    """Notes on the operations for which a pass leaves its program."""
     return [
         f"the pass leaves its program {count} times a step, slower, for {what}"
         for what, count in Counter(calls).most_common()

@@ -1,4 +1,4 @@
-"""A text model on an accelerator, a step ahead: what a step needs is measured, and the KV cache takes the rest."""
+"""Sets up a text model that runs one step ahead on a device: measures a step, and gives the rest to the KV cache."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ def run_ahead(
     cache_dtype: torch.dtype,
     progress: ProgressCallback,
 ) -> tuple[AsyncRunner, AsyncCompute, Sizes, list[MemoryLine]]:
-    """A runner of ``model``, which was made for ``wanted`` tokens, and where the device's memory has gone."""
+    """The runner of ``model``, which was made for ``wanted`` tokens, and the use of the device's memory."""
     spec, dtype, graphs = family.spec, model.context.dtype, graph_sizes(config)
     pages = page_groups(family.groups, wanted)
     media = family.media_rows(config, model)
@@ -73,7 +73,7 @@ def run_ahead(
 def attention_notes(
     config: WorkerConfig, spec: ModelSpec, dtype: torch.dtype, cache_dtype: torch.dtype, place: torch.device
 ) -> list[str]:
-    """Who attends prompts that begin with their step, and why nobody else does, by the kinds of layers; of a GPU."""
+    """Which attention kernel runs prompts that begin with their step, by kind of layer, and why; for a GPU."""
     if place.type != "cuda":
         return []
     from stentor.kernels.attention.whole_prompt import choose_whole_prompt  # late: importing Triton takes half a second
@@ -106,8 +106,10 @@ def size_cache(
     state_bytes: int = 0,
     beside: int = 0,
 ) -> Sizes:
-    """What the scheduler may use; one more block is nobody's. ``state_bytes`` are those of a recurrent state,
-    ``beside`` what media and adapters take of the device."""
+    """The blocks of the scheduler; one more is the null block.
+
+    ``state_bytes``: of a recurrent state. ``beside``: bytes of media and adapters on the device.
+    """
     block_bytes = kv_block_bytes(model.cache_groups, config.block_size, cache_dtype, pages)
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
@@ -175,7 +177,8 @@ def _profile(
 def _take_memory(
     config: WorkerConfig, runner: AsyncRunner, device: Device, max_model_len: int, vocab_size: int
 ) -> None:
-    """Runs the largest step first, as it was measured: what it leaves is cut up for smaller ones, and not enlarged."""
+    """Run the largest step first, as it was measured: its memory is divided for smaller ones, but cannot be
+    extended."""
     try:
         run_plans(runner, _worst_steps(config, max_model_len, vocab_size))
     except torch.OutOfMemoryError as error:

@@ -1,4 +1,4 @@
-"""Whether a worker proposes drafts, and who does in it."""
+"""Sets up speculative decoding: which proposer a worker has."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ Drafter = Decoder | DraftHead
 
 
 def check_drafts(config: WorkerConfig, family: Family) -> None:
-    """Raises :class:`.errors.SetupError` where drafts are asked for in vain."""
+    """Raise :class:`.errors.SetupError` if drafts are requested but not supported."""
     if config.speculative is None:
         return
     if not isinstance(family, Text):
@@ -45,7 +45,7 @@ def check_drafts(config: WorkerConfig, family: Family) -> None:
 
 
 def make_proposer(config: WorkerConfig) -> Proposer | None:
-    """None where no drafts are asked for, or a model proposes them."""
+    """The proposer; None if drafts are disabled, or a model proposes them."""
     asked = config.speculative
     if asked is None or asked.method in BY_MODELS:
         return None
@@ -58,26 +58,26 @@ def make_proposer(config: WorkerConfig) -> Proposer | None:
 
 @dataclass(frozen=True)
 class DraftSource:
-    """A model that proposes, or a head, before it is loaded. Its layers keep what they keep in the blocks of the model
-    that verifies: as further layers of that."""
+    """A draft model or draft head that is not loaded. Its caches are further layers of the verifying model's, in the
+    same blocks."""
 
     checkpoint: Checkpoint
     spec: ModelSpec | DraftHeadSpec
     most: int
-    """Tokens that it proposes for a sequence in a step."""
+    """Most tokens that it proposes for a sequence in a step."""
     model: ModelSpec
-    """That verifies."""
+    """The verifying model."""
     first_cache: int
-    """Of all caches, which is that of its first layer."""
+    """Index of its first layer's cache among all caches."""
     within: str = ""
-    """How names of its tensors begin in a checkpoint that holds others too."""
+    """Prefix of its tensors in a checkpoint that holds others too."""
 
     @property
     def layers(self) -> ModelSpec:
         return self.spec if isinstance(self.spec, ModelSpec) else self.spec.backbone
 
     def check_length(self, max_model_len: int) -> None:
-        """Raises :class:`.errors.SetupError` where it cannot be as long as sequences are."""
+        """Raise :class:`.errors.SetupError` if its context is shorter than ``max_model_len``."""
         if max_model_len > self.layers.max_position:
             raise SetupError(
                 f"{_OPTION}: sequences have up to {max_model_len} tokens, and the draft model was made for "
@@ -85,14 +85,14 @@ class DraftSource:
             )
 
     def nbytes(self, config: WorkerConfig, context: LayerContext) -> int:
-        """Of its weights, beside a model of this ``context``."""
+        """Bytes of its weights beside a model of this ``context``."""
         shapes = replace(self._context(config, context), shapes_only=True)
         if isinstance(self.spec, ModelSpec):
             return Decoder(self.spec, shapes, max_model_len=1).weights.total_bytes
         return DraftHead(self.spec, self.model, shapes, 1).weights.total_bytes
 
     def load(self, config: WorkerConfig, model: Decoder, max_model_len: int, progress: ProgressCallback) -> Drafter:
-        """Computes in the dtype of the ``model`` that verifies."""
+        """Load it, in the dtype of the verifying ``model``."""
         own = self._context(config, model.context)
         spec = self.spec
         if isinstance(spec, ModelSpec):
@@ -119,10 +119,10 @@ class DraftSource:
 
 
 def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSource | None:
-    """What proposes, whose layers are added to those that ``family`` keeps blocks for; None where no model does.
+    """Open the draft model or head, and add its layers to the groups of ``family``; None if no model proposes.
 
-    ``longest``: see :meth:`.families.Family.longest`. Raises :class:`.errors.SetupError` for one that cannot propose
-    here, and the loader's errors.
+    ``longest``: see :meth:`.families.Family.longest`. Raises :class:`.errors.SetupError` if it cannot propose here, and
+    the loader's errors.
     """
     asked = config.speculative
     if asked is None or asked.method not in BY_MODELS:
@@ -160,8 +160,10 @@ def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSourc
 
 
 def _headed(source: DraftSource, path: Path, method: DraftMethod) -> DraftSource:
-    """With a head of the checkpoint at ``path``, or of the model's own. Raises
-    :class:`..model_config.config_fields.ConfigError` where there is none that fits."""
+    """The source with the head of the checkpoint at ``path``, or the model's own.
+
+    Raises :class:`..model_config.config_fields.ConfigError` if there is none that fits.
+    """
     model = source.model
     if method == "mtp":
         return replace(source, spec=mtp_head(model), within=mtp_names(model).whole)
@@ -173,7 +175,7 @@ def _headed(source: DraftSource, path: Path, method: DraftMethod) -> DraftSource
 
 
 def _unfit(spec: ModelSpec, vocab_size: int) -> str:
-    """Why a model cannot propose; empty where it can."""
+    """Why a model cannot propose; "" if it can."""
     if isinstance(spec, TransformersSpec):
         return f"the draft model ({spec.architecture}) runs on transformers' code, expected one that is native here"
     if spec.states:
@@ -193,14 +195,14 @@ def _behind(group: CacheSpec, first: int) -> CacheSpec:
 def draft_of(
     source: DraftSource | None, model: Drafter | None, caches: Sequence[LayerCache]
 ) -> tuple[Sequence[LayerCache], ProposingModel | None]:
-    """The caches of the model that verifies, of all, and what proposes with the rest."""
+    """The caches of the verifying model, and the proposing model with the rest of the caches."""
     if source is None or model is None:
         return caches, None
     return caches[: source.first_cache], ProposingModel(model, caches[source.first_cache :], source.most)
 
 
 def draft_lines(model: Drafter | None) -> list[MemoryLine]:
-    """Of its weights, where a model proposes."""
+    """The memory of the draft model's weights."""
     if model is None:
         return []
     what = "draft head" if isinstance(model, DraftHead) else "draft model"

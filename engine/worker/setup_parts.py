@@ -1,4 +1,4 @@
-"""What setting up a worker takes on every device."""
+"""Steps of set-up that all devices share."""
 
 import os
 from collections import Counter
@@ -41,34 +41,37 @@ from .memory import format_bytes
 from .runner import ModelRunner
 
 ProgressCallback = Callable[[str, int, int], None]
-"""(phase, done, total); bytes while weights load, steps while warming up."""
+"""(phase, done, total): in bytes while weights load, in steps while warming up."""
 
 _BLOCK_MULTIPLE = 16
 """Keys of a block fill whole vectors."""
 _WHOLE_GROUPS = 1 << 10
-"""Inputs and outputs that any group divides."""
+"""A number of inputs and outputs that every group size divides."""
 
 
 @dataclass(frozen=True)
 class Setup:
     runner: ModelRunner[Any, Any]
     executor: Callable[[Send, DeviceLease | None], Executor]
-    """Makes what takes its steps."""
+    """Makes the executor of its steps."""
     device: torch.device
     ready: WorkerReady
     ahead: AsyncCompute | None = None
-    """The runner's, where its steps are not waited for."""
+    """The runner's compute if it runs ahead."""
     has_own_cpus: bool = False
-    """Whether workers of other models compute on other processors."""
+    """Whether workers of other models compute on other CPUs."""
     adapters: AdapterStore | None = None
-    """Where adapters are served."""
+    """Set if adapters are enabled."""
 
 
 def choose_dtype(
     wanted: DType, device: torch.device, stored: str, *, batch_invariant: bool, from_codes: bool = False
 ) -> torch.dtype:
-    """The compute dtype: as asked; else bfloat16 where the machine multiplies it, or weights ``from_codes``; else
-    float32. From codes, no bfloat16 instructions are needed."""
+    """The compute dtype: as requested; else bfloat16 if the machine multiplies it, or weights are ``from_codes``; else
+    float32.
+
+    Coded weights need no bfloat16 instructions.
+    """
     if batch_invariant and device.type == "cpu":
         if wanted not in ("auto", "float32"):
             raise SetupError("--batch-invariant holds on a CPU in float32: use --dtype float32")
@@ -81,7 +84,7 @@ def choose_dtype(
 
 
 def multiplied_from_codes(quantized: QuantizedCheckpoint | None) -> bool:
-    """Whether a CPU multiplies by most weights as they are stored, if it is not asked for exact inputs."""
+    """Whether a CPU multiplies by most weights in their stored codes, unless exact inputs are requested."""
     if quantized is None:
         return False
     formats = Counter(quantized.parts.values()) or Counter(rule.format for rule in quantized.rules)
@@ -101,12 +104,12 @@ class _Positions(Protocol):
 
 
 def length_option(config: WorkerConfig) -> str:
-    """What the operator bounds the worker's sequences by."""
+    """The option that limits the worker's context length."""
     return "--transcription-max-model-len" if config.name == "transcription" else "--max-model-len"
 
 
 def longest_of(config: WorkerConfig, model: _Positions, default: int | None = None) -> int:
-    """The longest sequence before the cache is known. Raises :class:`SetupError` where the model cannot have it."""
+    """The longest sequence before the cache is sized. Raises :class:`SetupError` if the model does not support it."""
     if config.max_model_len is not None and config.max_model_len > model.max_position:
         raise SetupError(
             f"{length_option(config)} {config.max_model_len}: {model.architecture} was made for at most "
@@ -118,7 +121,7 @@ def longest_of(config: WorkerConfig, model: _Positions, default: int | None = No
 
 
 def check_plain(config: WorkerConfig) -> None:
-    """Whether transformers' modules can do what is asked. Raises :class:`SetupError`."""
+    """Raise :class:`SetupError` for options that transformers' modules do not support."""
     if config.batch_invariant:
         raise SetupError(
             "--batch-invariant: torch's products, which transformers' modules use, depend on what shares a batch; "
@@ -129,7 +132,7 @@ def check_plain(config: WorkerConfig) -> None:
 
 
 def block_needs(config: WorkerConfig, pages: Sequence[PageGroup] = ()) -> BlockNeeds:
-    """What a sequence takes of the cache, as the scheduler counts it."""
+    """The cache arithmetic of sequences, as in the scheduler."""
     chunk = min(config.max_num_batched_tokens, config.max_prefill_chunk)
     return BlockNeeds(config.block_size, [page.window for page in pages] or [0], chunk)
 
@@ -137,7 +140,7 @@ def block_needs(config: WorkerConfig, pages: Sequence[PageGroup] = ()) -> BlockN
 def fit_length(
     config: WorkerConfig, wanted: int, num_blocks: int, block_bytes: int, budget: int, pages: Sequence[PageGroup] = ()
 ) -> int:
-    """``wanted`` cut to what the cache of ``budget`` bytes holds. A context that the operator named must fit."""
+    """``wanted`` cut to what a cache of ``budget`` bytes holds. A context length set by the operator must fit."""
     needs = block_needs(config, pages)
     tokens = needs.longest(max(num_blocks, 0))
     needed = config.max_model_len or 1
@@ -151,7 +154,7 @@ def fit_length(
 
 
 def cut_note(max_model_len: int, wanted: int) -> list[str]:
-    """What the operator should know of a context that was cut."""
+    """The note about a reduced context length, if it was."""
     if max_model_len >= wanted:
         return []
     return [
@@ -161,7 +164,7 @@ def cut_note(max_model_len: int, wanted: int) -> list[str]:
 
 
 def cache_note(checkpoint: Checkpoint, cache_dtype: torch.dtype) -> list[str]:
-    """That scales for a float8 cache lie unused, where they do."""
+    """The note about unused scales for a float8 cache, if there are any."""
     stored = checkpoint.quantized is not None and checkpoint.quantized.kv_cache_fp8
     if not stored or cache_dtype.itemsize == 1:
         return []
@@ -175,7 +178,7 @@ def layer_context(
     dtype: torch.dtype,
     adapters: AdapterPlaces | None = None,
 ) -> LayerContext:
-    """How this worker's tensors are made and multiplied; weights as the checkpoint has them, or quantised at load."""
+    """How this worker's tensors are made and multiplied; weights as in the checkpoint, or quantised at load."""
     quantized, wanted = checkpoint.quantized, config.quantization
     if wanted != "none":
         if quantized is not None:
@@ -197,9 +200,11 @@ def layer_context(
 
 
 def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: bool) -> tuple[list[str], bool]:
-    """What an operator should know, and whether the CPUs are this model's own.
+    """Compile the CPU kernels and set threads. Returns notes for the operator, and whether the CPUs are this model's
+    own.
 
-    ``alone``: whatever is large runs in our kernels, so threads are theirs; torch has them where there are none.
+    ``alone``: all large computations run in our kernels, which get the threads; torch gets them if there are no
+    kernels.
     """
     native.prepare(progress=lambda done, total: progress("compiling CPU kernels", done, total))
     reason = native.unavailable_reason()
@@ -221,7 +226,7 @@ def prepare_kernels(config: WorkerConfig, progress: ProgressCallback, *, alone: 
 
 
 def share_threads(config: WorkerConfig) -> None:
-    """Beside a device: torch has as many as there are, and our kernels those of torch."""
+    """Set the threads of torch and of our kernels beside a device."""
     torch.set_num_threads(choose_cpus(config, torch.get_num_threads()).threads)
 
 
@@ -239,9 +244,10 @@ def load_weights(
     *,
     stored_as: Callable[[str], str] | None = None,
 ) -> M:
-    """The model that ``make`` makes, which ``fill`` gives the checkpoint's weights: in memory of its own, or where they
-    are ``kept``. What is there and laid out otherwise is loaded anew. Of a head for multi-token prediction
-    ``stored_as`` says what the checkpoint calls a tensor."""
+    """Make a model with ``make`` and load the checkpoint's weights with ``fill``, or map ``kept`` weights.
+
+    Kept weights with another layout are loaded anew. ``stored_as``: the checkpoint's names of a draft head's tensors.
+    """
     context = replace(context, memory=kept)
     while True:
         try:
@@ -250,7 +256,7 @@ def load_weights(
                 tensors = iterate_weights(
                     checkpoint,
                     context.dtype,
-                    context.device if checkpoint.format == "dummy" else None,  # files are read by the host
+                    context.device if checkpoint.format == "dummy" else None,  # the host reads files
                     raw={stored_as(name) for name in model.weights.raw} if stored_as else model.weights.raw,
                     shapes=_stored_shapes(make, checkpoint, context) if checkpoint.format == "dummy" else None,
                     seed=config.seed,
@@ -271,7 +277,7 @@ def load_weights(
 def _stored_shapes(
     make: Callable[[LayerContext], M], checkpoint: Checkpoint, context: LayerContext
 ) -> dict[str, tuple[int, ...]]:
-    """Of what a checkpoint of the whole model would hold."""
+    """Shapes of the whole model's checkpoint."""
     if context.ranks is not None:
         return checkpoint.decoder.shapes()
     plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True, adapters=None)
@@ -284,17 +290,17 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def choose_cpus(config: WorkerConfig, most: int, topology: CpuTopology | None = None) -> CpuPlan:
-    """As ``--threads`` asks, else by what the processor is, ``most`` threads at most."""
+    """The CPUs and threads: as ``--threads`` says, else by the processor, at most ``most`` threads."""
     rank = config.rank
     worker = WorkerPlace(config.cpu_place + rank, config.cpu_places, rank, config.tensor_parallel_size)
     return plan_cpus(topology or read_topology(), config.threads, worker, most)
 
 
 def hold(plan: CpuPlan) -> CpuPlan:
-    """Keeps the calling thread, and those that it starts from now on, on the CPUs of ``plan``.
+    """Bind the calling thread, and those that it starts later, to the CPUs of ``plan``.
 
-    Memory that they are the first to touch then lies beside these CPUs. What could be done is returned: a sandbox may
-    forbid it.
+    Memory that they touch first then lies beside these CPUs. Returns the plan as applied, since a sandbox may forbid
+    it.
     """
     if plan.cpus is None:
         return plan

@@ -1,4 +1,4 @@
-"""An encoding that stops between two of its parts and goes on later: rows that decode wait for a slice of it."""
+"""An encoding that pauses between its parts, so that decoding rows wait for a slice only."""
 
 import math
 import threading
@@ -11,15 +11,15 @@ from ..layers.parts import Pace
 T = TypeVar("T")
 _LAST: Final = math.inf
 _LEAST_PART: Final = 8
-"""A slice of which less than this part is left ends: what is computed in many parts reads its weights as often."""
+"""A slice ends if less than its time divided by this is left: many small parts would read the weights as often."""
 
 
 class _DroppedError(Exception):
-    """Nobody wants its result any more."""
+    """The result is no longer wanted."""
 
 
 class SlicedEncoding(Generic[T]):
-    """Computes on a thread of its own, which runs only while :meth:`run` waits for it: one of both at a time."""
+    """Encodes on a thread of its own, which runs only while :meth:`run` waits for it."""
 
     _own = threading.local()
 
@@ -32,19 +32,21 @@ class SlicedEncoding(Generic[T]):
         self._found: T | None = None
         self._error: Exception | None = None
         self._part: tuple[float, float] | None = None
-        """When the last one began, and for how long it was expected to take."""
+        """When the last part began, and its expected duration."""
         self._thread = threading.Thread(target=self._work, name="encode", daemon=True)
         self._thread.start()
 
     @classmethod
     def pause(cls, seconds: float = math.inf) -> float:
-        """Before a part of what takes so long: waits, where it runs on the thread of an encoding whose time is over.
-        Returns seconds of work that the part should be, at most; infinity where nobody waits for it."""
+        """Call before a part of ``seconds``: waits if this is the thread of an encoding whose time is over.
+
+        Returns the most seconds that the part should take; infinity outside of an encoding in slices.
+        """
         mine: SlicedEncoding[T] | None = getattr(cls._own, "encoding", None)
         return _LAST if mine is None else mine._next_part(seconds)
 
     def run(self, seconds: float | None = None) -> bool:
-        """Goes on for about so long, its last part included, or to the end. Returns whether it is done."""
+        """Go on for about ``seconds``, or to the end; returns whether it is done."""
         self._deadline = _LAST if seconds is None else time.monotonic() + seconds
         self._least = 0.0 if seconds is None else seconds / _LEAST_PART
         self._resumed.release()
@@ -52,14 +54,14 @@ class SlicedEncoding(Generic[T]):
         return self.done
 
     def result(self) -> T:
-        """Once it is done. Raises what was raised on the way."""
+        """The result, once done. Raises the encoding's error."""
         if self._error is not None:
             raise self._error
         assert self._found is not None
         return self._found
 
     def drop(self) -> None:
-        """Ends it, where it is not done."""
+        """End the encoding if it is not done."""
         if not self.done:
             self._dropped = True
             self._resumed.release()
@@ -86,7 +88,7 @@ class SlicedEncoding(Generic[T]):
         try:
             if not self._dropped:
                 self._found = self._encode()
-        except Exception as error:  # it is the caller's
+        except Exception as error:  # raised to the caller
             self._error = error
         self.done = True
         self._paused.release()

@@ -1,4 +1,4 @@
-"""One step as it is sent to the device: its rows, and what its plan changes."""
+"""A step as it is sent to the device: its rows, and the changes of its plan."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -29,8 +29,7 @@ class StagedStep:
 def changes(
     update_at: Numbers, update_to: Numbers, entered: NewSamplingParams, targets: list[int]
 ) -> dict[str, Numbers]:
-    """The sections that a plan's changes fill: entries of block tables, sampling parameters of new rows, tokens of
-    prompts."""
+    """The sections of a plan's changes: block table entries, sampling parameters of new rows, prompt tokens."""
     return {
         "update_at": update_at,
         "update_to": update_to,
@@ -52,8 +51,11 @@ def stage(
     states: RowStates | None = None,
     adapters: AdapterRowsOf | None = None,
 ) -> StagedStep:
-    """``top_logprobs``: for each row of the plan that draws, how many alternatives it wants, None for no
-    log-probability. ``states`` and ``adapters`` of the rows, where they have any."""
+    """Stage a step.
+
+    ``top_logprobs``: for each row that samples, the number of alternatives; None: no log-probability. ``states``,
+    ``adapters``: of the rows, if they have any.
+    """
     rows = numbers.sections["row_slots"]
     reads, writes = (_NO_SLOTS, _NO_SLOTS) if states is None else states.slots(rows)
     logprob_rows = [place for place, top in zip(numbers.places, top_logprobs, strict=True) if top is not None]
@@ -79,7 +81,7 @@ def stage(
 
 
 def _grouped(numbers: StepNumbers, adapters: AdapterRowsOf | None) -> dict[str, Numbers]:
-    """Tokens and draws by the slots of their rows' adapters."""
+    """Tokens and draws, grouped by adapter slot."""
     if adapters is None:
         return dict.fromkeys(("adapter_tokens", "adapter_draws"), _NO_GROUPS)
     own, count = numbers.sections, adapters.store.tables

@@ -1,12 +1,11 @@
-"""One copy a step from host to device: everything that a step brings, packed into one pinned buffer.
+"""One copy a step from host to device: all inputs of a step in one pinned buffer.
 
-A buffer is a run of sections, each of one dtype, in the order of :data:`SECTIONS` and aligned for vector
-loads. Where they begin follows from their lengths (:class:`Shape`) alone, and what only some steps bring
-(``update_at`` and all after it) comes last, so a captured graph finds the sections that it reads where
-they were when it was captured.
+A buffer is a sequence of sections, each of one dtype, in the order of :data:`SECTIONS` and aligned for vector loads.
+Their offsets follow from their lengths (:class:`Shape`) alone. Sections that only some steps have (``update_at`` and
+all after it) come last, so a captured graph finds the sections that it reads at the same offsets.
 
-Two pinned buffers take turns, because the copy from one may still wait behind a running step while the next
-step is packed. On the device one buffer is enough: copies and kernels run in the order of the stream.
+Two pinned buffers alternate, because the copy from one may still wait behind a running step while the next step is
+packed. One buffer on the device is enough, since copies and kernels run in stream order.
 """
 
 from collections.abc import Mapping
@@ -32,52 +31,52 @@ Numbers = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Shape:
-    """How long the sections of a step are."""
+    """Lengths of a step's sections."""
 
     rows: int
     tokens: int
     draws: int
-    """Rows whose token is drawn, padding included."""
+    """Rows that sample, with padding."""
     updates: int = 0
-    """Entries of block tables that changed."""
+    """Changed entries of block tables."""
     logprob_rows: int = 0
     """Draws whose log-probability is wanted."""
     targets: int = 0
     """Prompt tokens whose log-probability is wanted."""
     entering: int = 0
-    """Rows whose sampling parameters are brought."""
+    """Rows with new sampling parameters."""
     sampling_data: int = 0
-    """Numbers in the lines of the sampler's large tables."""
+    """Numbers in lines of the sampler's large tables."""
     groups: int = 1
-    """Of layers, with block tables of their own."""
+    """Cache groups with their own block tables."""
     state_rows: int = 0
     """Rows with recurrent states: all or none."""
     adapter_slots: int = 0
-    """Of tables of adapters; 0: no row has one."""
+    """Slots of adapter tables; 0: no row has an adapter."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The sections of one step, on the device."""
+    """The sections of one step on the device."""
 
     tokens: torch.Tensor
-    """int64 [tokens]; -1 stands for the token that the row drew last."""
+    """int64 [tokens]; -1 stands for the token that the row sampled last."""
     positions: torch.Tensor
     """int64 [tokens]"""
     kv_slots: torch.Tensor
-    """int64 [groups * tokens]: where each token's key and value go, by group of layers."""
+    """int64 [groups * tokens]: the KV slot of each token, by group."""
     row_slots: torch.Tensor
     """int64 [rows]; the null row for padding."""
     logits_indices: torch.Tensor
-    """int64 [draws]: index of the last token of each row that draws one."""
+    """int64 [draws]: index of the last token of each row that samples."""
     draw_slots: torch.Tensor
     """int64 [draws]; -1 for padding."""
     state_reads: torch.Tensor
-    """int64 [state_rows]: the slot with the row's recurrent state before the step; -1: it begins with none."""
+    """int64 [state_rows]: the slot of the row's recurrent state before the step; -1: none."""
     state_writes: torch.Tensor
-    """int64 [state_rows]: the slot that gets its state after the step; -1 for padding."""
+    """int64 [state_rows]: the slot for its state after the step; -1 for padding."""
     adapter_tokens: torch.Tensor
-    """int32: :class:`..layers.adapters.RowGroups` of the tokens, where rows have adapters."""
+    """int32: :class:`..layers.adapters.RowGroups` of the tokens, if rows have adapters."""
     adapter_draws: torch.Tensor
     """int32: those of the draws."""
     query_start: torch.Tensor
@@ -87,9 +86,9 @@ class Inputs:
     update_at: torch.Tensor
     """int64 [updates]: index into the flat block tables."""
     update_to: torch.Tensor
-    """int32 [updates]: the blocks that go there."""
+    """int32 [updates]: the block numbers for these indices."""
     logprob_rows: torch.Tensor
-    """int64 [logprob_rows]: which of the draws."""
+    """int64 [logprob_rows]: indices of draws."""
     targets: torch.Tensor
     """int64 [targets]: tokens that followed the positions of prompts."""
     sampling_slots: torch.Tensor
@@ -117,7 +116,7 @@ Places = dict[str, tuple[int, int]]
 
 @lru_cache(maxsize=256)
 def _layout(shape: Shape) -> tuple[Places, int]:
-    """Where the sections lie, and the bytes in all."""
+    """The offsets of the sections, and the total bytes."""
     counts = {
         **dict.fromkeys(("tokens", "positions"), shape.tokens),
         "kv_slots": shape.groups * shape.tokens,
@@ -144,7 +143,7 @@ def _layout(shape: Shape) -> tuple[Places, int]:
 
 
 def staged_bytes(shape: Shape) -> int:
-    """Bytes that a step of this shape takes in a buffer."""
+    """Bytes of a step of this shape in a buffer."""
     return _layout(shape)[1]
 
 
@@ -163,7 +162,7 @@ class Staging:
     """Packs a step and sends it to the device."""
 
     def __init__(self, device: Device, capacity: int) -> None:
-        """``capacity`` is bytes of a step that graphs may read; a larger one travels in buffers of its own."""
+        """``capacity``: bytes of a step that graphs can read; a larger one uses buffers of its own."""
         self._device = device
         self._buffer = torch.zeros(capacity, dtype=torch.uint8, device=device.torch_device)
         self._hosts = [device.pinned(capacity, torch.uint8) for _ in range(2)]
@@ -173,24 +172,24 @@ class Staging:
 
     @property
     def total_bytes(self) -> int:
-        """On the device."""
+        """Bytes on the device."""
         return self._buffer.nbytes
 
     def fits(self, shape: Shape) -> bool:
-        """Whether a step of this shape lands where graphs read."""
+        """Whether a step of this shape fits into the buffer that graphs read."""
         return staged_bytes(shape) <= len(self._buffer)
 
     def fixed_inputs(self, shape: Shape) -> Inputs:
-        """The sections in the buffer that stays; the same tensors each time."""
+        """The sections in the persistent buffer; the same tensors each time."""
         inputs = self._views.get(shape)
         if inputs is None:
             inputs = self._views[shape] = view_inputs(self._buffer, shape)
         return inputs
 
     def send(self, shape: Shape, sections: Mapping[str, Numbers], memory: StepMemory) -> Inputs:
-        """Queues the copy of a step; returns its sections on the device. Waits, if need be, for the copy before last.
+        """Queue the copy of a step; returns its sections on the device. May wait for the copy before last.
 
-        ``memory`` gets what a step that does not fit must keep until it is done.
+        ``memory`` keeps the buffers of a step that does not fit.
         """
         places, size = _layout(shape)
         if not self.fits(shape):

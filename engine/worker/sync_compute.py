@@ -1,4 +1,4 @@
-"""Steps that are waited for, whatever the model: runs its rows, draws and reads."""
+"""Computes steps and waits for each, for any model: runs the rows, samples and reads."""
 
 import time
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from .speculation import Drafting, DraftModel, HeadPass, PlainPass, Proposer, Pr
 
 @dataclass(frozen=True)
 class Forwarded:
-    """A step whose forward has run; its tensors stay what they are until the next one's."""
+    """A step whose forward has run; its tensors are valid until the next one's."""
 
     plan: StepPlan
     rows: Sequence[RowStep]
-    """Where they really were, with their drafts."""
+    """At their real positions, with drafts."""
     seconds: float
     passed: Passed = field(default_factory=Passed)
 
@@ -36,7 +36,7 @@ SyncRunner = ModelRunner[Forwarded, StepResult]
 
 
 class SyncCompute:
-    """The caches and the sampler of one model, on a host or a device. One that pools sees whole texts without any."""
+    """The caches and the sampler of one model, on a host or a device. A pooling model of whole texts has no caches."""
 
     def __init__(
         self,
@@ -51,8 +51,7 @@ class SyncCompute:
         proposer: Proposer | None = None,
         draft: ProposingModel | None = None,
     ) -> None:
-        """``proposer`` proposes the drafts of rows, or the model of ``draft`` does; without either no plan may have
-        any."""
+        """Drafts come from ``proposer`` or from the model of ``draft``; without either, plans must not have any."""
         self.model = model
         kept = caches if draft is None else [*caches, *draft.caches]
         self._copier = BlockCopier(kept)
@@ -78,7 +77,7 @@ class SyncCompute:
 
     @property
     def calls(self) -> list[str]:
-        """What a pass does outside its program, in words; nothing where there is none."""
+        """Operations of a pass outside its program, in words."""
         return self._pass.calls
 
     def enter(self, plan: StepPlan) -> None:
@@ -94,7 +93,7 @@ class SyncCompute:
             self._drafting.release(slots)
 
     def forward(self, plan: StepPlan, began: float) -> Forwarded:
-        if not plan.rows:  # media alone
+        if not plan.rows:  # only media
             return Forwarded(plan, plan.rows, time.perf_counter() - began)
         rows: Sequence[RowStep] = plan.rows
         if self._drafting is not None:
@@ -138,5 +137,5 @@ class SyncCompute:
         )
 
     def finish(self, pending: StepResult) -> StepResult:
-        """It is there."""
+        """The result, which is ready."""
         return pending

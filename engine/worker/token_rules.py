@@ -1,9 +1,7 @@
-"""What a transcript may hold next, taken out of the logits of all rows of a step at once.
+"""Transcript rules: masks forbidden tokens in the logits of all rows of a step.
 
-Rows bring their rules as :class:`stentor.protocols.ipc.audio.TokenRules`.
-
-What is forbidden follows from a row's own tokens alone, so a row that lost its place goes on as it would have. Of the
-rules about timestamps, which come in pairs around each segment::
+Rows bring their rules as :class:`stentor.protocols.ipc.audio.TokenRules`. They depend on a row's own tokens only, so a
+preempted row continues as it would have. Timestamps come in pairs around each segment::
 
     first token       a timestamp, at most max_initial_timestamp after <|0.00|>
     after a pair, or one that began the transcript: text
@@ -26,7 +24,7 @@ _NONE = -1
 
 
 class RuledRow:
-    """The end of one row's transcript: as much of it as the rules look at."""
+    """The end of one row's transcript, as far as the rules need it."""
 
     __slots__ = ("before", "count", "last", "rules", "timestamp")
 
@@ -45,17 +43,17 @@ class RuledRow:
 
 
 class RuleTable:
-    """The rules of every slot of one worker."""
+    """The rules of a worker's slots."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
         self._device = device
         self._rows: dict[int, RuledRow] = {}
         self._known: WeakValueDictionary[bytes, _Rules] = WeakValueDictionary()
-        """Tensors of the rules that some row has: nearly all rows have the same."""
+        """Tensors of the rules in use; nearly all rows share one set."""
 
     def add(self, row: NewRow) -> None:
-        """A row enters; without rules it may draw what it likes."""
+        """Add a row; without rules it is not restricted."""
         if row.params.rules is None:
             return
         key = msgspec.msgpack.encode(row.params.rules)
@@ -68,12 +66,12 @@ class RuleTable:
         self._rows.pop(slot, None)
 
     def append(self, slot: int, token: int) -> None:
-        """What a row drew."""
+        """Record a token of a row."""
         if (row := self._rows.get(slot)) is not None:
             row.append(token)
 
     def apply_(self, logits: torch.Tensor, slots: Sequence[int]) -> None:
-        """Sets what may not be drawn to -inf, in place, in logits float32 [rows, vocabulary] of these slots."""
+        """Set forbidden logits to -inf, in place, in float32 [rows, vocabulary] of these slots."""
         groups: dict[_Rules, list[int]] = {}
         for position, slot in enumerate(slots):
             if (row := self._rows.get(slot)) is not None:
@@ -98,7 +96,7 @@ class _Rules:
         self._suppressed = self._ids(rules.suppressed)
         self._first = self._ids(rules.suppressed_first)
         self.begin = rules.timestamp_begin if rules.timestamp_begin < vocab_size else _NONE
-        """The first timestamp; -1: there are none."""
+        """The first timestamp token; -1: there are none."""
         self._eot = min(max(rules.eot, 0), max(self.begin, 0))
         latest = self.begin + rules.max_initial_timestamp + 1
         self._first_end = vocab_size if rules.max_initial_timestamp < 0 else min(latest, vocab_size)
@@ -128,7 +126,8 @@ class _Rules:
             text.index_fill_(0, at, -math.inf)
 
     def _limits(self, row: RuledRow) -> tuple[int, int, int]:
-        """Text below the first is forbidden, and timestamps below the second and from the third on."""
+        """(text end, lowest, end): text below the first is forbidden, and timestamps below the second and from the
+        third on."""
         begin, end = self.begin, self._vocab_size
         if not row.count:
             return begin, begin, self._first_end

@@ -1,4 +1,4 @@
-"""Decoders that transformers' own modelling code computes: see :class:`.families.Family`."""
+"""Decoders that run on transformers' modelling code; see :class:`.families.Family`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -25,7 +25,7 @@ _TEXT_ALONE: Final = "it is served for its text: media run on native models alon
 
 
 class TransformersText(Text):
-    """Text, computed an operation a call. What its layers ask of attention is found before weights are loaded."""
+    """Text, computed an operation a call. The attention of its layers is determined before weights are loaded."""
 
     packs = False
 

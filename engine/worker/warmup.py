@@ -1,8 +1,8 @@
-"""Steps of every common kind, run before requests come.
+"""Runs steps of every common kind before requests come.
 
-A kernel is compiled when it first runs with its kind of arguments, which takes a second or more and holds up all
-rows. What kind depends on how many tokens and rows a step has: on powers of two that bound them, on whether they
-are one, and on whether 16 divides them.
+A kernel is compiled at its first run with a kind of arguments, which takes a second or more and delays all rows. The
+kind depends on a step's numbers of tokens and rows: the powers of two around them, whether they are one, and whether 16
+divides them.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from .graphs import GraphSize
 from .setup_parts import ProgressCallback
 
 _TOPS = (0, 1, 2, 4, 8, 12, 16, 20)
-"""Alternatives of log-probabilities, one number of each kind."""
+"""Numbers of alternatives for log-probabilities, one of each kind."""
 _SHORT = 17
 
 
 def counts(most: int) -> list[int]:
-    """Numbers up to ``most``, ascending: from above each power of two to the next, some that 16 divides and others."""
+    """Numbers up to ``most``, ascending: for each range between powers of two, some that 16 divides and others."""
     found = {1, most, max(1, most - most % 16)}
     power = 2
     while power <= most:
@@ -42,10 +42,9 @@ def warm_up(
     *,
     adapted: bool = False,
 ) -> None:
-    """Runs steps of up to so many rows and tokens on a runner without rows, and leaves it without. ``adapted``: also
-    those of rows with adapters.
+    """Run steps of up to ``slots`` rows and ``tokens`` tokens on a runner without rows, which is left without.
 
-    The largest come first, so that smaller ones find memory that is reserved.
+    ``adapted``: also steps of rows with adapters. The largest come first, so that smaller ones find reserved memory.
     """
     plans = list(_plans(slots, tokens, max_model_len, vocab_size))
     sizes = [GraphSize(size) for size in counts(slots)[::-1]]
@@ -77,7 +76,7 @@ def _plans(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> Iter
     for top in sorted({min(top, MAX_LOGPROBS, vocab_size) for top in _TOPS}):
         params = SamplingParams(max_tokens=1, logprobs=top, prompt_logprobs=top)
         yield _plan([min(short, tokens)], params)
-    # tables that few rows bring
+    # tables that few rows use
     every = SamplingParams(
         max_tokens=1,
         top_k=min(50, vocab_size),
@@ -94,13 +93,13 @@ def _plans(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> Iter
 
 
 def _lengths(count: int, most: int) -> list[int]:
-    """Rows of ``count`` tokens in all, each of up to ``most``."""
+    """Row lengths of ``count`` tokens in all, each up to ``most``."""
     whole, rest = divmod(count, most)
     return [most] * whole + [rest] * (rest > 0)
 
 
 def _plan(lengths: list[int], params: SamplingParams) -> StepPlan:
-    """Rows that have no blocks: they share the first, and the first slot of states, whose contents nobody reads."""
+    """A plan of rows without blocks: they share the first block and state slot, whose contents are not read."""
     new = [NewRow(slot, [0] * length, length, params, slot, []) for slot, length in enumerate(lengths)]
     rows = [RowStep(slot, 0, length, [], True, state=0) for slot, length in enumerate(lengths)]
     return StepPlan(0, 0, [], new, rows)

@@ -75,20 +75,20 @@ async def test_who_is_woken_before_its_worker_is_dead_gets_the_next_one_at_once(
     operator = Operator(cast(Scheduler, scheduler), owner)
     operator.take(Control(1, "discard"))
     assert operator.halts
-    assert not operator.retires(cast(WorkerGroup, worker)), "a step is in flight"
+    assert not operator.retire(cast(WorkerGroup, worker)), "a step is in flight"
     scheduler.in_flight = 0
-    assert operator.retires(cast(WorkerGroup, worker))
+    assert operator.retire(cast(WorkerGroup, worker))
     assert len(worker.kills) == 1
-    assert operator.answers(serving=False) == []
+    assert operator.take_answered(serving=False) == []
     operator.take(Control(2, "wake"))
     assert not operator.halts
-    assert operator.answers(serving=False) == [1], "it sleeps no more; no worker is ready"
+    assert operator.take_answered(serving=False) == [1], "it sleeps no more; no worker is ready"
     delay: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-    assert operator.mourns(delay)
+    assert operator.worker_died(delay)
     assert delay.result() == 0.0
-    assert operator.answers(serving=True) == [2]
+    assert operator.take_answered(serving=True) == [2]
     assert owner.discarded == 0
-    assert not operator.mourns(asyncio.get_running_loop().create_future()), "the next one dies of something else"
+    assert not operator.worker_died(asyncio.get_running_loop().create_future()), "the next one dies of something else"
 
 
 @pytest.mark.anyio
@@ -96,18 +96,18 @@ async def test_weights_are_dropped_once_the_worker_is_dead_also_by_a_second_deep
     owner, worker = Owner(), Worker()
     operator = Operator(cast(Scheduler, SimpleNamespace(in_flight=0)), owner)
     operator.take(Control(1, "sleep"))
-    operator.retires(cast(WorkerGroup, worker))
+    operator.retire(cast(WorkerGroup, worker))
     delay: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-    operator.mourns(delay)
+    operator.worker_died(delay)
     assert (owner.discarded, delay.done()) == (0, False)
     operator.take(Control(2, "discard"))
     assert owner.discarded == 1
-    assert operator.answers(serving=False) == [1, 2]
+    assert operator.take_answered(serving=False) == [1, 2]
     operator.take(Control(3, "wake"))
     assert delay.result() == 0.0
     operator.take(Control(4, "sleep"))
-    operator.retires(cast(WorkerGroup, worker))
-    operator.mourns(asyncio.get_running_loop().create_future())
+    operator.retire(cast(WorkerGroup, worker))
+    operator.worker_died(asyncio.get_running_loop().create_future())
     assert owner.discarded == 1, "the next sleep keeps them"
 
 

@@ -1,4 +1,4 @@
-"""The KV cache and encoded media as bookkeeping: what is free, who holds it, what it contains. No torch."""
+"""Bookkeeping of the KV cache and the encoder cache: free space, holders, contents. No torch."""
 
 from .blocks import BlockPool, OutOfBlocks
 from .encoder_cache import EncoderCache

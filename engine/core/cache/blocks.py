@@ -1,4 +1,4 @@
-"""The pool of KV blocks: reference counts, a free list in LRU order, and a hash of what a block holds."""
+"""The pool of KV blocks: reference counts, a free list in LRU order, and a hash of each block's contents."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,14 @@ class OutOfBlocks(RuntimeError):
 
 
 class BlockPool:
-    """Hands out block numbers in [0, num_blocks) and counts who holds them.
+    """Hands out block numbers in [0, num_blocks) and counts their holders.
 
-    A block is *free* while nobody references it. A free block may still carry a *block hash*, the digest
-    of the tokens whose KV it holds; it can then be taken back by :meth:`find` and :meth:`ref` until
-    :meth:`allocate` gives it away. Free blocks without a hash go first, then those with one,
-    least recently used first. Every operation on one block is O(1).
+    A block is *free* while nobody references it. A free block may keep a *block hash*, the digest of the tokens whose
+    KV it holds; :meth:`find` and :meth:`ref` can then take it back until :meth:`allocate` gives it away. Free blocks
+    without a hash go first, then those with one, least recently used first. Every operation on one block is O(1).
 
-    A block with a hash may also say what it holds behind which other hash: :meth:`following` finds it for who shares
-    only its first tokens.
+    A block with a hash may also record its contents and its parent's hash. :meth:`following` then finds it for a prompt
+    that shares only its first tokens.
     """
 
     __slots__ = ("_by_hash", "_followers", "_free", "_hashes", "_refs", "num_blocks")
@@ -32,7 +31,7 @@ class BlockPool:
         self.reset()
 
     def reset(self, num_blocks: int | None = None) -> None:
-        """Forget every reference and hash: the memory behind them is gone. What comes may have another size."""
+        """Forget all references and hashes, because the memory is gone. The new memory may have another size."""
         self.num_blocks = self.num_blocks if num_blocks is None else num_blocks
         self._refs = [0] * self.num_blocks
         self._hashes: list[bytes | None] = [None] * self.num_blocks
@@ -41,21 +40,21 @@ class BlockPool:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.num_blocks))
 
     def forget_hashes(self) -> None:
-        """No block is found any more; who holds one keeps it."""
+        """Forget all hashes, so that no block is found any more; holders keep their blocks."""
         self._hashes = [None] * self.num_blocks
         self._by_hash = {}
         self._followers.clear()
 
     @property
     def free_count(self) -> int:
-        """Blocks that :meth:`allocate` can still give out, those with a hash included."""
+        """Blocks that :meth:`allocate` can still give out, including those with a hash."""
         return len(self._free)
 
     def refs(self, block: int) -> int:
         return self._refs[block]
 
     def allocate(self) -> int:
-        """One block with one reference and no hash. Raises :class:`OutOfBlocks`."""
+        """Take one block, with one reference and no hash. Raises :class:`OutOfBlocks`."""
         if not self._free:
             raise OutOfBlocks(f"all {self.num_blocks} KV blocks are in use")
         block, _ = self._free.popitem(last=False)
@@ -64,19 +63,19 @@ class BlockPool:
         return block
 
     def allocate_many(self, count: int) -> list[int]:
-        """``count`` blocks, or :class:`OutOfBlocks` and none."""
+        """Take ``count`` blocks. Raises :class:`OutOfBlocks`, and then takes none."""
         if count > len(self._free):
             raise OutOfBlocks(f"{count} KV blocks were asked for and {len(self._free)} of {self.num_blocks} are free")
         return [self.allocate() for _ in range(count)]
 
     def ref(self, block: int) -> None:
-        """One more holder; a free block leaves the free list and keeps its hash."""
+        """Add a holder. A free block leaves the free list and keeps its hash."""
         if self._refs[block] == 0:
             del self._free[block]
         self._refs[block] += 1
 
     def free(self, block: int) -> None:
-        """One holder fewer; raises ValueError when there was none."""
+        """Remove a holder. Raises ValueError if there is none."""
         refs = self._refs[block]
         if refs == 0:
             raise ValueError(f"block {block} was freed, but nobody holds it")
@@ -92,8 +91,10 @@ class BlockPool:
             self.free(block)
 
     def set_block_hash(self, block: int, digest: bytes, parent: bytes = b"", contents: Contents = ()) -> bool:
-        """Say what a held block contains: with ``contents``, also what :meth:`following` ``parent`` finds it by. False,
-        and nothing changed, if another block already has that hash."""
+        """Set the hash of a held block; with ``contents``, :meth:`following` ``parent`` finds it too.
+
+        Returns False, and changes nothing, if another block has that hash.
+        """
         if self._refs[block] == 0:
             raise ValueError(f"block {block} was given a hash, but nobody holds it")
         if digest in self._by_hash:
@@ -108,7 +109,7 @@ class BlockPool:
         return True
 
     def drop_block_hash(self, block: int) -> None:
-        """A held block is not found any more, so that it may be given the hash of more than it held."""
+        """Remove the hash of a held block, so that it can get that of fuller contents."""
         if self._refs[block] == 0:
             raise ValueError(f"block {block} was to lose its hash, but nobody holds it")
         self._drop_hash(block)
@@ -121,18 +122,18 @@ class BlockPool:
             self._followers.remove(block)
 
     def find(self, digest: bytes) -> int | None:
-        """The block with this hash, held or free; the caller takes it with :meth:`ref`."""
+        """The block with this hash, held or free; None if there is none. The caller takes it with :meth:`ref`."""
         return self._by_hash.get(digest)
 
     def following(self, parent: bytes) -> Iterator[tuple[bytes, Contents]]:
-        """Hashes of blocks that follow ``parent``, the newest first, and what these hold."""
+        """Hashes and contents of the blocks that follow ``parent``, newest first."""
         for block, contents in self._followers.of(parent):
             block_hash = self._hashes[block]
             assert block_hash is not None
             yield block_hash, contents
 
     def check_integrity(self) -> None:
-        """Raise AssertionError with what is wrong, if anything is."""
+        """Raise AssertionError, with the inconsistency, if there is one."""
         negative = [block for block, refs in enumerate(self._refs) if refs < 0]
         assert not negative, f"blocks with negative reference counts: {negative}"
         unreferenced = {block for block, refs in enumerate(self._refs) if refs == 0}

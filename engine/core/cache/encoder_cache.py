@@ -1,4 +1,4 @@
-"""The worker's cache of encoded media: who holds what, how much room it takes, what goes next."""
+"""Bookkeeping of the worker's cache of encoded media: slots, holders, capacity, eviction."""
 
 import heapq
 from collections import OrderedDict
@@ -8,11 +8,11 @@ from stentor.protocols.ipc.inputs import InputSpan
 
 
 class EncoderCache:
-    """Hands out encoder slots by the digest of what is to lie there, and counts who holds them.
+    """Hands out encoder slots by the digest of the media, and counts their holders.
 
-    Room is counted in embeddings. What nobody holds stays and is found again, until its room is needed: the least
-    recently used goes first. A slot is a number, the lowest that is free, so that media of one size have slots below
-    ``capacity // size``.
+    Capacity is counted in embeddings. Media without a holder stay and can be found until their space is needed, least
+    recently used first. A new slot is the lowest free number, so media of one size have slots below ``capacity //
+    size``.
     """
 
     __slots__ = (
@@ -34,31 +34,31 @@ class EncoderCache:
         self.reset(capacity)
 
     def reset(self, capacity: int | None = None) -> None:
-        """Forget all holders and contents: the memory behind them is gone. What comes may have another size."""
+        """Forget all holders and contents, because the memory is gone. The new memory may have another size."""
         self.capacity: int = self.capacity if capacity is None else capacity
         self.slots: dict[bytes, int] = {}
-        """Where media lie, or are to lie, by their digests."""
+        """Slot by digest, of media encoded or to be encoded."""
         self._lengths: dict[bytes, int] = {}
         self._refs: dict[bytes, int] = {}
         self._to_encode: set[bytes] = set()
         self._slices: dict[bytes, int] = {}
-        """Media that are encoded a slice at a time, by the number of their beginning."""
+        """Media being encoded in slices: the number of that encoding, by digest."""
         self._begun = 0
         self._unheld: OrderedDict[bytes, None] = OrderedDict()
         self._held = 0
-        """Embeddings of what somebody holds."""
+        """Embeddings of media that have holders."""
         self._forgotten: list[int] = []
         self._free_slots: list[int] = []
         self._next = 0
-        """The lowest slot that was never given."""
+        """The lowest slot that was never given out."""
 
     def has_room(self, spans: Iterable[InputSpan]) -> bool:
-        """Whether all of these can be held at once."""
+        """Whether all these media can be held at once."""
         new = {span.digest: span.length for span in spans if not self._refs.get(span.digest)}
         return self._held + sum(new.values()) <= self.capacity
 
     def hold(self, span: InputSpan) -> int:
-        """One more holder of these media: their slot. There must be room, see :meth:`has_room`."""
+        """Add a holder of these media; returns their slot. There must be room: see :meth:`has_room`."""
         digest = span.digest
         if not self._refs.get(digest):
             self._held += self._lengths.get(digest, span.length)
@@ -74,7 +74,7 @@ class EncoderCache:
         return self.slots[digest]
 
     def free(self, span: InputSpan) -> None:
-        """One holder fewer; raises ValueError where there was none."""
+        """Remove a holder. Raises ValueError if there is none."""
         digest = span.digest
         if not self._refs.get(digest):
             raise ValueError(f"media {digest.hex()} were freed, but nobody holds them")
@@ -88,11 +88,11 @@ class EncoderCache:
             self._unheld[digest] = None
 
     def is_encoded(self, digest: bytes) -> bool:
-        """Whether the media lie there, or will once the steps in flight have run."""
+        """Whether the media are encoded, or will be once the steps in flight have run."""
         return digest in self.slots and digest not in self._to_encode and digest not in self._slices
 
     def encode(self, span: InputSpan) -> bool:
-        """Whether what somebody holds has yet to be encoded; it counts as encoded from now on."""
+        """Whether held media still have to be encoded as a whole. Mutates: they count as encoded afterwards."""
         if span.digest in self._slices:
             del self._slices[span.digest]
             return True
@@ -102,8 +102,8 @@ class EncoderCache:
         return True
 
     def encode_slice(self, span: InputSpan) -> int:
-        """One more slice of what somebody holds, and is not encoded: the number of its beginning, which
-        :meth:`complete` is told once it is the last."""
+        """Plan one more slice of held media that are not encoded; returns the number of the encoding, for
+        :meth:`complete`."""
         if span.digest in self._to_encode:
             self._to_encode.remove(span.digest)
             self._begun += 1
@@ -111,12 +111,12 @@ class EncoderCache:
         return self._slices[span.digest]
 
     def complete(self, digest: bytes, begun: int) -> None:
-        """Slices have encoded the media; nothing happens where they have been forgotten meanwhile."""
+        """Record that the slices of an encoding are done. Ignored if the media have been evicted meanwhile."""
         if self._slices.get(digest) == begun:
             del self._slices[digest]
 
     def take_forgotten(self) -> list[int]:
-        """Slots of media that are found no more; each is told once."""
+        """Slots of evicted media since the last call."""
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
@@ -143,7 +143,7 @@ class EncoderCache:
         del self._lengths[digest], self._refs[digest]
 
     def check_integrity(self) -> None:
-        """Raise AssertionError with what is wrong, if anything is."""
+        """Raise AssertionError, with the inconsistency, if there is one."""
         assert sum(self._lengths.values()) <= self.capacity, "more lies in the encoder cache than it has room for"
         assert self.slots.keys() == self._lengths.keys() == self._refs.keys(), "slots, lengths and holders differ"
         held = {digest for digest, refs in self._refs.items() if refs}

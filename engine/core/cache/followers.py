@@ -1,17 +1,17 @@
-"""Blocks by what stands before them, so that a prompt which shares only a part of one finds it."""
+"""Index of blocks by parent, so that a prompt which shares only part of a block finds it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 Contents = Sequence[int | bytes]
-"""What stands at the positions of a block, of as many as are known: a token, or what begins there in place of some."""
+"""The known contents of a block by position: a token, or the key of a medium that begins there."""
 
 MOST_FOLLOWERS: Final = 8
-"""Blocks of one parent that are compared with a prompt, the newest: as many as a scheduler has time for."""
+"""Blocks of one parent that are compared with a prompt, the newest ones; bounds the scheduler's time."""
 
 
 class Followers:
-    """For the digest of a prefix, the blocks that follow it and what they hold."""
+    """For each parent digest, the blocks that follow it and their contents."""
 
     __slots__ = ("_blocks", "_held")
 
@@ -25,7 +25,7 @@ class Followers:
         self._held.clear()
 
     def add(self, block: int, parent: bytes, contents: Contents) -> None:
-        """A block follows ``parent``; the oldest of its followers is forgotten where there are too many."""
+        """Record a block that follows ``parent``; forgets the parent's oldest if there are too many."""
         blocks = self._blocks.setdefault(parent, [])
         if len(blocks) == MOST_FOLLOWERS:
             del self._held[blocks.pop(0)]
@@ -33,7 +33,7 @@ class Followers:
         self._held[block] = parent, contents
 
     def remove(self, block: int) -> None:
-        """The block will hold something else; nothing happens where it followed nothing."""
+        """Forget a block whose contents change; ignored if it was not recorded."""
         if (held := self._held.pop(block, None)) is None:
             return
         blocks = self._blocks[held[0]]
@@ -42,11 +42,11 @@ class Followers:
             del self._blocks[held[0]]
 
     def of(self, parent: bytes) -> Iterator[tuple[int, Contents]]:
-        """The blocks that follow it, the newest first, and what they hold."""
+        """The blocks that follow ``parent`` and their contents, newest first."""
         return ((block, self._held[block][1]) for block in reversed(self._blocks.get(parent, ())))
 
     def check_integrity(self, named: set[int]) -> None:
-        """Raise AssertionError unless all blocks that follow something are among ``named``, and are found."""
+        """Raise AssertionError unless the index is consistent and all its blocks are in ``named``."""
         assert self._held.keys() <= named, f"blocks {self._held.keys() - named} follow something and have no hash"
         listed = [(block, parent) for parent, blocks in self._blocks.items() for block in blocks]
         assert len(listed) == len(self._held), "a block follows two prefixes, or none that is known"
@@ -56,7 +56,7 @@ class Followers:
 
 
 def common_length(a: Contents, b: Contents) -> int:
-    """How many positions from the first on are alike."""
+    """Length of the common prefix."""
     for position, (one, other) in enumerate(zip(a, b, strict=False)):
         if one != other:
             return position

@@ -1,4 +1,4 @@
-"""Prefix reuse: full blocks are named by a chain of hashes over salt and tokens, and found again by name."""
+"""Prefix cache: full blocks are named by a chain of hashes over salt and tokens, and found by that name."""
 
 from array import array
 from collections.abc import Sequence
@@ -11,12 +11,15 @@ from .needs import BlockNeeds
 
 DIGEST_BYTES = 32
 MAX_TOKEN_ID = 2**31 - 1
-"""Token ids are hashed as 32-bit integers."""
+"""Token ids are hashed as signed 32-bit integers."""
 
 
 def root_digest(salt: str, media: bytes = b"", adapter: int = -1) -> bytes:
-    """The parent of a first block; requests under different salts never share one, nor those over different
-    ``media``, which all positions attend to, or with different adapters."""
+    """The parent digest of a first block.
+
+    Requests share blocks only with equal ``salt``, equal ``adapter`` and equal ``media``, the digests of media that all
+    positions attend to.
+    """
     root = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"stentor salt").digest()
     if adapter >= 0:
         named = root + adapter.to_bytes(8, "little")
@@ -25,16 +28,16 @@ def root_digest(salt: str, media: bytes = b"", adapter: int = -1) -> bytes:
 
 
 def chain_digest(parent: bytes, tokens: Sequence[int], media: bytes = b"") -> bytes:
-    """The name of a full block holding ``tokens`` after everything that ``parent`` names, where ``media`` say what
-    stands in place of some.
+    """The digest of a full block that holds ``tokens`` behind the prefix ``parent``.
 
-    A cryptographic hash: whoever could make two prefixes collide would read another's context.
+    ``media`` identifies the media that stand in place of some tokens. The hash is cryptographic, because a collision
+    would let one client read another's context.
     """
     return _chained(parent, tokens, media, b"stentor block")
 
 
 def tail_digest(parent: bytes, tokens: Sequence[int], media: bytes = b"") -> bytes:
-    """The name of a block of which only the first positions are filled; never that of a full one."""
+    """The digest of a block of which only the first positions are filled; never equal to that of a full block."""
     return _chained(parent, tokens, media, b"stentor tail")
 
 
@@ -44,30 +47,30 @@ def _chained(parent: bytes, tokens: Sequence[int], media: bytes, person: bytes) 
 
 
 Tables = list[list[int]]
-"""Of each group of layers the blocks of a prefix, in order; what a window has left behind is 0 and leads nowhere."""
+"""Blocks of a prefix in order, by group. Blocks that a window no longer covers are 0."""
 
 
 class Prefix(NamedTuple):
-    """What a row can begin with, because it has been computed."""
+    """The computed prefix that a row can start from."""
 
     tables: Tables
     length: int
-    """Tokens: those of the whole blocks, and some more of ``tail``."""
+    """Tokens, in whole blocks and in ``tail``."""
     tail: Sequence[int] = ()
-    """Of each group, a block whose first positions are the last of the prefix. The row writes behind them, so it gets a
-    copy. Empty where the prefix ends with a whole block."""
+    """For each group, a block whose first positions end the prefix. The row gets a copy, because it writes behind them.
+    Empty if the prefix ends with a whole block."""
 
     def whole_blocks(self, block_size: int) -> "Prefix":
-        """The same without what needs a copy."""
+        """The same prefix without the tail, which needs a copy."""
         return Prefix(self.tables, len(self.tables[0]) * block_size)
 
 
 class PrefixCache:
-    """Hashes blocks once their KV has been written and finds them for later prompts.
+    """Hashes blocks once their KV is written, and finds them for later prompts.
 
-    Each group of layers has blocks of its own for the same tokens, and names of its own for them. A prompt that parts
-    from what is known within a block, or ends there, finds that block too: by its parent, and by comparing what they
-    hold. Counters are in tokens, of first admissions alone. With ``enabled`` false nothing is hashed or found.
+    Each group has its own blocks and digests for the same tokens. A prompt that ends or diverges within a known block
+    can start inside it: the block is found by its parent, and contents are compared. Counters are in tokens, of first
+    admissions only. With ``enabled`` false nothing is hashed or found.
     """
 
     __slots__ = ("enabled", "hits", "needs", "pool", "queries", "states")
@@ -77,17 +80,18 @@ class PrefixCache:
         self.needs = needs
         self.enabled = enabled
         self.states: BlockPool | None = None
-        """Recurrent states behind whole blocks, by the digest of the last; None where the model keeps none."""
+        """Recurrent states behind whole blocks, by the digest of the last block; None if the model has none."""
         self.queries = 0
         self.hits = 0
 
     def first_needed(self, group: int, blocks: int) -> int:
-        """The first block that a token behind so many still sees."""
+        """The first block that a token behind ``blocks`` blocks still sees."""
         return self.needs.first_seen(group, blocks * self.needs.block_size)
 
     @property
     def finds_tails(self) -> bool:
-        """Whether a row may begin within a block: a recurrent state stands behind whole blocks alone."""
+        """Whether a row may start within a block. With recurrent states it may not: these exist behind whole blocks
+        only."""
         return self.enabled and self.states is None
 
     def name(
@@ -99,16 +103,19 @@ class PrefixCache:
         parent: bytes = b"",
         contents: Contents = (),
     ) -> None:
-        """Say what ``block`` of a row's table of this group holds, which may have had the name of a part of it."""
+        """Hash ``block`` of a row's table of this group; replaces the hash that it had when it held less."""
         self.pool.drop_block_hash(table[block])
-        if group:  # who looks for a part of it finds that of the first group
+        if group:  # lookups within a block only use the first group
             parent, contents = b"", ()
         self.pool.set_block_hash(table[block], _of_group(digest, group), parent, contents)
 
     def match(self, digests: Sequence[bytes]) -> tuple[Tables, int]:
-        """The blocks of the longest prefix that all groups know, not referenced yet: all of it where all is seen, and
-        its end where a window is; and with a recurrent state behind it, where there are such. And how many blocks would
-        be known without regard to states."""
+        """The longest usable prefix: its tables, not referenced yet, and the number of blocks known without regard to
+        states.
+
+        A group without a window must know all blocks, a windowed group those at the end, and a model with recurrent
+        states must have one behind the last block.
+        """
         longest = len(digests)
         found: list[list[int | None]] = []
         for group, window in enumerate(self.needs.windows):
@@ -141,8 +148,10 @@ class PrefixCache:
         ], known
 
     def match_tail(self, parent: bytes, wanted: Contents) -> tuple[list[int], int]:
-        """Of each group the block that begins with most of ``wanted`` behind what ``parent`` names, and how many
-        positions that is; none and 0 where no group, or not every group, knows any."""
+        """The blocks, one a group, that share most of ``wanted`` behind ``parent``, and the number of shared positions.
+
+        Empty and 0 unless all groups have such a block.
+        """
         found: list[int] = []
         longest = 0
         if not self.finds_tails:
@@ -162,7 +171,7 @@ class PrefixCache:
 
 
 def _runs(blocks: Sequence[int | None]) -> list[int]:
-    """For each length of a prefix, how many blocks at its end are known in a row."""
+    """For each length of a prefix, the number of consecutive known blocks at its end."""
     runs = [0]
     for block in blocks:
         runs.append(0 if block is None else runs[-1] + 1)

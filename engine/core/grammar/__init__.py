@@ -1,1 +1,2 @@
-"""What a sequence may draw next where a grammar or a thinking budget says so. No torch; llguidance comes late."""
+"""Constrains the tokens that a sequence may draw: grammars, thinking budgets, bad words. No torch; imports llguidance
+late."""

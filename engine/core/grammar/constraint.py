@@ -1,4 +1,4 @@
-"""What one sequence may draw next: its grammar, its thinking budget, and the constraints of its parameters, as one."""
+"""The constraint of one sequence: its grammar, its thinking budget and its parameters, combined."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -11,11 +11,11 @@ from .thinking import ThinkingBudget
 from .token_sets import set_of
 
 Endings = Mapping[int, Sequence[tuple[tuple[int, ...], int]]]
-"""By the last but one token of a sequence: what comes up to it, and its last token."""
+"""Banned sequences by their last but one token: (all tokens but the last, last token)."""
 
 
 def endings_of(sequences: Iterable[Sequence[int]]) -> Endings:
-    """Of sequences of two tokens and more; the same for all sequences of a request."""
+    """Index banned sequences of two or more tokens; shared by all sequences of a request."""
     found: dict[int, list[tuple[tuple[int, ...], int]]] = {}
     for sequence in sequences:
         *before, last = sequence
@@ -25,7 +25,7 @@ def endings_of(sequences: Iterable[Sequence[int]]) -> Endings:
 
 
 class BadWords:
-    """Follows one sequence through its tokens; those of the prompt do not count."""
+    """Tracks one sequence's output tokens to ban the ends of bad words. Prompt tokens do not count."""
 
     __slots__ = ("_endings", "_longest", "_tail")
 
@@ -35,13 +35,13 @@ class BadWords:
         self._tail: list[int] = []
 
     def take(self, token: int) -> None:
-        """The sequence drew a token."""
+        """Record a token of the sequence."""
         self._tail.append(token)
         if len(self._tail) > 2 * self._longest:
             del self._tail[: -self._longest]
 
     def banned(self, size: int) -> int:
-        """The tokens that may not come next, as a set of :mod:`.token_sets`; ``size`` is of the vocabulary."""
+        """Tokens that must not come next, as a set of :mod:`.token_sets`. ``size`` is that of the vocabulary."""
         tail = self._tail
         if not tail or tail[-1] not in self._endings:
             return 0
@@ -53,12 +53,12 @@ class BadWords:
         return twin
 
     def may_ban(self, ahead: int, size: int) -> bool:
-        """Whether a token may be banned after so many more that nobody knows yet, or fewer."""
+        """Whether a token may be banned after up to ``ahead`` further tokens, not known yet."""
         return bool(self._endings) and (ahead > 0 or bool(self.banned(size)))
 
 
 class ConstraintBroken(Exception):
-    """The sequence cannot go on; one line says why, and ``fault`` what of the request it is due to."""
+    """The sequence cannot go on. The message is one line; ``fault`` names the part of the request that caused it."""
 
     def __init__(self, why: str, fault: Fault = "") -> None:
         super().__init__(why)
@@ -66,21 +66,22 @@ class ConstraintBroken(Exception):
 
 
 class Complete(Exception):
-    """The sequence has come to the end of its grammar, and nothing is left to draw."""
+    """The grammar is complete, and no token can follow."""
 
 
 def is_constrained(submit: Submit) -> bool:
-    """Whether what its sequences may draw depends on what they have drawn, by more than its numbers say."""
+    """Whether the allowed tokens depend on the tokens drawn before: the sequences need a :class:`TokenConstraint`."""
     return bool(submit.grammar or submit.params.banned_sequences) or submit.thinking is not None
 
 
 class ParameterSets:
-    """What a request's parameters allow, the same for all its sequences."""
+    """Token sets that follow from a request's parameters; shared by its sequences."""
 
     __slots__ = ("early", "endings", "ends", "eos", "ids", "ignores_eos", "limited_by", "min_tokens", "size")
 
     def __init__(self, params: SamplingParams, size: int, eos: Sequence[int]) -> None:
-        """``size`` is of the vocabulary, ``eos`` what ends a grammar. Ids beyond are never drawn by a grammar."""
+        """``size`` is that of the vocabulary, ``eos`` the tokens that end a grammar. Ids of ``size`` and above are not
+        allowed."""
         self.size: Final = size
         self.min_tokens: Final = params.min_tokens
         whole = (1 << size) - 1
@@ -90,15 +91,14 @@ class ParameterSets:
         self.endings: Final[Endings] = endings_of(params.banned_sequences)
         self.ends: Final = frozenset(params.eos_token_ids)
         self.eos: Final = set_of((*eos, *params.eos_token_ids), size)
-        """May be drawn where a grammar is complete."""
+        """Allowed where a grammar is complete."""
         self.ignores_eos: Final = not params.eos_token_ids
         self.early: Final = self.eos | set_of(params.stop_token_ids, size)
-        """May not be drawn below ``min_tokens``."""
+        """Banned below ``min_tokens``."""
 
 
 class TokenConstraint:
-    """One sequence's, from its first token to its last. It is fed each token that is delivered, and no other: a copy
-    is fed with drafts."""
+    """The constraint of one sequence. It accepts exactly the delivered tokens; drafts are tried on a copy."""
 
     __slots__ = ("_bad_words", "_budget", "_count", "_matcher", "_sets", "ended")
 
@@ -109,11 +109,10 @@ class TokenConstraint:
         self._bad_words = BadWords(sets.endings) if sets.endings else None
         self._count = 0
         self.ended = False
-        """Whether the grammar admits no token after those that there are."""
+        """Whether the grammar allows no further token."""
 
     def restricts(self, least: int, most: int) -> bool:
-        """Whether what may be drawn after ``least`` to ``most`` more tokens, that nobody knows yet, may be less than
-        everything."""
+        """Whether the token after ``least`` to ``most`` further tokens, not known yet, may be restricted."""
         if self._matcher is not None or self._count + least < self._sets.min_tokens:
             return True
         if self._bad_words is not None and self._bad_words.may_ban(most, self._sets.size):
@@ -121,7 +120,7 @@ class TokenConstraint:
         return self._budget is not None and self._budget.may_be_due(most)
 
     def copy(self) -> "TokenConstraint":
-        """It goes its own way; microseconds, more where a grammar has made its lexer large."""
+        """An independent copy. Takes microseconds, or more if the grammar's lexer has grown large."""
         twin = TokenConstraint(
             self._sets,
             None if self._matcher is None else self._matcher.copy(),
@@ -132,8 +131,10 @@ class TokenConstraint:
         return twin
 
     def allowed_behind(self, allowed: int | None, drafts: Sequence[int]) -> Iterator[int | None]:
-        """What :meth:`allowed` is after each of the drafts in turn, where it is ``allowed`` before them. It ends at a
-        draft that may not be drawn, or that nothing can follow."""
+        """The results of :meth:`allowed` after each draft in turn, given that it is ``allowed`` before the first.
+
+        Ends at a draft that is not allowed, or that nothing can follow.
+        """
         if not drafts:
             return
         twin = self.copy()
@@ -148,7 +149,7 @@ class TokenConstraint:
             yield allowed
 
     def accept(self, token: int) -> None:
-        """The sequence drew ``token``. Raises :class:`ConstraintBroken`, and is of no use any more then."""
+        """Advance by a drawn token. Raises :class:`ConstraintBroken`; the object is unusable afterwards."""
         self._count += 1
         if self._budget is not None:
             self._budget.take(token)
@@ -167,9 +168,9 @@ class TokenConstraint:
             raise _broken_by(why)
 
     def allowed(self) -> int | None:
-        """The tokens that may be drawn next, at least one; None for all that the parameters allow.
+        """The tokens allowed next, at least one; None for all that the parameters allow.
 
-        Raises :class:`ConstraintBroken` where none is left, :class:`Complete` where none need be.
+        Raises :class:`ConstraintBroken` if none is left, and :class:`Complete` if the grammar needs none.
         """
         sets, matcher = self._sets, self._matcher
         due = None if self._budget is None else self._budget.due
@@ -182,7 +183,7 @@ class TokenConstraint:
             return self._left(self._without(banned, self._late_enough(sets.ids)))
         if self.ended:
             raise Complete
-        # a character that is half drawn has to be completed first where the grammar speaks of characters
+        # a character that is half drawn must be completed first if the grammar works on characters
         if due is not None and matcher.allows(due):
             return self._left(1 << due)
         tokens = matcher.allowed()
@@ -200,14 +201,14 @@ class TokenConstraint:
         return 0 if self._bad_words is None else self._bad_words.banned(self._sets.size)
 
     def _without(self, banned: int, tokens: int) -> int:
-        """Bad words give way where nothing else is left."""
+        """Remove banned tokens, unless no other token is left."""
         if not banned:
             return tokens
         spared = tokens & ~banned
         return spared if spared & self._sets.ids else tokens
 
     def _late_enough(self, tokens: int) -> int:
-        """Without what ends a sequence, while it is too short; the grammar wins where nothing else is left."""
+        """Remove the tokens that end a sequence while it is below min_tokens, unless the grammar allows no others."""
         if self._count >= self._sets.min_tokens:
             return tokens
         return tokens & ~self._sets.early or tokens

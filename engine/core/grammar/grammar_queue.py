@@ -1,4 +1,4 @@
-"""Grammars are compiled here, one after the other, while the requests that await them stand aside."""
+"""Compiles grammars one at a time, while their requests wait in the scheduler."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ InThread = Callable[[Callable[[], RequestConstraints]], Awaitable[RequestConstra
 
 
 class Prepared(NamedTuple):
-    """What has become of one of them."""
+    """The result of preparing a request's grammar."""
 
     rid: int
     constraints: RequestConstraints | None
@@ -27,26 +27,26 @@ class Prepared(NamedTuple):
 
 
 class GrammarQueue:
-    """Owned by the engine loop. Compiles one after the other, for requests that wait in the scheduler."""
+    """Compiles grammars one at a time; owned by the engine loop."""
 
     def __init__(self, grammars: StructuredOutputManager, in_thread: InThread | None = None) -> None:
         self._grammars = grammars
-        # one after the other: they share caches, and the worker needs the cores more
+        # one at a time: they share caches, and the worker needs the cores more
         self._turn = anyio.Lock()
         self._in_thread = _in_thread if in_thread is None else in_thread
 
     def take(self, piece: Vocabulary) -> bool:
-        """Whether this was the last piece. Raises :class:`.vocabulary.VocabularyError`."""
+        """Add a piece of the vocabulary; True for the last one. Raises :class:`.vocabulary.VocabularyError`."""
         return self._grammars.take(piece)
 
     async def warm_up(self) -> None:
-        """Gets ready for the first grammar, while nobody waits for anything."""
+        """Prepare for the first grammar while there is no work."""
         async with self._turn:
-            with contextlib.suppress(Exception):  # told to the request that needs it
+            with contextlib.suppress(Exception):  # the request that needs it gets the error
                 await anyio.to_thread.run_sync(self._grammars.warm_up, abandon_on_cancel=True)
 
     async def prepare(self, submit: Submit, lives: Callable[[int], bool]) -> Prepared | None:
-        """Compiles; None where by its turn the request has ended."""
+        """Compile a request's grammar; None if the request has ended before its turn."""
         async with self._turn:
             if not lives(submit.rid):
                 return None
@@ -54,7 +54,7 @@ class GrammarQueue:
                 return Prepared(submit.rid, await self._in_thread(lambda: self._grammars.constraints_of(submit)), "")
             except GrammarError as error:
                 return Prepared(submit.rid, None, str(error))
-            except Exception as error:  # it would end the engine, and the next one, which is given the request again
+            except Exception as error:  # else it would end this engine, and the next one, which gets the request again
                 logger.exception("a grammar could not be prepared", extra={"request_id": submit.name})
                 return Prepared(submit.rid, None, f"the grammar cannot be used: {type(error).__name__}")
 

@@ -1,4 +1,4 @@
-"""llguidance, as far as the engine needs it. It is imported when the first grammar comes."""
+"""Compiles and follows grammars with llguidance, which is imported when the first grammar comes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from llguidance import LLParserLimits
 
 MAX_LEXER_STATES: Final = 100_000
-"""One to two KiB each, in every sequence that has the grammar."""
+"""One to two KiB each, in every sequence with the grammar."""
 MAX_GRAMMAR_SIZE: Final = 250_000
 """Symbols."""
 INITIAL_LEXER_FUEL: Final = 1_000_000
-"""Some 20 ms."""
+"""About 20 ms."""
 STEP_LEXER_FUEL: Final = 200_000
-"""Some 15 ms, in one mask."""
+"""For one mask: about 15 ms."""
 STEP_MAX_ITEMS: Final = 10_000
-"""Some 6 ms, in one mask, where a grammar is as ambiguous as can be: time grows much faster than this number. Schemas
-of hundreds of properties or options come nowhere near."""
+"""For one mask: about 6 ms for the most ambiguous grammars, with time growing much faster than this number. Schemas of
+hundreds of properties or options stay far below."""
 MAX_ROW_ITEMS: Final = 1000
-"""Ways to read the text so far that are followed at once; an optional property of a schema takes four. What the next
-token costs may grow with their cube: 6 ms here, and 40 ms at llguidance's own 2,000, in which all rows wait."""
+"""Parses of the text so far that are followed at once; an optional property of a schema takes four. The cost of the
+next token may grow with their cube, and all rows wait for it: 6 ms here, 40 ms at llguidance's own limit of 2,000."""
 
 
 def parser_limits() -> "LLParserLimits":
@@ -45,26 +45,26 @@ def parser_limits() -> "LLParserLimits":
 
 
 _SPECIAL: Final = b"\xff"
-"""How llguidance tells a special token from text."""
+"""Marks a special token for llguidance."""
 _NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
-"""Where only one text can follow, its tokens are still the model's to choose: which ones it would take is known to
-nobody here, and a cut that it never saw would spoil what comes after."""
+"""Disables forced tokens. Where only one text can follow, the model still chooses its tokens: the engine does not know
+how it would split the text, and an unfamiliar split would harm what follows."""
 
 _JSON: Final = ("%json", '"json_schema"')
-"""Where a grammar has a part that is made of a schema."""
+"""Marks of a grammar with a part made from a JSON schema."""
 _CONTROL: Final = frozenset(bytes([value]) for value in range(0x20)) - {b"\t", b"\n", b"\r"}
-"""Stand nowhere in JSON."""
+"""Control characters that JSON does not contain."""
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be used; one line says why."""
+    """The grammar cannot be used; the message is one line."""
 
 
 class Matcher(Protocol):
-    """Where one text stands in its grammar."""
+    """The position of one text in its grammar."""
 
     def consume(self, token: int) -> bool:
-        """Takes the next token; false where the grammar does not allow it, or has become too complex."""
+        """Advance by a token; False if the grammar does not allow it or has become too complex."""
 
     def allows(self, token: int) -> bool: ...
 
@@ -72,25 +72,25 @@ class Matcher(Protocol):
         """Whether the text may end here."""
 
     def stopped(self) -> bool:
-        """Whether nothing can follow. So it is in an error, too."""
+        """Whether nothing can follow; also true after an error."""
 
     def error(self) -> str:
-        """Why it cannot go on; "" while it can."""
+        """Why the matcher cannot go on; "" if it can."""
 
     def allowed(self) -> int:
-        """The tokens that may follow, as a set of :mod:`.token_sets`; those that end it, where it may end."""
+        """The tokens that may follow, as a set of :mod:`.token_sets`; includes end tokens where the text may end."""
 
     def copy(self) -> Self: ...
 
 
 class GuidanceMatcher:
-    """The real one."""
+    """A :class:`Matcher` over llguidance."""
 
     __slots__ = ("_free", "_inner", "_keys", "_size")
 
     def __init__(self, inner: "LLMatcher", size: int, keys: ObjectKeys | None = None, free: int = 0) -> None:
-        """``keys``: of objects in the text, none of which is drawn twice. ``free``: tokens, as a set; where one of them
-        may follow, the text is no JSON."""
+        """``keys`` prevents repeated keys in JSON objects. ``free`` is a set of tokens: where one of them may follow,
+        the text is not JSON, and keys are not checked."""
         self._inner = inner
         self._size = size
         self._keys = keys
@@ -103,8 +103,8 @@ class GuidanceMatcher:
         return taken
 
     def allows(self, token: int) -> bool:
-        # not validate_tokens: it refuses a special token behind text that could go on, where mask and consume_token
-        # take it
+        # not validate_tokens: it refuses a special token behind text that could go on, which mask and consume_token
+        # allow
         return bool(self.allowed() >> token & 1)
 
     def accepting(self) -> bool:
@@ -128,9 +128,9 @@ class GuidanceMatcher:
 
 
 class Compiler:
-    """Makes matchers over one vocabulary. May be used from any thread, one at a time.
+    """Compiles grammars for one vocabulary. Usable from any thread, by one at a time.
 
-    Making it imports llguidance and takes as long as sorting all tokens.
+    The constructor imports llguidance and sorts all tokens.
     """
 
     def __init__(self, vocabulary: TokenBytes) -> None:
@@ -151,7 +151,7 @@ class Compiler:
         self._limits: LLParserLimits = parser_limits()
 
     def compile(self, source: str) -> GuidanceMatcher:
-        """Raises :class:`GrammarError`. The interpreter's lock is free meanwhile."""
+        """Compile a grammar without holding the interpreter's lock. Raises :class:`GrammarError`."""
         from llguidance import LLMatcher  # late, as above
 
         text = source if source.lstrip().startswith("{") else _NO_FORCING + source
@@ -164,7 +164,7 @@ class Compiler:
 
 
 class _Wrapper:
-    """What llguidance reads of a tokenizer."""
+    """The tokenizer interface that llguidance reads."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
@@ -179,13 +179,13 @@ class _Wrapper:
         self.tokenizer: LLTokenizer | None = None
 
     def __call__(self, text: str) -> list[int]:
-        """Asked for where a grammar forces text; any cut will do."""
+        """Called where a grammar forces text; any tokenization will do."""
         return [] if self.tokenizer is None else self.tokenizer.greedy_tokenize(text)
 
 
 @contextmanager
 def _failing_as(what: str) -> Iterator[None]:
-    """Makes whatever goes wrong a :class:`GrammarError`, a panic too, which is no ``Exception``."""
+    """Turn any failure into a :class:`GrammarError`, also a Rust panic, which is not an ``Exception``."""
     try:
         yield
     except MemoryError:
@@ -197,5 +197,5 @@ def _failing_as(what: str) -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """Without the marks that are llguidance's own."""
+    """The text on one line, without llguidance's own marks."""
     return " ".join(text.replace("<non-verbose/>", "").split())[:500]

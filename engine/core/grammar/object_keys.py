@@ -1,7 +1,8 @@
-"""Keys of JSON objects that come once: what no grammar can say of properties whose names it does not know.
+"""Forbids repeated keys in JSON objects, which no grammar can do for properties whose names it does not know.
 
-A text is read as it is drawn. Outside of an object all is passed over up to a ``{``, and whatever is no JSON after one
-leads outside again; so arguments of tools are found within any markers. Spellings are compared, not what they mean.
+The text is scanned as it is drawn. Outside an object everything up to a ``{`` is skipped, and text that is not JSON
+leaves the object again, so arguments of tool calls are found within any markers. Keys are compared as spelled, without
+decoding escapes.
 """
 
 import re
@@ -18,14 +19,14 @@ _QUOTED: Final = re.compile(rb'"((?:[^"\\]|\\.)*)(?=")', re.DOTALL)
 
 
 class KeyTokens:
-    """The tokens of a vocabulary that may end a key, by what of it they have."""
+    """The tokens of a vocabulary that may end a key, indexed by the part of the key that they hold."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self.texts: Final = tokens
         self.endings: Final[dict[bytes, list[int]]] = {}
-        """By what comes before a token's first quotation mark."""
+        """Tokens by the text before their first quotation mark."""
         self.holders: Final[dict[bytes, list[int]]] = {}
-        """By what stands between two of a token's marks."""
+        """Tokens by the text between two of their quotation marks."""
         for token, text in enumerate(tokens):
             if b'"' in text and (found := _UP_TO_QUOTE.match(text)) is not None:
                 self.endings.setdefault(found[1], []).append(token)
@@ -35,7 +36,7 @@ class KeyTokens:
 
 
 class _At(Enum):
-    """What comes next."""
+    """What the scanner expects next."""
 
     OUTSIDE = auto()
     FIRST_KEY = auto()
@@ -47,11 +48,11 @@ class _At(Enum):
     IN_STRING = auto()
     IN_SCALAR = auto()
     COMMA = auto()
-    """Or the end of what it is in."""
+    """Or the end of the enclosing object or list."""
 
 
 class ObjectKeys:
-    """Follows one text."""
+    """Scans one text."""
 
     __slots__ = ("_at", "_escaped", "_key", "_open", "_tokens")
 
@@ -59,7 +60,7 @@ class ObjectKeys:
         self._tokens = tokens
         self._at = _At.OUTSIDE
         self._open: list[set[bytes] | None] = []
-        """The keys of each object that has begun and not ended; None is a list."""
+        """The keys of each open object; None for a list."""
         self._key = bytearray()
         self._escaped = False
 
@@ -71,14 +72,14 @@ class ObjectKeys:
         return twin
 
     def take(self, token: int) -> bool:
-        """The next token; whether it ended a key that its object has already."""
+        """Advance by a token. Returns whether it ended a key that its object has already."""
         repeated = False
         for byte in self._tokens.texts[token]:
             repeated |= self._step(byte)
         return repeated
 
     def repeating(self, size: int) -> int:
-        """The tokens that would end such a key, as a set of :mod:`.token_sets`."""
+        """Tokens that would end a repeated key, as a set of :mod:`.token_sets`."""
         found: set[int] = set()
         if self._at is _At.IN_KEY and not self._escaped:
             drawn = bytes(self._key)
@@ -126,7 +127,7 @@ class ObjectKeys:
         return False
 
     def _in_quotes(self, byte: int) -> bool:
-        """A byte of a key or of a string."""
+        """Advance by a byte of a key or a string."""
         in_key = self._at is _At.IN_KEY
         if byte < 0x20:
             self._leave(byte)
@@ -151,7 +152,7 @@ class ObjectKeys:
         self._at = _At.COMMA if self._open else _At.OUTSIDE
 
     def _leave(self, byte: int) -> None:
-        """This was no JSON."""
+        """Leave all objects: the text was not JSON."""
         self._open.clear()
         self._escaped = False
         self._at = _At.OUTSIDE

@@ -1,4 +1,4 @@
-"""The grammars of one engine: the vocabulary, what has been compiled, and the constraints of a request's sequences."""
+"""The grammars of one engine: the vocabulary, the cache of compiled grammars, and the constraints of a request."""
 
 from collections import OrderedDict
 from typing import Final
@@ -14,19 +14,20 @@ from .vocabulary import TokenBytes, VocabularyReader
 
 _CACHED: Final = 64
 _CACHED_BYTES: Final = 8 << 20
-"""Of sources; what is made of them is larger, by a bounded factor (:mod:`.matcher`)."""
+"""Of grammar sources. The compiled form is larger by a bounded factor (:mod:`.matcher`)."""
 
 
 class RequestConstraints(msgspec.Struct, frozen=True):
-    """What the sequences of one request follow."""
+    """The constraints of a request's sequences."""
 
     sequences: list[TokenConstraint | None]
     broken: dict[int, str]
-    """Why a sequence cannot go on with the tokens that it has, by index."""
+    """Why a sequence cannot go on after its resumed tokens, by index."""
 
 
 class StructuredOutputManager:
-    """Told of the vocabulary by the loop; :meth:`constraints_of` may be called from another thread, one at a time."""
+    """Makes constraints. The loop adds the vocabulary; :meth:`constraints_of` may run in another thread, one call at a
+    time."""
 
     def __init__(self) -> None:
         self._reader = VocabularyReader()
@@ -36,7 +37,7 @@ class StructuredOutputManager:
         self._compiled_bytes = 0
 
     def take(self, piece: Vocabulary) -> bool:
-        """Whether this was the last piece. Raises :class:`.vocabulary.VocabularyError`."""
+        """Add a piece of the vocabulary; True for the last one. Raises :class:`.vocabulary.VocabularyError`."""
         whole = self._reader.take(piece)
         if whole is None:
             return False
@@ -47,7 +48,7 @@ class StructuredOutputManager:
         return True
 
     def warm_up(self) -> None:
-        """Does now what the first grammar would wait for. The interpreter's lock is held for most of it: some 100 ms.
+        """Prepare the compiler for the first grammar. Holds the interpreter's lock for most of about 100 ms.
 
         Raises :class:`.matcher.GrammarError`.
         """
@@ -55,9 +56,9 @@ class StructuredOutputManager:
             self._compiler = Compiler(self._vocabulary)
 
     def constraints_of(self, submit: Submit) -> RequestConstraints:
-        """Compiles the grammar of a request, unless it has been lately, and replays what its sequences have drawn.
+        """Compile a request's grammar, unless it is cached, and replay the tokens of a resumed request.
 
-        Takes milliseconds, or with a large grammar much longer. Raises :class:`.matcher.GrammarError`.
+        Takes milliseconds, or much longer for a large grammar. Raises :class:`.matcher.GrammarError`.
         """
         vocabulary = self._vocabulary
         if vocabulary is None:

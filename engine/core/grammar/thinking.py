@@ -1,4 +1,4 @@
-"""A budget of tokens for thinking, and how thinking is ended when it is spent. Plain data."""
+"""Limits the thinking tokens of a sequence, and ends thinking when the budget is spent. Plain data."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from stentor.protocols.ipc.actors import Thinking
 
 
 class ThinkingBudget:
-    """Follows one sequence through its tokens.
+    """The thinking budget of one sequence.
 
-    Tokens count from the one after those that begin thinking. When the budget is spent, the tokens that end it are due
-    one after the other; where the sequence has just drawn the first of them itself, the rest. What a sequence that
-    begins to think again has spent before still counts.
+    Tokens count from the one after the begin marker. When the budget is spent, the tokens of the end marker are forced
+    one after the other; if the sequence has just drawn the first of them itself, only the rest. Tokens of earlier
+    thinking still count if the sequence begins to think again.
     """
 
     __slots__ = ("_begin", "_end", "_inside", "_left", "_matched", "_tail")
@@ -21,17 +21,17 @@ class ThinkingBudget:
         self._left = thinking.budget
         self._inside = thinking.opened and bool(self._end)
         self._matched = 0
-        """Leading tokens of the end that were drawn last."""
+        """Leading tokens of the end marker that were drawn last."""
         self._tail: tuple[int, ...] = ()
-        """Outside: the last tokens, as many as begin it."""
+        """Outside thinking: the last tokens, as many as the begin marker has."""
 
     @property
     def due(self) -> int | None:
-        """The token that has to come next."""
+        """The token that must come next; None if any may."""
         return self._end[self._matched] if self._inside and self._left <= 0 else None
 
     def may_be_due(self, ahead: int) -> bool:
-        """Whether a token may be due after so many more that nobody knows yet, or fewer."""
+        """Whether a token may be forced after up to ``ahead`` further tokens, not known yet."""
         if self._inside:
             return self._left <= ahead
         return bool(self._begin and self._end) and ahead > 0 and self._left < ahead
@@ -42,7 +42,7 @@ class ThinkingBudget:
         return twin
 
     def take(self, token: int) -> None:
-        """The sequence drew a token."""
+        """Record a drawn token."""
         if not self._inside:
             self._look_for_begin(token)
             return
@@ -62,7 +62,7 @@ class ThinkingBudget:
 
 
 def _matched_after(sought: Sequence[int], matched: int, token: int) -> int:
-    """The longest beginning of ``sought`` that the text ends with, where it ended with ``matched`` of it before."""
+    """Length of the longest prefix of ``sought`` that ends the text, given that it was ``matched`` before ``token``."""
     text = (*sought[:matched], token)
     return next(
         (length for length in range(min(len(text), len(sought)), 0, -1) if text[-length:] == tuple(sought[:length])), 0

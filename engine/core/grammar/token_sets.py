@@ -1,4 +1,4 @@
-"""Sets of tokens as integers: token t is bit t. Intersecting two of a vocabulary of 150,000 takes microseconds."""
+"""Sets of tokens as integers: token t is bit t. Intersecting two sets of 150,000 tokens takes microseconds."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -6,14 +6,14 @@ from typing import Final
 from stentor.protocols.ipc.steps import Masks, RowMask
 
 FEW: Final = 16
-"""So many tokens are sent as ids."""
+"""Sets of at most this size are sent as ids."""
 WORD_BYTES: Final = 4
 MAX_BYTES: Final = 48 << 20
-"""Of the sets of one step: they go in one frame of a channel. Beyond 1,500 rows of a vocabulary of 256,000."""
+"""Most bytes of a step's sets, which travel in one frame: enough for 1,500 rows of a vocabulary of 256,000."""
 
 
 def set_of(tokens: Iterable[int], size: int) -> int:
-    """Those below ``size``."""
+    """The set of those tokens that are below ``size``."""
     bits = bytearray(-(-size // 8))
     for token in tokens:
         if 0 <= token < size:
@@ -22,9 +22,9 @@ def set_of(tokens: Iterable[int], size: int) -> int:
 
 
 def ids_in(tokens: int) -> list[int]:
-    """Ascending; for small sets."""
+    """The tokens of a small set, ascending."""
     ids: list[int] = []
-    while tokens:  # from above: what is left of the set is shorter each time
+    while tokens:  # highest first, so that the rest gets shorter each time
         highest = tokens.bit_length() - 1
         ids.append(highest)
         tokens ^= 1 << highest
@@ -33,7 +33,7 @@ def ids_in(tokens: int) -> list[int]:
 
 
 class MaskWriter:
-    """Puts the sets of one step's rows into one message; rows that may draw the same share it."""
+    """Collects the sets of a step's rows into one message; equal sets are sent once."""
 
     def __init__(self) -> None:
         self._rows: list[RowMask] = []
@@ -41,7 +41,8 @@ class MaskWriter:
         self._bytes = 0
 
     def add(self, slot: int, tokens: int | None) -> bool:
-        """What a row may draw at its next position; None: anything. False where there is no room for one more set."""
+        """Add the tokens that a row may draw at its next position; None: any. False if there is no space for another
+        set."""
         if tokens is None:
             self._rows.append(RowMask(slot, [], -1))
             return True

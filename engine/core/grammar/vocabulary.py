@@ -1,4 +1,4 @@
-"""The tokens of a model, as the engine is told of them."""
+"""Sends a model's vocabulary to the engine in pieces."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -8,17 +8,17 @@ import msgspec
 from stentor.protocols.ipc.actors import Vocabulary
 
 PIECE_BYTES: Final = 128 << 10
-"""Of one message, roughly: a small part of a channel's ring."""
+"""Approximate size of one message: a small part of a channel's ring."""
 _TOKEN_BYTES: Final = 4
-"""What a token takes in a message beyond its own bytes, roughly."""
+"""Approximate size of a token in a message beyond its own bytes."""
 
 
 class VocabularyError(ValueError):
-    """Pieces that do not follow each other."""
+    """A piece does not continue the one before."""
 
 
 class TokenBytes(msgspec.Struct, frozen=True):
-    """All tokens, by id."""
+    """All tokens, indexed by id."""
 
     tokens: list[bytes]
     special: list[int]
@@ -26,7 +26,7 @@ class TokenBytes(msgspec.Struct, frozen=True):
 
 
 def pieces_of(tokens: Sequence[bytes], special: frozenset[int], eos: frozenset[int]) -> Iterator[Vocabulary]:
-    """The messages that bring a vocabulary to an engine."""
+    """Split a vocabulary into messages."""
     start = 0
     while start < len(tokens):
         end = start
@@ -46,7 +46,7 @@ def pieces_of(tokens: Sequence[bytes], special: frozenset[int], eos: frozenset[i
 
 
 class VocabularyReader:
-    """Puts the pieces together."""
+    """Joins the pieces."""
 
     def __init__(self) -> None:
         self._tokens: list[bytes] = []
@@ -54,7 +54,8 @@ class VocabularyReader:
         self._eos: list[int] = []
 
     def take(self, piece: Vocabulary) -> TokenBytes | None:
-        """All tokens, once the last piece has come. A first piece begins anew. Raises :class:`VocabularyError`."""
+        """Add a piece; returns all tokens after the last one. A first piece starts anew. Raises
+        :class:`VocabularyError`."""
         if piece.start == 0:
             self._tokens, self._special, self._eos = [], [], []
         if piece.start != len(self._tokens) or not piece.tokens:

@@ -1,4 +1,4 @@
-"""What runs next, and what became of it: continuous batching as plain data. No torch, no clock, no I/O."""
+"""Continuous batching as plain data: plans steps and applies their results. No torch, no clock, no I/O."""
 
 from .recovery import Recovery
 from .scheduler import MAX_IN_FLIGHT, Scheduler

@@ -1,4 +1,4 @@
-"""Adapters of requests: which of them the worker has in memory, and which slots of its rows they are in."""
+"""Bookkeeping of adapters: which are in the worker's memory, and which have slots for rows."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef, DropAdapte
 
 
 class AdapterCache:
-    """Two limits: ``max_loaded`` adapters in the worker's memory, of which ``max_slots`` may have rows at a time.
+    """Allocates ``max_loaded`` places in the worker's memory, and ``max_slots`` slots for adapters of running rows.
 
-    An adapter that a living request names is loaded and stays; while all places are taken by such, whoever came later
-    waits for one, in the order in which they came, and whoever comes then waits behind them, also with an adapter that
-    is there: else that would never be let go. What no request names stays too, until its place is needed: the least
-    recently used goes. A slot is taken by rows, and kept the same way behind them.
+    An adapter that a living request names is loaded and stays. If all places are taken by such adapters, later requests
+    wait in order of arrival, even if their adapter is loaded; otherwise that one would never be evicted. An adapter
+    without requests stays until its place is needed, least recently used first. Slots are kept in the same way after
+    their rows.
     """
 
     __slots__ = (
@@ -33,37 +33,37 @@ class AdapterCache:
         self.max_slots = max_slots
         self.max_loaded = max(max_slots, max_loaded)
         self._holders: dict[int, set[int]] = {}
-        """By adapter: the requests that name it."""
+        """Requests that name an adapter, by adapter."""
         self._wanted: OrderedDict[int, AdapterRef] = OrderedDict()
-        """Of those, what has no place in memory yet."""
+        """Named adapters without a place in memory."""
         self._behind: dict[int, AdapterRef] = {}
-        """By request that came while others waited for a place: its adapter."""
+        """Adapter by request, of requests that came while others waited for a place."""
         self._ready: list[tuple[int, int]] = []
-        """Of these, whose adapter is there by now, and which that is."""
+        """(request, adapter) of those whose turn has come and whose adapter is loaded."""
         self._orders: list[LoadAdapter | DropAdapter] = []
         self._loaded: OrderedDict[int, tuple[AdapterRef, bool]] = OrderedDict()
-        """What has a place, and whether it is there; the least recently used first."""
+        """Adapters with a place, and whether they are loaded; least recently used first."""
         self._slots: OrderedDict[int, int] = OrderedDict()
-        """By adapter: its slot; the least recently used first."""
+        """Slot by adapter; least recently used first."""
         self._rows: Counter[int] = Counter()
-        """By adapter: rows that have it."""
+        """Running rows by adapter."""
         self._placed: list[tuple[int, int]] = []
 
     @property
     def running(self) -> list[int]:
-        """The adapters that rows have."""
+        """Adapters of running rows."""
         return list(self._rows)
 
     @property
     def waiting(self) -> list[int]:
-        """Those that requests name and no row has."""
+        """Adapters that requests name and no row uses."""
         named = [*self._holders, *(adapter.number for adapter in self._behind.values())]
         return [number for number in dict.fromkeys(named) if number not in self._rows]
 
-    # ---- in memory
+    # ---- memory
 
     def hold(self, adapter: AdapterRef, holder: int) -> bool:
-        """A request names the adapter, from now until :meth:`leave`. False where it is to be loaded first."""
+        """Register a request's adapter until :meth:`leave`. False if the request must wait until it is loaded."""
         if self._wanted:
             self._behind[holder] = adapter
             return False
@@ -72,7 +72,7 @@ class AdapterCache:
         return there
 
     def _join(self, adapter: AdapterRef, holder: int) -> bool:
-        """Whether it is there; where it has no place it is wanted from now on."""
+        """Whether the adapter is loaded; without a place it is queued for one."""
         number = adapter.number
         self._holders.setdefault(number, set()).add(holder)
         if number not in self._loaded:
@@ -82,7 +82,7 @@ class AdapterCache:
         return self._loaded[number][1]
 
     def leave(self, number: int, holder: int) -> None:
-        """The request has ended."""
+        """Unregister a request that has ended."""
         if self._behind.pop(holder, None) is not None:
             return
         holders = self._holders[number]
@@ -93,7 +93,7 @@ class AdapterCache:
             self._fill()
 
     def take_loaded(self, message: AdapterLoaded) -> set[int]:
-        """The worker has read an adapter, or cannot. Returns those who hold it."""
+        """Record that the worker has read an adapter or failed to; returns the requests that hold it."""
         number = message.number
         if number not in self._loaded:
             return set()
@@ -105,17 +105,17 @@ class AdapterCache:
         return set(self._holders.get(number, ()))
 
     def take_ready(self) -> list[tuple[int, int]]:
-        """Who has waited behind others and whose adapter was there all along, and which that is."""
+        """(request, adapter) of those that waited behind others, and whose adapter was loaded all along."""
         ready, self._ready = self._ready, []
         return [(holder, number) for holder, number in ready if holder in self._holders.get(number, ())]
 
     def take_orders(self) -> list[LoadAdapter | DropAdapter]:
-        """What the worker is to be told before the next step."""
+        """Load and drop orders that the worker must get before the next step."""
         orders, self._orders = self._orders, []
         return orders
 
     def _fill(self) -> None:
-        """Gives those that are wanted their places, as far as there are any, and lets those behind them follow."""
+        """Give places to waiting adapters while there are any, in order of arrival."""
         while self._wanted or self._behind:
             if not self._wanted:
                 holder = next(iter(self._behind))
@@ -137,14 +137,14 @@ class AdapterCache:
     def _unused(self) -> Iterator[int]:
         return (number for number, (_, there) in self._loaded.items() if there and number not in self._holders)
 
-    # ---- in slots
+    # ---- slots
 
     def has_room(self, number: int) -> bool:
-        """Whether a row with the adapter finds a slot."""
+        """Whether a slot is free for a row with the adapter."""
         return number in self._slots or len(self._rows) < self.max_slots
 
     def enter(self, number: int) -> None:
-        """A row with the adapter enters, for which there is room."""
+        """Register a row with the adapter. There must be room: see :meth:`has_room`."""
         if number not in self._slots:
             slot = next((each for each in range(self.max_slots) if each not in self._slots.values()), -1)
             if slot < 0:
@@ -155,23 +155,22 @@ class AdapterCache:
         self._rows[number] += 1
 
     def slot_of(self, number: int) -> int:
-        """Of an adapter that rows have."""
+        """The slot of an adapter that rows use."""
         return self._slots[number]
 
     def exit(self, number: int) -> None:
-        """A row with the adapter leaves."""
+        """Unregister a row with the adapter."""
         self._rows[number] -= 1
         if not self._rows[number]:
             del self._rows[number]
 
     def take_placed(self) -> list[tuple[int, int]]:
-        """Slots that have another adapter since the last plan, and which, for the next."""
+        """(slot, adapter) of slots that changed since the last plan."""
         placed, self._placed = self._placed, []
         return [(slot, number) for slot, number in placed if self._slots.get(number) == slot]
 
     def reset(self) -> list[int]:
-        """The worker is gone, with its rows and all that it had: what requests name is wanted again. Returns the
-        requests."""
+        """Queue all named adapters again, because the worker is gone. Returns their requests."""
         self._orders.clear()
         self._placed.clear()
         self._rows.clear()

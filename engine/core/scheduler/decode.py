@@ -1,4 +1,4 @@
-"""Rows that need one position each, and drafts behind it."""
+"""Plans rows that need one position each, and their drafts."""
 
 import math
 
@@ -13,14 +13,14 @@ def plan_decodes(
 ) -> list[Sequence]:
     """Plan every running row that has one position left to compute; returns those that have more.
 
-    Rows of text that began at ``yielding_from`` or later (seconds of ``time.monotonic()``) wait once they have drawn.
+    A row's last token may still be in flight: only its position is needed, since the worker has the token. Rows come
+    most important first. If blocks run out, rows at the end of that order are preempted, which are not planned yet, so
+    no plan is taken back.
 
-    A row's next token may still be in flight: only its position is needed, the worker has the
-    token. Rows come most important first, and when blocks run out it is the tail of that order, not
-    visited yet, that is preempted; so nothing planned is ever taken back.
-
-    ``drafting`` says that steps in flight may gain a row more than a token. One that they may bring to its last token
-    is not planned before their results have come.
+    Args:
+        drafting: steps in flight may gain a row several tokens. A row that they may bring to its last token waits for
+            their results.
+        yielding_from: rows of text that began at or after this ``time.monotonic()`` wait after their first token.
     """
     running = memory.rows.running
     block_size = memory.block_size
@@ -35,7 +35,7 @@ def plan_decodes(
         if streams and sequence.num_scheduled_tokens + sequence.num_drafts_in_flight >= sequence.ready_len:
             draft.waiting += 1  # its next audio has not come
             continue
-        # the last of a prompt may be media, which has to be encoded first
+        # the last position of a prompt may be of a medium that must be encoded first
         if sequence.length - sequence.num_scheduled_tokens > 1 or (sequence.spans and sequence.spans[0].start >= 0):
             longer.append(sequence)
             continue
@@ -65,10 +65,10 @@ def _yields_to_burst(sequence: Sequence, yielding_from: float) -> bool:
 
 
 def plan_drafts(draft: StepBuilder, memory: KVCacheManager, control: DraftControl) -> None:
-    """Let rows that decode compute draft tokens behind their own, as many as pay, most important first.
+    """Add draft tokens to rows that decode, as many as pay, most important row first.
 
-    Drafts have what the step and the pool have left: no prompt waits for them, and no row gives up blocks. None go
-    beyond a row's last token, or beyond what it can hear; a row that has not drawn a token yet has none.
+    Drafts use the rest of the step and the pool: they delay no prompt, and no row is preempted for them. They do not go
+    beyond a row's last token or its streamed input. A row that has not sampled a token has none.
     """
     decoding = sum(row.sample and row.count == 1 for row in draft.rows)
     if (limit := control.limit(decoding)) <= 0:

@@ -1,4 +1,4 @@
-"""How many drafts a row gets: as many as have lately paid for the time that they took."""
+"""Decides how many draft tokens a row gets: as many as have lately paid for their time."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,56 +10,56 @@ from ..sequence import Sequence as Row
 from .step import InFlightStep
 
 Caps = Sequence[tuple[int, int, int]]
-"""(least, most, drafts): while so many rows decode, the drafts of each."""
+"""(min rows, max rows, drafts): the limit of drafts a row while this many rows decode."""
 
 _KEEP: Final = 0.9
-"""Of what is known of a row's acceptance, with each step that verifies drafts of it."""
+"""Decay of a row's acceptance record with each verified step."""
 _PRIOR_WEIGHT: Final = 3.0
-"""Tokens that what is known of all rows counts as."""
+"""Weight in tokens of all rows' acceptance as the prior of one row's."""
 _PRIOR: Final = 0.6
 _KEEP_ALL: Final = 0.99
 _KEEP_COST: Final = 0.98
 _PLAIN_EVERY: Final = 64
-"""Steps that verify drafts, after which one is planned without: what drafts cost is known by comparison."""
+"""Steps with drafts after which one is planned without, to measure what drafts cost."""
 _FIRST_PLAIN: Final = 2
-"""The same while nothing is known of what they cost in steps of so many rows; then twice as many each time, for there
-may be none from which it can be learnt."""
+"""The same while the cost is unknown for this number of rows. Doubles each time, since there may be no steps to learn
+from."""
 _MOST_UNPRICED: Final = 2
-"""Drafts of a row then."""
+"""Drafts of a row while the cost is unknown."""
 _LEAST_SPREAD: Final = 0.1
-"""Variance of drafts in steps below which nothing is known of what one costs."""
+"""Least variance of drafts over steps from which the cost of one is estimated."""
 _OUTLIER: Final = 2.0
-"""A step that takes so much longer than is expected counts as no longer than that."""
+"""A step's time counts as at most this multiple of the expected time."""
 _MARGIN: Final = 1.1
-"""What a draft has to be worth of what it costs."""
+"""Least ratio of a draft's worth to its cost."""
 _FIRST_PAUSE: Final = 16
 _LONGEST_PAUSE: Final = 256
 
 
 class Acceptance:
-    """Of one sequence: how often a draft was right where all before it were."""
+    """How often the drafts of one sequence were right, given that all before them were."""
 
     __slots__ = ("pause", "right", "tried", "wait")
 
     def __init__(self) -> None:
         self.right = self.tried = 0.0
         self.pause = _FIRST_PAUSE
-        """Steps without drafts, where none pay, before one is tried again."""
+        """Steps without drafts before one is tried again, where drafts do not pay."""
         self.wait = _FIRST_PAUSE
-        """Of these, those that are left."""
+        """Steps left of this pause."""
 
 
 class StepCost:
-    """Of steps in which so many rows decode: their time as a line over the drafts in them."""
+    """Time of steps with one number of decoding rows, as a linear function of the drafts in them."""
 
     __slots__ = ("_count", "_drafts", "_products", "_seconds", "_slope", "_squares", "is_priced")
 
     def __init__(self) -> None:
         self._count = self._drafts = self._seconds = self._squares = self._products = 0.0
         self.is_priced = False
-        """Whether there have been steps with unlike numbers of drafts."""
+        """Whether steps with different numbers of drafts have been measured."""
         self._slope = 0.0
-        """Seconds of a draft, as steps with unlike numbers of them have told last."""
+        """Latest estimate of the seconds that one draft takes."""
 
     def add(self, drafts: int, seconds: float) -> None:
         if (expected := self._expected(drafts)) > 0.0:
@@ -76,11 +76,11 @@ class StepCost:
 
     @property
     def price(self) -> float:
-        """Of one draft, as a share of a step without any; 0 where that is not known."""
+        """Cost of one draft as a fraction of a step without drafts; 0 if unknown."""
         return self._slope / plain if (plain := self._expected(0)) > 0.0 else 0.0
 
     def _expected(self, drafts: int) -> float:
-        """Seconds of a step with so many; 0 before there was any."""
+        """Expected seconds of a step with this many drafts; 0 before the first step."""
         if not self._count:
             return 0.0
         mean, time = self._drafts / self._count, self._seconds / self._count
@@ -88,12 +88,12 @@ class StepCost:
 
 
 class DraftControl:
-    """Learns from results, and says how many drafts a row is to have.
+    """Learns from results how many drafts a row should have.
 
-    A draft i places behind a row's own token is drawn with probability p^i, where p is how often the row's drafts were
-    right lately, and costs what a position costs in steps of so many rows. It is planned while it is worth more of a
-    step than it takes. So rows whose drafts are refused have none, but for one now and then, and none have any where
-    steps are bound by computation. A model in a test, whose steps take no time, has as many as it may.
+    The i-th draft of a row is accepted with probability p^i, where p is the row's recent acceptance. It costs what a
+    position costs in a step of that many rows, and is planned while its worth exceeds its cost. So rows whose drafts
+    are refused have none, except one now and then to try, and no row has any where steps are bound by computation.
+    Steps that take no time, as in tests, get the full number.
     """
 
     __slots__ = (
@@ -117,15 +117,16 @@ class DraftControl:
         self._all_right, self._all_tried = _PRIOR, 1.0
         self._drafting_steps = 0
         self._plain_every = _FIRST_PLAIN
-        """Where drafts have no price yet."""
+        """Interval of steps without drafts while their cost is unknown."""
         self._takes_no_time = False
         self.num_drafts = 0
-        """Times that a row was verified with drafts."""
+        """Row steps with drafts that were verified."""
         self.num_draft_tokens = 0
         self.accepted_by_position = [0] * most
 
     def limit(self, rows: int) -> int:
-        """Drafts of each row in a step of so many that decode; 0 also where it is to be measured without."""
+        """Most drafts of each row in a step with this many decoding rows; 0 also in a step that measures without
+        drafts."""
         is_priced = self._is_priced(rows)
         if self._drafting_steps >= (_PLAIN_EVERY if is_priced else self._plain_every):
             self._drafting_steps = 0
@@ -135,7 +136,7 @@ class DraftControl:
         return min((drafts for least, most, drafts in self._caps if least <= rows <= most), default=self.most)
 
     def wanted(self, sequence: Row, rows: int, limit: int) -> int:
-        """Drafts of this row in a step of so many that decode, at most ``limit``; mutates what is known of it."""
+        """Drafts of this row in a step with this many decoding rows, at most ``limit``; mutates the row's record."""
         known = sequence.acceptance
         if known is None:
             known = sequence.acceptance = Acceptance()
@@ -158,7 +159,7 @@ class DraftControl:
         return min(limit, 1)
 
     def learn(self, flight: InFlightStep, result: StepResult) -> None:
-        """What a step says of its rows' drafts, and of what they cost."""
+        """Learn acceptance and cost of drafts from a step's result."""
         drafted = result.drafted
         total = 0
         if drafted is not None and result.counts is not None:
@@ -175,12 +176,12 @@ class DraftControl:
                 self._plain_every = _FIRST_PLAIN
 
     def _is_priced(self, rows: int) -> bool:
-        """Whether it is known what drafts cost in steps of so many rows."""
+        """Whether the cost of drafts is known for this number of rows."""
         cost = self._costs.get(_class_of(rows))
         return self._takes_no_time or (cost is not None and cost.is_priced)
 
     def _note(self, sequences: Iterable[Row], drafted: Sequence[int], counts: Sequence[int]) -> int:
-        """Drafts in all."""
+        """Record the acceptance of each row; returns the number of drafts."""
         for sequence, drafts, count in zip(sequences, drafted, counts, strict=True):
             if not drafts:
                 continue
@@ -201,5 +202,5 @@ class DraftControl:
 
 
 def _class_of(rows: int) -> int:
-    """Steps of nearly as many rows take as long: each number up to 8, then four an octave."""
+    """Class of row counts whose steps take about equal time: each number up to 8, then four an octave."""
     return rows if rows <= 8 else 8 + math.floor(4 * math.log2(rows / 8))

@@ -1,4 +1,4 @@
-"""What must hold between any two calls of the scheduler, checked from scratch."""
+"""The scheduler's invariants between any two calls, checked from scratch."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from .step import InFlightStep
 
 
 def check_integrity(memory: KVCacheManager, output: Output, flights: Iterable[InFlightStep]) -> None:
-    """Raise AssertionError unless requests, rows, queue, blocks and steps in flight agree with one another."""
+    """Raise AssertionError unless requests, rows, queue, blocks and steps in flight agree."""
     memory.check_integrity()
     by_state: dict[SequenceState, set[str]] = {state: set() for state in SequenceState}
     expected: dict[str, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""Who holds KV blocks and encoded audio, and who must give blocks up when they run out."""
+"""Allocates KV blocks, encoder slots and state slots to rows, and preempts rows when blocks run out."""
 
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
@@ -18,19 +18,19 @@ from .states import StateCache
 
 
 class KVCacheManager:
-    """The pool together with everyone who may hold blocks of it: running rows and held prompts.
+    """The block pool together with all holders of its blocks: running rows and pinned prompts.
 
-    Layers that keep alike are a *group*, and a sequence has a block table for each. Blocks of all groups are of one
-    size, so one pool serves all. What a window has left behind is given back as the row goes on: its place in the
-    table stays, and leads nowhere. A row takes blocks as its steps need them; what the rest of its prompt will need
-    was promised at admission, so nobody else is given it.
+    Layers with the same cache form a *group*, and a sequence has a block table for each. Blocks of all groups have one
+    size, so one pool serves all. Blocks that a window no longer covers are freed as the row advances; their table
+    entries become 0. A row takes blocks as its steps need them. The blocks for the rest of its prompt were promised to
+    it at admission, so nobody else gets them.
 
-    A running row also holds the media that it has yet to read in the encoder cache. Who has no row holds none, and
-    whoever finds no room waits. Where the model keeps recurrent states, ``states`` are their slots.
+    A running row also holds the media in the encoder cache that it has yet to read. Sequences without a row hold none,
+    and wait if there is no space. ``states`` has the slots of recurrent states, if the model has any.
 
-    Blocks given up here may be written by a step that is still in flight. They are given out again
-    only by a later plan, and the worker runs plans in order, so the new owner's writes come after
-    the old owner's; the old owner's result never sets the hash of a block, because its row generation has passed.
+    A step in flight may still write freed blocks. That is safe: they are given out by a later plan, and the worker runs
+    plans in order, so the new owner writes later. The old owner's result cannot hash them, because its row generation
+    has passed.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class KVCacheManager:
         chunk: int = 1,
         adapters: AdapterCache | None = None,
     ) -> None:
-        """``chunk``: the most that a step computes of one row. ``adapters``: where requests may name some."""
+        """``chunk``: most tokens that a step computes of one row. ``adapters``: None if requests have none."""
         self.pool = BlockPool(num_blocks)
         self.cross = group_of(groups, "cross")
         self.encoder_cache = EncoderCache(_capacity(self.cross))
@@ -80,18 +80,18 @@ class KVCacheManager:
         self.queue = WaitingQueue()
         self.adapters = adapters or AdapterCache(0, 0)
         self.preemptions = 0
-        """For want of blocks; rows put back for another reason are not counted."""
+        """Preemptions for lack of blocks; others are not counted."""
         self._holders: dict[int, Request] = {}
         self._promised = 0
-        """Blocks that rows were admitted with and have not taken."""
+        """Blocks promised to rows and not taken yet."""
 
     @property
     def free(self) -> int:
-        """Blocks that are nobody's, and promised to nobody."""
+        """Blocks that nobody holds and that are not promised."""
         return self.pool.free_count - self._promised
 
     def needed_behind(self, prefix: Tables, length: int) -> int:
-        """Blocks that a row with this prefix takes of the pool, in all groups, until its tables hold ``length``
+        """Blocks of the pool, in all groups, that a row with this prefix needs until its tables hold ``length``
         tokens."""
         known, blocks = len(prefix[0]), -(-length // self.block_size)
         found = 0
@@ -101,17 +101,17 @@ class KVCacheManager:
         return found
 
     def revived(self, prefix: Tables) -> int:
-        """Blocks of a prefix that nobody holds, and that count as free until somebody does."""
+        """Blocks of a prefix that are free now and would be taken by using it."""
         kept = self._kept_of(prefix)
         return sum(self.unheld(table[first:]) for table, first in zip(prefix, kept, strict=True))
 
     def unheld(self, blocks: SequenceOf[int]) -> int:
-        """How many of these nobody holds."""
+        """How many of these blocks nobody holds."""
         return sum(not self.pool.refs(block) for block in blocks)
 
     def with_tail(self, sequence: Sequence, tables: Tables) -> Prefix:
-        """The prefix that a sequence begins with: these whole blocks, and what is known of the next one, up to its last
-        token."""
+        """Extend a prefix of whole blocks by the known part of the next block, at most to the sequence's last token but
+        one."""
         blocks = len(tables[0])
         start = blocks * self.block_size
         end = min(sequence.length - 1, sequence.cacheable_len, start + self.block_size)
@@ -121,10 +121,10 @@ class KVCacheManager:
         tail, found = self.prefix.match_tail(parent, sequence.contents(start, end))
         return Prefix(tables, start + found, tail)
 
-    # ---- the tables of a row
+    # ---- a row's tables
 
     def _to_take(self, sequence: Sequence, blocks: int) -> int:
-        """Blocks that a row with its tables has yet to take of the pool until these are ``blocks`` long."""
+        """Blocks of the pool that a row needs until its tables are ``blocks`` long."""
         missing = blocks - sequence.num_blocks
         if missing <= 0:
             return 0
@@ -136,9 +136,10 @@ class KVCacheManager:
         return found
 
     def enter(self, sequence: Sequence, prefix: Prefix) -> list[tuple[int, int]]:
-        """A sequence is about to run from a prefix, of whose whole blocks it holds what leads somewhere; what else it
-        needs for the tokens it has is promised to it. Returns the blocks that are to be copied before its first step,
-        and where."""
+        """Reference a prefix for a sequence that is about to run, and promise it the blocks for the rest of its tokens.
+
+        Returns the (source, destination) blocks to copy before its first step.
+        """
         sequence.tables = [list(table) for table in prefix.tables]
         sequence.num_blocks = len(prefix.tables[0])
         sequence.kept = [self.prefix.first_needed(group, sequence.num_blocks) for group in range(self.groups)]
@@ -154,7 +155,7 @@ class KVCacheManager:
         return self._copies_of_tail(sequence, prefix)
 
     def _copies_of_tail(self, sequence: Sequence, prefix: Prefix) -> list[tuple[int, int]]:
-        """Of each group of the tail, the block to be copied and the one that the row takes for it; mutates."""
+        """For each group of the tail, the block to copy and the one taken for the copy; mutates the row."""
         for block in prefix.tail:
             self.pool.ref(block)  # else the row might be given a block that it is to copy
         copies = list(zip(prefix.tail, self.cover(sequence, prefix.length), strict=True))
@@ -163,8 +164,7 @@ class KVCacheManager:
         return copies
 
     def name_tail(self, sequence: Sequence) -> None:
-        """What completed steps have written of a row's last block is found by prompts from now on, while the row runs
-        and when it has ended."""
+        """Hash the written part of a row's last block, so that prompts find it while the row runs and afterwards."""
         start, end = sequence.num_hashed_blocks * self.block_size, sequence.num_computed_tokens
         if end <= start or not self.prefix.finds_tails or sequence.request.input is not None:
             return
@@ -175,8 +175,10 @@ class KVCacheManager:
             self.prefix.name(group, sequence.num_hashed_blocks, digest, table, parent, contents)
 
     def cover(self, sequence: Sequence, end: int) -> list[int]:
-        """Blocks for positions before ``end`` of a row: those that its tables gain, group by group. There must be room
-        for them, see :meth:`affordable` and :meth:`preempt_for`."""
+        """Take the blocks for positions before ``end`` of a row; returns them group by group.
+
+        There must be enough: see :meth:`affordable` and :meth:`preempt_for`.
+        """
         blocks = -(-end // self.block_size)
         gained = blocks - sequence.num_blocks
         if gained <= 0:
@@ -192,21 +194,23 @@ class KVCacheManager:
         return taken
 
     def affordable(self, sequence: Sequence, count: int) -> int:
-        """So many of the next ``count`` positions of a row as there are blocks for, taking none from others."""
+        """How many of the next ``count`` positions of a row there are blocks for, without preempting."""
         at = sequence.num_scheduled_tokens
         if self.windowed:
             self.leave_behind(sequence, at)
         return self.affordable_from(sequence, at, count)
 
     def affordable_from(self, sequence: Sequence, at: int, count: int) -> int:
-        """So many of the ``count`` positions from ``at`` on, where the row holds blocks for all before."""
+        """The same for ``count`` positions from ``at`` on; the row must hold blocks for all positions before."""
         most = (self.free + sequence.promised) // self.groups + sequence.num_blocks
         return min(count, most * self.block_size - at)
 
     def leave_behind(self, sequence: Sequence, start: int) -> None:
-        """Gives back what no position from ``start`` on sees, the least at which the row may go on. A block's length
-        more stays: a fork of the prompt begins up to so many positions before. So does what a later prompt could not
-        find yet."""
+        """Free the blocks that no position from ``start`` on sees; ``start`` is the minimum at which the row may go on.
+
+        Blocks of one block length more are kept, because a fork of the prompt may begin that much earlier. So are
+        blocks that the prefix cache has not hashed yet.
+        """
         before = self.pool.free_count
         named = sequence.num_hashed_blocks if self.prefix.enabled and sequence.request.input is None else start
         for group, window in enumerate(self.windows):
@@ -219,34 +223,34 @@ class KVCacheManager:
                 self.pool.free(block)
             table[kept:first] = [0] * (first - kept)
             sequence.kept[group] = first
-        if sequence.promised_until > sequence.num_blocks:  # what others hold as well has not become free
+        if sequence.promised_until > sequence.num_blocks:  # blocks that others hold as well have not become free
             self._promise(sequence, sequence.promised + self.pool.free_count - before)
 
     def _promise(self, sequence: Sequence, most: int) -> None:
-        """Promises a row what it has yet to take for the tokens that it was admitted with, at most so many; in place of
-        what was promised before."""
+        """Promise a row the blocks for the tokens that it was admitted with, at most ``most``; replaces the former
+        promise."""
         promised = max(0, min(most, self._to_take(sequence, sequence.promised_until)))
         self._promised += promised - sequence.promised
         sequence.promised = promised
 
     def _give_back(self, tables: Tables, kept: SequenceOf[int]) -> None:
-        """From their ends, so that a prefix outlives what was built on it."""
+        """Free tables from their ends, so that a prefix outlives what was built on it."""
         for table, first in zip(tables, kept, strict=True):
             self.pool.free_table(table[first:])
 
-    # ---- prompts held for sequences that have yet to start
+    # ---- prompts pinned for sequences that have not started
 
     def pin_shared_prefix(self, leader: Sequence) -> None:
         """Keep the full blocks of a prompt just prefilled, for the sequences that fork from it.
 
-        The block of the last prompt token is left out: a fork recomputes it to draw its first token.
+        The block of the last prompt token is left out: a fork recomputes that token to sample its first one.
         """
         request = leader.request
         blocks = (request.prompt_len - 1) // self.block_size
         if not blocks or leader.num_hashed_blocks == NEVER_HASHED:
             return
         if self.states is not None and request.held_state < 0:
-            return  # there was no room for the state that forks begin from
+            return  # there was no slot for the state that forks begin from
         held: Tables = []
         for group, table in enumerate(leader.tables):
             first = self.prefix.first_needed(group, blocks)
@@ -258,7 +262,7 @@ class KVCacheManager:
         self._holders[request.rid] = request
 
     def drop_hold(self, request: Request) -> None:
-        """Give back the prompt held for a request, if one is."""
+        """Free the pinned prompt of a request, if there is one."""
         if request.held_tables:
             self._give_back(request.held_tables, self._kept_of(request.held_tables))
             request.held_tables = []
@@ -270,7 +274,7 @@ class KVCacheManager:
         return [self.prefix.first_needed(group, len(tables[0])) for group in range(self.groups)]
 
     def settle_fork(self, sequence: Sequence) -> None:
-        """A sequence that may have waited for a held prompt has started or ended; the last one drops the hold."""
+        """Count off a fork that has started or ended; the last one frees the pinned prompt."""
         if sequence.forked:
             sequence.forked = False
             sequence.request.forks_left -= 1
@@ -278,7 +282,8 @@ class KVCacheManager:
                 self.drop_hold(sequence.request)
 
     def reclaim_hold(self, keep: Request | None) -> bool:
-        """Drop the least important hold, other than that of ``keep``, that nobody runs on; False if there is none."""
+        """Free the least important pinned prompt that no row uses, other than that of ``keep``; False if there is
+        none."""
         idle = [
             request
             for request in self._holders.values()
@@ -292,7 +297,7 @@ class KVCacheManager:
     # ---- rows
 
     def release(self, sequence: Sequence) -> None:
-        """Take slot, blocks and media from a running sequence; the caller decides its next state."""
+        """Free slot, blocks and media of a running sequence; the caller decides its next state."""
         self.rows.leave(sequence)
         self.name_tail(sequence)
         self._give_back(sequence.tables, sequence.kept)
@@ -306,22 +311,22 @@ class KVCacheManager:
         sequence.drop_row()
 
     def settle_states(self, sequence: Sequence) -> None:
-        """Steps have completed behind which the row has left a state: later prompts find it."""
+        """Make checkpoints of completed steps available to later prompts."""
         if self.states is not None:
             self.states.settle(sequence)
 
     def drop_read_spans(self) -> None:
-        """Gives back the media that all planned steps have read; what all positions attend to stays with its row."""
+        """Free the media that all planned steps have read. Media that all positions attend to stay with their row."""
         for sequence in self.rows.running:
             done = sequence.num_scheduled_tokens
             while sequence.spans and sequence.spans[0].start >= 0 and sequence.spans[0].end <= done:
                 self.encoder_cache.free(sequence.spans.pop(0))
 
     def preempt(self, sequence: Sequence) -> None:
-        """Send a running sequence back to the queue with the tokens it has; it will recompute their KV.
+        """Send a running sequence back to the queue with its tokens; their KV will be recomputed.
 
-        A token of it that is in flight will still come and is still its own, so it may not re-enter
-        before: the worker's new row must begin with that token.
+        If a token of it is in flight, the sequence keeps that token and is queued only after it has come: its new row
+        must begin with it.
         """
         self.release(sequence)
         if sequence.num_in_flight:
@@ -332,11 +337,10 @@ class KVCacheManager:
         self.queue.push(sequence)
 
     def preempt_for(self, needy: Sequence) -> bool:
-        """See to it that one more block of each group is there for a running sequence.
+        """Make one more block of each group available to a running sequence.
 
-        Takes from the least important first. False when that was ``needy`` itself, which is then
-        preempted. The most important row is never turned away: alone it fits, as every accepted
-        request does.
+        Preempts the least important rows first. Returns False if that was ``needy`` itself. The most important row is
+        never preempted: alone it fits, as every accepted request does.
         """
         if self.windowed:
             self.leave_behind(needy, needy.num_scheduled_tokens)
@@ -345,7 +349,8 @@ class KVCacheManager:
                 continue
             victim = self.rows.running[-1]
             if victim is needy and self._holders:
-                # what its windows have left behind of a held prompt stays with the hold, though it runs on the rest
+                # a pinned prompt also holds what its row's windows have passed, so it can be freed although the row
+                # uses the rest
                 self.drop_hold(next(iter(self._holders.values())))
                 continue
             self.preempt(victim)
@@ -355,9 +360,9 @@ class KVCacheManager:
         return True
 
     def reset(self, num_blocks: int | None = None, groups: SequenceOf[CacheGroup] | None = None) -> None:
-        """The KV behind the blocks is gone: nobody holds any, and nothing is cached. See :meth:`.BlockPool.reset`.
+        """Forget all holders and contents, including recurrent states and encoded media: their memory is gone.
 
-        So are recurrent states, and what was encoded. Of ``groups`` the capacities may be others than before.
+        ``groups`` may have other capacities than before. See :meth:`.BlockPool.reset`.
         """
         states = None
         if groups is not None:
@@ -372,8 +377,7 @@ class KVCacheManager:
             self.states.reset(None if states is None else states.capacity)
 
     def forget_prefixes(self) -> None:
-        """Nothing that is in the blocks now is found by a prompt, nor are prompts held for forks; rows that run keep
-        what they have, and name none of it nor what they build on it."""
+        """Drop all cached prefixes and pinned prompts. Running rows keep their blocks, but no longer hash them."""
         for request in list(self._holders.values()):
             self.drop_hold(request)
         self.pool.forget_hashes()
@@ -383,7 +387,7 @@ class KVCacheManager:
             sequence.num_hashed_blocks = NEVER_HASHED
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless the pool's counts are exactly what rows and holds add up to."""
+        """Raise AssertionError unless the pool's reference counts are those of rows and pinned prompts."""
         self.pool.check_integrity()
         self.queue.check_integrity()
         self.rows.check_integrity()
@@ -438,7 +442,8 @@ class KVCacheManager:
             held = sequence.spans
             assert unread == held[len(held) - len(unread) :], f"sequence {sequence.name} lacks media that it will read"
             holders.update(span.digest for span in held)
-            began = sequence.num_blocks * self.block_size  # a row that has computed nothing yet, maybe within a span
+            # start of a row that has computed nothing yet, possibly within a span
+            began = sequence.num_blocks * self.block_size
             for span in held:
                 read = max(0, span.start) < sequence.num_scheduled_tokens != began
                 assert not read or self.encoder_cache.is_encoded(span.digest), (

@@ -1,4 +1,4 @@
-"""What a scheduler can take: its limits, and why a request is beyond them."""
+"""The limits of a scheduler, and the refusals of requests that exceed them."""
 
 import math
 from collections.abc import Sequence
@@ -23,35 +23,35 @@ from .step import whole_row_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """See :class:`.scheduler.Scheduler`. In tokens where nothing else is said."""
+    """Limits of :class:`.scheduler.Scheduler`; in tokens unless stated otherwise."""
 
     max_model_len: int
     max_num_batched_tokens: int
     max_mixed_prefill_tokens: int
-    """Of prompts beside rows that decode."""
+    """Prompt tokens of a step with rows that decode."""
     max_prefill_chunk: int
-    """Of one prompt in a step."""
+    """Tokens of one prompt in a step."""
     max_admitted_tokens: int
-    """Of prompts that begin in one step."""
+    """Tokens of prompts that begin in one step."""
     max_encodings: int
     """Media that one step encodes."""
     max_mixed_encodings: int
-    """The same beside rows that decode."""
+    """The same in a step with rows that decode."""
     max_drafts: int
     max_plan_bytes: int
-    """Of what rows bring that enter in one step."""
+    """Bytes of the rows that enter in one step."""
     max_frame: int
-    """Bytes that one row alone may take of a step."""
+    """Bytes of one row in a step."""
     aging_seconds: float
     stream: StreamShape | None
     max_loras: int
-    """Adapters that rows may have at a time."""
+    """Adapters that rows may use at a time."""
     is_pooling: bool
     sees_all: bool
-    """Tokens see those behind them too: a prompt is one chunk."""
+    """Whether attention is bidirectional, so that a prompt is one chunk."""
 
     def check(self, block_size: int, max_num_seqs: int, groups: Sequence[CacheGroup]) -> None:
-        """Raises ValueError for what no scheduler can work with."""
+        """Raise ValueError for limits that no scheduler can work with."""
         for name, value in (
             ("block_size", block_size),
             ("max_num_seqs", max_num_seqs),
@@ -89,7 +89,7 @@ class Limits:
         return why or _too_long(min(len(submit.prompt) + submit.params.max_tokens, self.max_model_len), memory)
 
     def frame_refusal_of(self, request: Request, memory: KVCacheManager) -> str | None:
-        """Why no step can hold a row of a request; None if one can."""
+        """Why no step can hold a row of the request; None if one can."""
         needed = whole_row_bytes(request.leader, memory.block_size, memory.groups)
         if needed <= self.max_frame:
             return None
@@ -97,7 +97,7 @@ class Limits:
 
 
 def memory_refusal_of(request: Request, memory: KVCacheManager) -> str | None:
-    """Why a request that was accepted does not fit into another memory; None if it does."""
+    """Why an accepted request does not fit into a new worker's memory; None if it does."""
     return _too_long(request.limit_len, memory) or spans_refusal_of(request.inputs, memory.cross)
 
 

@@ -1,4 +1,4 @@
-"""What a completed step means for its sequences: tokens gained, prompts done, sequences ended."""
+"""Applies a completed step to its sequences: tokens gained, prompts done, sequences ended."""
 
 from itertools import islice
 from typing import TypeVar
@@ -28,8 +28,8 @@ _T = TypeVar("_T")
 class Output:
     """The living requests, and the one place where a sequence ends.
 
-    Each ``(rid, index)`` of an accepted request gets exactly one :class:`Finished`: :meth:`finish`
-    makes it, moves the sequence to FINISHED and thereby refuses to make another.
+    Each ``(rid, index)`` of an accepted request gets exactly one :class:`Finished`: :meth:`finish` makes it and moves
+    the sequence to FINISHED, from which it cannot be finished again.
     """
 
     __slots__ = ("live_sequences", "memory", "requests", "unreleased")
@@ -38,11 +38,11 @@ class Output:
         self.memory = memory
         self.requests: dict[int, Request] = {}
         self.unreleased: set[int] = set()
-        """Requests that have ended, and whose media their client still keeps for us."""
+        """Ended requests whose media the client still keeps."""
         self.live_sequences = 0
 
     def accept(self, request: Request) -> None:
-        """From here on every sequence of the request is owed a terminal message."""
+        """Register a request. From now on each of its sequences must get a terminal message."""
         self.requests[request.rid] = request
         self.live_sequences += request.live
         if not request.prompt_done:
@@ -60,7 +60,7 @@ class Output:
         message: str | None = None,
         fault: Fault = "",
     ) -> Finished:
-        """End a sequence in whatever state it lives; gives back all it holds."""
+        """End a living sequence in any state, and free all that it holds."""
         request = sequence.request
         match sequence.state:
             case SequenceState.WAITING:
@@ -81,17 +81,18 @@ class Output:
                 self.memory.adapters.leave(request.adapter.number, request.rid)
             if request.inputs or request.input is not None:
                 self.unreleased.add(request.rid)
-            # Without this cycle the request goes when its last result has come, garbage collector or not.
+            # Breaks a reference cycle, so that the request is freed with its last result, without garbage collection.
             request.sequences = []
         return Finished(request.rid, sequence.index, reason, stop_token, message, fault)
 
     def refused(self, submit: Submit) -> None:
-        """A request was not accepted: what it has brought is not read."""
+        """Record a refused request: its media will not be read."""
         if submit.inputs or submit.streamed is not None:
             self.unreleased.add(submit.rid)
 
     def input_appended(self, request: Request) -> list[Finished]:
-        """Input has come for a request: its sequence begins where that was what it lacked, or ends where it has all."""
+        """Update a request after streamed input: its sequence is queued if the input suffices, or ends if it is
+        complete."""
         request.take_input()
         sequence = request.leader
         if "input" in request.awaits:
@@ -105,7 +106,7 @@ class Output:
     def finish_all(
         self, request: Request, reason: FinishReason, message: str | None = None, fault: Fault = ""
     ) -> list[Finished]:
-        """End every sequence of a request that still lives."""
+        """End every living sequence of a request."""
         return [
             self.finish(sequence, reason, None, message, fault)
             for sequence in request.sequences
@@ -113,7 +114,7 @@ class Output:
         ]
 
     def replace_leader(self, request: Request) -> None:
-        """The leader ended before the prompt was done: another sequence prefills it anew."""
+        """After the leader ended before the prompt was done, let another sequence prefill it anew."""
         if not request.live or request.prompt_done or request.leader.state is not SequenceState.FINISHED:
             return
         for sequence in request.sequences:
@@ -144,7 +145,8 @@ class Output:
             if most:
                 sampled += 1
             if sequence.row_generation == row_generation:
-                if end <= sequence.num_computed_tokens:  # it has begun further on than was known when it was planned
+                # with drafts, the step may have begun further on than was known when it was planned
+                if end <= sequence.num_computed_tokens:
                     end = sequence.num_computed_tokens + 1
                 sequence.num_computed_tokens = end
                 if end >= (sequence.num_hashed_blocks + 1) * block_size:
@@ -171,7 +173,7 @@ class Output:
         return batch
 
     def _end_faulty(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
-        """Requests whose media the worker cannot take end; nothing of this step counts for them."""
+        """End the requests whose media the worker refused; the rest of the step's result does not count for them."""
         owners = flight.by_slot()
         for fault in result.faults:
             sequence, row_generation, _, _ = owners[fault.slot]
@@ -187,8 +189,10 @@ class Output:
         batch: TokensBatch,
         now: float,
     ) -> None:
-        """A sequence gains the tokens of a step, of which there might have been ``most``, and ends or goes on; those
-        behind its end are dropped."""
+        """Append a step's tokens to a sequence, which ends or goes on; tokens behind its end are dropped.
+
+        ``most``: the most tokens that the step could have gained.
+        """
         request = sequence.request
         sequence.num_in_flight -= 1
         if not request.prompt_done:
@@ -207,21 +211,23 @@ class Output:
             self.memory.queue.push(sequence)
 
     def _settle_drafts(self, sequence: Sequence, num_drafts: int, accepted: int) -> None:
-        """A step that might have gained so many drafts has gained ``accepted``, which the outputs have: what was
-        counted as the least follows. Blocks beyond stay with the row, which comes to them next."""
+        """Correct the minimum lengths after ``accepted`` of ``num_drafts`` drafts were appended to the outputs.
+
+        Surplus blocks stay with the row, which needs them next.
+        """
         sequence.num_drafts_in_flight -= num_drafts
         sequence.length += accepted
         if sequence.state is not SequenceState.RUNNING:
-            return  # it has lost its row
+            return  # the row is gone
         sequence.num_scheduled_tokens += accepted
         sequence.length_capped = sequence.length >= sequence.limit_len
-        # without the last token, which is computed in the next step
+        # without the last token, which the next step computes
         sequence.num_computed_tokens = sequence.request.prompt_len + len(sequence.outputs) - 1
         if sequence.num_computed_tokens >= (sequence.num_hashed_blocks + 1) * self.memory.block_size:
             self._hash_blocks(sequence)
 
     def _finish_prompt(self, request: Request, batch: TokensBatch, now: float) -> None:
-        """The leader's last prompt position has been computed: tell the client, and let the other sequences go."""
+        """Send the prompt's end to the client after its last position was computed, and queue the other sequences."""
         sent = request.num_logprobs_sent
         alignment, pooled, lacks = request.alignment, request.pooled, request.lacks
         request.forget_prompt()
@@ -259,7 +265,7 @@ class Output:
             self.memory.pin_shared_prefix(leader)
 
     def _hash_blocks(self, sequence: Sequence) -> None:
-        """Tell the prefix cache of blocks that completed steps have filled with known tokens."""
+        """Add blocks that completed steps have filled with known tokens to the prefix cache."""
         prefix = self.memory.prefix
         if not prefix.enabled or sequence.request.input is not None:
             return
@@ -276,7 +282,7 @@ class Output:
         sequence.num_hashed_blocks = full
 
     def _pass_on_prompt_logprobs(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
-        """The client gets them as they come: those of a prompt still being prefilled by the row that computed them."""
+        """Send new log-probabilities of prompts that are still being prefilled by the row that computed them."""
         owners = flight.by_slot()
         for piece in result.prompt_logprobs:
             request = owners[piece.slot][0].request
@@ -285,8 +291,10 @@ class Output:
                 batch.parts.append(PromptPart(request.rid, piece.start, piece.positions))
 
     def _pass_on_experts(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
-        """The client gets them as they come, with the tokens that their step drew. Those of a row that was lost since
-        are right as well: its positions have not changed."""
+        """Send experts as they come, with the tokens of their step.
+
+        Those of a lost row are valid too, since its positions have not changed.
+        """
         owners = flight.by_slot()
         for row in result.routed:
             sequence = owners[row.slot][0]
@@ -294,14 +302,14 @@ class Output:
                 batch.experts.extend(sequence.take_experts(row))
 
     def _gather_pooled(self, flight: InFlightStep, result: StepResult) -> None:
-        """The same for what was made of the whole of it."""
+        """Store the pooled results of prompts still being prefilled."""
         owners = flight.by_slot()
         for row in result.pooled:
             if _gathers(owners[row.slot]):
                 owners[row.slot][0].request.pooled = row.pooled
 
     def _gather_alignments(self, flight: InFlightStep, result: StepResult) -> None:
-        """The same for what the prompt's positions say of the audio."""
+        """Store the alignment results of prompts still being prefilled."""
         owners = flight.by_slot()
         for row in result.alignments:
             if _gathers(owners[row.slot]):
@@ -309,7 +317,7 @@ class Output:
 
 
 def _by_row(values: list[_T], counts: list[int] | None) -> list[list[_T]]:
-    """What each row has of a step's values."""
+    """Split a step's values by row."""
     if counts is None:
         return [[value] for value in values]
     rest = iter(values)
@@ -317,14 +325,14 @@ def _by_row(values: list[_T], counts: list[int] | None) -> list[list[_T]]:
 
 
 def _asked(logprobs: list[TokenLogprobs | None]) -> list[TokenLogprobs] | None:
-    """Those of one row, which has asked for all of them or for none."""
+    """The log-probabilities of one row, which asked for all of them or for none."""
     return [each for each in logprobs if each is not None] or None
 
 
 def _gathers(owner: Owner) -> bool:
-    """Whether what a row has said of its prompt is still waited for."""
+    """Whether a row's results for its prompt are still wanted."""
     sequence, row_generation, _, most = owner
-    # The row that drew the first token may have been lost since; its work still stands.
+    # The row that sampled the first token may have been lost since; its results are still valid.
     if sequence.row_generation != row_generation and not (sequence.state is SequenceState.PREEMPTED and most):
         return False
     return not sequence.request.prompt_done
@@ -334,16 +342,16 @@ _CROWDED = "too many requests with grammars run at once; try again, or lower --m
 
 
 def write_masks(flight: InFlightStep, epoch: int, output: Output) -> tuple[Masks, list[Finished]]:
-    """The masks of the oldest step in flight, and the ends of sequences that may draw nothing.
+    """The masks of the oldest step in flight, and the ends of sequences without an allowed token.
 
-    A row with drafts gets one for each position that it may reach by those that its worker has drafted. Rows whose
-    sequence has ended are left out: what they draw is dropped.
+    A row with drafts gets a mask for each position that its worker's drafts may reach. Rows of ended sequences are left
+    out: their tokens are dropped.
     """
     writer = MaskWriter()
     finished: list[Finished] = []
     masked = frozenset(flight.masked)
     for row, (sequence, _, _, _) in zip(flight.rows, flight.owners, strict=True):
-        # one that has lost its row still gets the token that is in flight
+        # a sequence that has lost its row still gets the token in flight
         if row.slot not in masked or sequence.constraint is None or sequence.state is SequenceState.FINISHED:
             continue
         known, drafts = sequence.drafts
@@ -360,7 +368,7 @@ def write_masks(flight: InFlightStep, epoch: int, output: Output) -> tuple[Masks
             if writer.add(row.slot, allowed):
                 for after in sequence.constraint.allowed_behind(allowed, drafts):
                     if not writer.add(row.slot, after):
-                        break  # the row gains no more than it has masks
+                        break  # the row gains no more tokens than it has masks
                 continue
             finished.append(output.finish(sequence, "error", None, _CROWDED))
         output.replace_leader(sequence.request)

@@ -1,4 +1,4 @@
-"""Rows that compute several positions at once: chunks of running prefills, and admissions."""
+"""Plans rows that compute several positions at once: chunks of running prefills, and admissions."""
 
 from stentor.protocols.ipc.actors import Resource
 from stentor.protocols.ipc.inputs import InputSpan
@@ -12,15 +12,16 @@ from .step import StepBuilder
 
 
 def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequence]) -> None:
-    """Go on with what has been admitted and not been prefilled, while the budget lasts; most important first.
+    """Continue running prefills while the budget lasts, most important first.
 
-    Its blocks were promised at admission.
+    Their blocks were promised at admission.
     """
     for sequence in sequences:
         if not draft.budget:
             return
         count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
-        if count <= 0:  # what it left behind others hold as well; while some row has work, it waits for theirs
+        # blocks that it left behind are held by others too: it waits for them while another row has work
+        if count <= 0:
             if draft.works or not memory.preempt_for(sequence):
                 continue
             count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
@@ -39,13 +40,12 @@ def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequ
 
 
 def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> list[Resource]:
-    """Admit in order of importance, and return what was lacked at the end.
+    """Admit waiting sequences in order of importance; returns the resources that were lacking at the end.
 
-    What a sequence lacks is kept for it: nobody behind it is admitted who needs any of that, however small. Everyone
-    needs a row, blocks and room in the step, so who lacks these is overtaken by nobody, and that is what keeps it from
-    starving; who lacks room for its media is overtaken by those who bring none. Since an admission needs budget left
-    after every running row had its share, the rows with work never outnumber the budget, and each of them moves in
-    every step.
+    A resource that a sequence lacks is kept for it: no sequence behind it that needs it is admitted, however small. All
+    need a row, blocks and space in the step, so a sequence that lacks one of these is not overtaken and cannot starve.
+    One that lacks encoder space is overtaken only by those without media. An admission needs budget after every running
+    row had its share, so the rows with work never outnumber the budget, and each advances in every step.
     """
     lacked: list[Resource] = []
     while draft.budget and memory.rows.has_free_slot and (not draft.waiting or draft.room > draft.waiting):
@@ -53,7 +53,7 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> lis
         if sequence is None:
             return lacked
         found = _lacks(sequence, draft, memory)
-        if found == "media":  # which nobody else lacks
+        if found == "media":  # no other sequence lacks these
             memory.queue.stand_aside(sequence.request, found)
             draft.wanted.append(sequence.request.rid)
         elif isinstance(found, str):
@@ -64,13 +64,12 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> lis
 
 
 def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Resource | Prefix:
-    """The first thing that the sequence lacks where all others can be admitted; the prefix that it starts from if it
-    lacks nothing."""
+    """The first resource that the sequence lacks, or the prefix to start from if it lacks none."""
     request = sequence.request
     if request.no_chunking and draft.room < sequence.length:
         return "step"
     if request.sees_all and draft.rows and draft.budget < sequence.length:
-        return "step"  # one goes beyond its budget only for a prompt that has it for itself
+        return "step"  # only a prompt that has the step for itself may exceed its budget
     if not draft.takes(sequence, memory.block_size):
         return "step"
     if request.adapter is not None and not memory.adapters.has_room(request.adapter.number):
@@ -87,7 +86,7 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
             return "step"
         if not memory.encoder_cache.has_room(spans):
             return "encoder"
-        if request.sees_all:  # nothing can be left for later
+        if request.sees_all:  # no part of it can wait for a later step
             wanted = sequence.length - start
             if _reach(draft, memory, spans, start, wanted, at_once=True) < wanted:
                 return "encoder"
@@ -97,15 +96,15 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
 
 
 def _find_room(sequence: Sequence, memory: KVCacheManager) -> Prefix | None:
-    """The prefix that the sequence can start from, if the rest it needs is free now; otherwise None.
+    """The prefix to start from if the blocks for the rest are free; otherwise None.
 
-    What it has to copy must be free beside the copy, or it computes that. Prompts held for less important requests give
-    way. With nothing running and no such hold left,
-    an accepted request always fits: its own hold, if any, is what it starts from.
+    A tail is used only if its source and its copy are both free; otherwise that part is computed. Pinned prompts of
+    less important requests are freed if need be. With nothing running and no such prompt left, an accepted request
+    always fits: its own pinned prompt, if any, is its prefix.
     """
     prefix = find_prefix(sequence, memory)
     needed = memory.needed_behind(prefix.tables, sequence.length)
-    # Blocks for every other running row: those admitted should not be the next to be preempted.
+    # Keep blocks for every second running row, so that new rows are not preempted at once.
     reserve = (len(memory.rows.running) + 1) // 2 * memory.groups
     while True:
         spare = memory.free - needed - memory.revived(prefix.tables) - reserve
@@ -116,9 +115,11 @@ def _find_room(sequence: Sequence, memory: KVCacheManager) -> Prefix | None:
 
 
 def _within_spans(draft: StepBuilder, spans: list[InputSpan], start: int, count: int) -> int:
-    """So many of the ``count`` positions from ``start`` on that no span is cut: up to one, or all of it where it comes
-    next, which may go beyond the budget; 0 where it has no room in the step. ``spans`` are those that are yet to be
-    read, in order."""
+    """How many of the ``count`` positions from ``start`` on can be computed without cutting a span.
+
+    Stops before a span, or takes all of one that comes next, which may exceed the budget; 0 if the step has no space
+    for it. ``spans`` are those not read yet, in order.
+    """
     end = start + count
     for span in spans:
         if span.start < end < span.end:
@@ -129,7 +130,7 @@ def _within_spans(draft: StepBuilder, spans: list[InputSpan], start: int, count:
 
 
 def _make_room(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int) -> bool:
-    """Whether there are blocks for so many positions; where nobody else has work, less important rows make it."""
+    """Whether there are blocks for ``count`` positions; if no other row has work, preempts less important rows."""
     while memory.affordable(sequence, count) < count:
         if draft.works or memory.rows.running[-1] is sequence:
             return False
@@ -147,9 +148,13 @@ def _reach(
     sliced: bool = False,
     at_once: bool = False,
 ) -> int:
-    """So many of the ``count`` positions from ``start`` on as the step can have the media encoded for; ``spans`` are
-    those that they read, in order. With ``sliced`` none is encoded whole, and with ``at_once`` any number of them where
-    the step encodes nothing yet."""
+    """How many of the ``count`` positions from ``start`` on the step can encode the media for.
+
+    Args:
+        spans: the media that they read, in order.
+        sliced: whether no medium is encoded whole.
+        at_once: whether a step without encodings may encode any number.
+    """
     left = 0 if sliced else draft.max_encodings - len(draft.encode)
     if at_once and not draft.encode:
         left = len(spans)
@@ -164,9 +169,9 @@ def _reach(
 
 
 def lacks_media(request: Request, memory: KVCacheManager, start: int) -> bool:
-    """Whether media that positions from ``start`` on read have to be encoded, and are not where workers see them.
+    """Whether media read from ``start`` on have to be encoded, but are not written to shared memory.
 
-    Those that are encoded and held by nobody may give way to the others.
+    All must be written then, since encoded media without a holder may be evicted for the others.
     """
     spans = request.spans_behind(start)
     written = all(span.written for span in spans)
@@ -174,26 +179,31 @@ def lacks_media(request: Request, memory: KVCacheManager, start: int) -> bool:
 
 
 def waits_for_media(memory: KVCacheManager, sequence: Sequence) -> bool:
-    """Whether a running sequence can compute nothing before an encoding has ended."""
+    """Whether a running sequence can compute nothing before an encoding is complete."""
     at = sequence.num_scheduled_tokens
     return any(span.start <= at and not memory.encoder_cache.is_encoded(span.digest) for span in sequence.spans)
 
 
 def _waits_with_row(draft: StepBuilder, memory: KVCacheManager) -> bool:
-    """Whether a row may enter that has nothing to compute before its media are encoded: one that keeps a state begins
-    from that in its first step."""
+    """Whether a row may enter before its media are encoded, with nothing to compute.
+
+    Not with recurrent states, which a row reads in its first step.
+    """
     return draft.sliced and memory.states is None
 
 
 def _moves(draft: StepBuilder, memory: KVCacheManager, request: Request, spans: list[InputSpan], start: int) -> bool:
-    """Whether a row that enters at ``start`` has something to compute in this step, or an encoding to wait for."""
+    """Whether a row that enters at ``start`` has positions to compute in this step, or an encoding to wait for."""
     if (draft.media_budget or request.no_chunking) and _reach(draft, memory, spans, start, 1):
         return True
     return _waits_with_row(draft, memory) and not all(memory.encoder_cache.is_encoded(span.digest) for span in spans)
 
 
 def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int, *, enters: bool = False) -> int:
-    """The same of a running sequence; mutates the step, in which the media are encoded now, or a slice of them."""
+    """How many of the next ``count`` positions of a running sequence the step can compute, as :func:`_reach`.
+
+    Mutates the step: adds the encodings of the media, or slices of them.
+    """
     if not sequence.spans or count <= 0:
         return count
     start = sequence.num_scheduled_tokens
@@ -215,7 +225,7 @@ def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, coun
 
 
 def _bounded(draft: StepBuilder, sequence: Sequence, count: int) -> int:
-    """So many of the ``count`` positions as the step has room for beside rows that decode; takes that room."""
+    """How many of ``count`` positions fit into the budget for media beside rows that decode; mutates that budget."""
     if not sequence.request.inputs or sequence.request.no_chunking:
         return count
     count = min(count, draft.media_budget)
@@ -224,7 +234,7 @@ def _bounded(draft: StepBuilder, sequence: Sequence, count: int) -> int:
 
 
 def _encode_slices(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence) -> None:
-    """Parts of the media that a row has to wait for: in one step as much as the worker has time for."""
+    """Add slices of the media that a row waits for, up to the step's limit."""
     cache = memory.encoder_cache
     for span in sequence.spans:
         if len(draft.encode) >= draft.max_encodings:
@@ -238,7 +248,7 @@ def _encode_slices(draft: StepBuilder, memory: KVCacheManager, sequence: Sequenc
 
 
 def find_prefix(sequence: Sequence, memory: KVCacheManager) -> Prefix:
-    """The longest prefix to start from, not referenced yet, at most up to the last known token."""
+    """The longest known prefix of a sequence, not referenced yet, without its last token."""
     request = sequence.request
     if request.held_tables:
         return memory.with_tail(sequence, request.held_tables)
@@ -251,9 +261,10 @@ def find_prefix(sequence: Sequence, memory: KVCacheManager) -> Prefix:
 
 
 def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
-    """Log-probabilities of the prompt need its logits, so all of it is computed until they are known.
+    """Whether the request may use cached prefixes.
 
-    What is heard on the way is no part of a block's name.
+    Prompt log-probabilities need the prompt's logits, so all of it is computed until they are known. Streamed input is
+    not part of a block's hash.
     """
     if request.input is not None:
         return False
@@ -261,10 +272,10 @@ def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
 
 
 def _admit(sequence: Sequence, prefix: Prefix, draft: StepBuilder, memory: KVCacheManager, now: float) -> None:
-    """A sequence that lacks nothing gets its row and begins with this step."""
+    """Give a row to a sequence that lacks nothing; it begins with this step."""
     request = sequence.request
     memory.queue.take_out(sequence)
-    # what returns finds what it wrote itself: counted, that would make a cache look good that preempts
+    # A sequence that returns finds its own blocks. Counting them would flatter a cache that preempts.
     returns = sequence.row_generation > 0 or bool(sequence.outputs)
     if not returns and prefix.tables is not request.held_tables and _reads_cache(request, memory):
         memory.prefix.count(sequence.length, prefix.length)

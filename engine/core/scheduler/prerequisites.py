@@ -1,4 +1,4 @@
-"""What comes from outside for requests that cannot run without: grammars, transfers, media, adapters."""
+"""Resources that a request must wait for alone: grammar, transfer, media, adapter."""
 
 import msgspec
 
@@ -14,20 +14,22 @@ from .recovery import WorkerRecovery
 
 
 class Prerequisites:
-    """A request that awaits one stands aside: it holds nothing, and nobody waits for it. Once it has come, the request
-    takes its place by its importance."""
+    """Lets requests stand aside until their own resources have come, and queues them by importance then.
+
+    A request that stands aside holds nothing, and nobody waits for it.
+    """
 
     def __init__(self, memory: KVCacheManager, output: Output, recovery: WorkerRecovery) -> None:
         self._memory = memory
         self._output = output
         self._recovery = recovery
         self.media_wanted: list[int] = []
-        """Requests whose media are to be written, and whose client has not been told."""
+        """Requests whose media must be written and whose client has not been asked yet."""
 
     def constrain(self, rid: int, constraints: list[TokenConstraint | None]) -> TokensBatch | None:
-        """The grammar is there that a request awaits: what each sequence follows, fed with what is resumed.
+        """Set the compiled constraints of a request, one a sequence, and queue it.
 
-        Sequences of a resumed request that want nothing any more end; None where none does.
+        They have accepted the tokens of a resumed request. Returns the ends of its complete sequences, or None.
         """
         request = self._output.requests.get(rid)
         if request is None:
@@ -39,20 +41,19 @@ class Prerequisites:
         return ended
 
     def load(self, rid: int) -> None:
-        """Something is being loaded for a request: its sequences without a row are LOADING until :meth:`loaded`.
+        """Mark that a transfer for the request has begun: its sequences without a row are LOADING until :meth:`loaded`.
 
-        These stand aside: they hold nothing, and nobody waits for them. Rows go on. Whoever loads sees to it that
-        :meth:`loaded` follows, and keeps what the blocks hold that it loads into until then; afterwards the request
-        finds it as any prefix that is cached.
+        Its rows go on. The caller must call :meth:`loaded` later, and hold the destination blocks until then;
+        afterwards the request finds them as a cached prefix.
         """
         if (request := self._output.requests.get(rid)) is not None:
             self._memory.queue.stand_aside(request, "transfer")
 
     def loaded(self, rid: int, epoch: int, error: str | None = None) -> TokensBatch | None:
-        """What :meth:`load` began in this epoch is over: the request takes its place by its importance.
+        """Mark that the transfer begun in this epoch has ended; the request is queued.
 
-        What could not be loaded is computed; ``error`` says that it cannot be, and ends the request. None where nothing
-        ends, as for a request that has ended, or lost with a worker what was being loaded.
+        Blocks that were not loaded are computed. With ``error`` the request ends instead. None if nothing ends, as for
+        a request that has ended, or a transfer that was lost with its worker.
         """
         request = self._output.requests.get(rid)
         if epoch != self._recovery.epoch or request is None or "transfer" not in request.awaits:
@@ -65,19 +66,20 @@ class Prerequisites:
     # ---- media
 
     def want_media(self, request: Request) -> None:
-        """What it has brought has to be read and is not written yet."""
+        """Let a request stand aside until its media are written."""
         self._memory.queue.stand_aside(request, "media")
         self.media_wanted.append(request.rid)
 
     def take_media_wanted(self) -> list[int]:
-        """Requests whose media have to be encoded and are not written: each awaits :meth:`media_written`. Told once,
-        and again where media that were known are so no more."""
+        """Requests whose client must write their media and call :meth:`media_written`, since the last call.
+
+        A request is listed again if media that were encoded have been evicted.
+        """
         wanted, self.media_wanted = self.media_wanted, []
         return wanted
 
     def media_written(self, rid: int, error: str = "") -> TokensBatch | None:
-        """All that a request has brought can be read, as :meth:`take_media_wanted` asked; or, as ``error`` says, it
-        cannot, and the request ends. None where nothing ends."""
+        """Mark a request's media as written, and queue it. With ``error`` the request ends; None if nothing ends."""
         request = self._output.requests.get(rid)
         if request is None:
             return None
@@ -90,7 +92,7 @@ class Prerequisites:
     # ---- adapters
 
     def warm(self, message: WarmAdapter) -> AdapterWarm | None:
-        """Load an adapter that no request names yet; the answer, if it is there already or none can be."""
+        """Load an adapter before a request names it. Returns the answer if it is loaded already or cannot be loaded."""
         if not self._memory.adapters.max_slots:
             return AdapterWarm(message.ticket, "the model is served without adapters")
         holder = -1 - message.ticket
@@ -100,7 +102,7 @@ class Prerequisites:
         return AdapterWarm(message.ticket)
 
     def adapter_loaded(self, message: AdapterLoaded) -> tuple[TokensBatch, list[AdapterWarm]]:
-        """The worker has read an adapter, or cannot: requests that await it run or end."""
+        """Handle the worker's answer about an adapter: requests that await it are queued or end."""
         finished: list[Finished] = []
         answers: list[AdapterWarm] = []
         adapters = self._memory.adapters
@@ -117,7 +119,7 @@ class Prerequisites:
         return self._recovery.noted(TokensBatch([], [], finished)), answers
 
     def take_adapter_orders(self) -> tuple[list[LoadAdapter | DropAdapter], list[AdapterWarm]]:
-        """What the worker is to be told of adapters before the next plan, and who else is to be told of one."""
+        """The worker's orders about adapters before the next plan, and the answers to clients that are due."""
         adapters = self._memory.adapters
         answers: list[AdapterWarm] = []
         for holder, number in adapters.take_ready():
@@ -128,10 +130,10 @@ class Prerequisites:
                 self._memory.queue.has_come(self._output.requests[holder], "adapter")
         return adapters.take_orders(), answers
 
-    # ---- what has come already
+    # ---- resumed requests
 
     def end_satisfied(self, request: Request) -> TokensBatch | None:
-        """End the sequences of a resumed request that have all they get."""
+        """End the complete sequences of a resumed request."""
         finished = [
             self._output.finish(sequence, *end)
             for sequence in request.sequences

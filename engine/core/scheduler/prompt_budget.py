@@ -1,4 +1,4 @@
-"""What a step has for prompts: less beside rows that decode, unless the prompts are a burst."""
+"""Bounds the prompt tokens of a step beside rows that decode, except in a burst of prompts."""
 
 import math
 
@@ -9,35 +9,38 @@ from .prefill import waits_for_media
 from .step import StepBuilder
 
 _BURST = 4
-"""Prompts that make a burst, if they are half as many as the rows that decode."""
+"""Prompts that make a burst, if they are also at least half as many as the rows that decode."""
 _YIELDING_SECONDS = 1.0
-"""From the beginning of a burst on, so long its rows wait with their second tokens for the first tokens of the rest."""
+"""From the beginning of a burst, its rows wait this long with their second tokens for the first tokens of the rest."""
 
 
 class PromptBudget:
-    """Bounds the prompts' part of each step, and remembers what bounds it from one step to the next."""
+    """Bounds the prompts' part of each step, and keeps the state for it between steps."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._burst = 0
-        """Prompts of a burst that are yet to begin, or to be computed to their end."""
+        """Prompts of the burst that have not begun or are not computed to their end."""
         self._burst_since = 0.0
         self._media_room = 0
-        """Tokens of prompts with media beside rows of text that decode, as the worker has told; 0 before it has."""
+        """Tokens of prompts with media that a step may compute beside decoding rows of text, from the worker; 0 if
+        unknown."""
 
     def yielding_from(self, now: float) -> float:
-        """Rows of requests that began then or later do not decode yet; infinity where all do.
+        """Rows of requests that began at or after this time do not decode yet; infinity if all do.
 
-        A row costs a step with prompts what it costs one without, which the first tokens of the rest of the crowd would
-        wait for. Who decoded before the crowd came is not held up.
+        A row costs as much in a step with prompts as in one without, and the first tokens of the rest of the burst
+        would wait for it. Rows that decoded before the burst are not delayed.
         """
         return self._burst_since if self._burst and now < self._burst_since + _YIELDING_SECONDS else math.inf
 
     def bound(
         self, draft: StepBuilder, memory: KVCacheManager, unfinished: list[Sequence], now: float, *, crowded: bool
     ) -> None:
-        """Mutates the step, which has its decodes: what is left in it for prompts. ``unfinished`` have begun;
-        ``crowded``: others wait for the device."""
+        """Set the budgets for prompts of a step that has its decodes already; mutates the step.
+
+        ``unfinished``: running prefills. ``crowded``: other engines wait for the device.
+        """
         limits = self._limits
         self._note_burst(len(draft.rows), memory, unfinished, now)
         if crowded or (draft.rows and not self._burst):
@@ -52,19 +55,19 @@ class PromptBudget:
                 draft.media_budget = self._media_room
 
     def begun(self, prompts: int) -> None:
-        """So many prompts begin with the step."""
+        """Count the prompts that begin with the step."""
         self._burst = max(0, self._burst - prompts)
 
     def told(self, media_room: int) -> None:
-        """The worker's word on the tokens of prompts with media beside rows that decode; 0 where it says nothing."""
+        """Record the worker's bound on tokens of prompts with media; 0: no news."""
         self._media_room = media_room or self._media_room
 
     def _note_burst(self, decoding: int, memory: KVCacheManager, unfinished: list[Sequence], now: float) -> None:
-        """Counts those who could begin, where they are so many that those who decode are not spared.
+        """Count the prompts that could begin, and note whether they are a burst, in which decoding rows are not spared.
 
-        Small chunks do not make these wait less in all, only evenly; and a crowd would wait longer for its first
-        tokens than they are spared. That holds to the last of the crowd, however many of it decode by then. Who waits
-        for media begins no sooner, nor does who brings some where their tokens beside rows that decode are bounded.
+        Small chunks would not shorten the total wait of those rows, only spread it, and the burst would wait longer for
+        its first tokens. The burst lasts to its last prompt, however many of it decode by then. Prompts that wait for
+        media do not count, nor do prompts with media where their tokens beside decoding rows are bounded.
         """
         free = memory.rows.max_rows - len(memory.rows.running)
         if memory.cross is not None and not memory.cross.window:

@@ -1,4 +1,4 @@
-"""Sequences waiting for what they share with others, most important first."""
+"""The queue of waiting sequences, most important first."""
 
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
@@ -10,10 +10,10 @@ from ..sequence import Order, Sequence, SequenceState
 
 
 class WaitingQueue:
-    """A heap by :data:`Order` for each set of resources that requests need; a sequence that ends is skipped later.
+    """One heap by :data:`Order` for each set of needed resources. Entries of ended sequences are removed later.
 
-    Pushing, popping and discarding cost O(log n) amortised, whatever waits. Entries of sequences that
-    left are swept once they outnumber those that still wait, so the heaps stay bounded by the latter.
+    Push, pop and discard cost O(log n) amortised. Entries of sequences that left are swept once they outnumber the
+    waiting ones, so the size of a heap stays proportional to those.
     """
 
     __slots__ = ("_heaps", "_only", "waiting")
@@ -21,15 +21,18 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._heaps: dict[frozenset[Resource], list[tuple[Order, Sequence]]] = {}
         self.waiting: dict[frozenset[Resource], int] = {}
-        """How many, by what they need."""
+        """Number of waiting sequences by the resources that they need."""
         self._only: frozenset[int] | None = None
 
     def __len__(self) -> int:
         return sum(self.waiting.values())
 
     def push(self, sequence: Sequence) -> None:
-        """Queue a sequence: its state becomes WAITING; or LOADING, and it is not queued, while its request awaits
-        something. It must not have an entry already."""
+        """Queue a sequence: its state becomes WAITING, or LOADING, without an entry, while its request awaits a
+        resource.
+
+        It must not have an entry already.
+        """
         before = (SequenceState.HELD, SequenceState.LOADING, SequenceState.RUNNING, SequenceState.PREEMPTED)
         if sequence.request.awaits:
             sequence.move(before, SequenceState.LOADING)
@@ -40,7 +43,7 @@ class WaitingQueue:
         heappush(self._heaps.setdefault(needs, []), (sequence.order, sequence))
 
     def stand_aside(self, request: Request, resource: Resource) -> None:
-        """A request awaits something more: those of its sequences that wait leave the queue."""
+        """Take a request's waiting sequences out of the queue until ``resource`` has come."""
         request.awaits |= {resource}
         for sequence in request.sequences:
             if sequence.state is SequenceState.WAITING:
@@ -48,21 +51,21 @@ class WaitingQueue:
                 sequence.move((SequenceState.WAITING,), SequenceState.LOADING)
 
     def has_come(self, request: Request, resource: Resource) -> None:
-        """What a request awaits is there; with the last of it, those that stood aside take their places."""
+        """Record that an awaited resource has come; after the last one, the request's LOADING sequences are queued."""
         request.awaits -= {resource}
         for sequence in request.sequences:
             if sequence.state is SequenceState.LOADING:
                 self.push(sequence)
 
     def restrict(self, rids: frozenset[int] | None) -> None:
-        """Show the sequences of these requests alone, or with None all again; the others keep their places.
+        """Show only the sequences of these requests; None: all. The others keep their places.
 
-        Looking and taking out then cost O(n).
+        While restricted, peeking and taking out cost O(n).
         """
         self._only = rids
 
     def peek(self, lacked: Collection[Resource] = ()) -> Sequence | None:
-        """The most important waiting sequence that needs none of what is ``lacked``."""
+        """The most important waiting sequence that needs none of the resources in ``lacked``."""
         first: tuple[Order, Sequence] | None = None
         for needs, heap in self._heaps.items():
             if lacked and not needs.isdisjoint(lacked):
@@ -81,7 +84,7 @@ class WaitingQueue:
         return heap[0] if heap else None
 
     def take_out(self, sequence: Sequence) -> None:
-        """A waiting sequence loses its place; its state is left to the caller. O(n) unless it is the first."""
+        """Remove a waiting sequence; the caller changes its state. O(n) unless it is the first."""
         heap = self._heaps[sequence.request.needs]
         if heap[0][1] is sequence:
             heappop(heap)
@@ -91,7 +94,7 @@ class WaitingQueue:
         self.waiting[sequence.request.needs] -= 1
 
     def discard(self, sequence: Sequence) -> None:
-        """A waiting sequence ends: its state becomes FINISHED, and it will not be seen again."""
+        """End a waiting sequence: its state becomes FINISHED, and it is not returned again."""
         sequence.move((SequenceState.WAITING,), SequenceState.FINISHED)
         needs = sequence.request.needs
         self.waiting[needs] -= 1

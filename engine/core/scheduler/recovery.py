@@ -1,4 +1,4 @@
-"""What a death of the worker means for the requests: who waits again, who may run next, and who is to blame."""
+"""Recovers requests from a worker's death: which wait again, which may run next, and which is to blame."""
 
 from collections.abc import Collection
 from typing import Final, NamedTuple
@@ -16,24 +16,26 @@ _POISON: Final = "the request ended the worker process each time that it ran, al
 
 
 class Recovery(NamedTuple):
-    """What a death of the worker meant."""
+    """The outcome of a worker's death."""
 
     ended: TokensBatch
-    """Terminal messages of the request that is to blame, if one was found."""
+    """Terminal messages of the culprit, if it was found."""
     explained: bool
-    """Whether one was found."""
+    """Whether the culprit was found."""
     in_search: bool
-    """Whether a search for it cost this worker, by intent."""
+    """Whether the worker died in a search for the culprit, which expects deaths."""
     requests: int
-    """That go on."""
+    """Requests that go on."""
     culprit: str = ""
-    """The name in logs of the one to blame."""
+    """The culprit's name in logs."""
 
 
 class WorkerRecovery:
-    """After a death all may run again, or some, as :class:`~..crash_bisector.CrashBisector` says. While it searches,
-    rows of others are preempted, and the next group starts when no step of the last one is in flight: whose step killed
-    the worker is never in doubt."""
+    """Requeues requests after a death, and lets those run that :class:`~..crash_bisector.CrashBisector` allows.
+
+    During a search the rows of others are preempted. The next group starts once no step of the last one is in flight,
+    so it is always known whose step killed the worker.
+    """
 
     def __init__(self, rows: RowTable, memory: KVCacheManager, output: Output) -> None:
         self._rows = rows
@@ -41,17 +43,19 @@ class WorkerRecovery:
         self._output = output
         self._bisector = CrashBisector()
         self.group: frozenset[int] | None = None
-        """The requests that may run, as the queue and the rows know it; None for all."""
+        """Requests that may run, as last applied to queue and rows; None for all."""
         self.epoch = 0
-        """Deaths of the worker: results and transfers of an earlier epoch are void."""
+        """Deaths of the worker. Results and transfers of an earlier epoch are void."""
         self.recovered = 0
         """Requests that went on, counted once a death."""
         self.poisoned = 0
-        """Those that were to blame."""
+        """Requests found to be culprits."""
 
     def recover(self, flights: Collection[InFlightStep], *, blameless: bool = False) -> Recovery:
-        """All that ran waits again, with the tokens that were delivered. ``flights``: steps that the worker had, of
-        which it can have died unless all are ``blameless``."""
+        """Requeue everything that ran, with its delivered tokens.
+
+        ``flights``: the steps in flight, of which the worker may have died unless it is ``blameless``.
+        """
         self.epoch += 1
         flown = [] if blameless else self._flown(flights)
         in_search = self._bisector.searching and bool(flights)
@@ -85,7 +89,7 @@ class WorkerRecovery:
         return Recovery(ended, culprit is not None, in_search, requests, name)
 
     def group_runs(self, *, in_flight: bool) -> bool:
-        """Let those run who may, and nobody else; False while steps of others are in flight."""
+        """Apply the search's present group to rows and queue; False while steps of the last group are in flight."""
         if self.group == self._bisector.group:
             return True
         if in_flight:
@@ -99,7 +103,7 @@ class WorkerRecovery:
         return True
 
     def noted(self, batch: TokensBatch) -> TokensBatch:
-        """The same, once the search for a culprit knows of it."""
+        """Report the batch's tokens and ends to the search; returns the batch."""
         if not self._bisector.idle:
             for gained in batch.tokens:
                 self._bisector.gained(gained.rid, gained.index, len(gained.tokens))
@@ -108,7 +112,7 @@ class WorkerRecovery:
         return batch
 
     def _flown(self, flights: Collection[InFlightStep]) -> list[InFlightSequence]:
-        """Who was in these steps and lives."""
+        """The living sequences in these steps."""
         found: dict[tuple[int, int], InFlightSequence] = {}
         for flight in flights:
             for slot, (sequence, _, _, _) in flight.by_slot().items():
@@ -118,7 +122,7 @@ class WorkerRecovery:
                     found.setdefault(
                         key, InFlightSequence(*key, slot in flight.entered or sequence.num_computed_tokens + 1 < known)
                     )
-            # whose media are encoded need have no row in the step
+            # sequences whose media are encoded need not have a row in the step
             for rid in flight.readers:
                 if (request := self._output.requests.get(rid)) is not None:
                     for sequence in request.sequences:

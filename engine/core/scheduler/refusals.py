@@ -1,4 +1,4 @@
-"""Why a request can never run."""
+"""Checks requests, and explains why they can never run."""
 
 from stentor.protocols.ipc.actors import Append, Submit
 from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, SAMPLE_BYTES, SAMPLE_RATE, PromptProbe
@@ -12,7 +12,7 @@ DIGEST_BYTES = 16
 
 
 def refusal_of(submit: Submit, max_model_len: int) -> str | None:
-    """What is wrong with a request in itself; None where nothing is."""
+    """Why a request is invalid in itself; None if it is valid."""
     prompt_len = len(submit.prompt)
     params = submit.params
     if not submit.seeds:
@@ -32,7 +32,7 @@ def refusal_of(submit: Submit, max_model_len: int) -> str | None:
 
 
 def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_tokens: int) -> str | None:
-    """What is wrong with the media that a request brings, and with what it asks of them; None where nothing is."""
+    """Why a request's media, or what it asks of them, are invalid; None if they are valid."""
     why = spans_refusal_of(submit.inputs, cross)
     if why is not None:
         return why
@@ -53,7 +53,7 @@ def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_t
 
 
 def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | None:
-    """Why a model that keeps media so cannot serve a request with these media, or without; None if it can."""
+    """Why a model with this cross-attention group cannot serve a request with these media; None if it can."""
     if cross is None:
         return "the model reads tokens alone: it takes no audio or other media" if spans else None
     if cross.window:
@@ -97,7 +97,7 @@ def _refuse_probe(submit: Submit, probe: PromptProbe, max_num_batched_tokens: in
 
 
 def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
-    """What is wrong with audio that comes piece by piece; None where nothing is."""
+    """Why streamed audio is invalid for this model; None if it is valid."""
     streamed = submit.streamed
     if shape is None:
         return None if streamed is None else "the model takes no streamed audio"
@@ -111,8 +111,10 @@ def stream_refusal_of(submit: Submit, shape: StreamShape | None) -> str | None:
 
 
 def pooling_refusal_of(submit: Submit, max_num_batched_tokens: int, *, is_pooling: bool, sees_all: bool) -> str | None:
-    """What is wrong with what is to be made of a prompt; None where nothing is. ``sees_all``: tokens see those behind
-    them too, so that a prompt is one chunk."""
+    """Why the pooling parameters are invalid for this model; None if they are valid.
+
+    ``sees_all``: attention is bidirectional, so that a prompt is one chunk.
+    """
     pooling = submit.pooling
     if pooling is None:
         return "the model makes vectors and scores: it draws no tokens" if is_pooling else None
@@ -131,7 +133,7 @@ def pooling_refusal_of(submit: Submit, max_num_batched_tokens: int, *, is_poolin
 
 
 def append_refusal_of(input_stream: InputStream | None, more: Append) -> str | None:
-    """Why a request cannot hear more; None if it can."""
+    """Why streamed audio cannot be appended; None if it can."""
     if input_stream is None:
         return "audio came for a request that has no streamed audio"
     if input_stream.ended:
@@ -149,7 +151,8 @@ def _refuse_pcm(nbytes: int, before: int = 0) -> str | None:
 
 
 def too_long(needed: int, capacity: int) -> str:
-    """Why a request that may grow to ``needed`` tokens finds no room in a cache of so many for one sequence."""
+    """The refusal of a request that may grow to ``needed`` tokens, where the cache holds ``capacity`` of one
+    sequence."""
     return (
         f"the request may grow to {needed} tokens, but the KV cache holds {capacity}: "
         "shorten the prompt, lower max_tokens, or give the cache more memory"
@@ -157,7 +160,7 @@ def too_long(needed: int, capacity: int) -> str:
 
 
 def _refuse_resumed(submit: Submit) -> str | None:
-    """Why a request cannot go on as it is said to have been; None if it can."""
+    """Why a request cannot be resumed in the given state; None if it can."""
     resumed = submit.resumed
     if resumed is None:
         return None

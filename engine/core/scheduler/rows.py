@@ -1,4 +1,4 @@
-"""The rows that live on the worker: which sequence has which slot."""
+"""The rows on the worker: which sequence has which slot."""
 
 from bisect import insort
 from operator import attrgetter
@@ -9,10 +9,9 @@ _by_order = attrgetter("order")
 
 
 class RowTable:
-    """Running sequences, most important first, and the slots they occupy.
+    """Running sequences, most important first, and their slots.
 
-    A slot that a sequence leaves can be given out at once: a plan names it in ``freed``, and the
-    worker applies ``freed`` before ``new``.
+    A slot can be reused at once: a plan lists it in ``freed``, and the worker applies ``freed`` before ``new``.
     """
 
     __slots__ = ("_free_slots", "_freed", "max_rows", "running")
@@ -22,7 +21,7 @@ class RowTable:
         self.reset()
 
     def reset(self) -> None:
-        """The worker that held the rows is gone."""
+        """Forget all rows: their worker is gone."""
         self.running: list[Sequence] = []
         self._free_slots = list(range(self.max_rows - 1, -1, -1))
         self._freed: list[int] = []
@@ -32,19 +31,19 @@ class RowTable:
         return bool(self._free_slots)
 
     def enter(self, sequence: Sequence) -> None:
-        """Give a slot to a sequence that the queue has let go; its state becomes RUNNING."""
+        """Give a slot to a sequence that has left the queue; its state becomes RUNNING."""
         sequence.move((SequenceState.WAITING,), SequenceState.RUNNING)
         sequence.slot = self._free_slots.pop()
         insort(self.running, sequence, key=_by_order)
 
     def leave(self, sequence: Sequence) -> None:
-        """Take the slot back. The sequence stays RUNNING until the caller says what becomes of it."""
+        """Take the slot back. The sequence stays RUNNING until the caller changes its state."""
         self.running.remove(sequence)
         self._free_slots.append(sequence.slot)
         self._freed.append(sequence.slot)
 
     def take_freed(self) -> list[int]:
-        """Slots left since the last plan, to be named in the next."""
+        """Slots freed since the last plan, for the next one."""
         freed, self._freed = self._freed, []
         return freed
 

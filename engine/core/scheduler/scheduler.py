@@ -1,4 +1,4 @@
-"""The scheduler: what the engine loop calls, step by step."""
+"""The scheduler's interface to the engine loop."""
 
 import math
 from collections import Counter, deque
@@ -37,7 +37,7 @@ from .rows import RowTable
 from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder
 
 MAX_IN_FLIGHT = 2
-"""The step that the worker runs, and the one prepared meanwhile."""
+"""The step that the worker runs, and the next one, prepared meanwhile."""
 
 
 _NOBODY: frozenset[int] = frozenset()
@@ -46,32 +46,29 @@ _NOBODY: frozenset[int] = frozenset()
 class Scheduler:
     """Continuous batching over a paged KV pool, one step ahead of the worker.
 
-    The loop alternates :meth:`plan` and :meth:`complete`; a plan may be made while one earlier step
-    is still in flight. A row's position is always known though its last token may not be: a plan
-    may decode it once more. If that token then ends the row, the extra result is dropped: never
-    delivered, counted or cached. Rows that end by length are known beforehand and not planned again.
+    The loop alternates :meth:`plan` and :meth:`complete`; a plan may be made while one earlier step is in flight. A
+    row's position is always known though its last token may not be, so a plan may decode it once more. If that token
+    ends the row, the extra result is dropped: never delivered, counted or cached. Rows that end by length are known
+    beforehand and not planned again.
 
     A step may gain a row several tokens (:class:`stentor.protocols.ipc.steps.RowStep`). Until its result comes the row
-    has a least and a most length: the next plan names the least, reserves blocks for the most, and does not go where
-    the most would pass the row's limit. Tokens behind one that ends the sequence are dropped.
+    has a minimum and a maximum length. The next plan names the minimum, reserves blocks for the maximum, and does not
+    start a step in which the maximum would pass the row's limit. Tokens behind one that ends the sequence are dropped.
 
-    Blocks freed by ``complete(N)`` go out only in plans made afterwards, though N+1 may still be
-    running and may still write them for their old owner. That is safe because the worker runs steps
-    in the order they were planned: the new owner's writes come after, and an unfinished block has
-    no hash by which another could find it.
+    Blocks freed by ``complete(N)`` are given out only in later plans, though N+1 may still run and write them for their
+    old owner. That is safe because the worker runs steps in order: the new owner writes later, and an unfinished block
+    has no hash by which another could find it.
 
-    Who goes first is a constant: arrival plus ``priority * aging_seconds``. Each waiting request
-    gains on new arrivals at the same rate, so every request is the most important one in the end;
-    that one is never preempted, and nobody is given what it lacks, hence nobody starves. Who awaits
-    what comes for its request alone (a grammar, input, something that is loaded) stands aside and
-    holds nothing. Times are the caller's, in seconds of ``time.monotonic()``.
+    Importance is a constant: arrival plus ``priority * aging_seconds``. Every request becomes the most important one
+    eventually. That one is never preempted, and nobody is given what it lacks, so nobody starves. A request that awaits
+    resources of its own (a grammar, input, a transfer) stands aside and holds nothing. Times are the caller's, in
+    seconds of ``time.monotonic()``.
 
-    A sequence with a constraint (a grammar, a thinking budget) keeps to it by masks: what it may draw in the oldest
-    step in flight follows from the tokens of all before, so :meth:`masks` says it as soon as the result before has been
-    taken, while the worker runs the forward of that step. The constraint lives here: nothing of it is lost with a row
-    or a worker.
+    A sequence with a constraint (a grammar, a thinking budget) is restricted by masks. Its allowed tokens in the oldest
+    step in flight follow from all tokens before. :meth:`masks` computes them once the result before is complete, while
+    the worker runs the forward of that step. Constraints live here, so none is lost with a row or a worker.
 
-    When the worker dies (:meth:`recover`), what ran waits again, and :class:`~.recovery.WorkerRecovery` says who
+    After a worker's death (:meth:`recover`) its rows wait again, and :class:`~.recovery.WorkerRecovery` decides which
     may run.
     """
 
@@ -99,19 +96,22 @@ class Scheduler:
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
     ) -> None:
-        """``max_mixed_prefill_tokens`` bounds the tokens of prompts beside rows that decode, ``max_prefill_chunk``
-        those of one prompt in a step, ``max_admitted_tokens`` those of prompts that begin in one step; None leaves them
-        the whole budget. ``max_drafts`` bounds the draft tokens that a row has in a step, and
-        ``draft_caps`` the same by the number of rows.
-
-        ``groups`` is all that the worker keeps. ``is_pooling``: the model makes vectors or scores; if it keeps nothing
-        of a token, tokens see those behind them too, and a prompt is one chunk. ``max_encodings`` and
-        ``max_mixed_encodings`` bound the media that one step encodes, in all and beside rows that decode; None lets it
-        encode any number. ``stream`` says how a model hears that is spoken to while it runs. ``max_loras`` is how many
-        adapters rows may have at a time, ``max_cpu_loras`` how many the worker has in memory.
-
-        ``max_plan_bytes`` bounds what rows bring that enter in one step; a request of which one row alone could take
-        more than ``max_frame`` bytes is refused.
+        """
+        Args:
+            max_mixed_prefill_tokens: prompt tokens of a step with rows that decode. None: the whole budget.
+            max_prefill_chunk: tokens of one prompt in a step. None: the whole budget.
+            max_admitted_tokens: tokens of prompts that begin in one step. None: the whole budget.
+            max_drafts: draft tokens of a row in a step; ``draft_caps`` bounds them by the number of rows.
+            groups: all cache groups of the worker.
+            is_pooling: the model returns vectors or scores. Without paged groups its attention is bidirectional,
+                and a prompt is one chunk.
+            max_encodings: media that one step encodes. None: any number.
+            max_mixed_encodings: the same in a step with rows that decode.
+            stream: how a streaming model maps audio to positions.
+            max_loras: adapters that rows may use at a time.
+            max_cpu_loras: adapters in the worker's memory.
+            max_plan_bytes: bytes of the rows that enter in one step.
+            max_frame: bytes of one row in a plan; requests that may need more are refused.
         """
         chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
@@ -136,7 +136,7 @@ class Scheduler:
         self._limits.check(block_size, max_num_seqs, groups)
         self._groups = tuple(groups)
         self._rows = RowTable(max_num_seqs)
-        # where tokens see those behind them, what is known of a prefix holds for that prompt alone
+        # with bidirectional attention, a cached prefix would be valid for the same prompt only
         prefix_cache = config.prefix_cache and not self._limits.sees_all
         self._memory = KVCacheManager(
             num_blocks,
@@ -152,7 +152,7 @@ class Scheduler:
         self.prerequisites = Prerequisites(self._memory, self._output, self._recovery)
         self._drafts = DraftControl(max_drafts, draft_caps)
         self._lacked: list[Resource] = []
-        """What somebody in the queue lacked when the last plan was made."""
+        """Resources that queued sequences lacked in the last plan."""
         self._prompts = PromptBudget(self._limits)
         self._flights: deque[InFlightStep] = deque()
         self._unmasked_from = 0
@@ -160,14 +160,13 @@ class Scheduler:
         self._steps = 0
         self._submitted = 0
 
-    # ---- requests come and go
+    # ---- requests
 
     def submit(self, request: Submit, now: float, *, awaits: frozenset[Resource] = NOTHING) -> TokensBatch | None:
-        """Accept a request, or return the terminal messages that say why not.
+        """Accept a request, or return the terminal messages of a refusal.
 
-        Those of a resumed request's sequences that want nothing any more end at once. ``awaits``: what must come for it
-        before it runs, "grammar" (see :meth:`.Prerequisites.constrain`) or "transfer" (as with
-        :meth:`.Prerequisites.load`).
+        Sequences of a resumed request that are complete end at once. ``awaits``: resources that must come before it
+        runs: "grammar" (see :meth:`.Prerequisites.constrain`) or "transfer" (see :meth:`.Prerequisites.load`).
         """
         refusal = self._reused(request.rid) or self._limits.refusal_of(request, self._memory)
         if refusal is None and request.streamed is not None and "grammar" in awaits:
@@ -200,15 +199,15 @@ class Scheduler:
         unwritten = any(not span.written for span in accepted.inputs)
         if unwritten and lacks_media(accepted, self._memory, find_prefix(accepted.leader, self._memory).length):
             self.prerequisites.want_media(accepted)
-        # whether a sequence has all it gets, only its grammar knows
+        # without its grammar it is unknown whether a sequence is complete
         return None if request.resumed is None or "grammar" in awaits else self.prerequisites.end_satisfied(accepted)
 
     def lives(self, rid: int) -> bool:
-        """Whether a request was accepted, and some sequence of it has not ended."""
+        """Whether the request was accepted and a sequence of it has not ended."""
         return rid in self._output.requests
 
     def append(self, more: Append) -> TokensBatch | None:
-        """More has come of what a request hears, or its end. None where nothing ends for it."""
+        """Add streamed input, or its end. Returns terminal messages, or None if nothing ends."""
         request = self._output.requests.get(more.rid)
         if request is None:
             return None
@@ -221,9 +220,9 @@ class Scheduler:
         return self._recovery.noted(TokensBatch([], [], finished)) if finished else None
 
     def abort(self, rid: int, index: int, error: str | None = None) -> TokensBatch | None:
-        """End a sequence, or with ``index`` -1 all of a request; None where nothing of it lived.
+        """End a sequence, or all of a request if ``index`` is -1; None if nothing of it was alive.
 
-        ``error``: why it cannot go on, where nobody has asked for its end.
+        ``error``: why it cannot go on; None if its client aborted it.
         """
         request = self._output.requests.get(rid)
         if request is None:
@@ -239,16 +238,16 @@ class Scheduler:
         return self._recovery.noted(TokensBatch([], [], finished))
 
     def end_all(self, reason: FinishReason, message: str | None) -> TokensBatch:
-        """End everything that lives, where no step can run any more. Steps in flight stay to be completed."""
+        """End all living requests, because no step can run any more. Steps in flight must still be completed."""
         requests = list(self._output.requests.values())
         return TokensBatch([], [], [each for r in requests for each in self._output.finish_all(r, reason, message)])
 
     # ---- steps
 
     def plan(self, now: float, *, crowded: bool = False) -> StepPlan | None:
-        """The next step, or None if nothing can run before a result, an abort or a submission comes.
+        """Plan the next step; None if nothing can run before a result, an abort or a submission.
 
-        ``crowded``: others wait for the device, whom a step holds up as it does rows that decode.
+        ``crowded``: other engines wait for the device, so the step is kept as short as beside rows that decode.
         """
         if len(self._flights) >= MAX_IN_FLIGHT:
             return None
@@ -274,7 +273,7 @@ class Scheduler:
         draft.budget += withheld
         self._prompts.begun(len(draft.new) + len(draft.forks))
         self.prerequisites.media_wanted += draft.wanted
-        if not draft.works and yielding_from < math.inf:  # the rest is none, or lacks what those who wait hold
+        if not draft.works and yielding_from < math.inf:  # no prompt can use the step: let the rows that yield decode
             plan_decodes(draft, memory, drafting=drafting)
         if not draft.works:
             return None
@@ -315,16 +314,16 @@ class Scheduler:
 
     @property
     def wants_masks(self) -> bool:
-        """Whether the worker waits for :meth:`masks`, and they can be made."""
+        """Whether the worker needs :meth:`masks`, and they can be made."""
         if not self._flights:
             return False
         oldest = self._flights[0]
         return bool(oldest.masked) and oldest.step >= self._unmasked_from
 
     def masks(self) -> tuple[Masks, TokensBatch]:
-        """What the rows of the oldest step in flight may draw; to be called once where :attr:`wants_masks` says so.
+        """The masks of the oldest step in flight; call once when :attr:`wants_masks`.
 
-        Sequences that may draw nothing end.
+        Also returns the ends of sequences without an allowed token.
         """
         flight = self._flights[0]
         self._unmasked_from = flight.step + 1
@@ -332,10 +331,9 @@ class Scheduler:
         return masks, self._recovery.noted(TokensBatch([], [], finished))
 
     def complete(self, result: StepResult, now: float) -> TokensBatch:
-        """Take the result of the oldest step in flight.
+        """Apply the result of the oldest step in flight.
 
-        Results of an older epoch are ignored. Raises ValueError, with nothing changed, where the
-        result is not that of the step expected.
+        Results of an older epoch are ignored. Raises ValueError, and changes nothing, if the result is of another step.
         """
         if result.epoch < self._recovery.epoch:
             return TokensBatch([], [], [])
@@ -357,7 +355,7 @@ class Scheduler:
         return self._recovery.noted(self._output.settle(flight, result, now))
 
     def take_released(self) -> list[int]:
-        """Requests that have ended and of which no step in flight reads what they brought; each is told once."""
+        """Ended requests whose media no step in flight reads, since the last call."""
         if not self._output.unreleased:
             return []
         free = self._output.unreleased.difference(*(flight.readers for flight in self._flights))
@@ -365,21 +363,21 @@ class Scheduler:
         return sorted(free)
 
     def recover(self, *, blameless: bool = False) -> Recovery:
-        """The worker died: its rows, blocks and cached prefixes are gone, and so are results in flight.
+        """Requeue everything after the worker's death; its rows, blocks, cached prefixes and results in flight are
+        lost.
 
-        Every sequence that ran waits again with the tokens that were delivered; a new epoch begins. What was being
-        loaded is void: whoever needs it calls :meth:`.Prerequisites.load` again before the next plan. A request that
-        was found to kill its workers ends; what the worker died of is none of them where they are ``blameless``.
+        Every running sequence waits again with its delivered tokens, and a new epoch begins. Transfers are void: their
+        owner calls :meth:`.Prerequisites.load` again before the next plan. A request that was found to kill workers
+        ends. ``blameless``: no request caused the death.
         """
         recovery = self._recovery.recover(self._flights, blameless=blameless)
         self._flights.clear()
         return recovery
 
     def resize(self, num_blocks: int, groups: SequenceOf[CacheGroup]) -> TokensBatch:
-        """A new worker has another number of blocks, or groups of the same kinds with other capacities; to be called
-        after :meth:`recover`, before the next plan.
+        """Adapt to a new worker with another number of blocks or other capacities of the same groups.
 
-        Ends the requests that do not fit any more.
+        Call it after :meth:`recover`, before the next plan. Ends the requests that no longer fit.
         """
         ended = TokensBatch([], [], [])
         memory = self._memory
@@ -394,24 +392,24 @@ class Scheduler:
         return self._recovery.noted(ended)
 
     def reset_prefix_cache(self) -> None:
-        """No prompt finds what was computed before now, and no row that runs names what it holds."""
+        """Forget all cached prefixes; running rows do not cache their blocks either."""
         self._memory.forget_prefixes()
 
     def recompute(self) -> None:
-        """Every row waits again, and computes the tokens that it has anew."""
+        """Preempt every row, so that all KV is computed anew."""
         for sequence in reversed(self._rows.running.copy()):
             self._memory.preempt(sequence)
 
-    # ---- what can be seen from outside
+    # ---- observation
 
     @property
     def has_work(self) -> bool:
-        """Whether any request lives. Steps in flight may remain when none does."""
+        """Whether a request is alive. Steps may be in flight even if none is."""
         return bool(self._output.requests)
 
     @property
     def in_flight(self) -> int:
-        """Steps planned and not completed."""
+        """Steps that are planned and not completed."""
         return len(self._flights)
 
     @property
@@ -419,7 +417,7 @@ class Scheduler:
         return self._recovery.epoch
 
     def stats(self) -> Stats:
-        """Gauges of now and counters since start; rows count as running, all other living sequences as waiting."""
+        """Gauges of now and counters since the start. Rows count as running, all other living sequences as waiting."""
         memory = self._memory
         free = memory.free
         running = len(self._rows.running)
@@ -443,18 +441,18 @@ class Scheduler:
         )
 
     def check_integrity(self) -> None:
-        """Raise AssertionError with what is wrong, if anything is. Costs as much as all state; for tests and idling."""
+        """Raise AssertionError if the state is inconsistent. Cost grows with all state; for tests and idle time."""
         check_integrity(self._memory, self._output, self._flights)
         working = sum(not sequence.length_capped for sequence in self._rows.running)
         assert working <= self._limits.max_num_batched_tokens, f"{working} rows have work, more than a step's budget"
 
-    # ---- inside
+    # ---- internal
 
     def _waiting_for(self) -> dict[Resource, int]:
-        """Sequences by what they lack, or what somebody before them does; O(requests)."""
+        """Waiting sequences by the resource that they, or sequences before them, lack. O(requests)."""
         found: Counter[Resource] = Counter()
         for needs, waiting in self._memory.queue.waiting.items():
-            # who lacked nothing came after the last plan
+            # without a lacked resource, a sequence came after the last plan
             found[next((each for each in self._lacked if each in needs), "step")] += waiting
         for request in self._output.requests.values():
             if request.awaits:

@@ -1,4 +1,4 @@
-"""Recurrent states: which slot a row writes its state to, and which states are kept for later prompts."""
+"""Allocates slots for recurrent states: those that rows write, and checkpoints for later prompts."""
 
 from typing import Final
 
@@ -7,33 +7,32 @@ from ..request import Request
 from ..sequence import NEVER_HASHED, Sequence
 
 SLOTS_A_ROW: Final = 2
-"""The one that it writes, and one that it has left behind or begins from."""
+"""The slot that it writes, and a checkpoint that it made or begins from."""
 _MOST_APART: Final = 1024
-"""Tokens between checkpoints of a long prompt, at most: prompts that part in between compute so many again."""
+"""Most tokens between checkpoints of a long prompt: a prompt that diverges in between recomputes at most as many."""
 _WORTH_BLOCKS: Final = 4
-"""A checkpoint at the end of a prompt saves at least so many blocks of work, or is not made."""
+"""A checkpoint at the end of a prompt must save this many blocks of work."""
 
 
 class StateCache:
-    """Hands out the slots in which rows keep their recurrent states.
+    """Allocates the slots in which rows keep their recurrent states.
 
-    A state says what all tokens so far come to, so it cannot be cut where a later prompt parts from an earlier one. A
-    *checkpoint* is the state behind a whole number of blocks, in a slot that nobody writes any more. It is made without
-    a copy: the step after it reads that slot and writes another one. It is found by the digest of its last block, and
-    given up when its slot is needed, least recently used first.
+    A state summarises all tokens so far, so it cannot be cut where a later prompt diverges. A *checkpoint* is the state
+    behind a whole number of blocks, in a slot that nobody writes any more. Making one needs no copy: the next step
+    reads that slot and writes another. It is found by the digest of its last block, and evicted when its slot is
+    needed, least recently used first.
 
-    Checkpoints are made at multiples of ``interval`` tokens, where a prompt parts from what is known of it (others may
-    part there too), at the end of a prompt's last whole block, and where sequences of one request part.
+    Checkpoints are made at multiples of ``interval`` tokens, where a prompt diverges from known blocks (others may
+    diverge there too), at the end of a prompt's last whole block, and where the sequences of a request fork.
 
-    A row holds :data:`SLOTS_A_ROW` slots at most, and there are so many for every row: none ever lacks one.
+    A row holds at most :data:`SLOTS_A_ROW` slots, and there are that many for every row, so none ever waits for one.
     """
 
     __slots__ = ("_holders", "block_size", "enabled", "interval", "pool", "reserved")
 
     def __init__(self, slots: int, max_rows: int, block_size: int, interval: int, *, enabled: bool) -> None:
-        """``enabled``: whether prompts find states of others; ``interval`` is cut to
-        :data:`_MOST_APART` and rounded up to whole blocks. Raises
-        ValueError where there are too few slots."""
+        """``interval`` is limited to :data:`_MOST_APART` and rounded up to whole blocks. With ``enabled`` false prompts
+        find no states of others. Raises ValueError for too few slots."""
         self.reserved = SLOTS_A_ROW * max_rows
         if slots < self.reserved:
             raise ValueError(
@@ -44,23 +43,24 @@ class StateCache:
         self.interval = -(-min(interval, _MOST_APART) // block_size) * block_size
         self.enabled = enabled
         self._holders: dict[int, Request] = {}
-        """Requests that hold the state their sequences start from, by number."""
+        """Requests that hold the state their sequences fork from, by number."""
 
     def reset(self, slots: int | None = None) -> None:
-        """The states are gone, and nobody holds any."""
+        """Forget all holders and contents, because the memory is gone."""
         for request in self._holders.values():
             request.held_state = -1
         self._holders.clear()
         self.pool.reset(slots)
 
     def forget(self) -> None:
-        """No prompt finds what there is now."""
+        """Forget all hashes, so that no prompt finds a present checkpoint."""
         self.pool.forget_hashes()
 
     # ---- rows
 
     def enter(self, sequence: Sequence, prefix_len: int) -> None:
-        """A row begins behind so many tokens, of which there is a checkpoint, and gets a slot; mutates it."""
+        """Give a slot to a row that begins behind ``prefix_len`` tokens, where there must be a checkpoint; mutates the
+        row."""
         request = sequence.request
         last = self._last_stop(sequence, prefix_len)
         sequence.stops = (sequence.branch if sequence.branch > prefix_len else 0, last)
@@ -73,9 +73,9 @@ class StateCache:
         sequence.state_slot = self.pool.allocate()
 
     def next_slot(self, sequence: Sequence) -> int:
-        """Where the next step of a row is to write its state, which it has in another slot so far; -1: where it has it.
+        """The slot that the next step of a row writes if it changes, else -1; mutates the row.
 
-        The former slot becomes a checkpoint once it is known to have been written; mutates the row.
+        The former slot becomes a checkpoint once it is known to be written.
         """
         at = sequence.num_scheduled_tokens
         if not self._is_stop(sequence, at):
@@ -88,7 +88,7 @@ class StateCache:
         return sequence.state_slot
 
     def cut(self, sequence: Sequence, count: int) -> int:
-        """So many of the next ``count`` tokens of a row as end where a checkpoint is to be."""
+        """How many of the next ``count`` tokens of a row end at the next checkpoint, if there is one in between."""
         at = sequence.num_scheduled_tokens
         for stop in sequence.stops:
             if at < stop < at + count:
@@ -97,16 +97,19 @@ class StateCache:
         return multiple - at if self.enabled and at < multiple < at + count else count
 
     def draftable(self, start: int, furthest: int, count: int) -> int:
-        """So many of ``count`` drafts behind position ``furthest`` of a row whose step begins at ``start``, or further
-        on by drafts in flight: as many as leave it before the next multiple of the interval. It comes there without
-        any, so that its next step begins at a known position and can leave its state behind."""
+        """How many of ``count`` drafts behind position ``furthest`` may be planned: they must end before the next
+        multiple.
+
+        ``start`` is the minimum position of the row's step. The row reaches the multiple without drafts, so that its
+        next step begins at a known position and can make a checkpoint.
+        """
         if not self.enabled:
             return count
         stop = (start // self.interval + 1) * self.interval
         return min(count, stop - 1 - furthest)
 
     def settle(self, sequence: Sequence) -> None:
-        """Steps have completed: what they have left behind is found by later prompts; mutates the row."""
+        """Make checkpoints of completed steps available to later prompts; mutates the row."""
         waiting = []
         for at, slot in sequence.checkpoints:
             if at > sequence.num_computed_tokens:
@@ -119,7 +122,7 @@ class StateCache:
         sequence.checkpoints = waiting
 
     def release(self, sequence: Sequence) -> None:
-        """A row gives its slots back; its sequence forgets them later."""
+        """Free a row's slots; the caller resets the sequence."""
         self.settle(sequence)
         for slot in (sequence.state_slot, *(slot for _, slot in sequence.checkpoints)):
             self.pool.free(slot)
@@ -127,33 +130,34 @@ class StateCache:
     # ---- sequences that fork from a prompt
 
     def drop_hold(self, request: Request) -> None:
-        """Give back the state that is held for a request's sequences, if one is."""
+        """Free the state held for a request's forks, if there is one."""
         if request.held_state >= 0:
             self.pool.free(request.held_state)
             request.held_state = -1
             del self._holders[request.rid]
 
     def _leave(self, sequence: Sequence, at: int, slot: int) -> None:
-        """A row will not write this slot any more, in which its state behind so many tokens lies."""
+        """Turn a slot into a checkpoint of the row's state behind ``at`` tokens."""
         sequence.checkpoints.append((at, slot))
         request = sequence.request
         if at != self._fork_stop(sequence) or request.held_state >= 0:
             return
-        if len(self._holders) < self.pool.num_blocks - self.reserved:  # no row lacks one for it
+        if len(self._holders) < self.pool.num_blocks - self.reserved:  # only if every row still has its slots
             self.pool.ref(slot)
             request.held_state = slot
             self._holders[request.rid] = request
 
     def _fork_stop(self, sequence: Sequence) -> int:
-        """Tokens of the prompt that other sequences of the request start behind; 0 where none waits for that."""
+        """Prompt tokens behind which the request's other sequences fork; 0 if none is waiting."""
         request = sequence.request
         forks = len(request.sequences) > 1 and not request.prompt_done
         return (request.prompt_len - 1) // self.block_size * self.block_size if forks else 0
 
-    # ---- where checkpoints are
+    # ---- positions of checkpoints
 
     def _last_stop(self, sequence: Sequence, prefix_len: int) -> int:
-        """The end of the last whole block of what the row enters with, if a checkpoint there is worth a step."""
+        """The end of the last whole block of the tokens that a row enters with, if a checkpoint there is worth a step;
+        else 0."""
         if stop := self._fork_stop(sequence):
             return stop
         stop = (sequence.length - 1) // self.block_size * self.block_size
@@ -164,14 +168,14 @@ class StateCache:
         return at > 0 and (at in sequence.stops or (self.enabled and at % self.interval == 0))
 
     def _find(self, sequence: Sequence, at: int) -> int | None:
-        """The checkpoint behind so many tokens of it, whole blocks."""
+        """The checkpoint behind ``at`` tokens, a multiple of the block size."""
         if not self.enabled:
             return None
         blocks = at // self.block_size
         return self.pool.find(sequence.block_digests(blocks, self.block_size)[blocks - 1])
 
     def check_integrity(self, running: list[Sequence]) -> None:
-        """Raise AssertionError unless slots are held by exactly these rows, and by requests."""
+        """Raise AssertionError unless slots are held by exactly these rows and the requests."""
         self.pool.check_integrity()
         held = [0] * self.pool.num_blocks
         for sequence in running:

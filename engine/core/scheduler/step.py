@@ -1,4 +1,4 @@
-"""One step while it is put together, and what is remembered of it until its result comes."""
+"""Builds a step, and keeps the record of it until its result comes."""
 
 from typing import Final, NamedTuple
 
@@ -10,30 +10,30 @@ from ..sequence import Sequence
 from .kv_cache_manager import KVCacheManager
 
 MAX_PLAN_BYTES: Final = 16 << 20
-"""Of what the rows that enter bring in one step, where there is more than one: a fraction of a channel's frame, and of
-the time that a step may take to read."""
+"""Most bytes of the rows that enter in one step, if more than one: a fraction of a channel's frame, and of a step's
+time to read it."""
 _ROW_BYTES: Final = 64
-"""Of a row that enters, at most, besides its lists and what is its request's."""
+"""Most bytes of a row that enters, without its lists and its request's part."""
 _INT_BYTES: Final = 5
-"""Of a token or a block, at most."""
+"""Most bytes of a token or a block number."""
 _COPY_INTS: Final = 3
-"""Of each group, for the block that a row begins with a copy of."""
+"""Integers per group for a copied block."""
 _INT_COST: Final = 10
-"""Bytes that one counts as: it takes longer to read than as many bytes of text."""
+"""Bytes that an integer counts as: it takes longer to read than as many bytes of text."""
 
 Owner = tuple[Sequence, int, int, int]
-"""Whose row it was at plan time: (sequence, row generation, end of its positions without drafts, the most tokens that
-it may gain; 0 where none is drawn)."""
+"""The row's owner at plan time: (sequence, row generation, end of its positions without drafts, most tokens that it may
+gain; 0 if it samples none)."""
 
 
 Slice = tuple[int, bytes, int]
-"""Media of which a step encodes a part: encoder slot, digest, the number of its beginning."""
+"""A slice of media encoded in a step: encoder slot, digest, number of the encoding."""
 
 
 class InFlightStep(NamedTuple):
-    """A planned step whose result has not come; ``owners`` follows ``rows``.
+    """A planned step whose result has not come; ``owners`` is parallel to ``rows``.
 
-    Results are matched by owner, never by slot: by the time they come, the slot may be another's.
+    Results are matched by owner, never by slot: the slot may be another's by then.
     """
 
     step: int
@@ -41,11 +41,11 @@ class InFlightStep(NamedTuple):
     owners: list[Owner]
     sampled: int
     masked: list[int]
-    """Slots of the rows that may be restricted; where there are any, the worker waits for masks before it draws."""
+    """Slots of the rows that may be restricted. If there are any, the worker waits for masks before it samples."""
     entered: frozenset[int]
     """Slots of the rows that enter with the step."""
     readers: frozenset[int]
-    """Requests of which it reads what they brought in the arena."""
+    """Requests whose media the step reads from the arena."""
     slices: tuple[Slice, ...] = ()
 
     def check(self, result: StepResult) -> None:
@@ -110,7 +110,7 @@ class InFlightStep(NamedTuple):
                     )
 
     def _drawn(self, counts: list[int], drafted: list[int] | None) -> int:
-        """Tokens in all. Raises ValueError for counts that this step cannot have."""
+        """The number of tokens. Raises ValueError for counts that this step cannot have."""
         most = [most for _, _, _, most in self.owners if most]
         if len(counts) != len(most) or not all(1 <= count <= top for count, top in zip(counts, most, strict=True)):
             raise ValueError(f"the worker sent counts {counts} for step {self.step}, whose rows gain 1 to {most}")
@@ -125,7 +125,7 @@ class InFlightStep(NamedTuple):
 
     @property
     def decodes_alone(self) -> bool:
-        """Whether its rows decode, and nothing else is done in it."""
+        """Whether the step consists of decoding rows only."""
         if self.entered or self.readers or self.sampled < len(self.rows):
             return False
         return all(row.count == 1 for row in self.rows)
@@ -135,11 +135,11 @@ class InFlightStep(NamedTuple):
 
 
 class StepBuilder:
-    """The step being planned. ``budget`` is the tokens that may still be added, ``media_budget`` those of prompts with
-    media, ``chunk`` the most for one row.
+    """The step being planned.
 
-    ``streams`` says that rows may have to wait for what they hear; ``waiting`` counts those that have nothing to
-    compute now, and may all have something in the next step.
+    ``budget`` is the number of tokens that may still be added, ``media_budget`` those of prompts with media, ``chunk``
+    the most of one row. ``streams``: rows may have to wait for streamed input. ``waiting`` counts rows that have
+    nothing to compute now, but may all have in the next step.
     """
 
     __slots__ = (
@@ -174,33 +174,33 @@ class StepBuilder:
     def __init__(
         self, budget: int, chunk: int, *, groups: int = 1, streams: bool = False, max_bytes: int = MAX_PLAN_BYTES
     ) -> None:
-        """``groups`` of layers have block tables of their own; ``max_bytes`` bounds what rows bring that enter
-        together, one alone may bring more."""
+        """``groups``: cache groups with their own block tables. ``max_bytes`` bounds the rows that enter together; a
+        single row may be larger."""
         self._groups = groups
         self.budget = self._room = self.media_budget = budget
         self._max_bytes = max_bytes
         self._carried = 0
         self._origins: dict[int, tuple[int, SamplingParams]] = {}
-        """By request: which of ``new`` brings its prompt, and with which parameters."""
+        """By request: the index in ``new`` of the row that brings its prompt, and that row's parameters."""
         self._counted = 0
         self.chunk = chunk
         self.streams = streams
         self.max_encodings = 0
         self.sliced = False
-        """Whether media may be encoded a slice at a time."""
+        """Whether media may be encoded in slices."""
         self.slices: list[Slice] = []
         self.whole_spans = False
-        """Whether all of a piece of media is computed in one step."""
+        """Whether each span of media must be computed in one step."""
         self.encode: list[EncodeJob] = []
         self.readers: set[int] = set()
-        """Requests of which the step reads what they brought in the arena."""
+        """Requests whose media the step reads from the arena."""
         self.wanted: list[int] = []
         """Requests that could begin if their media were written."""
         self.inputs: list[RowInput] = []
         self.new: list[NewRow] = []
         self.forks: list[ForkedRow] = []
         self.copies: list[tuple[int, int]] = []
-        """Blocks, and where their copies go that rows begin with."""
+        """(source, destination) blocks that are copied before rows begin."""
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []
         self.sampled = self.waiting = 0
@@ -208,24 +208,24 @@ class StepBuilder:
 
     @property
     def works(self) -> bool:
-        """Whether there is anything to do in the step."""
+        """Whether the step has anything to do."""
         return bool(self.rows or self.encode)
 
     @property
     def room(self) -> int:
-        """What is left of the largest step there may be: a row that enters whole may go beyond the budget."""
-        # rows that decode need not know: counting happens when somebody asks
+        """Tokens left of the largest step, which a row that must enter whole may use beyond the budget."""
+        # counted on demand, which spares steps that only decode
         for row in self.rows[self._counted :]:
             self._room -= row.count
         self._counted = len(self.rows)
         return self._room
 
     def takes(self, sequence: Sequence, block_size: int) -> bool:
-        """Whether there is room in the plan for all that a row brings which is to enter."""
+        """Whether the plan has space for a row that is to enter."""
         return not self._carried or self._carried + self._size(sequence, block_size) <= self._max_bytes
 
     def enter(self, sequence: Sequence, memory: KVCacheManager) -> None:
-        """A row enters, which has its slot, blocks and media: with all that it needs, or as a fork of one that has."""
+        """Add a row that has its slot, blocks and media; if a row of its request enters too, as a fork of that."""
         self._carried += self._size(sequence, memory.block_size)
         request = sequence.request
         params = _row_params(sequence)
@@ -261,21 +261,21 @@ class StepBuilder:
         return frozenset([row.slot for row in self.new] + [row.slot for row in self.forks])
 
     def feed(self) -> None:
-        """Hands the rows of the step what they hear in it."""
+        """Add the streamed input that the step's rows read."""
         for sequence, _, end, _ in self.owners:
             if (given := sequence.feed(end + sequence.num_drafts_in_flight)) is not None:
                 self.inputs.append(given)
                 self.readers.add(sequence.request.rid)
 
     def _origin_of(self, sequence: Sequence) -> int:
-        """Which of ``new`` brings what a row needs besides what is its own; -1 where none does."""
+        """Index in ``new`` of a row with the same prompt and parameters; -1 if there is none."""
         found = self._origins.get(sequence.request.rid)
         if found is None or found[1] is not _row_params(sequence):
             return -1
         return found[0] if self.new[found[0]].masked == (sequence.constraint is not None) else -1
 
     def _size(self, sequence: Sequence, block_size: int) -> int:
-        """What the plan carries for a row that enters; no less than the bytes that it takes there."""
+        """Estimated cost of a row that enters, at least its bytes in the plan."""
         length, request = sequence.length, sequence.request
         size = _ROW_BYTES + _INT_COST * self._groups * (-(-length // block_size) + _COPY_INTS)
         if self._origin_of(sequence) >= 0:
@@ -283,8 +283,10 @@ class StepBuilder:
         return size + request.row_bytes + _INT_COST * length
 
     def add(self, sequence: Sequence, count: int, new_blocks: list[int], state: int = -1) -> None:
-        """Plan the next ``count`` positions of a running sequence, and a token where they reach its end; mutates it.
-        ``state`` is where its recurrent state goes from now on, -1 where it went before."""
+        """Plan the next ``count`` positions of a running sequence, and a token if they reach its end; mutates it.
+
+        ``state``: the new slot of its recurrent state; -1: unchanged.
+        """
         start = sequence.num_scheduled_tokens
         end = start + count
         sequence.num_scheduled_tokens = end
@@ -299,7 +301,7 @@ class StepBuilder:
                         self.masked.append(sequence.slot)
                 sequence.num_in_flight += 1
                 sequence.length = end + 1
-                # Its last token by length needs no step of its own: nothing is drawn after it.
+                # Its last token by length needs no step of its own: nothing is sampled after it.
                 sequence.length_capped = end + 1 == sequence.limit_len
             else:
                 sequence.length_capped = True
@@ -308,8 +310,10 @@ class StepBuilder:
         self.owners.append((sequence, sequence.row_generation, end, sample))
 
     def add_drafts(self, place: int, num_drafts: int, new_blocks: list[int]) -> None:
-        """The row at ``place`` of the step, which draws, has so many drafts and these blocks in all; mutates its
-        sequence."""
+        """Add drafts to the row at index ``place``, which samples; mutates its sequence.
+
+        ``new_blocks``: all new blocks of the row in this step.
+        """
         row = self.rows[place]
         sequence, row_generation, end, _ = self.owners[place]
         self.rows[place] = RowStep(row.slot, row.start, row.count, new_blocks, row.sample, num_drafts, row.state)
@@ -323,12 +327,12 @@ class StepBuilder:
 
 
 def _begins_from(sequence: Sequence) -> int:
-    """The slot of the recurrent state with which its row enters."""
+    """The slot of the recurrent state that its row starts from; -1: none."""
     return sequence.checkpoints[0][1] if sequence.checkpoints else -1
 
 
 def _row_spans(sequence: Sequence, memory: KVCacheManager) -> list[RowSpan]:
-    """The media that a row is to read, and where it enters, all whose grids say where its positions stand."""
+    """The media that a row reads, and those before it whose grids determine its positions."""
     told = [span for span in sequence.request.inputs if span.grid is not None or span in sequence.spans]
     slots = memory.encoder_cache.slots
     return [
@@ -338,18 +342,18 @@ def _row_spans(sequence: Sequence, memory: KVCacheManager) -> list[RowSpan]:
 
 
 def _row_params(sequence: Sequence) -> SamplingParams:
-    """What the row of a sequence draws by: once the prompt is done, nothing is asked of it any more."""
+    """The sampling parameters of a sequence's row; without prompt results once the prompt is done."""
     request = sequence.request
     return request.plain_params if request.prompt_done else request.row_params
 
 
 def _flat(tables: Tables) -> list[int]:
-    """Block tables as they travel: those of all groups, which are of one length, one after another."""
+    """Block tables as sent: those of all groups, of equal length, concatenated."""
     return [block for table in tables for block in table]
 
 
 def whole_row_bytes(sequence: Sequence, block_size: int, groups: int = 1) -> int:
-    """The most that a plan may have to carry for a row, whatever is drawn before it enters."""
+    """The most bytes that a plan may need for a row of the request, however many tokens it has by then."""
     request = sequence.request
     length = request.limit_len
     return _ROW_BYTES + request.row_bytes + _INT_BYTES * (length + groups * (-(-length // block_size) + _COPY_INTS))

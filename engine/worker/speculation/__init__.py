@@ -1,4 +1,4 @@
-"""Draft tokens: who proposes them, where they stand in a step, and how many of them a row gains."""
+"""Speculative decoding: proposers, the drafts in a step, and their verification."""
 
 from .draft_model import DraftModel, PlainPass, ProposingModel
 from .head_pass import HeadPass

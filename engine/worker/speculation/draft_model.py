@@ -1,4 +1,4 @@
-"""Drafts that a smaller model draws, or a head, in the same blocks as the model that verifies them."""
+"""Drafts sampled by a smaller model or a head, whose cache shares the blocks of the verifying model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,30 +16,30 @@ from ..sampler import Sampler
 
 @dataclass(frozen=True)
 class ProposingModel:
-    """A model that proposes, or a head."""
+    """A draft model or a draft head."""
 
     model: Decoder | DraftHead
     caches: Sequence[LayerCache]
-    """Of its layers, in the blocks of the model's that verifies."""
+    """Caches of its layers, in the verifying model's blocks."""
     most: int
-    """Tokens that it proposes for a row at once, at most."""
+    """Most tokens that it proposes for a row at once."""
 
 
 class DraftPass(Protocol):
-    """How what proposes is run over rows of the table."""
+    """Runs the draft model over rows of the table."""
 
     def run(self, rows: Sequence[RowStep]) -> Passed:
-        """With logits of the last token of each row that draws."""
+        """Run rows; returns logits of the last token of each row that samples."""
 
     def go_on(self, rows: Sequence[RowStep]) -> Passed:
-        """The same of rows of one token each, behind that of which they have drawn it."""
+        """The same for rows of one token each, directly behind the token that they sampled last."""
 
     def remove(self, slot: int) -> None:
-        """The row of this slot has left."""
+        """Forget the row of this slot."""
 
 
 class PlainPass:
-    """That of a model, which needs nothing but tokens."""
+    """The pass of a draft model, which needs tokens only."""
 
     def __init__(self, model: ModelPass) -> None:
         self.run = self.go_on = model.run
@@ -51,18 +51,18 @@ class PlainPass:
 class DraftModel:
     """See :class:`.proposer.Proposer` and :class:`.row_drafts.Follower`: one pass a draft, for all rows together.
 
-    A draft is drawn with the noise, the temperature, the cuts and the penalties that the verifying model draws with at
-    its position. So where both models give the same logits it is right, at any temperature.
+    A draft is sampled with the noise, the temperature, the cuts and the penalties of the verifying model at its
+    position. If both models give the same logits, it is accepted at any temperature.
 
-    The draft's keys and values lie in the same blocks, at the same places, as those of the model that verifies. They
-    are written for prompts in the step that computes these, for what a row has drawn before it drafts, and else once a
-    row is a block behind, or leaves. So blocks that a later prompt finds hold them too.
+    The draft's keys and values lie in the same blocks, at the same positions, as the verifying model's. They are
+    written: for prompts in the step that computes these; for a row's tokens before it drafts; otherwise once a row is a
+    block behind, or leaves. So blocks that a later prompt finds hold them too.
 
-    A head is one position behind: it is computed where the verifying model has been, and knows the token that follows.
+    A head is one position behind: it runs where the verifying model has run, and knows the token that follows.
     """
 
     def __init__(self, model: DraftPass, rows: RowTable, sampler: Sampler, most: int, *, behind: int = 0) -> None:
-        """``rows`` and ``sampler`` are those of the model that verifies. ``behind``: 1 for a head."""
+        """``rows`` and ``sampler`` are the verifying model's. ``behind``: 1 for a head."""
         self.most = most
         self._model = model
         self._rows = rows
@@ -71,15 +71,15 @@ class DraftModel:
         self._behind = behind
         self._longest: int = width - 1
         self._lengths = [0] * slots
-        """Tokens of each row; 0 while nobody has the slot."""
+        """Tokens of each row; 0 while the slot is free."""
         self._computed: list[int | None] = [None] * slots
-        """Those whose keys are there; None until the row's first step says where it begins."""
+        """Positions with draft keys; None until the row's first step says where it begins."""
         self._written = [0] * slots
-        """Those whose keys the verifying model has."""
+        """Positions with keys of the verifying model."""
         self._right: dict[int, int] = {}
-        """Drafts of a row that were drawn in the step that it has not been told the tokens of."""
+        """Accepted drafts in the step whose tokens the row has not been given."""
         self._due: dict[int, int] = {}
-        """Up to where rows are computed besides those that draft."""
+        """Ends of rows that must be computed besides those that draft."""
 
     def enter(self, new: NewRow) -> None:
         slot = new.slot
@@ -96,7 +96,7 @@ class DraftModel:
         length, computed = self._lengths[slot], self._computed[slot]
         if computed is not None:
             right = self._right.pop(slot, 0)
-            # a head's keys of drafts are made of what itself has left, and once more of the model's hidden states
+            # a head computes the keys of drafts from its own outputs, and again from the model's hidden states
             self._computed[slot] = min(computed, length - 1 if self._behind else length + right)
         self._lengths[slot] = length + len(tokens)
         self._written[slot] = self._lengths[slot] - 1
@@ -146,12 +146,12 @@ class DraftModel:
         return found
 
     def _room(self, slot: int) -> int:
-        """Drafts of which all but the last have a place in the row's blocks."""
+        """Drafts for which the row's blocks have space; the last needs none."""
         end = min(self._rows.block_count(slot) * self._rows.block_size, self._longest)
         return end + 1 - self._lengths[slot]
 
     def _pass(self, drafting: Mapping[int, int]) -> dict[int, int]:
-        """Computes what rows lack, as far as is due, and to their ends those that draft: of these the first draft."""
+        """Compute what rows lack, as far as due, and to the end for rows that draft; returns their first drafts."""
         ends = {**self._due, **{slot: self._lengths[slot] - self._behind for slot in drafting}}
         self._due = {}
         steps = []
@@ -163,7 +163,7 @@ class DraftModel:
         return self._drawn(steps, self._model.run(steps)) if steps else {}
 
     def _drawn(self, steps: Sequence[RowStep], passed: Passed) -> dict[int, int]:
-        """What the rows that draw have drawn in a pass, by slot."""
+        """The tokens sampled in a pass, by slot."""
         slots = [step.slot for step in steps if step.sample]
         if passed.logits is None:
             return {}

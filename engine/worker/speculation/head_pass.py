@@ -1,4 +1,4 @@
-"""Passes of a head that drafts, and the hidden states that rows have left for it."""
+"""Passes of a draft head, and the hidden states that rows have left for it."""
 
 import copy
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ from ..rows import RowTable
 
 
 class HeadPass:
-    """At a position the head gets the model's hidden state there and the token behind it, and guesses the one after.
+    """Runs a draft head: from the model's hidden state at a position and the token behind it, it predicts the one
+    after.
 
-    See :class:`.draft_model.DraftPass`. A row's hidden states wait here until they are computed.
+    See :class:`.draft_model.DraftPass`. Hidden states of rows are kept until they are computed.
     """
 
     def __init__(self, head: DraftHead, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
@@ -27,13 +28,13 @@ class HeadPass:
         self._rows = copy.copy(rows)
         self._rows.tokens = rows.tokens[:, 1:]
         self._waiting: dict[int, tuple[int, torch.Tensor]] = {}
-        """By slot: the position of the first, and features [positions, …]. Those behind the row's end are of drafts
-        that were refused."""
+        """By slot: the first position, and features [positions, …]. Those behind the row's end are of refused
+        drafts."""
         self._left: dict[int, torch.Tensor] = {}
-        """By slot: what the layer left [hidden] at the last position of a row that drafts, as it is fed back."""
+        """By slot: the layer's output [hidden] at the last position of a row that drafts, which is fed back."""
 
     def observed(self, rows: Sequence[RowStep], passed: Passed) -> None:
-        """The model has computed these rows."""
+        """Keep the model's hidden states of these rows."""
         if passed.states is None:
             return
         starts, hidden = passed.states
@@ -48,7 +49,7 @@ class HeadPass:
         self._left.pop(slot, None)
 
     def run(self, rows: Sequence[RowStep]) -> Passed:
-        """Over positions whose hidden states wait."""
+        """Run positions whose hidden states are kept."""
         parts = []
         for row in rows:
             first, features = self._waiting[row.slot]
@@ -58,7 +59,7 @@ class HeadPass:
         return self._passed(rows, self._head.combined(torch.cat(parts)))
 
     def go_on(self, rows: Sequence[RowStep]) -> Passed:
-        """Of each row the token behind the last of the pass before, by what the layer left there."""
+        """Run the token behind each row's last one, with the layer's output there."""
         return self._passed(rows, torch.stack([self._left[row.slot] for row in rows]))
 
     def _passed(self, rows: Sequence[RowStep], hidden: torch.Tensor) -> Passed:

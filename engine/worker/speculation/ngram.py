@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last few tokens of a row where these stood in it before."""
+"""Prompt lookup: proposes what followed an earlier occurrence of a row's last tokens."""
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,25 +12,25 @@ from stentor.protocols.ipc.steps import NewRow
 from .ngram_hash import hash_of, hashes_of
 
 CANDIDATES: Final = 8
-"""Earlier places that one lookup compares at most, the latest first."""
+"""Most earlier occurrences that one lookup compares, the latest first."""
 _LEAST_BITS: Final = 10
 _MOST_SKIPPED: Final = 31
 
 
 class NgramIndex:
-    """Where each n-gram of a growing text stood last, and where before that: heads and links, as in LZ77.
+    """The last position of each n-gram of a growing text, and the ones before: heads and links, as in LZ77.
 
-    A token costs the same however long the text is, in time and in memory: 10 to 16 bytes. N-grams of one hash share a
-    chain, and a place counts only where its tokens are the same.
+    The cost of a token does not depend on the text's length: constant time, and 10 to 16 bytes. N-grams with one hash
+    share a chain; positions are compared by their tokens.
 
-    An n-gram whose continuation was wrong from its first token on is passed over the next time that it comes, then 3
-    times, 7, 15 and 31 times, until it is right again.
+    An n-gram whose continuation was wrong from its first token on is skipped at its next occurrence, then 3 times, 7,
+    15 and 31 times, until it is right again.
     """
 
     __slots__ = ("_asked", "_bits", "_heads", "_least", "_links", "_most", "_penalties", "_skips", "_tokens")
 
     def __init__(self, tokens: Sequence[int], least: int, most: int) -> None:
-        """At least ``least`` tokens must be the same; of places where more are, up to ``most``, the longest counts."""
+        """At least ``least`` tokens must match; longer matches, up to ``most``, are preferred."""
         self._least, self._most = least, most
         self._tokens = array("i", tokens)
         self._asked = -1
@@ -55,15 +55,15 @@ class NgramIndex:
         return self._tokens
 
     def propose(self, most: int) -> list[int]:
-        """What is expected next; nothing where the text's end has not stood in it before, or was wrong lately."""
+        """The expected continuation; empty if the end of the text has not occurred before, or was wrong lately."""
         _, found = self.places(1)
         if not found or self.passes_over():
             return []
         return list(islice(self.behind(found[0], most), most))
 
     def places(self, most: int) -> tuple[int, list[int]]:
-        """Of the places where the text's end has stood before those where most tokens are the same, the latest first,
-        at most so many; and how many tokens are."""
+        """(matching tokens, positions): the earlier occurrences with the longest match, latest first, at most
+        ``most``."""
         last, longest = len(self._tokens) - 1, self._least - 1
         found: list[int] = []
         place = self._links[last]
@@ -78,13 +78,12 @@ class NgramIndex:
         return longest, found[:most]
 
     def behind(self, place: int, most: int) -> Iterator[int]:
-        """What has followed one, up to so many tokens; then that again, as a text that has begun to repeat itself goes
-        on."""
+        """The tokens behind a position, up to ``most``, then the same again, as in a text that begins to repeat
+        itself."""
         return cycle(self._tokens[place + 1 : place + 1 + most])
 
     def passes_over(self) -> bool:
-        """Whether what follows the text's end is not to be proposed, for it was wrong lately; else it is what
-        :meth:`verified` speaks of."""
+        """Whether to skip the proposal because it was wrong lately; otherwise :meth:`verified` refers to it."""
         chain = self._chain(len(self._tokens) - 1)
         if self._skips[chain]:
             self._skips[chain] -= 1
@@ -93,12 +92,12 @@ class NgramIndex:
         return False
 
     def verified(self, accepted: int) -> None:
-        """So many tokens of the last proposal were right."""
+        """Record how many tokens of the last proposal were accepted."""
         penalty = 0 if accepted else min(2 * self._penalties[self._asked] + 1, _MOST_SKIPPED)
         self._penalties[self._asked] = self._skips[self._asked] = penalty
 
     def _same(self, place: int, last: int) -> int:
-        """How many tokens up to both places are the same, as far as they count."""
+        """Matching tokens up to both positions, at most ``self._most``."""
         tokens, most = self._tokens, min(self._most, place + 1)
         for back in range(most):
             if tokens[place - back] != tokens[last - back]:
@@ -106,11 +105,11 @@ class NgramIndex:
         return most
 
     def _chain(self, at: int) -> int:
-        """Of the n-gram that ends at a place."""
+        """Chain of the n-gram that ends at a position."""
         return hash_of(self._tokens[at + 1 - self._least : at + 1]) >> (32 - self._bits)
 
     def _build(self, bits: int) -> None:
-        """Anew, with 2^bits chains."""
+        """Rebuild with 2^bits chains."""
         self._bits = bits
         tokens = np.frombuffer(self._tokens, dtype=np.int32)
         chains = hashes_of(tokens, self._least) >> (32 - bits)
@@ -127,10 +126,10 @@ class NgramIndex:
 
 
 class NgramProposer:
-    """See :class:`.proposer.Proposer`: of each row its prompt and its own answer so far."""
+    """See :class:`.proposer.Proposer`: looks up each row's prompt and answer so far."""
 
     def __init__(self, slots: int, most: int, least_same: int, most_same: int) -> None:
-        """``most`` drafts for a row at once; for the others see :class:`NgramIndex`."""
+        """``most``: drafts for a row at once; for the others see :class:`NgramIndex`."""
         self.most = most
         self._same = least_same, most_same
         self._rows: list[NgramIndex | None] = [None] * slots

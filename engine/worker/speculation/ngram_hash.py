@@ -1,4 +1,4 @@
-"""Hashes of n-grams of tokens, one by one and of a whole text: 32 bits, of which the upper ones are mixed best."""
+"""32-bit hashes of n-grams, of one or of all in a text; the upper bits are mixed best."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -12,7 +12,7 @@ _MIX: Final = 15
 
 
 def hash_of(tokens: Iterable[int], seed: int = 0) -> int:
-    """Of one n-gram; n-grams under another seed have other hashes."""
+    """Hash of one n-gram; another ``seed`` gives other hashes."""
     value = seed
     for token in tokens:
         value = (value + token) * _MULTIPLIER & _WORD
@@ -21,7 +21,7 @@ def hash_of(tokens: Iterable[int], seed: int = 0) -> int:
 
 
 def hashes_of(tokens: NDArray[np.int32], length: int, seed: int = 0) -> NDArray[np.int64]:
-    """:func:`hash_of` each n-gram of so many tokens, by its place; none of a text that is shorter."""
+    """:func:`hash_of` each n-gram of ``length`` tokens, by position; empty for a shorter text."""
     wide = tokens.astype(np.uint64)
     count = max(0, len(wide) + 1 - length)
     values = np.full(count, seed, dtype=np.uint64)

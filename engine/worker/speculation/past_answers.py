@@ -1,4 +1,4 @@
-"""What rows have drawn before, found by its n-grams: a ring of answers, each of one domain."""
+"""An index of past answers by n-gram: a ring of answers, each of one domain."""
 
 import mmap
 from collections import deque
@@ -11,14 +11,14 @@ from .ngram import CANDIDATES
 from .ngram_hash import hash_of, hashes_of
 
 _END: Final = -1
-"""Stands behind each answer."""
+"""Ends each answer."""
 _LARGEST_PART: Final = 4
-"""Of an answer that is longer than this part of the ring its end alone is kept."""
+"""Only the end of an answer longer than this part of the ring is kept."""
 _SPREAD: Final = 0x9E3779B1
 
 
 class PastAnswers:
-    """The latest answers, of as many tokens and requests as there is room for.
+    """The latest answers, within limits on tokens and requests.
 
     ::
 
@@ -26,9 +26,9 @@ class PastAnswers:
         owners   ...|0 0 0 0  0|7 7  7|0 0 0 0 0  0|          the domain of each
         links        the place before whose n-gram has the same hash, and so on; heads: the latest of each hash
 
-    A domain never finds what another has drawn: hashes are of it too, and a place counts where its owner is the same.
-    A token takes 28 bytes, memory that is not there before it is written. The oldest answer is forgotten
-    first: what proposals are made of is drawn again, so that it stands among the latest, too.
+    A domain never finds another's answers: hashes include the domain, and owners are compared. A token takes 28 bytes,
+    allocated when it is written. The oldest answer is dropped first; an answer that proposals were made from is
+    generated again, so it is among the latest too.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class PastAnswers:
     )
 
     def __init__(self, bits: int, most_answers: int, least: int, most: int) -> None:
-        """A ring of 2^bits tokens. ``least`` and ``most`` as in :class:`.ngram.NgramIndex`."""
+        """A ring of 2^bits tokens. ``least``, ``most``: see :class:`.ngram.NgramIndex`."""
         size = 1 << bits
         self._bits, self._mask = bits, size - 1
         self._most_answers = most_answers
@@ -56,19 +56,19 @@ class PastAnswers:
         self._tokens = _zeros(size, "i")
         self._owners, self._links, self._heads = (_zeros(size, "q") for _ in range(3))
         self._end = 1
-        """The place that is written next; 0 is none."""
+        """The next place to write; place 0 is not used."""
         self._answers: deque[tuple[int, bytes]] = deque()
-        """Begin and domain of each that is known, the oldest first."""
+        """(begin, domain) of each answer, the oldest first."""
         self._domains: dict[bytes, list[int]] = {}
-        """Of those that have answers: the number, and how many answers."""
+        """Domains with answers: (number, count of answers)."""
         self._next_domain = 0
 
     def __len__(self) -> int:
-        """Answers that are known."""
+        """Number of answers."""
         return len(self._answers)
 
     def add(self, domain: bytes, answer: Sequence[int]) -> None:
-        """Mutates; takes some 0.2 µs a token."""
+        """Add an answer; about 0.2 µs a token."""
         size = self._mask + 1
         text = np.array([*answer[-(size // _LARGEST_PART) :], _END], dtype=np.int32)
         if len(text) <= self._least or not self._most_answers:
@@ -97,7 +97,7 @@ class PastAnswers:
         heads[in_order] = ends_in_order
 
     def places(self, domain: bytes, text: Sequence[int]) -> tuple[int, list[int]]:
-        """As :meth:`.ngram.NgramIndex.places`, in the answers of a domain, of the end of a text."""
+        """As :meth:`.ngram.NgramIndex.places`, for the end of a text in the answers of a domain."""
         longest = self._least - 1
         found: list[int] = []
         known = self._domains.get(domain)
@@ -117,7 +117,7 @@ class PastAnswers:
         return longest, found
 
     def behind(self, place: int, most: int) -> list[int]:
-        """What has followed one in its answer, up to so many tokens."""
+        """The tokens behind a place in its answer, up to ``most``."""
         found: list[int] = []
         for at in range(place + 1, place + 1 + most):
             if (token := self._tokens[at & self._mask]) == _END:
@@ -126,7 +126,7 @@ class PastAnswers:
         return found
 
     def _same(self, place: int, text: Sequence[int]) -> int:
-        """How many tokens up to a place are the end of a text, as far as they count; none before its answer's begin."""
+        """Matching tokens up to a place and the end of a text; stops at the beginning of the answer."""
         tokens, mask, most = self._tokens, self._mask, min(self._most, len(text), place - self._answers[0][0] + 1)
         for back in range(most):
             if tokens[(place - back) & mask] != text[-1 - back]:
@@ -142,6 +142,6 @@ class PastAnswers:
 
 
 def _zeros(count: int, kind: Literal["i", "q"]) -> memoryview:
-    """So many numbers, whose memory is not there before it is written."""
+    """Numbers in memory that is allocated when it is written."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return memoryview(mmap.mmap(-1, count * np.dtype(kind).itemsize, flags=private)).cast("B").cast(kind)

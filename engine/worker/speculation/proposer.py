@@ -1,4 +1,4 @@
-"""Who proposes draft tokens."""
+"""The interface of draft proposers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -7,25 +7,25 @@ from stentor.protocols.ipc.steps import NewRow
 
 
 class Proposer(Protocol):
-    """Guesses what rows will draw next. A wrong guess costs time and nothing else.
+    """Proposes what rows will sample next. A wrong proposal costs time only.
 
-    ``most`` bounds what it proposes for a row at once. That is a function of what the proposer has been told, so
-    that workers that split a model propose the same.
+    ``most`` limits the proposal for a row. Proposals depend only on what the proposer was given, so that workers which
+    split a model propose the same.
     """
 
     most: int
 
     def enter(self, new: NewRow) -> None:
-        """A row enters a slot that is free."""
+        """Add a row to a free slot."""
 
     def remove(self, slot: int) -> None:
-        """The row leaves; a free slot stays as it is."""
+        """Remove a row; ignored for a free slot."""
 
     def append(self, slot: int, tokens: Sequence[int]) -> None:
-        """The row has gained tokens."""
+        """Append tokens that the row has gained."""
 
     def propose(self, wanted: Mapping[int, int]) -> dict[int, list[int]]:
-        """By slot, at most as many tokens as are wanted there; rows without a proposal are left out."""
+        """Proposals by slot, at most as many tokens as wanted; rows without a proposal are left out."""
 
     def verified(self, slot: int, drafted: int, accepted: int) -> None:
-        """Of the row's last proposal so many tokens were computed, and so many drawn; told before :meth:`append`."""
+        """Report how many of the row's last proposal were computed and accepted; called before :meth:`append`."""

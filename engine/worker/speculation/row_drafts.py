@@ -1,4 +1,4 @@
-"""The drafts of a worker's rows: laid behind their last tokens, and told where masks need them."""
+"""The drafts of a worker's rows: placed behind their last tokens, and sent to the engine where masks need them."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -12,36 +12,39 @@ _NO_DRAFTS: Final[Sequence[int]] = ()
 
 
 class Follower(Protocol):
-    """A proposer that computes what its rows compute."""
+    """A proposer that computes along with its rows."""
 
     def follow(self, rows: Sequence[RowStep]) -> None:
-        """A step of these rows comes; told before drafts are proposed for it."""
+        """Prepare for a step of these rows; called before drafts are proposed for it."""
 
     def leave(self, slots: Sequence[int]) -> None:
-        """The rows of these slots are removed next. Their blocks are as they were until the next step."""
+        """Prepare for the removal of these slots. Their blocks stay valid until the next step."""
 
 
 class Drafting:
-    """What is known of every slot besides its row: how long it is, and what has been told of its next drafts.
+    """The drafts of every slot.
 
-    Drafts stand in the table of tokens behind a row's end, where its next tokens go. What is not accepted is
-    overwritten there as its keys and values are in the cache.
+    Drafts stand in the token table behind a row's end, where its next tokens go. Refused ones are overwritten there, as
+    their keys and values are in the cache.
     """
 
     def __init__(self, proposer: Proposer, tokens: Int64, follower: Follower | None = None) -> None:
-        """``tokens`` is the table of all rows, [slots, positions]. ``follower`` is the proposer, where it is one: its
-        drafts are dear, so that no more are told than the step before let a row have."""
+        """``tokens``: the table of all rows, [slots, positions].
+
+        ``follower``: the proposer if it is one. Its drafts are expensive, so no more are sent than the last step let a
+        row have.
+        """
         self._proposer = proposer
         self._follower = follower
         self._tokens = tokens
         self._lengths = [0] * len(tokens)
         self._masked: set[int] = set()
-        """Slots of rows that may be masked: what is proposed for them is told before it is computed."""
+        """Slots of rows that may be masked: their drafts are sent to the engine before they are computed."""
         self._told: dict[int, list[int]] = {}
         self._laid: dict[int, list[int]] = {}
-        """Of the step that runs, by slot."""
+        """Drafts of the current step, by slot."""
         self._planned: dict[int, int] = {}
-        """Drafts that rows which may be masked were let have in it, where these are dear."""
+        """Drafts of the current step that rows with masks were allowed, if there is a follower."""
 
     def enter(self, plan: StepPlan) -> None:
         for new in plan.new:
@@ -60,8 +63,10 @@ class Drafting:
             self._told.pop(slot, None)
 
     def lay(self, rows: Sequence[RowStep]) -> Sequence[RowStep]:
-        """The rows of a step where they really are, each with as many drafts as there are for it: ``count`` holds
-        these too, and ``num_drafts`` says how many."""
+        """The rows of a step at their real positions with their drafts.
+
+        ``count`` includes the drafts, and ``num_drafts`` is their number.
+        """
         if self._follower is not None:
             self._follower.follow(rows)
             self._planned = {row.slot: row.num_drafts for row in rows if row.slot in self._masked}
@@ -74,11 +79,11 @@ class Drafting:
         return [self._from_its_end(row) for row in rows]
 
     def drafts(self, slot: int) -> Sequence[int]:
-        """Of a row in the step that :meth:`lay` was told of last."""
+        """The drafts of a row in the step last given to :meth:`lay`."""
         return self._laid.get(slot, _NO_DRAFTS)
 
     def gained(self, slot: int, tokens: Sequence[int]) -> None:
-        """A row has drawn in that step."""
+        """Append the tokens that a row gained in that step."""
         length = self._lengths[slot]
         self._tokens[slot, length : length + len(tokens)] = tokens
         self._lengths[slot] = length + len(tokens)
@@ -87,7 +92,8 @@ class Drafting:
         self._proposer.append(slot, tokens)
 
     def told(self, rows: Sequence[RowStep]) -> list[RowDrafts]:
-        """What the next step of these rows will hold that may be masked, once they have gained their tokens."""
+        """The next drafts of rows that may be masked, for the engine; call it once the rows have gained their
+        tokens."""
         most = self._proposer.most
         wanted = {row.slot: most for row in rows if row.sample and row.slot in self._masked}
         if self._follower is not None:

@@ -1,4 +1,4 @@
-"""Suffix decoding (arXiv:2411.04975): what has followed the last tokens of a row in it or in answers before."""
+"""Suffix decoding (arXiv:2411.04975): proposes what followed a row's last tokens, in it or in past answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .ngram import CANDIDATES, NgramIndex
 from .past_answers import PastAnswers
 
 _RING_BITS: Final = 20
-"""Answers of a million tokens are kept at most: 28 MiB."""
+"""Ring of a million tokens: 28 MiB."""
 
 
 @dataclass(slots=True)
@@ -23,10 +23,10 @@ class _Row:
 
 
 class SuffixProposer:
-    """See :class:`.proposer.Proposer`: of each row its prompt, its answer so far, and answers of its domain that have
-    ended. Where these have gone on in several ways, the way that most of them took.
+    """See :class:`.proposer.Proposer`: looks up each row's prompt, its answer so far, and past answers of its domain.
 
-    Answers are known as long as the worker lives. One whose row is preempted is known as far as it has come.
+    If these continue in several ways, proposes the most frequent one. Answers are kept as long as the worker lives. The
+    answer of a preempted row is added as far as it has come.
     """
 
     def __init__(self, slots: int, config: SpeculativeConfig, ring_bits: int = _RING_BITS) -> None:
@@ -77,8 +77,10 @@ class SuffixProposer:
 
 
 def agreed(ways: Sequence[Sequence[int]], least: float) -> list[int]:
-    """Token by token what most of the ways go on with that have gone so far, the first of equals, while at least this
-    part of all does."""
+    """The most frequent continuation, token by token among the ways that agree so far; the first of equals.
+
+    Ends when fewer than the fraction ``least`` of all ways agree.
+    """
     drafts: list[int] = []
     live = [way for way in ways if way]
     least *= len(ways)

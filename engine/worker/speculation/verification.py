@@ -1,18 +1,18 @@
-"""Which of its drafts a row gains: as many as it would have drawn without."""
+"""Verifies drafts: a row gains the tokens that it would have sampled without them."""
 
 from collections.abc import Callable, Sequence
 
 Draw = Callable[[int, list[int]], list[int]]
-"""Draws, at so many drafts behind their own token, a token for each of some rows."""
+"""``draw(behind, rows)``: samples a token for each of ``rows``, ``behind`` drafts after their own token."""
 
 
 def verify(drafts: Sequence[Sequence[int]], limits: Sequence[int], draw: Draw) -> list[list[int]]:
-    """The tokens of each row, given its drafts and how many tokens it may gain at most, all at least one.
+    """The tokens that each row gains, given its drafts and limit, at least one.
 
-    A row draws at each position as it would if the tokens before had been drawn one a step: by the same logits, the
-    same noise, and penalties and masks that know them. It goes on while what it has drawn is what was drafted, for
-    only then are the next logits its own. So its text is the same with any drafts, for every way of drawing, and no
-    distribution has to be corrected.
+    A row samples at each position as if the tokens before had been sampled one a step: with the same logits and noise,
+    and with penalties and masks that know them. It continues while its samples equal the drafts, since only then are
+    the next logits valid. So the text is the same with any drafts, for every way of sampling, and no distribution needs
+    correction.
     """
     found: list[list[int]] = [[] for _ in drafts]
     rows = list(range(len(drafts)))
