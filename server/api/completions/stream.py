@@ -88,6 +88,7 @@ class CompletionStream:
         self._echoed = EchoedLogprobs(shape, prompt) if self._builders and prompt.echo is not None else None
         self.repeats = prompt.echo is not None or shape.token_ids
         """Whether each choice begins with the prompt."""
+        self._opened = False
         self.failed = False
 
     @classmethod
@@ -114,6 +115,8 @@ class CompletionStream:
                     self.failed = True
                     yield error_frame(generation_error(delta))
                     break
+                if self.repeats and not self._opened:  # a grammar of nothing but the end needs no prompt
+                    yield from self._open(())
                 yield self._finish(delta)
             elif type(delta) is PromptProcessed:
                 self._tally.cached += delta.cached_tokens
@@ -128,6 +131,7 @@ class CompletionStream:
 
     def _open(self, entries: Sequence[TokenLogprobs | None]) -> Iterator[bytes]:
         """The chunks that come before any generated text: the prompt's text and ids, where asked for."""
+        self._opened = True
         ids = b',"prompt_token_ids":' + encode(self._prompt.tokens) if self._shape.token_ids else b""
         return self._repeat(self._prompt.echo or "", self._echo(entries), ids)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
-from stentor.protocols.ipc.deltas import Text
+from stentor.protocols.ipc.deltas import Finish, Text
 from stentor.server.api.chat.shape import ChatShape
 from stentor.server.api.chat.stream import ChatStream
 from stentor.server.api.completions.stream import CompletionShape, CompletionStream, TokenCounts
@@ -94,3 +94,18 @@ def test_a_completion_chunk(
         )
         for index, text in texts
     )
+
+
+def test_a_completion_that_ends_before_its_prompt_is_computed_begins_with_it_all_the_same() -> None:
+    shape = CompletionShape("cmpl", 0, "model", 2, NAMES, token_ids=True)
+    stream = CompletionStream.alone(shape, Prompt(0, [104, 105], "hi"))
+    frames = b"".join(stream.encode([Finish(0, "stop", None, None), Finish(1, "stop", None, None)]))
+    chunks = [msgspec.json.decode(each.removeprefix(b"data: ")) for each in frames.split(b"\n\n") if each]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [(each["index"], each["text"], each["finish_reason"]) for each in choices] == [
+        (0, "hi", None),
+        (1, "hi", None),
+        (0, "", "stop"),
+        (1, "", "stop"),
+    ]
+    assert [each.get("prompt_token_ids") for each in choices] == [[104, 105], [104, 105], None, None]
