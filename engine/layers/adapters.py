@@ -20,7 +20,7 @@ from stentor.kernels.low_rank.rows import RowGroups
 from stentor.kernels.low_rank.slots import PlacedSum, SlotTable, add_in_slots_
 
 from ..model_config.model_spec import ModelSpec
-from ..model_config.tensor_parallel import Cut
+from ..model_config.tensor_parallel.cuts import Cut
 
 NOBODY: Final = AdapterRows.none()
 """In place of those of a batch, while a pass is recorded in which some rows may have adapters."""
@@ -122,7 +122,7 @@ class AdapterPlace:
         groups, heads = self.tiles
         if groups:
             down = down.view(len(down), groups, heads, -1).transpose(1, 2).flatten(1)
-        if self.cut is not None and self.cut.dim == 0:
+        if self.cut is not None and not self.cut.inputs:
             up = torch.cat([up.narrow(0, first, count) for first, count in self.cut.ranges])
         elif self.cut is not None:
             down = torch.cat([down.narrow(1, first, count) for first, count in self.cut.ranges], dim=1)
@@ -132,12 +132,12 @@ class AdapterPlace:
     def stored_inputs(self) -> int:
         """Of the whole projection."""
         cut = self.cut
-        return cut.size if cut is not None and cut.dim == 1 else self.linears[0].slots.inputs
+        return cut.size if cut is not None and cut.inputs else self.linears[0].slots.inputs
 
     @property
     def stored_outputs(self) -> int:
         """The same."""
-        return self.cut.size if self.cut is not None and self.cut.dim == 0 else self.outputs
+        return self.cut.size if self.cut is not None and not self.cut.inputs else self.outputs
 
 
 Adapter = Mapping[AdaptedLinear, LowRankSum]
