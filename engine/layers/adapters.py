@@ -20,7 +20,7 @@ from stentor.kernels.low_rank.rows import RowGroups
 from stentor.kernels.low_rank.slots import PlacedSum, SlotTable, add_in_slots_
 
 from ..model_config.model_spec import ModelSpec
-from ..model_config.tensor_parallel import Cut
+from ..model_config.tensor_parallel.cuts import Cut
 
 NOBODY: Final = AdapterRows.none()
 """Stands for a batch's adapters while a pass is recorded in which rows may have some."""
@@ -118,29 +118,29 @@ class AdapterPlace:
     tiles: tuple[int, int] = (0, 0)
     """(groups, heads) if the model alternates the heads of groups of inputs that the file has group by group."""
     cut: Cut | None = None
-    """This worker's part of the projection, if several split the model."""
+    """This worker's part of the projection, if several split the model; of tiles, in the order of files."""
 
     def own(self, down: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Convert A [rank, inputs] and B [outputs, rank] of a file to the model's order, and to this worker's part."""
-        groups, heads = self.tiles
-        if groups:
-            down = down.view(len(down), groups, heads, -1).transpose(1, 2).flatten(1)
-        if self.cut is not None and self.cut.dim == 0:
+        if self.cut is not None and not self.cut.inputs:
             up = torch.cat([up.narrow(0, first, count) for first, count in self.cut.ranges])
         elif self.cut is not None:
             down = torch.cat([down.narrow(1, first, count) for first, count in self.cut.ranges], dim=1)
+        groups, heads = self.tiles
+        if groups:
+            down = down.view(len(down), groups, heads, -1).transpose(1, 2).flatten(1)
         return down, up
 
     @property
     def stored_inputs(self) -> int:
         """Inputs of the whole projection."""
         cut = self.cut
-        return cut.size if cut is not None and cut.dim == 1 else self.linears[0].slots.inputs
+        return cut.size if cut is not None and cut.inputs else self.linears[0].slots.inputs
 
     @property
     def stored_outputs(self) -> int:
         """Outputs of the whole projection."""
-        return self.cut.size if self.cut is not None and self.cut.dim == 0 else self.outputs
+        return self.cut.size if self.cut is not None and not self.cut.inputs else self.outputs
 
 
 Adapter = Mapping[AdaptedLinear, LowRankSum]

@@ -13,7 +13,8 @@ from ..loading.errors import CheckpointError
 from ..loading.gguf_types import GGMLType, row_bytes
 from ..model_config.config_fields import ConfigError
 from ..model_config.model_spec import ModelSpec
-from ..model_config.tensor_parallel import Cut, split_model
+from ..model_config.tensor_parallel.cuts import Cut
+from ..model_config.tensor_parallel.split import split_model
 from ..quantization.formats import GGUFFormat
 from .errors import SetupError
 from .families import Text, TextModel
@@ -68,14 +69,14 @@ class SplitText(Text):
     def _of_blocks(self, name: str, cut: Cut) -> Cut:
         """The same of a matrix that comes as it is stored: along a row, in bytes."""
         kind = self._kind(name)
-        if cut.dim == 0 or kind is None:
+        if not cut.inputs or kind is None:
             return cut
         ranges = tuple((row_bytes(kind, first), row_bytes(kind, count)) for first, count in cut.ranges)
         return replace(cut, size=row_bytes(kind, cut.size), ranges=ranges)
 
 
 def _whole_blocks(cut: Cut, kind: GGMLType) -> bool:
-    return cut.dim == 0 or not any(edge % kind.elements for first_and_count in cut.ranges for edge in first_and_count)
+    return not cut.inputs or not any(edge % kind.elements for first_and_count in cut.ranges for edge in first_and_count)
 
 
 def split_family(checkpoint: Checkpoint, device: str, config: WorkerConfig) -> SplitText:

@@ -2,7 +2,6 @@
 
 import os
 import socket
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 
 from stentor.engine.layers.rank_group import RankGroup
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.model_config.tensor_parallel import Cut
+from stentor.engine.model_config.tensor_parallel.cuts import Cut
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import open_family
 from stentor.engine.worker.split_text import sliced
@@ -22,14 +21,13 @@ from stentor.tests.engine.tiny_whisper import write_whisper
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import LENGTH, assert_close, expected_logits, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
+from stentor.tests.parity.ranks import CPU, logits_of, on_each_rank
 from stentor.tests.parity.tiny_adapters import ALL, merged, save_adapter
 
-CPU = torch.device("cpu")
 ARCHITECTURES = {
     "mixtral": "MixtralForCausalLM",
-    "deepseek-v3-dense": "DeepseekV3ForCausalLM",
-    "lfm2": "Lfm2ForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
+    "falcon-h1": "FalconH1ForCausalLM",
+    "stablelm-normed": "StableLmForCausalLM",
     "llama": "LlamaForCausalLM",
 }
 DENSE = (
@@ -50,18 +48,6 @@ DENSE = (
 side."""
 
 
-def on_each_rank(size: int, run: Callable[[RankGroup], list[torch.Tensor]]) -> list[list[torch.Tensor]]:
-    """What ``run`` makes as each rank; all at once, for each waits for the others. None of them leaves before the last
-    has joined."""
-    meeting = os.memfd_create("ranks")
-    try:
-        with ThreadPoolExecutor(size) as threads:
-            groups = list(threads.map(lambda rank: RankGroup(rank, size, meeting, CPU), range(size)))
-            return list(threads.map(run, groups))
-    finally:
-        os.close(meeting)
-
-
 def test_a_group_ends_as_one_also_where_the_number_of_its_file_is_that_of_a_socket_now() -> None:
     meeting = os.memfd_create("ranks")
     with ThreadPoolExecutor(2) as threads:
@@ -70,22 +56,6 @@ def test_a_group_ends_as_one_also_where_the_number_of_its_file_is_that_of_a_sock
         os.dup2(other.fileno(), meeting)
         groups.clear()
         os.close(meeting)
-
-
-def logits_of(folder: Path, size: int) -> list[list[torch.Tensor]]:
-    """Of two prompts in chunks and single tokens, by rank."""
-    prompt, other = prompt_of(1), prompt_of(2, 40)
-
-    def run(ranks: RankGroup) -> list[torch.Tensor]:
-        ours = PagedDecoder(folder, packed=False, ranks=ranks)
-        ours.add(0, prompt)
-        ours.add(1, other)
-        start, whole = ours.run((0, 0, 50), (1, 0, 40))
-        rest = [ours.run((0, at, 1))[0] for at in range(50, 53)]
-        (end,) = ours.run((0, 53, LENGTH - 53))
-        return [torch.cat([start, *rest, end]), whole]
-
-    return on_each_rank(size, run)
 
 
 @pytest.mark.proof(each="name")
@@ -172,11 +142,10 @@ def test_a_rank_holds_its_part_of_the_layers_and_no_more(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "size", "message"),
     [
-        ("mixtral", 2, "MixtralForCausalLM has layers of Attention and MoE, which are not split"),
-        ("deepseek-v3-dense", 2, "has layers of LatentAttention and MLP, which are not split"),
-        ("lfm2", 2, "has layers of ShortConv and MLP, which are not split"),
-        ("olmo2", 2, "norms heads together"),
-        ("llama", 3, "--tensor-parallel-size 3: 2 key-value heads do not divide among 3 workers"),
+        ("mixtral", 2, "layers of MoE are not split"),
+        ("stablelm-normed", 2, "attention whose heads have norms that are stored one by one is not split"),
+        ("falcon-h1", 4, "6 heads of a state space do not divide among 4 workers"),
+        ("llama", 3, "--tensor-parallel-size 3: 4 query heads do not divide among 3 workers"),
     ],
 )
 def test_what_is_not_split_is_refused_in_one_line(name: str, size: int, message: str, tmp_path: Path) -> None:
