@@ -58,9 +58,10 @@ EXPERTS = (
     "phimoe",
     "qwen2-moe",
     "qwen3-moe",
+    *("deepseek-v3", "glm-moe-dsa", "qwen3-next-moe", "granite4-hybrid-moe", "nemotron-h-latent", "kimi-linear", "jamba"),
 )
 """The same of experts: stored apart or together, turned, gates and ups in turn, biases, weighted inputs, shared experts
-with a gate, norms of their own."""
+with a gate, norms of their own; behind mixers of every kind."""
 
 
 def test_a_group_ends_as_one_also_where_the_number_of_its_file_is_that_of_a_socket_now() -> None:
