@@ -136,6 +136,11 @@ class EngineClient:
         return msgspec.structs.replace(stats, waiting=stats.waiting + held)
 
     @property
+    def live_requests(self) -> int:
+        """Requests that have not ended."""
+        return len(self._journal)
+
+    @property
     def engine_restarts(self) -> int:
         """Engine processes started in place of a lost one."""
         return self._restarts.total

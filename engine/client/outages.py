@@ -49,7 +49,7 @@ class Outages:
     @property
     def stats(self) -> Stats:
         """The latest gauges; counters continue across lost engines."""
-        return _add_counters(self._stats, self._settled)
+        return add_counters(self._stats, self._settled)
 
     def observe(self, stats: Stats) -> None:
         self._stats = stats
@@ -64,7 +64,7 @@ class Outages:
             return
         if process == "engine":  # the engine itself logs the loss of a worker
             logger.warning("%s; %d requests wait", f"{self._model}: {why}" if self._model else why, waiting)
-            self._settled = _add_counters(NO_STATS, self._stats, self._settled)
+            self._settled = add_counters(NO_STATS, self._stats, self._settled)
             self._stats = NO_STATS
         if self._now is None:
             self._now = _Outage(process, why, time.monotonic())
@@ -97,7 +97,7 @@ class Outages:
         self._now = None
 
 
-def _add_counters(stats: Stats, *more: Stats) -> Stats:
+def add_counters(stats: Stats, *more: Stats) -> Stats:
     """The gauges of ``stats``, and the sums of all counters."""
     every = (stats, *more)
     return msgspec.structs.replace(

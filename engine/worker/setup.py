@@ -107,8 +107,8 @@ def set_up(
     place = choose_device(config.device)
     if place.type != "cuda":
         return set_up_on(config, progress, weights_fd=weights_fd, meeting_fd=meeting_fd)
-    if config.tensor_parallel_size > 1:
-        place = device_of_rank(config, torch.cuda.device_count())
+    if config.workers > 1:
+        place = device_of_worker(config, torch.cuda.device_count())
     if member is None:
         return set_up_on(config, progress, CudaDevice(place), meeting_fd=meeting_fd)
     waited = []
@@ -134,11 +134,13 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device("cuda" if has_cuda and wanted != "cpu" else "cpu")
 
 
-def device_of_rank(config: WorkerConfig, count: int) -> torch.device:
-    """The device of this rank; each rank has its own."""
-    if config.tensor_parallel_size > count:
-        raise SetupError(f"--tensor-parallel-size {config.tensor_parallel_size}: torch sees {count} CUDA devices here")
-    return torch.device("cuda", config.rank)
+def device_of_worker(config: WorkerConfig, count: int) -> torch.device:
+    """The device of this worker; each has its own."""
+    if config.workers > count:
+        sizes = {"tensor": config.tensor_parallel_size, "data": config.data_parallel_size}
+        asked = " ".join(f"--{kind}-parallel-size {size}" for kind, size in sizes.items() if size > 1)
+        raise SetupError(f"{asked}: torch sees {count} CUDA devices here")
+    return torch.device("cuda", config.worker_number)
 
 
 def open_family(config: WorkerConfig, device: str) -> Family:
@@ -220,7 +222,7 @@ def set_up_family(
     found = None if kept is None else kept.found
     settled = None if found is None else Settled(found.num_blocks, found.max_model_len, found.num_states)
     if adapters is not None and settled is None:
-        free = available_memory() // config.tensor_parallel_size if device is None else device.memory().free
+        free = available_memory() // config.workers if device is None else device.memory().free
         name = "this host" if device is None else device.name
         check_room(config, shapes().context.adapters, _bytes_of(shapes()), free, name)
     sizes = None
@@ -229,7 +231,7 @@ def set_up_family(
         if config.kv_cache_memory is None and settled is None:
             needed = _bytes_of(shapes()) + (adapter_bytes(config, shapes().context.adapters) if context.adapters else 0)
             needed += 0 if source is None else source.nbytes(config, context)
-            budget = default_kv_bytes(needed, config.memory_share / config.tensor_parallel_size)
+            budget = default_kv_bytes(needed, config.memory_share / config.workers)
         sizes = agreed(family.size(config, shapes, wanted, cache_dtype, budget, settled), ranks)
     longest = wanted if sizes is None else sizes.max_model_len
     if source is not None:

@@ -291,8 +291,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def choose_cpus(config: WorkerConfig, most: int, topology: CpuTopology | None = None) -> CpuPlan:
     """The CPUs and threads: as ``--threads`` says, else by the processor, at most ``most`` threads."""
-    rank = config.rank
-    worker = WorkerPlace(config.cpu_place + rank, config.cpu_places, rank, config.tensor_parallel_size)
+    number = config.worker_number
+    worker = WorkerPlace(config.cpu_place + number, config.cpu_places, number, config.workers)
     return plan_cpus(topology or read_topology(), config.threads, worker, most)
 
 

@@ -107,8 +107,20 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             aliases=("tp",),
         ),
     ] = 1
+    data_parallel_size: Annotated[
+        int,
+        Flag(
+            "engines that each run the whole model, on workers of their own; requests go to the one that has most of "
+            "their prompt, or is idle",
+            1,
+            64,
+            aliases=("dp",),
+        ),
+    ] = 1
+    replica: int = 0
+    """Which of these engines it is."""
     rank: int = 0
-    """Which of these workers it is."""
+    """Which of the workers that split the model it is."""
     dtype: Annotated[DType, Flag("dtype of activations and KV cache")] = "auto"
     max_model_len: Annotated[
         int | None, Flag("longest prompt and output together, in tokens; by default the model's own limit", 1)
@@ -273,6 +285,16 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_level: Annotated[LogLevel, Flag("least severity that is logged", group="server")] = "info"
     log_format: Annotated[LogFormat, Flag("log lines as text or JSON", group="server")] = "text"
 
+    @property
+    def workers(self) -> int:
+        """Workers of all engines that run this model."""
+        return self.tensor_parallel_size * self.data_parallel_size
+
+    @property
+    def worker_number(self) -> int:
+        """Its own among them."""
+        return self.replica * self.tensor_parallel_size + self.rank
+
 
 class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a step may hold at most, as the worker settled it."""
@@ -366,3 +388,13 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recovery: RecoveryConfig = RecoveryConfig()
     worker_module: str = WORKER_MODULE
     """Benchmarks put one there that computes nothing."""
+
+    @property
+    def replicas(self) -> list["EngineConfig"]:
+        """Of each engine that runs the model."""
+        own, count = self.worker, self.worker.data_parallel_size
+        if count == 1:
+            return [self]
+        names = (f"{own.name} replica {number}".strip() for number in range(count))
+        workers = [msgspec.structs.replace(own, replica=number, name=name) for number, name in enumerate(names)]
+        return [msgspec.structs.replace(self, worker=worker) for worker in workers]

@@ -9,7 +9,7 @@ from typing import Protocol
 import anyio
 from prometheus_client import CollectorRegistry
 
-from stentor.engine.client.client import EngineClient
+from stentor.engine.client.replicas import AnyEngineClient
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
@@ -168,7 +168,7 @@ def open_transcription(config: ServedNames, client: TranscriptionEngine, folder:
 
 
 def open_transcribing_chat(
-    config: Config, client: EngineClient, folder: Path, room: TokenizationBudget, media: MediaOpener
+    config: Config, client: AnyEngineClient, folder: Path, room: TokenizationBudget, media: MediaOpener
 ) -> TranscribingChat:
     """The same of a model that chats. ``room`` bounds the texts that are being tokenized, ``media`` opens what makes
     its inputs of sounds; both sides of the result must be closed."""

@@ -1,7 +1,7 @@
 """What runs the models of one server, an engine for most: from their start to the first that is given up."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -9,6 +9,7 @@ import anyio
 
 from stentor.engine.client.client import EngineClient, EngineUnavailable
 from stentor.engine.client.outages import LostProcess
+from stentor.engine.client.replicas import AnyEngineClient, EngineReplicas
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.launch import EngineProcess
 from stentor.engine.processes.supervisor import Supervisor
@@ -43,18 +44,21 @@ class Engines:
     def __init__(
         self,
         configs: Mapping[ModelRole, EngineConfig],
-        processes: Mapping[ModelRole, EngineProcess],
+        processes: Mapping[ModelRole, Sequence[EngineProcess]],
         on_progress: OnProgress,
     ) -> None:
         """``processes`` have been launched with these very ``configs``."""
-        self.clients: dict[ModelRole, EngineClient] = {}
+        self.clients: dict[ModelRole, AnyEngineClient] = {}
         for kind, config in configs.items():
-            report = partial(_tell, on_progress, kind if len(configs) > 1 else _NOBODY)
-            self.clients[kind] = EngineClient(config, report, processes[kind])
+            model, clients = kind if len(configs) > 1 else _NOBODY, []
+            for each, process in zip(config.replicas, processes[kind], strict=True):
+                named = model if len(config.replicas) == 1 else each.worker.name
+                clients.append(EngineClient(each, partial(_tell, on_progress, named), process))
+            self.clients[kind] = clients[0] if len(clients) == 1 else EngineReplicas(clients)
         self._others: dict[ModelRole, EnginelessModel] = {}
         self._ended = anyio.Event()
 
-    def __iter__(self) -> Iterator[tuple[ModelRole, EngineClient]]:
+    def __iter__(self) -> Iterator[tuple[ModelRole, AnyEngineClient]]:
         return iter(self.clients.items())
 
     def start(self, supervisor: Supervisor) -> None:
@@ -74,7 +78,7 @@ class Engines:
         ready: dict[ModelRole, EngineReady] = {}
         failure: BaseException
 
-        async def wait(kind: ModelRole, client: EngineClient) -> None:
+        async def wait(kind: ModelRole, client: AnyEngineClient) -> None:
             try:
                 ready[kind] = await client.wait_started()
             except EngineUnavailable as error:

@@ -74,14 +74,16 @@ def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:
 @contextlib.contextmanager
 def first_engines(
     configs: Mapping[ModelRole, EngineConfig], fork_server: ForkServer | None = None
-) -> Iterator[dict[ModelRole, launch.EngineProcess]]:
-    """All launched, from a thread that must outlive them. What stays for engines that may follow: prepared weights, a
-    file for each of their workers, a fork server for the workers of all, and the lease by which they share a device.
+) -> Iterator[dict[ModelRole, list[launch.EngineProcess]]]:
+    """Launch all engines, from a thread that must outlive them.
+
+    What stays for those that may follow: prepared weights, a file for each of their workers, a fork server for the
+    workers of all, and the lease by which they share a device.
     ``fork_server`` runs already, and stays the caller's.
 
     Raises :class:`..http.listening.StartError`.
     """
-    engines: dict[ModelRole, launch.EngineProcess] = {}
+    engines: dict[ModelRole, list[launch.EngineProcess]] = {kind: [] for kind in configs}
     with contextlib.ExitStack() as held:
         try:
             require_linux()
@@ -91,14 +93,18 @@ def first_engines(
                 lease = create_lease([config.worker.lease_weight for config in configs.values()])
                 held.callback(os.close, lease)
             for kind, config in configs.items():
-                weights = [create_weight_file() for _ in range(config.worker.tensor_parallel_size)]
-                for file in weights:
-                    held.callback(os.close, file)
                 if config.worker_module not in fork_servers:
                     fork_servers[config.worker_module] = ForkServer(config.worker_module)
                     held.callback(fork_servers[config.worker_module].close)
-                engines[kind] = launch.launch_engine(config, weights, fork_servers[config.worker_module], lease)
-                held.callback(engines[kind].close)
+                for replica in config.replicas:
+                    weights = [create_weight_file() for _ in range(config.worker.tensor_parallel_size)]
+                    for file in weights:
+                        held.callback(os.close, file)
+                    # models share the device of the first engine; those after it have devices, or cores, of their own
+                    shared = None if replica.worker.replica else lease
+                    engine = launch.launch_engine(replica, weights, fork_servers[config.worker_module], shared)
+                    held.callback(engine.close)
+                    engines[kind].append(engine)
         except (ChannelError, LeaseError, OSError) as error:
             raise StartError(f"cannot start the engine process: {one_line(error)}") from error
         yield engines

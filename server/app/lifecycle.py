@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,8 @@ import anyio
 import anyio.abc
 import uvicorn
 
-from stentor.engine.client.client import EngineClient, EngineUnavailable
+from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.replicas import AnyEngineClient
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import DEFAULT_MODEL
@@ -97,7 +98,7 @@ class Listener(TlsServer):
             await self._ended.wait()
 
 
-def serve(config: Config, engines: Mapping[ModelRole, EngineProcess], access: AccessControl) -> int:
+def serve(config: Config, engines: Mapping[ModelRole, Sequence[EngineProcess]], access: AccessControl) -> int:
     """Runs the server until a signal or an engine ends it; returns the exit code.
 
     ``config`` must have been located, and ``engines`` launched with :meth:`.engines`. Raises
@@ -140,7 +141,7 @@ async def _run(
     checkpoint: Checkpoint,
     defaults: GenerationDefaults,
     sock: socket.socket,
-    processes: Mapping[ModelRole, EngineProcess],
+    processes: Mapping[ModelRole, Sequence[EngineProcess]],
     access: AccessControl,
 ) -> int:
     terminal = open_terminal()
@@ -178,7 +179,7 @@ async def _run(
         engines.watch_recoveries(lambda kind, process, seconds: recovery[names[kind]][process].observe(seconds))
         gc.freeze()  # what lives until the end need not be walked by every full collection
         supervisor.start("what was begun", lambda: resume_unfinished(state.for_responses))
-        began = min(process.began for process in processes.values())
+        began = min(process.began for each in processes.values() for process in each)
         named = {names[kind]: each for kind, each in ready.items()}
         speech = state.auxiliary.speech
         speaking = {} if speech is None else {names["speech"]: speech.pid}
@@ -197,7 +198,7 @@ async def _run(
     return code
 
 
-async def load_adapters(adapters: AdapterRegistry, clients: Mapping[ModelRole, EngineClient]) -> None:
+async def load_adapters(adapters: AdapterRegistry, clients: Mapping[ModelRole, AnyEngineClient]) -> None:
     """Those that the operator has named, so that what is no adapter of the model is known at start. Raises
     :class:`..http.listening.StartError`."""
     for adapter in adapters:
@@ -251,7 +252,7 @@ async def load_state(
         registry = config.registry(transcribes=asking is not None, adapters=adapters)
     except (CheckpointError, ValueError) as error:
         raise StartError(str(error)) from error
-    beside: dict[ModelRole, EngineClient] = {kind: each for kind, each in engines.clients.items() if kind != "chat"}
+    beside: dict[ModelRole, AnyEngineClient] = {kind: each for kind, each in engines.clients.items() if kind != "chat"}
     metrics = Metrics(
         names[0], client, {model.names[0]: beside[model.kind] for model in registry if model.kind in beside}
     )

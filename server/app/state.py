@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from stentor.engine.client.client import EngineClient
+from stentor.engine.client.replicas import AnyEngineClient
 from stentor.engine.model_config.media_spec import MediaSpec
 
 from ..api.audio.speech import SpeechServices
@@ -52,7 +52,7 @@ class TranscribingChat:
     """A model that chats and is asked for transcripts alone."""
 
     config: ModelConfig
-    client: EngineClient
+    client: AnyEngineClient
     text: TextSide
     vocab_size: int
     media: ChatMedia
@@ -149,7 +149,7 @@ class ServerState:
 
 def compose(
     config: Config,
-    client: EngineClient,
+    client: AnyEngineClient,
     pool: TokenizerPool,
     renderer: Renderer,
     output: OutputFormat,

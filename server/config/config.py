@@ -444,7 +444,7 @@ class Config(msgspec.Struct, frozen=True):
             own = msgspec.structs.replace(own, is_pooling=True, pooler=self.embedding.pooler or "", dtype=dtype)
         if beside:
             own = msgspec.structs.replace(own, memory_share=self.memory_left, name=self.main)
-        places = own.tensor_parallel_size + len(beside)
+        places = own.workers + len(beside)
         own = msgspec.structs.replace(own, cpu_places=places)
         engines: dict[ModelRole, EngineConfig] = {self.main: msgspec.structs.replace(self.engine, worker=own)}
         for member, (kind, model) in enumerate(beside.items(), 1):
@@ -466,7 +466,7 @@ class Config(msgspec.Struct, frozen=True):
                 cuda_graph_stall=own.cuda_graph_stall,
                 batch_invariant=own.batch_invariant,
                 threads=own.threads,
-                cpu_place=own.tensor_parallel_size - 1 + member,
+                cpu_place=own.workers - 1 + member,
                 cpu_places=places,
                 seed=own.seed,
                 log_level=own.log_level,

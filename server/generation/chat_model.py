@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
-from stentor.engine.client.client import EngineClient
+from stentor.engine.client.replicas import AnyEngineClient
 from stentor.protocols.common.limits import Limits
 
 from ..common.loop_turns import LoopTurns
@@ -51,7 +51,7 @@ class ChatModel:
     """
 
     config: ModelConfig
-    client: EngineClient
+    client: AnyEngineClient
     pool: TokenizerPool
     renderer: Renderer
     """How conversations become prompts."""

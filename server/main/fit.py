@@ -72,7 +72,8 @@ def usable_gpus() -> Gpus:
 def _place(worker: WorkerConfig, gpus: Gpus, host: int) -> tuple[str, int]:
     """Where it runs, in words, and the bytes of memory there."""
     if worker.device == "cpu" or not gpus:
-        return "this machine or container", host
+        engines, where = worker.data_parallel_size, "this machine or container"
+        return (where, host) if engines == 1 else (f"each of {engines} engines on {where}", host // engines)
     used = gpus[: worker.tensor_parallel_size]
     room = int(min(size for _, size in used) * len(used) * worker.gpu_memory_fraction)
     names = " and ".join(sorted({name for name, _ in used}))

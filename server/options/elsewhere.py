@@ -25,6 +25,7 @@ _OTHERWISE: Final[Mapping[str, str]] = {
     "override-pooler-config": "--pooler",
     "pooler-config": "--pooler",
     "parallel": "--max-num-seqs",
+    "dp-size": "--data-parallel-size",
     "tp-size": "--tensor-parallel-size",
     "uvicorn-log-level": "--log-level",
 }

@@ -21,6 +21,7 @@ import anyio
 import httpx
 import pytest
 
+from stentor.engine.client.client import EngineClient
 from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.app.state import ServerState
 from stentor.server.http.http_protocol import HttpProtocol
@@ -176,6 +177,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
 @asynccontextmanager
 async def standing_still(bench: Bench) -> AsyncIterator[None]:
     """No step ends within the block, before which all that had been generated was read."""
+    assert isinstance(bench.state.chat.client, EngineClient)
     worker = worker_of(bench.state.chat.client)
     assert worker is not None
     os.kill(worker, signal.SIGSTOP)

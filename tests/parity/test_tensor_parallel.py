@@ -58,7 +58,15 @@ EXPERTS = (
     "phimoe",
     "qwen2-moe",
     "qwen3-moe",
-    *("deepseek-v3", "glm-moe-dsa", "qwen3-next-moe", "granite4-hybrid-moe", "nemotron-h-latent", "kimi-linear", "jamba"),
+    *(
+        "deepseek-v3",
+        "glm-moe-dsa",
+        "qwen3-next-moe",
+        "granite4-hybrid-moe",
+        "nemotron-h-latent",
+        "kimi-linear",
+        "jamba",
+    ),
 )
 """The same of experts: stored apart or together, turned, gates and ups in turn, biases, weighted inputs, shared experts
 with a gate, norms of their own; behind mixers of every kind."""

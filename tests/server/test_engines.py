@@ -7,8 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
+from stentor.engine.client.client import EngineClient
+from stentor.engine.client.replicas import EngineReplicas
 from stentor.engine.processes.supervisor import Supervisor
 from stentor.loadtest.processes import alive, tree
 from stentor.protocols.ipc.actors import Finished, SequenceTokens
@@ -19,7 +22,7 @@ from stentor.server.app.first_engine import first_engines
 from stentor.server.config.model_registry import ModelRole
 from stentor.server.http.listening import StartError
 from stentor.tests.e2e.processes import eventually
-from stentor.tests.engine.mortal_worker import latest, lives, mortal_config
+from stentor.tests.engine.mortal_worker import BLOCKS, latest, lives, mortal_config
 from stentor.tests.server.harness import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -50,7 +53,7 @@ async def running(configs: dict[ModelRole, EngineConfig]) -> AsyncIterator[Engin
         async with Supervisor() as supervisor:
             engines.start(supervisor)
             yield engines
-            below = [pid for process in processes.values() for pid in tree(process.child.pid)]
+            below = [pid for each in processes.values() for process in each for pid in tree(process.child.pid)]
             supervisor.cancel()
     eventually(lambda: not any(map(alive, below)), 60, "all processes end")
 
@@ -78,6 +81,8 @@ async def test_a_death_under_one_model_is_not_noticed_by_the_stream_of_another(t
         engines.watch_recoveries(lambda kind, process, seconds: recovered.append((kind, process)))
         expected = await read(engines, "chat")
         chat, ears = engines.clients["chat"], engines.clients["transcription"]
+        assert isinstance(chat, EngineClient)
+        assert isinstance(ears, EngineClient)
         results: dict[str, tuple[list[int], str]] = {}
 
         async def note(kind: ModelRole, began: anyio.Event) -> None:
@@ -89,14 +94,14 @@ async def test_a_death_under_one_model_is_not_noticed_by_the_stream_of_another(t
                 tasks.start_soon(note, kind, both[kind])
             for began in both.values():
                 await began.wait()
-            pids = {kind: client.pid for kind, client in engines}
+            pid = chat.pid
             assert ears.pid is not None
             os.kill(ears.pid if victim == "engine" else latest(tmp_path / "ears"), signal.SIGKILL)
         assert results == {"chat": expected, "transcription": expected}, "both go on, and say what they would have"
         await until(lambda: recovered)
         assert (chat.stats.worker_restarts, chat.engine_restarts, chat.stalled) == (0, 0, None)
         assert recovered == [("transcription", victim)]
-        assert chat.pid == pids["chat"]
+        assert chat.pid == pid
         assert lives(tmp_path / "chat") == 1, "its worker was never replaced"
 
 
@@ -151,3 +156,43 @@ async def test_the_first_engine_that_is_given_up_ends_all(tmp_path: Path, caplog
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["comes back", "is given up"])
+async def test_of_several_engines_of_one_model_one_dies_and_all_requests_go_on(tmp_path: Path, last: bool) -> None:
+    one = mortal_config(tmp_path, recovery=RecoveryConfig(max_engine_deaths=0 if last else 5))
+    config = msgspec.structs.replace(one, worker=msgspec.structs.replace(one.worker, data_parallel_size=2))
+    async with running({"chat": config}) as engines:
+        ready = (await engines.wait_started())["chat"]
+        assert ready.num_blocks == 2 * BLOCKS
+        replicas = engines.clients["chat"]
+        assert isinstance(replicas, EngineReplicas)
+        expected = await read(engines, "chat")
+        results: list[tuple[list[int], str]] = []
+
+        async def note(began: anyio.Event) -> None:
+            results.append(await read(engines, "chat", began))
+
+        streams = [anyio.Event() for _ in range(4)]
+        async with anyio.create_task_group() as tasks:
+            for began in streams:
+                tasks.start_soon(note, began)
+            for began in streams:
+                await began.wait()
+            assert [client.live_requests for client in replicas._clients] == [2, 2]
+            victim = replicas._clients[1].pid
+            assert victim is not None
+            os.kill(victim, signal.SIGKILL)
+        assert (replicas.stalled, replicas.failure) == (None, None), "the other one runs steps"
+        lost = [result for result in results if result != expected]
+        assert len(lost) == (2 if last else 0)
+        assert all(reason == "error" for _, reason in lost)
+        assert await read(engines, "chat") == await read(engines, "chat") == expected
+        assert replicas.engine_restarts == (0 if last else 1)
+        await replicas.pause()
+        waiting = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(note, waiting)
+            await until(lambda: replicas.live_requests == 1)
+            await replicas.resume()
+        assert results[-1] == expected

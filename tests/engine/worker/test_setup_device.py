@@ -24,7 +24,7 @@ from stentor.engine.worker.graphs import graph_sizes
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.profile import worst_steps
 from stentor.engine.worker.service import Worker
-from stentor.engine.worker.setup import device_of_rank, set_up, set_up_on
+from stentor.engine.worker.setup import device_of_worker, set_up, set_up_on
 from stentor.engine.worker.setup_parts import Setup
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
@@ -473,10 +473,15 @@ def _whole(count: int) -> RowStep:
     return RowStep(0, 0, count, [], True)
 
 
-def test_each_rank_has_a_device_of_its_own() -> None:
-    assert device_of_rank(WorkerConfig("", tensor_parallel_size=2, rank=1), 2) == torch.device("cuda", 1)
+def test_each_worker_has_a_device_of_its_own() -> None:
+    split = WorkerConfig("", tensor_parallel_size=2, rank=1)
+    assert device_of_worker(split, 2) == torch.device("cuda", 1)
+    copied = WorkerConfig("", tensor_parallel_size=2, data_parallel_size=3, replica=2, rank=1)
+    assert device_of_worker(copied, 6) == torch.device("cuda", 5)
     with pytest.raises(SetupError, match="--tensor-parallel-size 2: torch sees 1 CUDA devices here"):
-        device_of_rank(WorkerConfig("", tensor_parallel_size=2, rank=0), 1)
+        device_of_worker(split, 1)
+    with pytest.raises(SetupError, match="--tensor-parallel-size 2 --data-parallel-size 3: torch sees 5"):
+        device_of_worker(copied, 5)
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ async def test_one_that_goes_on_from_another_is_gone_on_with_from_there(tools_ur
 
     servers = Restarted(tmp_path / "store.db", tools_url, [])
     first = await servers.server(steps=8)
-    first.chat.client.answer = answer  # type: ignore[attr-defined]
+    first.chat.client.answer = answer  # type: ignore[union-attr]
     async with in_memory(first) as client:
         body: dict[str, Any] = {"input": "first", "tools": [tool(tools_url)]}
         before = (await client.post(RESPONSES, json=body)).json()
@@ -171,11 +171,11 @@ async def test_one_that_goes_on_from_another_is_gone_on_with_from_there(tools_ur
         await asyncio.sleep(0.12)
     await dies(first)
     second = await servers.server()
-    second.chat.client.answer = answer  # type: ignore[attr-defined]
+    second.chat.client.answer = answer  # type: ignore[union-attr]
     await resume_unfinished(second.for_responses)
     async with in_memory(second) as client:
         ended = check_stream((await client.get(f"{RESPONSES}/{begun}", params={"stream": "true"})).text, EXTENSIONS)
-    prompts = [bytes(stream.prompt).decode() for stream in second.chat.client.streams]  # type: ignore[attr-defined]
+    prompts = [bytes(stream.prompt).decode() for stream in second.chat.client.streams]  # type: ignore[union-attr]
     await dies(second)
     assert [item["type"] for item in ended["output"]] == ["mcp_call", "message"]
     assert prompts
@@ -197,7 +197,7 @@ async def test_a_call_that_may_have_had_an_effect_is_not_made_again(
     await dies(first)
     servers = Restarted(tmp_path / "store.db", tools_url, [turns[0]])
     second = await servers.server()
-    second.chat.client.answer = lambda prompt, index: [  # type: ignore[attr-defined]
+    second.chat.client.answer = lambda prompt, index: [  # type: ignore[union-attr]
         *("Not known." if b"not made again" in bytes(t for t in prompt if t < 256) else turns[0]).encode(),
         257,
     ]
@@ -222,7 +222,7 @@ async def test_a_server_that_let_us_in_is_not_asked_once_the_key_is_lost(tools_u
         await asyncio.sleep(0.12)
     await dies(first)
     second = await servers.server()
-    second.chat.client.answer = lambda prompt, index: [  # type: ignore[attr-defined]
+    second.chat.client.answer = lambda prompt, index: [  # type: ignore[union-attr]
         *("Sorry." if b"is not kept" in bytes(t for t in prompt if t < 256) else TURNS[0]).encode(),
         257,
     ]

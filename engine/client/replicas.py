@@ -1,0 +1,229 @@
+"""Several engines that each run the whole model, behind the interface of one (data parallelism).
+
+A request goes to the engine that has computed most of its prompt, unless that one is much busier than another. Engines
+share nothing: one that dies recovers its own requests, while the others go on and take new ones.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from stentor.protocols.ipc.actors import EngineReady, Stats
+from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
+
+from ..processes.exception_groups import first_cause
+from .client import EngineClient, EngineUnavailable
+from .outages import Observer, add_counters
+from .send_queue import VocabularySource
+from .stream import RequestStream
+
+logger = logging.getLogger(__name__)
+
+_PIECE_TOKENS: Final = 64
+"""Prompts are compared in pieces of this length."""
+_MOST_PIECES: Final = 1 << 16
+"""Pieces that are remembered, least recently used first out."""
+_SLACK: Final = 4
+"""Requests by which an engine may be busier than the idlest and still be chosen for its prefix."""
+
+
+class EngineReplicas:
+    """As :class:`.client.EngineClient`, over several."""
+
+    def __init__(self, clients: Sequence[EngineClient]) -> None:
+        self._clients = tuple(clients)
+        self._router = Router(len(self._clients))
+        self._combined: tuple[list[EngineReady], EngineReady] | None = None
+        """What the engines said when they were ready last, and what follows."""
+
+    @property
+    def _living(self) -> list[EngineClient]:
+        """Those that have not been given up."""
+        return [client for client in self._clients if client.failure is None]
+
+    @property
+    def failure(self) -> str | None:
+        """Why no engine runs any more; None while one does."""
+        return None if self._living else self._clients[0].failure
+
+    @property
+    def stalled(self) -> str | None:
+        """Why no engine can run a step at present; None if one can."""
+        living = self._living
+        if not living or any(client.stalled is None for client in living):
+            return None
+        return living[0].stalled
+
+    @property
+    def ready(self) -> EngineReady | None:
+        """What the engines can do together; None until each has been ready."""
+        ready = [each for client in self._clients if (each := client.ready) is not None]
+        if len(ready) < len(self._clients):
+            return None
+        if self._combined is None or ready != self._combined[0]:
+            note = f"{len(ready)} engines run the whole model each; memory is that of the first"
+            combined = msgspec.structs.replace(
+                ready[0],
+                num_blocks=sum(each.num_blocks for each in ready),
+                max_model_len=min(each.max_model_len for each in ready),
+                notes=[*ready[0].notes, note],
+            )
+            self._combined = ready, combined
+        return self._combined[1]
+
+    @property
+    def stats(self) -> Stats:
+        """Sums; the KV cache's usage is the mean of all engines."""
+        first, *others = stats = [client.stats for client in self._clients]
+        waiting_for = dict(first.waiting_for)
+        for each in others:
+            for resource, count in each.waiting_for.items():
+                waiting_for[resource] = waiting_for.get(resource, 0) + count
+        return msgspec.structs.replace(
+            add_counters(first, *others),
+            running=sum(each.running for each in stats),
+            waiting=sum(each.waiting for each in stats),
+            free_blocks=sum(each.free_blocks for each in stats),
+            kv_usage=sum(each.kv_usage for each in stats) / len(stats),
+            waiting_for=waiting_for,
+            running_adapters=sorted({number for each in stats for number in each.running_adapters}),
+            waiting_adapters=sorted({number for each in stats for number in each.waiting_adapters}),
+        )
+
+    @property
+    def engine_restarts(self) -> int:
+        return sum(client.engine_restarts for client in self._clients)
+
+    @property
+    def live_requests(self) -> int:
+        return sum(client.live_requests for client in self._clients)
+
+    def watch_recoveries(self, observer: Observer) -> None:
+        for client in self._clients:
+            client.watch_recoveries(observer)
+
+    def set_vocabulary(self, source: VocabularySource) -> None:
+        for client in self._clients:
+            client.set_vocabulary(source)
+
+    def submit(
+        self,
+        prompt: list[int],
+        *arguments: Any,
+        salt: str = "",
+        adapter: AdapterRef | None = None,
+        **options: Any,
+    ) -> RequestStream:
+        """See :meth:`.client.EngineClient.submit`; raises as that of the engine that was chosen."""
+        living = [number for number, client in enumerate(self._clients) if client.failure is None]
+        able = [number for number in living if self._clients[number].stalled is None] or living or [0]
+        loads = {number: self._clients[number].live_requests for number in able}
+        chosen = self._router.choose(prompt, (salt, None if adapter is None else adapter.number), loads)
+        return self._clients[chosen].submit(prompt, *arguments, salt=salt, adapter=adapter, **options)
+
+    async def pause(self) -> None:
+        await self._all(EngineClient.pause)
+
+    async def resume(self) -> None:
+        await self._all(EngineClient.resume)
+
+    async def sleep(self, *, discard: bool = False) -> None:
+        await self._all(partial(EngineClient.sleep, discard=discard))
+
+    async def wake(self) -> None:
+        await self._all(EngineClient.wake)
+
+    async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
+        self._router.forget()
+        await self._all(partial(EngineClient.reset_prefix_cache, recompute=recompute))
+
+    async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
+        """Loads it on every engine; the first refusal is the answer. Raises :class:`.client.EngineUnavailable`."""
+        answers = [await client.load_adapter(adapter) for client in self._living]
+        if not answers:
+            raise EngineUnavailable(self.failure or "no engine runs")
+        return next((answer for answer in answers if answer.error), answers[0])
+
+    async def wait_started(self) -> EngineReady:
+        """Waits until every engine is ready. Raises :class:`.client.EngineUnavailable` as soon as one ends before."""
+        failure: BaseException
+        try:
+            async with anyio.create_task_group() as tasks:
+                for client in self._clients:
+                    tasks.start_soon(client.wait_started)
+            ready = self.ready
+            assert ready is not None
+            return ready
+        except* EngineUnavailable as group:
+            failure = first_cause(group)
+        raise failure
+
+    async def run(self) -> None:
+        """Runs all engines until each has been given up, or the task is cancelled."""
+        async with anyio.create_task_group() as tasks:
+            for number, client in enumerate(self._clients):
+                tasks.start_soon(self._run, number, client)
+
+    async def _run(self, number: int, client: EngineClient) -> None:
+        await client.run()
+        if left := len(self._living):
+            logger.error("engine %d was given up, %d serve on: %s", number, left, client.failure)
+
+    async def _all(self, what: Callable[[EngineClient], Coroutine[Any, Any, None]]) -> None:
+        async with anyio.create_task_group() as tasks:
+            for client in self._living:
+                tasks.start_soon(what, client)
+
+
+AnyEngineClient = EngineClient | EngineReplicas
+"""One engine, or several that run the same model."""
+
+
+class Router:
+    """Chooses engines by the prefixes that they were given before. Plain data: no I/O, no clock."""
+
+    def __init__(self, engines: int) -> None:
+        self._engines = engines
+        self._given: OrderedDict[int, int] = OrderedDict()
+        """The engine that got a prefix last, by the hash of the prefix: least recently used first."""
+        self._turn = 0
+
+    def choose(self, prompt: Sequence[int], root: object, loads: dict[int, int]) -> int:
+        """The engine for a prompt among the keys of ``loads``, which is live requests by engine.
+
+        ``root`` tells prompts apart that share no cache: their salt and adapter. Equally idle engines take turns.
+        """
+        pieces = list(_pieces(prompt, root))
+        idlest = min(loads.values())
+        chosen = None
+        for piece in reversed(pieces):
+            engine = self._given.get(piece)
+            if engine is not None and loads.get(engine, idlest + _SLACK + 1) <= idlest + _SLACK:
+                chosen = engine
+                break
+        if chosen is None:
+            self._turn += 1
+            turns = sorted(loads, key=lambda engine: (loads[engine], (engine - self._turn) % self._engines))
+            chosen = turns[0]
+        for piece in pieces:
+            self._given[piece] = chosen
+            self._given.move_to_end(piece)
+        while len(self._given) > _MOST_PIECES:
+            self._given.popitem(last=False)
+        return chosen
+
+    def forget(self) -> None:
+        self._given.clear()
+
+
+def _pieces(prompt: Sequence[int], root: object) -> Iterator[int]:
+    """Hashes of prefixes, each of one piece more. Collisions only send a request to an engine without its prefix."""
+    before = hash(root)
+    for start in range(0, len(prompt) - _PIECE_TOKENS + 1, _PIECE_TOKENS):
+        before = hash((before, tuple(prompt[start : start + _PIECE_TOKENS])))
+        yield before
