@@ -17,7 +17,7 @@ from ..quantization.stored import (
     endings,
     pack_int4,
     read_fp4,
-    read_int8,
+    read_grouped,
     scale_rows,
 )
 from .layer_context import LayerContext
@@ -106,7 +106,7 @@ def gather_coded(
                 codes = checked_weight(stored, torch.int8, *shape).view(torch.uint8) ^ 0x80
                 _put_int8(whole, expert, first, codes, scale_rows(format, stored, *shape).unsqueeze(1), None)
             case GroupedInt8Format():
-                _put_int8(whole, expert, first, *read_int8(format, stored, *shape)[:3])
+                _put_int8(whole, expert, first, *read_grouped(format, stored, *shape)[:3])
 
     needed, ignored = endings(format)
     weights.gather(part, needed, place, nbytes=nbytes, ignored=ignored)

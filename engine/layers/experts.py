@@ -299,7 +299,7 @@ class PackedExperts(Experts):
             weights.gather(stem, (ending,), lambda stored: place(stored[ending]), nbytes=nbytes)
 
     def _pack_blocks(self, tensor: ExpertTensor, format: GGUFFormat, name: str, blocks: torch.Tensor) -> None:
-        """Of all experts, uint8 [experts · outputs, bytes of a row]."""
+        """Of all experts, uint8 [experts, outputs, bytes of a row]."""
         weight = self._down if tensor.out else self._gate_up
         for expert, rows in enumerate(blocks.view(self._spec.experts, tensor.outputs, -1)):
             try:

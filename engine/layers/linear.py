@@ -31,6 +31,7 @@ from .layer_context import LayerContext
 from .packed import PackedLinear
 from .parts import BeforePart, parts
 from .quantized import GGUFLinear, Input, Int4Linear, ScaledLinear, Stream, Unnormed
+from .rank_group import RankGroup
 from .task_adapters import linear_of_tasks
 from .weights import WeightError, WeightMap
 
@@ -225,7 +226,6 @@ class SummedLinear(Linear):
         self, weights: WeightMap, parts: dict[str, int], inputs: int, context: LayerContext, **options: Any
     ) -> None:
         super().__init__(weights, parts, inputs, context, **options)
-        assert context.ranks is not None
         self._ranks = context.ranks
 
     @overload
@@ -235,10 +235,16 @@ class SummedLinear(Linear):
     def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream: ...
 
     def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream:
-        product = super().__call__(x, adapters)
-        if isinstance(product, Traced):
-            return product.call("the sum over workers", lambda rows, _: self._ranks.sum_(rows), product.width)
-        return self._ranks.sum_(product)
+        return summed_(super().__call__(x, adapters), self._ranks)
+
+
+def summed_(product: Stream, ranks: RankGroup | None) -> Stream:
+    """The sum over the workers that split the model, in place; of one that has it all, what it has."""
+    if ranks is None:
+        return product
+    if isinstance(product, Traced):
+        return product.call("the sum over workers", lambda rows, _: ranks.sum_(rows), product.width)
+    return ranks.sum_(product)
 
 
 def _build(

@@ -54,8 +54,10 @@ class MLP:
         hidden: int,
         context: LayerContext,
         adapters: TaskAdapters | None = None,
+        *,
+        summed: bool = True,
     ) -> None:
-        """``prefix`` is that of the layer."""
+        """``prefix`` is that of the layer. ``summed``: where workers split the model, what each makes is added up."""
         into, out = spec.projections(hidden)
         self._gated, self._activation, self._gate_scale = spec.gated, spec.activation, spec.gate_scale
         fused = None if spec.gated or spec.activation == "xielu" else spec.activation
@@ -64,7 +66,7 @@ class MLP:
             weights, prefix, into, context, adapters=adapters, adaptable=True, activation=fused, dtype=dtype
         )
         self._down = Linear.of(
-            weights, prefix, out, context, adapters=adapters, adaptable=True, dtype=context.stream, summed=True
+            weights, prefix, out, context, adapters=adapters, adaptable=True, dtype=context.stream, summed=summed
         )
         gated = spec.gated and spec.gate_scale == 1.0 and self._down.input_scheme is None
         if gated and spec.activation != "relu" and spec.activation != "xielu":

@@ -15,7 +15,7 @@ from .expert_adapters import AdaptedExperts
 from .experts import PackedExperts, experts_of
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
-from .linear import Linear
+from .linear import Linear, summed_
 from .mlp import MLP
 from .norm import RMSNorm
 from .quantized import Input, Stream
@@ -25,6 +25,8 @@ from .weights import WeightMap
 class MoE:
     """Σ over a token's experts of weight · down(act(gate(x)) · up(x)), or without a gate of weight · down(act(up(x))),
     and what its shared experts make of it.
+
+    Where workers split the model, each has some of the inner units of every expert, and what all make is added up once.
 
     The router's product is float32 whatever the compute dtype: near scores choose other experts when they are rounded.
     """
@@ -61,7 +63,8 @@ class MoE:
             Linear.of(weights, prefix, projection, context, adaptable=True) for projection in spec.latents(hidden)
         ]
         self._latents = (latents[0], latents[1]) if latents else None
-        self._shared = MLP(weights, prefix, spec.shared, hidden, context) if spec.shared else None
+        self._shared = MLP(weights, prefix, spec.shared, hidden, context, summed=False) if spec.shared else None
+        self._ranks = context.ranks
         self._shared_scale = spec.shared_scale
         self._shared_gate: Linear | None = None
         if spec.shared_gate:
@@ -71,10 +74,10 @@ class MoE:
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → [tokens, hidden]"""
         if isinstance(x, Traced):
-            return self._traced(x, batch)
+            return summed_(self._traced(x, batch), self._ranks)
         assert isinstance(x, torch.Tensor)
         routed = self._routed(x, batch).to(self._stream)
-        return routed if self._shared is None else routed + self._of_shared(x, batch)
+        return summed_(routed if self._shared is None else routed + self._of_shared(x, batch), self._ranks)
 
     def _routing(self, logits: torch.Tensor, batch: ForwardBatch) -> kernels.Routing:
         """By the router's product, float32 [tokens, experts]; the batch is told."""
@@ -183,4 +186,6 @@ class NormedMoE(MoE):
         routed = self._of_experts(self._experts_in.exact(x).to(self._dtype), routing, batch.adapter_rows)
         shared = self._shared(self._shared_in.exact(x).to(self._dtype), batch)
         assert isinstance(shared, torch.Tensor)
+        if self._ranks is not None:
+            routed, shared = self._ranks.sum_(torch.stack((routed.float(), shared.float())))
         return self._experts_out.exact(routed) + self._shared_out.exact(shared)

@@ -44,7 +44,7 @@ from ..quantization.stored import (
     expand,
     pack_int4,
     read_fp4,
-    read_int8,
+    read_grouped,
     scale_rows,
 )
 from .layer_context import LayerContext
@@ -229,7 +229,7 @@ def gather_packed(
         case GroupedInt8Format():
 
             def place(stored: dict[str, torch.Tensor]) -> None:
-                read = read_int8(chosen, stored, *shape)
+                read = read_grouped(chosen, stored, *shape)
                 pack_codes_(weight, first, read.codes, read.scales.unsqueeze(2), zeros=read.zeros)
 
             needed, ignored = endings(chosen)

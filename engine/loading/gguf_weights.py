@@ -120,12 +120,13 @@ class TensorReader:
         return out.view(tensor.shape[::-1])
 
     def blocks(self, tensor: GGUFTensor, heads: int) -> torch.Tensor:
-        """The quantised blocks of a matrix as stored, uint8 [rows, bytes of a row], rows as in :meth:`read`."""
+        """The quantised blocks of a matrix as stored, uint8 [rows, bytes of a row], rows as in :meth:`read`; of all
+        experts' [experts, rows, bytes of a row]."""
         stored = row_bytes(tensor.type, tensor.shape[0])
         rows = self._rows(tensor, stored, heads)
         blocks = self._piece(tensor, 0, rows * stored).view(rows, stored)
         if not heads:
-            return blocks
+            return blocks.view(*tensor.shape[:0:-1], stored)
         out = torch.empty_like(blocks)
         target = _in_stored_order(out, heads)
         target.copy_(blocks.view(target.shape))

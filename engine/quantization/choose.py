@@ -174,6 +174,8 @@ def _fp8_shape(layer: Layer) -> str | None:
 def _int4_shape(layer: Layer) -> str | None:
     assert isinstance(layer.format, Int4Format)
     group = layer.format.group
+    if not layer.format.whole_groups:
+        return "they take whole groups, of which several workers have inputs here"
     if group and group not in INT4_GROUPS:
         return f"they take groups of {', '.join(map(str, INT4_GROUPS))}, not {group}"
     return None

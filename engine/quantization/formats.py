@@ -53,6 +53,8 @@ class Int4Format:
     symmetric: bool
     act_order: bool = False
     """Inputs belong to groups by a stored index, not by their place."""
+    whole_groups: bool = True
+    """All inputs of a group are there: a worker of several may have some of a group's, where an index says which."""
     zero_offset: int = 0
     """Added to stored zero points: 1 in GPTQ's first format."""
     scales: ScaleType = "float32"
@@ -76,6 +78,8 @@ class GroupedInt8Format:
     symmetric: bool
     act_order: bool = False
     """Inputs belong to groups by a stored index, not by their place."""
+    whole_groups: bool = True
+    """All inputs of a group are there: a worker of several may have some of a group's, where an index says which."""
     zero_offset: int = 0
     """Added to stored zero points: 1 in GPTQ's first format."""
     scales: ScaleType = "float32"

@@ -139,10 +139,10 @@ def expand(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """The plain weight [outputs, inputs] of ``dtype``, computed in float32. Raises :class:`StoredError`."""
-    if isinstance(format, Int4Format):
+    if isinstance(format, Int4Format) and not format.act_order:
         return dequantize(pack_int4(format, stored, outputs, inputs), dtype)
-    if isinstance(format, GroupedInt8Format):
-        return read_int8(format, stored, outputs, inputs).values().to(dtype)
+    if isinstance(format, Int4Format | GroupedInt8Format):
+        return read_grouped(format, stored, outputs, inputs).values().to(dtype)
     if isinstance(format, FP4Format):
         return read_fp4(format, stored, outputs, inputs).values().to(dtype)
     kind = torch.float8_e4m3fn if isinstance(format, FP8Format) else torch.int8
@@ -156,8 +156,8 @@ def expand(
     return (weight.float() * spread).to(dtype)
 
 
-class GroupedInt8Weight(NamedTuple):
-    """An eight-bit weight taken apart: value = scale · (code - zero) of the group of its input."""
+class GroupedWeight(NamedTuple):
+    """A weight of four or eight bits taken apart: value = scale · (code - zero) of the group of its input."""
 
     codes: torch.Tensor
     """uint8 [outputs, inputs]"""
@@ -174,41 +174,47 @@ class GroupedInt8Weight(NamedTuple):
         return (self.codes.float() - zeros) * self.scales[:, self.order]
 
 
-def read_int8(format: GroupedInt8Format, stored: Stored, outputs: int, inputs: int) -> GroupedInt8Weight:
-    """The weight of a part, whose codes and zero points come four to a word, from the lowest byte up.
+def read_grouped(format: Int4Format | GroupedInt8Format, stored: Stored, outputs: int, inputs: int) -> GroupedWeight:
+    """The weight of a part, whose codes and zero points come several to a word, from the lowest bits up.
 
     Raises:
         StoredError: shapes or dtypes that do not fit.
     """
-    group = format.group or inputs
-    groups = -(-inputs // group)
-    if format.packing == "gptq":
-        codes = _bytes(stored, "qweight", (-(-inputs // 4), outputs), along=0).T[:, :inputs]
-        zeros = _bytes(stored, "qzeros", (groups, -(-outputs // 4)), along=1)[:, :outputs].T.int() + format.zero_offset
-        scales, index = stored["scales"].T, stored.get("g_idx") if format.act_order else None
+    bits, gptq = 4 if isinstance(format, Int4Format) else 8, format.packing == "gptq"
+    each = 32 // bits
+    scales = stored["scales"].T if gptq else stored["weight_scale"]
+    index = stored.get("g_idx" if gptq else "weight_g_idx") if format.act_order else None
+    if index is not None and int(index[0]) < 0:
+        index = None
+    groups = -(-inputs // (format.group or inputs)) if index is None else scales.shape[-1]
+    zeros = torch.full((outputs, groups), 8) if bits == 4 else None
+    if gptq:
+        codes = _codes(stored, "qweight", (-(-inputs // each), outputs), bits, along=0).T[:, :inputs]
+        zeros = _codes(stored, "qzeros", (groups, -(-outputs // each)), bits, along=1)[:, :outputs].T.int()
+        zeros += format.zero_offset
     else:
-        codes = _bytes(stored, "weight_packed", (outputs, -(-inputs // 4)), along=1)[:, :inputs]
-        zeros = None
+        codes = _codes(stored, "weight_packed", (outputs, -(-inputs // each)), bits, along=1)[:, :inputs]
         if not format.symmetric:
-            zeros = _bytes(stored, "weight_zero_point", (-(-outputs // 4), groups), along=0)[:outputs]
-        scales, index = stored["weight_scale"], stored.get("weight_g_idx") if format.act_order else None
+            zeros = _codes(stored, "weight_zero_point", (-(-outputs // each), groups), bits, along=0)[:outputs]
     if scales.shape != (outputs, groups):
         raise StoredError(f"scales are {tuple(scales.shape)}, expected {(outputs, groups)}")
-    order = torch.arange(inputs, device=codes.device) // group
-    if index is not None and int(index[0]) >= 0:
+    order = torch.arange(inputs, device=codes.device) // (format.group or inputs)
+    if index is not None:
         order = index.long()
         if order.shape != (inputs,) or not 0 <= int(order.min()) <= int(order.max()) < groups:
             raise StoredError(f"the index of groups is {tuple(order.shape)}, expected {inputs} of {groups} groups")
-    return GroupedInt8Weight(codes, scales.float(), None if zeros is None else zeros.float(), order)
+    return GroupedWeight(codes, scales.float(), None if zeros is None else zeros.float(), order)
 
 
-def _bytes(stored: Stored, ending: str, shape: tuple[int, int], *, along: int) -> torch.Tensor:
-    """The bytes of words of ``shape``, uint8, four times as many along one dimension."""
+def _codes(stored: Stored, ending: str, shape: tuple[int, int], bits: int, *, along: int) -> torch.Tensor:
+    """The codes in words of ``shape``, uint8, ``32 / bits`` times as many along one dimension."""
     words = stored[ending]
     if words.dtype != torch.int32 or tuple(words.shape) != shape:
         raise StoredError(f"{ending} is {_dtype(words)} {tuple(words.shape)}, expected int32 {shape}")
     rows = words.T if along == 0 else words
     values = rows.contiguous().view(torch.uint8)  # little-endian
+    if bits == 4:
+        values = torch.stack((values & 15, values >> 4), dim=-1).flatten(1)
     return values.T if along == 0 else values
 
 

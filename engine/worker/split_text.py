@@ -10,12 +10,12 @@ from stentor.protocols.ipc.config import WorkerConfig
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
-from ..loading.gguf_types import GGMLType, row_bytes
+from ..loading.stored_cuts import stored_cuts
 from ..model_config.config_fields import ConfigError
 from ..model_config.model_spec import ModelSpec
 from ..model_config.tensor_parallel.cuts import Cut
 from ..model_config.tensor_parallel.split import split_model
-from ..quantization.formats import GGUFFormat
+from ..quantization.formats import Format, FP4Format, GGUFFormat, GroupedInt8Format, Int4Format
 from .errors import SetupError
 from .families import Text, TextModel
 
@@ -26,57 +26,58 @@ class SplitText(Text):
     def __init__(self, checkpoint: Checkpoint, device: str, config: WorkerConfig) -> None:
         super().__init__(checkpoint, device)
         asked = f"--tensor-parallel-size {config.tensor_parallel_size}"
-        self._quantized = quantized = checkpoint.quantized
-        if quantized is not None and checkpoint.format != "gguf":
-            raise SetupError(
-                f"{asked}: the weights are quantised ({quantized.method}), expected plain ones, which --quantization "
-                "may quantise as they load, or a GGUF file"
-            )
         if config.batch_invariant and config.tensor_parallel_size > 2:
             raise SetupError(f"{asked}: sums of more than 2 workers depend on the batch; leave --batch-invariant out")
+        self._cuts: dict[str, Cut] = {}
+        """Of all that is stored, where blocks of GGUF files come expanded."""
+        self._of_blocks: dict[str, Cut] = {}
+        """The same of blocks that come as they are stored."""
+        self._loose: dict[str, Format] = {}
+        """Formats of parts whose groups are not whole here."""
         try:
             split = split_model(self.spec, config.rank, config.tensor_parallel_size)
+            for name, cut in split.cuts.items():
+                self._add(name, cut)
         except ConfigError as error:
             raise SetupError(f"{asked}: {error}") from error
+        self._plain_cuts = split.cuts
+        if (quantized := checkpoint.quantized) is not None and self._loose:
+            quantized = replace(quantized, parts=quantized.parts | self._loose)
+            self.checkpoint = replace(checkpoint, quantized=quantized)
         self.spec = split.spec
         self.groups = split.spec.cache_groups
-        self._cuts = split.cuts
-        for name, cut in split.cuts.items():
-            if (kind := self._kind(name)) is not None and not _whole_blocks(cut, kind):
-                raise SetupError(
-                    f"{asked}: {name} is stored in blocks of {kind.elements} values ({kind.name}), which do not divide "
-                    f"the {cut.ranges[0][1]} values of a row that each worker takes"
-                )
+
+    def _add(self, name: str, cut: Cut) -> None:
+        part, format = name.removesuffix(".weight"), self._format(name)
+        if format is None:
+            self._cuts[name] = cut
+        elif isinstance(format, GGUFFormat):
+            self._cuts[name] = cut
+            self._of_blocks.update(stored_cuts(part, cut, format))
+        else:
+            self._cuts.update(stored_cuts(part, cut, format))
+            if cut.inputs and isinstance(format, Int4Format | GroupedInt8Format) and format.act_order:
+                self._loose[part] = replace(format, whole_groups=False)
+
+    def _format(self, name: str) -> Format | None:
+        """Of a stored matrix; None where it is plain, or no matrix."""
+        quantized = self.checkpoint.quantized
+        format = None if quantized is None else quantized.format_of(name.removesuffix(".weight"))
+        named = name.endswith(".weight") or (isinstance(format, FP4Format) and format.packing == "gpt-oss")
+        return format if named else None
 
     def make(self, context: LayerContext, longest: int) -> TextModel:
         if context.adapters is None:
             return super().make(context, longest)
-        context.adapters.cuts = self._cuts
+        context.adapters.cuts = self._plain_cuts
         model = super().make(context, longest)
         context.adapters.spec = self.checkpoint.decoder
         return model
 
     def fill(self, model: TextModel, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         raw = model.weights.raw
-        cuts = {name: self._of_blocks(name, cut) if name in raw else cut for name, cut in self._cuts.items()}
-        super().fill(model, sliced(tensors, cuts))
-
-    def _kind(self, name: str) -> GGMLType | None:
-        """Of a stored matrix; None where it is plain."""
-        format = self._quantized.format_of(name.removesuffix(".weight")) if self._quantized else None
-        return GGMLType[format.kind] if isinstance(format, GGUFFormat) else None
-
-    def _of_blocks(self, name: str, cut: Cut) -> Cut:
-        """The same of a matrix that comes as it is stored: along a row, in bytes."""
-        kind = self._kind(name)
-        if not cut.inputs or kind is None:
-            return cut
-        ranges = tuple((row_bytes(kind, first), row_bytes(kind, count)) for first, count in cut.ranges)
-        return replace(cut, size=row_bytes(kind, cut.size), ranges=ranges)
-
-
-def _whole_blocks(cut: Cut, kind: GGMLType) -> bool:
-    return not cut.inputs or not any(edge % kind.elements for first_and_count in cut.ranges for edge in first_and_count)
+        of_blocks = {name: cut for name, cut in self._of_blocks.items() if name in raw}
+        super().fill(model, sliced(tensors, self._cuts | of_blocks))
 
 
 def split_family(checkpoint: Checkpoint, device: str, config: WorkerConfig) -> SplitText:
@@ -100,11 +101,16 @@ def sliced(tensors: Iterable[tuple[str, torch.Tensor]], cuts: Mapping[str, Cut])
 
 
 def _taken(name: str, tensor: torch.Tensor, cut: Cut) -> torch.Tensor:
-    if tensor.dim() <= cut.dim or tensor.shape[cut.dim] != cut.size:
+    if cut.scale and tensor.numel() == 1:
+        return tensor
+    stored = tensor[:, 0, :, 0] if cut.scale and tensor.dim() == 4 else tensor
+    if cut.turned and stored.dim() == 3 and stored.shape[cut.dim] != cut.size:
+        stored = stored.transpose(-1, -2)
+    if not -stored.dim() <= cut.dim < stored.dim() or stored.shape[cut.dim] != cut.size:
         raise CheckpointError(
             f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected {cut.size} in dimension {cut.dim}"
         )
     if cut.zero:
-        return torch.zeros_like(tensor)
-    parts = [tensor.narrow(cut.dim, first, count) for first, count in cut.ranges]
+        return torch.zeros_like(stored)
+    parts = [stored.narrow(cut.dim, first, count) for first, count in cut.ranges]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=cut.dim)

@@ -66,7 +66,7 @@ def coded_blocks(blocks: Tensor, stored: BlockKind) -> CodedMatrices:
     nbytes = _SMALL[stored]
     if blocks.dim() != 2 or blocks.dtype != torch.uint8 or blocks.shape[1] % nbytes:
         raise ValueError(f"{tuple(blocks.shape)} {blocks.dtype} are not rows of {stored}'s blocks of {nbytes} bytes")
-    taken = blocks.view(len(blocks), -1, nbytes)
+    taken = blocks.reshape(len(blocks), -1, nbytes)
     scales, nibbles = taken[:, :, : nbytes - 16], taken[:, :, nbytes - 16 :]
     codes = torch.cat((nibbles & 15, nibbles >> 4), dim=2).flatten(1)
     scales = scales.contiguous().view(torch.float16 if stored == "IQ4_NL" else torch.uint8).squeeze(2)

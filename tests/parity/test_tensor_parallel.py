@@ -25,7 +25,6 @@ from stentor.tests.parity.ranks import CPU, logits_of, on_each_rank
 from stentor.tests.parity.tiny_adapters import ALL, merged, save_adapter
 
 ARCHITECTURES = {
-    "mixtral": "MixtralForCausalLM",
     "falcon-h1": "FalconH1ForCausalLM",
     "stablelm-normed": "StableLmForCausalLM",
     "llama": "LlamaForCausalLM",
@@ -47,6 +46,22 @@ DENSE = (
 """Each has something that the others lack: names, biases, norms, fused or gated projections, sinks, layers side by
 side."""
 
+EXPERTS = (
+    "afmoe",
+    "ernie-moe",
+    "gemma4-moe",
+    "glm4-moe",
+    "gpt-oss",
+    "granite-moe-shared",
+    "llama4",
+    "mixtral",
+    "phimoe",
+    "qwen2-moe",
+    "qwen3-moe",
+)
+"""The same of experts: stored apart or together, turned, gates and ups in turn, biases, weighted inputs, shared experts
+with a gate, norms of their own."""
+
 
 def test_a_group_ends_as_one_also_where_the_number_of_its_file_is_that_of_a_socket_now() -> None:
     meeting = os.memfd_create("ranks")
@@ -59,13 +74,29 @@ def test_a_group_ends_as_one_also_where_the_number_of_its_file_is_that_of_a_sock
 
 
 @pytest.mark.proof(each="name")
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", DENSE + EXPERTS)
 def test_two_ranks_give_the_logits_of_transformers_and_the_same_on_each(name: str, tmp_path: Path) -> None:
     model = tiny.make(name, tmp_path)
     first, second = logits_of(tmp_path, 2)
     for seed, ours, theirs, length in zip((1, 2), first, second, (LENGTH, 40), strict=True):
         assert_close(ours, expected_logits(model, prompt_of(seed, length)))
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "qwen2-moe"])
+def test_experts_of_ranks_are_added_up_between_stretches_of_a_program(name: str, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    for found in logits_of(tmp_path, 2, packed=None):
+        assert_close(found[0], expected_logits(model, prompt_of(1)))
+
+
+@pytest.mark.proof(each="name")
+@pytest.mark.parametrize("name", ["mixtral", "granite-moe-shared", "glm4-moe"])
+def test_experts_that_are_stored_as_transformers_holds_them_are_split(name: str, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    model.save_pretrained(tmp_path, save_original_format=False)
+    for found in logits_of(tmp_path, 2):
+        assert_close(found[0], expected_logits(model, prompt_of(1)))
 
 
 def test_ranks_share_key_value_heads_where_there_are_fewer(tmp_path: Path) -> None:
@@ -118,7 +149,7 @@ def test_a_quantised_gguf_file_is_split_between_its_blocks(tmp_path: Path) -> No
     assert_close(first[0], expected)
     assert torch.equal(first[0], second[0])
     write_q8_0(path, inner=96)
-    message = r"mlp.down_proj.weight is stored in blocks of 32 values \(Q8_0\), which do not divide the 48 values"
+    message = r"mlp.down_proj is stored in blocks of 32 inputs \(Q8_0\), which do not divide the 48 from 0 on"
     with pytest.raises(SetupError, match=message):
         open_family(WorkerConfig(str(path), tensor_parallel_size=2), "cpu")
 
@@ -142,7 +173,6 @@ def test_a_rank_holds_its_part_of_the_layers_and_no_more(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "size", "message"),
     [
-        ("mixtral", 2, "layers of MoE are not split"),
         ("stablelm-normed", 2, "attention whose heads have norms that are stored one by one is not split"),
         ("falcon-h1", 4, "6 heads of a state space do not divide among 4 workers"),
         ("llama", 3, "--tensor-parallel-size 3: 4 query heads do not divide among 3 workers"),
@@ -155,6 +185,14 @@ def test_what_is_not_split_is_refused_in_one_line(name: str, size: int, message:
     with pytest.raises(SetupError, match=message) as refused:
         open_family(WorkerConfig(str(tmp_path), load_format="dummy", tensor_parallel_size=size), "cpu")
     assert "\n" not in str(refused.value)
+
+
+def test_experts_whose_inner_units_do_not_divide_are_refused(tmp_path: Path) -> None:
+    config = tiny.ARCHITECTURES["qwen3-moe"]()
+    config.update({"architectures": ["Qwen3MoeForCausalLM"], "moe_intermediate_size": 33})
+    config.save_pretrained(tmp_path)
+    with pytest.raises(SetupError, match="33 inner units of an expert do not divide among 2 workers"):
+        open_family(WorkerConfig(str(tmp_path), load_format="dummy", tensor_parallel_size=2), "cpu")
 
 
 def test_what_draws_no_text_is_refused(tmp_path: Path) -> None:
@@ -173,3 +211,18 @@ def test_a_tensor_of_another_size_is_refused_before_it_is_cut() -> None:
     with pytest.raises(CheckpointError, match=r"a has shape \(6, 4\) in the checkpoint, expected 8 in dimension 1"):
         list(sliced(stored, cuts))
     assert not dict(sliced(stored[1:], cuts))["b"].any()
+
+
+def test_a_scale_of_all_is_taken_whole_and_one_between_dimensions_that_say_nothing_is_cut() -> None:
+    scale = torch.arange(6.0).view(2, 1, 3, 1)
+    cuts = {"a": Cut(1, 3, ((1, 2),), scale=True), "b": Cut(1, 3, ((1, 2),), scale=True)}
+    found = dict(sliced([("a", scale), ("b", torch.ones(1))], cuts))
+    assert found["a"].tolist() == [[1, 2], [4, 5]]
+    assert found["b"].tolist() == [1]
+
+
+def test_experts_that_are_stored_the_other_way_round_are_turned_before_they_are_cut() -> None:
+    usual = torch.arange(24).view(2, 3, 4)
+    cuts = {"a": Cut(2, 4, ((2, 2),), turned=True)}
+    for stored in (usual, usual.transpose(1, 2)):
+        assert torch.equal(dict(sliced([("a", stored)], cuts))["a"], usual[:, :, 2:])

@@ -22,6 +22,10 @@ class Cut:
     """It takes zeros in place: another adds what is stored."""
     inputs: bool = False
     """The dimension is that of a matrix's inputs."""
+    turned: bool = False
+    """Some have the last two dimensions the other way round: told by the size."""
+    scale: bool = False
+    """One value is that of all, and taken whole; of one with four dimensions each second is 1, and left out."""
 
 
 Cuts = Iterator[tuple[str, Cut]]

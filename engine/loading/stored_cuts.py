@@ -1,0 +1,126 @@
+"""What a worker that has some of a matrix's outputs, or of its inputs, takes of the tensors that it is stored as.
+
+Formats pack values and share scales: an element of a stored tensor stands for several outputs or inputs. Torch-free.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from ..model_config.config_fields import ConfigError
+from ..model_config.tensor_parallel.cuts import Cut
+from ..quantization.formats import (
+    Format,
+    FP4Format,
+    FP8Format,
+    GGUFFormat,
+    GroupedInt8Format,
+    Int4Format,
+    Int8Format,
+    OnlineFormat,
+)
+from .gguf_types import GGMLType
+
+
+class _Axis(NamedTuple):
+    """How outputs or inputs lie along a dimension of a stored tensor."""
+
+    dim: int
+    values: int = 1
+    """So many of them are stored together."""
+    elements: int = 1
+    """In so many elements."""
+
+
+class _Layout(NamedTuple):
+    """Of one stored tensor; None where it is the same for all of them."""
+
+    outputs: _Axis | None
+    inputs: _Axis | None
+    scale: bool = False
+    """See :class:`Cut`."""
+
+
+_PLAIN: Final = _Layout(_Axis(0), _Axis(1))
+
+
+def stored_cuts(part: str, cut: Cut, format: Format) -> Iterator[tuple[str, Cut]]:
+    """Of the tensors of ``part`` by their names, where ``cut`` is that of its plain matrix; others are taken whole.
+    Raises :class:`ConfigError` where what is stored together would be cut."""
+    try:
+        for ending, own in _cuts(cut, format):
+            yield f"{part}{ending}", own
+    except ConfigError as error:
+        raise ConfigError(f"{part} is stored in {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _cuts(cut: Cut, format: Format) -> tuple[tuple[str, Cut], ...]:
+    """By the endings of names."""
+    found = []
+    for ending, layout in _layouts(format).items():
+        axis = layout.inputs if cut.inputs else layout.outputs
+        if axis is not None:
+            found.append((ending, _cut_along(axis, cut, layout.scale, format)))
+    return tuple(found)
+
+
+def _cut_along(axis: _Axis, cut: Cut, scale: bool, format: Format) -> Cut:
+    for first, count in cut.ranges:
+        if first % axis.values or (count % axis.values and first + count < cut.size):
+            which = "inputs" if cut.inputs else "outputs"
+            raise ConfigError(
+                f"blocks of {axis.values} {which} ({format.name}), which do not divide the {count} from {first} "
+                "on that a worker takes"
+            )
+    sizes = (cut.size, *(each for taken in cut.ranges for each in taken))
+    size, *edges = (-(-each // axis.values) * axis.elements for each in sizes)
+    return Cut(axis.dim, size, tuple(zip(edges[::2], edges[1::2], strict=True)), inputs=cut.inputs, scale=scale)
+
+
+def _layouts(format: Format) -> Mapping[str, _Layout]:
+    """By the endings of names."""
+    match format:
+        case FP8Format(granularity="block", block=(rows, columns), scale_ending=ending):
+            return {".weight": _PLAIN, f".{ending}": _Layout(_Axis(0, rows), _Axis(1, columns), scale=True)}
+        case FP8Format(scale_ending=ending):
+            return {".weight": _PLAIN, f".{ending}": _Layout(_Axis(0), None, scale=True)}
+        case Int8Format():
+            return {".weight": _PLAIN, ".weight_scale": _Layout(_Axis(0), None, scale=True)}
+        case Int4Format():
+            return _grouped(format, 8)
+        case GroupedInt8Format():
+            return _grouped(format, 4)
+        case FP4Format(packing="gpt-oss", group=group):
+            both = _Layout(_Axis(1), _Axis(2, group))
+            return {"_blocks": both, "_scales": both}
+        case FP4Format(packing=packing, group=group):
+            name = ".weight" if packing == "modelopt" else ".weight_packed"
+            return {name: _Layout(_Axis(0), _Axis(1, 2)), ".weight_scale": _Layout(_Axis(0), _Axis(1, group))}
+        case GGUFFormat(kind=kind):
+            stored = GGMLType[kind]
+            return {".weight": _Layout(_Axis(-2), _Axis(-1, stored.elements, stored.block_bytes))}
+        case OnlineFormat():
+            return {".weight": _PLAIN}
+
+
+def _grouped(format: Int4Format | GroupedInt8Format, word: int) -> Mapping[str, _Layout]:
+    """Of ``word`` values a word. Where inputs belong to groups by a stored index, each rank has the scales of all."""
+    outputs_first = format.packing == "compressed-tensors"
+    outputs, inputs = (0, 1) if outputs_first else (1, 0)
+    groups = _Axis(inputs, format.group) if format.group and not format.act_order else None
+    index = _Layout(None, _Axis(0))
+    if outputs_first:
+        return {
+            ".weight_packed": _Layout(_Axis(0), _Axis(1, word)),
+            ".weight_scale": _Layout(_Axis(0), groups),
+            ".weight_zero_point": _Layout(_Axis(0, word), groups),
+            ".weight_g_idx": index,
+        }
+    packed = _Layout(_Axis(1, word), _Axis(0)) if format.packing == "awq" else _Layout(_Axis(1), _Axis(0, word))
+    return {
+        ".qweight": packed,
+        ".qzeros": _Layout(_Axis(outputs, word), groups),
+        ".scales": _Layout(_Axis(outputs), groups),
+        ".g_idx": index,
+    }
