@@ -114,18 +114,18 @@ class AdapterPlace:
     tiles: tuple[int, int] = (0, 0)
     """Where the model has the inputs of so many groups of so many heads in turn, which others have side by side."""
     cut: Cut | None = None
-    """What this worker has of the projection, where several split the model."""
+    """What this worker has of the projection, where several split the model; of tiles, as others have them."""
 
     def own(self, down: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A [rank, inputs] and B [outputs, rank] as files have them → as the model has inputs, and what it has of
         inputs and outputs."""
-        groups, heads = self.tiles
-        if groups:
-            down = down.view(len(down), groups, heads, -1).transpose(1, 2).flatten(1)
         if self.cut is not None and not self.cut.inputs:
             up = torch.cat([up.narrow(0, first, count) for first, count in self.cut.ranges])
         elif self.cut is not None:
             down = torch.cat([down.narrow(1, first, count) for first, count in self.cut.ranges], dim=1)
+        groups, heads = self.tiles
+        if groups:
+            down = down.view(len(down), groups, heads, -1).transpose(1, 2).flatten(1)
         return down, up
 
     @property

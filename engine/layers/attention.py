@@ -19,6 +19,7 @@ from .linear import Linear, check_arranged
 from .norm import RMSNorm
 from .parts import BeforePart, tiles
 from .quantized import Input, Stream
+from .rank_norm import rms_over_ranks
 from .rotary import RotaryTables
 from .weights import WeightMap
 
@@ -99,6 +100,7 @@ class Attention:
             weights.add(f"{prefix}.sinks", self._sinks)
         self._head_norms = norms if spec.qk_norm == "head" else None
         self._full_norms = norms if spec.qk_norm == "full" else None
+        self._ranks = context.ranks
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)
         self._interleaved = spec.rope is not None and spec.rope.interleaved
         self._query_scales: torch.Tensor | None = None
@@ -117,15 +119,30 @@ class Attention:
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V where there are caches."""
-        parts: Sequence[Stream] = self.into(x, batch.adapter_rows).split_with_sizes(
-            self._sizes, dim=1
-        )  # split() is Python's
+        made: Stream = self.into(x, batch.adapter_rows)
+        if self._full_norms is not None and self._ranks is not None:
+            made = self._normed_over_ranks(made)
+        parts: Sequence[Stream] = made.split_with_sizes(self._sizes, dim=1)  # split() is Python's
         q, k, v = parts
-        if self._full_norms is not None:
+        if self._full_norms is not None and self._ranks is None:
             q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
         if isinstance(q, Traced) or isinstance(k, Traced) or isinstance(v, Traced):
             return self.out(self._traced(q, k, v, batch), batch.adapter_rows)
         return self.out(self.attend(q, k, v, batch), batch.adapter_rows)
+
+    def _normed_over_ranks(self, made: Stream) -> Stream:
+        """Queries and keys of all workers' heads normed together, and values as they are: [tokens, all] → the same."""
+        if isinstance(made, Traced):
+            return made.call("norms over workers", lambda rows, _: self._norm_rows(rows), made.width)
+        return self._norm_rows(made)
+
+    def _norm_rows(self, made: torch.Tensor) -> torch.Tensor:
+        assert self._full_norms is not None
+        assert self._ranks is not None
+        *asked, v = made.split_with_sizes(self._sizes, dim=1)
+        normed = rms_over_ranks(asked, self._eps, self._ranks)
+        weighted = [part * norm.factors for part, norm in zip(normed, self._full_norms, strict=True)]
+        return torch.cat([*(part.to(v.dtype) for part in weighted), v], dim=1)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[tokens, size] each, not rotated and not normed by head, gates among queries → [tokens, heads · head_dim]."""

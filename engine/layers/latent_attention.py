@@ -64,7 +64,7 @@ class LatentAttention:
             {f"{prefix}.{name}": outputs for name, outputs in made.parts}, made.inputs, plain=True
         )
         """What adapters add to it."""
-        self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream)
+        self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream, summed=True)
         *of_q, of_kv = spec.latent_norms
         norms = [
             RMSNorm(weights, f"{prefix}.{name}", size, spec.norm_eps, context, before=before)

@@ -21,6 +21,7 @@ from .forward_batch import ForwardBatch, StateBatch
 from .layer_context import LayerContext
 from .linear import Linear
 from .quantized import Input, Stream
+from .rank_norm import rms_over_ranks
 from .weights import WeightMap
 
 
@@ -30,20 +31,20 @@ class ShortConv:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, spec: ShortConvSpec, context: LayerContext
     ) -> None:
-        self._layer, self._hidden = layer, model.hidden_size
+        self._layer, self._channels = layer, spec.channels
         self.into, self._out = _projections(weights, layer, model, spec, context)
         prefix = f"{model.prefix}.{layer}.{spec.name}.conv"
-        self._conv = _Convolution(weights, {prefix: model.hidden_size}, spec.width, spec.bias, context)
+        self._conv = _Convolution(weights, {prefix: spec.channels}, spec.width, spec.bias, context)
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same"""
         parts = self.into(x, batch.adapter_rows)
         if isinstance(parts, Traced):
-            return self._out(parts.call("a short convolution", self._mix, self._hidden), batch.adapter_rows)
+            return self._out(parts.call("a short convolution", self._mix, self._channels), batch.adapter_rows)
         return self._out(self._mix(parts, batch), batch.adapter_rows)
 
     def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """[tokens, 3 * hidden] → [tokens, hidden]"""
+        """[tokens, 3 * channels] → [tokens, channels]"""
         states = _states_of(batch)
         states.note(self._mix, parts)
         b, c, x = parts.chunk(3, dim=1)
@@ -64,7 +65,11 @@ class GatedDelta:
         if spec.tiled and context.adapters is not None:
             (out, _), *_ = spec.projections(model.hidden_size)[1].parts
             places, tiles = context.adapters.by_name, (spec.k_heads, spec.v_heads // spec.k_heads)
-            places[f"{prefix}.{out}"] = replace(places[f"{prefix}.{out}"], tiles=tiles)
+            place = places[f"{prefix}.{out}"]
+            cut = place.cut
+            if cut is not None and context.ranks is not None:
+                cut = replace(cut, ranges=((context.ranks.rank * spec.values, spec.values),))
+            places[f"{prefix}.{out}"] = replace(place, tiles=tiles, cut=cut)
         convolutions = {f"{prefix}.{name}": channels for name, channels in spec.convolutions}
         self._conv = _Convolution(weights, convolutions, spec.width, False, context)
         self._low: tuple[Linear, Linear] | None = None
@@ -147,7 +152,7 @@ class Mamba2:
     def __init__(
         self, weights: WeightMap, layer: int, model: Backbone, spec: Mamba2Spec, context: LayerContext
     ) -> None:
-        self._layer, self._spec, self._eps = layer, spec, model.norm_eps
+        self._layer, self._spec, self._eps, self._ranks = layer, spec, model.norm_eps, context.ranks
         self.into, self._out = _projections(weights, layer, model, spec, context)
         prefix = f"{model.prefix}.{layer}.{spec.name}"
         self._conv = _Convolution(weights, {f"{prefix}.conv1d": spec.channels}, spec.width, spec.conv_bias, context)
@@ -202,9 +207,13 @@ class Mamba2:
 
     def _normed(self, x: torch.Tensor) -> torch.Tensor:
         """Each group of channels by itself; x float32 [tokens, inner] → the same."""
-        groups = x.view(-1, self._spec.inner // self._spec.norm_groups)
-        normed = kernels.rms_norm(groups, groups.new_ones(groups.shape[1]), self._eps)
         assert self._norm is not None
+        if (workers := self._spec.norm_workers) > 1:
+            assert self._ranks is not None
+            (normed,) = rms_over_ranks([x], self._eps, self._ranks, workers)
+        else:
+            groups = x.view(-1, self._spec.inner // self._spec.norm_groups)
+            normed = kernels.rms_norm(groups, groups.new_ones(groups.shape[1]), self._eps)
         return normed.view(x.shape) * self._norm
 
 
@@ -217,11 +226,19 @@ class Mamba:
         self._eps = model.norm_eps if spec.norm_eps is None else spec.norm_eps
         self.into, self._out = _projections(weights, layer, model, spec, context)
         prefix = f"{model.prefix}.{layer}"
+        low, steps = spec.projections(model.hidden_size)[2:]
         self._low, self._steps = (
             Linear.of(
-                weights, prefix, projection, context, adapters=model.adapters, adaptable=True, dtype=context.dtype
+                weights,
+                prefix,
+                projection,
+                context,
+                adapters=model.adapters,
+                adaptable=True,
+                dtype=context.dtype,
+                summed=projection is low,
             )
-            for projection in spec.projections(model.hidden_size)[2:]
+            for projection in (low, steps)
         )
         own = f"{prefix}.{spec.name}"
         self._conv = _Convolution(weights, {f"{own}.conv1d": spec.inner}, spec.width, spec.conv_bias, context)
@@ -335,7 +352,16 @@ def _projections(
     into, out, *_ = spec.projections(model.hidden_size)
     return (
         Linear.of(weights, prefix, into, context, adapters=model.adapters, adaptable=True, dtype=context.dtype),
-        Linear.of(weights, prefix, out, context, adapters=model.adapters, adaptable=True, dtype=context.stream),
+        Linear.of(
+            weights,
+            prefix,
+            out,
+            context,
+            adapters=model.adapters,
+            adaptable=True,
+            dtype=context.stream,
+            summed=True,
+        ),
     )
 
 

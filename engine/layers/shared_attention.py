@@ -31,7 +31,7 @@ class SharedAttention:
         self._invariant = context.invariant
         into, out = spec.projections(model.hidden_size)
         self.into = Linear.of(weights, prefix, into, context, adaptable=True, dtype=context.dtype)
-        self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream)
+        self.out = Linear.of(weights, prefix, out, context, adaptable=True, dtype=context.stream, summed=True)
         prefix = f"{prefix}.{spec.name}"
         self._norm = RMSNorm(weights, f"{prefix}.{spec.qk_norm_names[0]}", spec.head_dim, model.norm_eps, context)
         self._cos, self._sin = rotary.of(spec.rope, spec.head_dim)

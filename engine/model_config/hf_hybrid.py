@@ -46,7 +46,7 @@ def lfm2(fields: Fields, name: str) -> ModelSpec:
         mlp=replace(dense_mlp(spec), into=("feed_forward.w1", "feed_forward.w3"), out="feed_forward.w2"),
         norms=Norms(mixer_in="operator_norm", mlp_in="ffn_norm"),
     )
-    conv = ShortConvSpec(fields.integer("conv_L_cache", 3), fields.flag("conv_bias"))
+    conv = ShortConvSpec(spec.hidden_size, fields.integer("conv_L_cache", 3), fields.flag("conv_bias"))
     attends = [kind != "conv" for kind in kinds_of(fields, ("conv", "full_attention"))]
     if not attends:
         indices = fields.numbers("full_attn_idxs")

@@ -43,6 +43,7 @@ class StateTensor:
 class ShortConvSpec:
     """out(c * conv(b * x)) with b, c and x of one projection (LFM2, arXiv:2511.23404)."""
 
+    channels: int
     width: int
     """Tokens that the convolution sees, the current one included."""
     bias: bool = False
@@ -52,15 +53,15 @@ class ShortConvSpec:
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """Into b, c and x; and out."""
         return (
-            Projection(((f"{self.name}.in_proj", 3 * hidden),), hidden, self.bias),
-            Projection(((f"{self.name}.out_proj", hidden),), hidden, self.bias),
+            Projection(((f"{self.name}.in_proj", 3 * self.channels),), hidden, self.bias),
+            Projection(((f"{self.name}.out_proj", hidden),), self.channels, self.bias),
         )
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
         """Of what a checkpoint stores of it."""
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
-        yield from _conv_shapes(f"{prefix}.{self.name}.conv", hidden, self.width, self.bias)
+        yield from _conv_shapes(f"{prefix}.{self.name}.conv", self.channels, self.width, self.bias)
 
     @property
     def keeps(self) -> None:
@@ -68,7 +69,7 @@ class ShortConvSpec:
         return None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        return (StateTensor((hidden, self.width - 1), recurrent=False),)
+        return (StateTensor((self.channels, self.width - 1), recurrent=False),)
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions besides its projections: next to nothing."""
@@ -228,6 +229,8 @@ class Mamba2Spec:
     """Steps are kept within."""
     norm_groups: int = 1
     """Each is normed by itself."""
+    norm_workers: int = 1
+    """That have a part of each group, where several split the model."""
     norm: Mamba2Norm = "gated"
     scales: tuple[float, float, float, float, float] | None = None
     """Multiply gates, x, B, C and steps as they are projected (Falcon-H1); None: nothing does."""

@@ -71,7 +71,8 @@ def agreed(sizes: Sizes, ranks: RankGroup | None) -> Sizes:
     """What all have room for, where workers split a model."""
     if ranks is None:
         return sizes
-    return replace(sizes, blocks=ranks.least(sizes.blocks), max_model_len=ranks.least(sizes.max_model_len))
+    blocks, length, states = map(ranks.least, (sizes.blocks, sizes.max_model_len, sizes.num_states))
+    return replace(sizes, blocks=blocks, max_model_len=length, num_states=states)
 
 
 class Family(Protocol):

@@ -43,9 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config_of(folder: Path, size: int, **changes: object) -> WorkerConfig:
     """Prompts are cut into chunks, and there is room for two or three of the sequences that come at once."""
     fields = {"max_num_batched_tokens": 32, "max_model_len": 128, "threads": 1, "batch_invariant": True}
-    return model_config(
-        folder, tensor_parallel_size=size, kv_cache_memory=20 * (3 - size) * BLOCK_BYTES, **{**fields, **changes}
-    )
+    fields["kv_cache_memory"] = 20 * (3 - size) * BLOCK_BYTES
+    return model_config(folder, tensor_parallel_size=size, **{**fields, **changes})
 
 
 @dataclass
@@ -142,6 +141,21 @@ async def test_two_workers_verify_the_same_drafts(folder: Path) -> None:
             found = await answers(client, params)
             assert [reader.tokens for reader in found] == [reader.tokens for reader in expected]
             assert 0 < client.stats.num_accepted_tokens < client.stats.num_draft_tokens
+
+
+@pytest.mark.proof
+async def test_two_workers_go_on_with_recurrent_states_after_drafts_and_a_loss(tmp_path: Path) -> None:
+    tiny.make("qwen3.5", tmp_path)
+    params = msgspec.structs.replace(GREEDY, allowed_token_ids=(5, 9, 70))
+    expected = whole(tmp_path, params, kv_cache_memory=1 << 20)
+    drafts = SpeculativeConfig("ngram", 4)
+    async with served(config_of(tmp_path, 2, kv_cache_memory=1 << 20, speculative=drafts)) as client:
+        for victims in ([], [1]):
+            found = await answers(client, params, victims)
+            assert [reader.tokens for reader in found] == [reader.tokens for reader in expected]
+        stats = client.stats
+        assert stats.worker_restarts == 1
+        assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
 
 
 async def test_blocks_of_a_gguf_file_are_multiplied_as_they_are_stored(tmp_path: Path) -> None:

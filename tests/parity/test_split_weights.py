@@ -18,7 +18,7 @@ from stentor.tests.engine.quantization import test_checkpoints as dense
 from stentor.tests.engine.quantization import test_experts as experts
 from stentor.tests.parity import tiny
 from stentor.tests.parity.paged import PagedDecoder
-from stentor.tests.parity.test_tensor_parallel import on_each_rank
+from stentor.tests.parity.ranks import on_each_rank
 
 WEIGHTS_ALONE = {
     **dense.WEIGHT_ONLY,

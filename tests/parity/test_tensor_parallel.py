@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,12 @@ from stentor.tests.engine.tiny_whisper import write_whisper
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import LENGTH, assert_close, expected_logits, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
+from stentor.tests.parity.ranks import CPU, logits_of, on_each_rank
 from stentor.tests.parity.tiny_adapters import ALL, merged, save_adapter, save_experts_apart, save_experts_together
 
-CPU = torch.device("cpu")
 ARCHITECTURES = {
-    "deepseek-v3-dense": "DeepseekV3ForCausalLM",
-    "lfm2": "Lfm2ForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
+    "falcon-h1": "FalconH1ForCausalLM",
+    "stablelm-normed": "StableLmForCausalLM",
     "llama": "LlamaForCausalLM",
 }
 DENSE = (
@@ -66,18 +65,6 @@ EXPERTS = (
 with a gate, norms of their own."""
 
 
-def on_each_rank(size: int, run: Callable[[RankGroup], list[torch.Tensor]]) -> list[list[torch.Tensor]]:
-    """What ``run`` makes as each rank; all at once, for each waits for the others. None of them leaves before the last
-    has joined."""
-    meeting = os.memfd_create("ranks")
-    try:
-        with ThreadPoolExecutor(size) as threads:
-            groups = list(threads.map(lambda rank: RankGroup(rank, size, meeting, CPU), range(size)))
-            return list(threads.map(run, groups))
-    finally:
-        os.close(meeting)
-
-
 def test_a_group_ends_as_one_also_where_the_number_of_its_file_is_that_of_a_socket_now() -> None:
     meeting = os.memfd_create("ranks")
     with ThreadPoolExecutor(2) as threads:
@@ -86,22 +73,6 @@ def test_a_group_ends_as_one_also_where_the_number_of_its_file_is_that_of_a_sock
         os.dup2(other.fileno(), meeting)
         groups.clear()
         os.close(meeting)
-
-
-def logits_of(folder: Path, size: int, *, packed: bool | None = False) -> list[list[torch.Tensor]]:
-    """Of two prompts in chunks and single tokens, by rank; ``packed`` as :class:`PagedDecoder` has it."""
-    prompt, other = prompt_of(1), prompt_of(2, 40)
-
-    def run(ranks: RankGroup) -> list[torch.Tensor]:
-        ours = PagedDecoder(folder, packed=packed, ranks=ranks)
-        ours.add(0, prompt)
-        ours.add(1, other)
-        start, whole = ours.run((0, 0, 50), (1, 0, 40))
-        rest = [ours.run((0, at, 1))[0] for at in range(50, 53)]
-        (end,) = ours.run((0, 53, LENGTH - 53))
-        return [torch.cat([start, *rest, end]), whole]
-
-    return on_each_rank(size, run)
 
 
 @pytest.mark.proof(each="name")
@@ -218,10 +189,9 @@ def test_a_rank_holds_its_part_of_the_layers_and_no_more(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "size", "message"),
     [
-        ("deepseek-v3-dense", 2, "layers of LatentAttention are not split"),
-        ("lfm2", 2, "layers of ShortConv are not split"),
-        ("olmo2", 2, "norms heads together"),
-        ("llama", 3, "--tensor-parallel-size 3: 2 key-value heads do not divide among 3 workers"),
+        ("stablelm-normed", 2, "attention whose heads have norms that are stored one by one is not split"),
+        ("falcon-h1", 4, "6 heads of a state space do not divide among 4 workers"),
+        ("llama", 3, "--tensor-parallel-size 3: 4 query heads do not divide among 3 workers"),
     ],
 )
 def test_what_is_not_split_is_refused_in_one_line(name: str, size: int, message: str, tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from transformers.pytorch_utils import Conv1D
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_ADAPTED = torch.nn.Linear | torch.nn.Embedding | Conv1D
 
 
 def save_adapter(
@@ -34,10 +36,12 @@ def save_adapter(
     stored: dict[str, torch.Tensor] = {}
     added: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
-        if name.rpartition(".")[2] not in targets or not isinstance(module, torch.nn.Linear | torch.nn.Embedding):
+        if name.rpartition(".")[2] not in targets or not isinstance(
+            module, torch.nn.Linear | torch.nn.Embedding | Conv1D
+        ):
             continue
-        is_table = isinstance(module, torch.nn.Embedding)
-        outputs, inputs = reversed(module.weight.shape) if is_table else module.weight.shape
+        is_table, turned = isinstance(module, torch.nn.Embedding), not isinstance(module, torch.nn.Linear)
+        outputs, inputs = reversed(module.weight.shape) if turned else module.weight.shape
         r = next((value for key, value in (ranks or {}).items() if name.endswith(key)), rank)
         own = next((value for key, value in (alphas or {}).items() if name.endswith(key)), alpha)
         down = (torch.randn(r, inputs, generator=generator) * size).to(dtype)
@@ -46,7 +50,7 @@ def save_adapter(
             ending = f"lora_embedding_{which}" if is_table else f"lora_{which}.weight"
             stored[f"base_model.model.{name}.{ending}"] = matrix
         delta = up.float() @ down.float() * (own / (math.sqrt(r) if rslora else r))
-        added[name] = delta.T if is_table else delta
+        added[name] = delta.T if turned else delta
     assert added
     config = {
         "r": rank,

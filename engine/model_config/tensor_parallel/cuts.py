@@ -51,6 +51,13 @@ class Rank:
         each = count // self.size
         return self.number * each, each
 
+    def shared(self, count: int, what: str) -> tuple[int, int]:
+        """The same of what several workers may have in common, where there are fewer of it. Raises
+        :class:`ConfigError` where neither divides the other."""
+        if count % self.size and self.size % count:
+            raise ConfigError(f"{count} {what} do not divide among {self.size} workers")
+        return self.own(count) if count >= self.size else (self.number * count // self.size, 1)
+
     def columns(self, projection: Projection, prefix: str, ranges: Iterable[Ranges]) -> Cuts:
         """Of some outputs of each part."""
         own = {f"{prefix}.{name}": each for (name, _), each in zip(projection.parts, ranges, strict=True)}
@@ -58,11 +65,11 @@ class Rank:
             dim = 1 if projection.transposed and len(shape) == 2 else 0
             yield name, Cut(dim, shape[dim], own[name.rpartition(".")[0]])
 
-    def rows(self, projection: Projection, prefix: str, own: tuple[int, int]) -> Cuts:
+    def rows(self, projection: Projection, prefix: str, *own: tuple[int, int]) -> Cuts:
         """Of some inputs; the first rank adds the bias."""
         dim = 0 if projection.transposed else 1
         for name, shape in projection.shapes(prefix):
             if len(shape) == 2:
-                yield name, Cut(dim, shape[dim], (own,), inputs=True)
+                yield name, Cut(dim, shape[dim], own, inputs=True)
             elif self.number:
                 yield name, Cut(0, shape[0], ((0, shape[0]),), zero=True)

@@ -1,51 +1,95 @@
-"""Mixers of tokens split over workers: each has some of the heads. Torch-free.
+"""Mixers of tokens split over workers: each has some of the heads, or of the channels. Torch-free.
 
 Where there are fewer key-value heads than workers, several workers have the same one.
 """
 
 from dataclasses import replace
+from itertools import repeat
 
-from ..attention_spec import AttentionSpec
+from ..attention_spec import AttentionSpec, LatentAttentionSpec
 from ..config_fields import ConfigError
 from ..model_spec import MixerSpec
 from .cuts import Cut, Cuts, Ranges, Rank
+from .recurrent import split_recurrent
+
+_APART = "k_b_proj", "v_b_proj"
+"""What makes keys of the latent, and what makes values, where each is stored by itself."""
 
 
 def split_mixer(spec: MixerSpec, rank: Rank, prefix: str, hidden: int) -> tuple[MixerSpec, dict[str, Cut]]:
     """``prefix`` is that of the layer. Raises :class:`ConfigError` for one that cannot be split."""
-    if not isinstance(spec, AttentionSpec):
-        raise ConfigError(f"layers of {type(spec).__name__.removesuffix('Spec')} are not split")
-    if spec.by_group or spec.transposed:
-        raise ConfigError("attention whose heads are stored one after another, or transposed, is not split")
-    if spec.shares >= 0 or spec.qk_norm in ("full", "layer_own"):
-        raise ConfigError("attention that norms heads together, or shares keys of layers, is not split")
-    (_, kv_heads), heads = _kv_heads(spec, rank), rank.each(spec.heads, "query heads")
-    return replace(spec, heads=heads, kv_heads=kv_heads), dict(_cut_attention(spec, rank, prefix, hidden))
+    match spec:
+        case AttentionSpec():
+            return _part_of_attention(spec, rank), dict(_cut_attention(spec, rank, prefix, hidden))
+        case LatentAttentionSpec():
+            heads = rank.each(spec.heads, "query heads")
+            return replace(spec, heads=heads), dict(_cut_latent(spec, rank, prefix, hidden))
+        case recurrent:
+            return split_recurrent(recurrent, rank, prefix, hidden)
 
 
-def _kv_heads(spec: AttentionSpec, rank: Rank) -> tuple[int, int]:
-    """The first of its key-value heads, which may be fewer than ranks, and how many."""
-    if spec.kv_heads % rank.size and rank.size % spec.kv_heads:
-        raise ConfigError(f"{spec.kv_heads} key-value heads do not divide among {rank.size} workers")
-    if spec.kv_heads >= rank.size:
-        return rank.own(spec.kv_heads)
-    return rank.number * spec.kv_heads // rank.size, 1
+def _part_of_attention(spec: AttentionSpec, rank: Rank) -> AttentionSpec:
+    if spec.qk_norm == "layer_own" and "{}" in (spec.qk_norm_names or ("",))[0]:
+        raise ConfigError("attention whose heads have norms that are stored one by one is not split")
+    heads, (_, kv_heads) = rank.each(spec.heads, "query heads"), rank.shared(spec.kv_heads, "key-value heads")
+    return replace(spec, heads=heads, kv_heads=kv_heads)
 
 
 def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
-    first, heads = rank.own(spec.heads)
-    first_kv, kv_heads = _kv_heads(spec, rank)
+    first, heads = of_heads = rank.own(spec.heads)
+    first_kv, kv_heads = of_kv_heads = rank.shared(spec.kv_heads, "key-value heads")
     width = spec.head_dim * (2 if spec.gated and not spec.gate else 1)
     queries = first * width, heads * width
+    found = first * spec.head_dim, heads * spec.head_dim
     keys = first_kv * spec.head_dim, kv_heads * spec.head_dim
     into, out = spec.projections(hidden)
-    if spec.fused:
+    ranges: list[Ranges]
+    if spec.by_group:
+        ranges = [_by_group(spec, rank)]
+    elif spec.fused:
         asked = spec.heads * width
         values = asked + spec.kv_size
-        ranges: list[Ranges] = [(queries, (asked + keys[0], keys[1]), (values + keys[0], keys[1]))]
+        ranges = [(queries, (asked + keys[0], keys[1]), (values + keys[0], keys[1]))]
+    elif spec.shares >= 0:
+        ranges = [*repeat((queries,), len(into.parts))]
     else:
-        ranges = [*[(queries,)] * (len(into.parts) - 2), (keys,), (keys,)]
+        ranges = [*repeat((queries,), len(into.parts) - 2), (keys,), (keys,)]
     yield from rank.columns(into, prefix, ranges)
-    yield from rank.rows(out, prefix, (first * spec.head_dim, heads * spec.head_dim))
+    yield from rank.rows(out, prefix, found)
+    name = f"{prefix}.{spec.name}"
     if spec.sinks:
-        yield f"{prefix}.{spec.name}.sinks", Cut(0, spec.heads, ((first, heads),))
+        yield f"{name}.sinks", Cut(0, spec.heads, (of_heads,))
+    q_norm, k_norm = (f"{name}.{which}.weight" for which in spec.qk_norm_names or ("", ""))
+    if spec.qk_norm == "full":
+        yield q_norm, Cut(0, spec.q_size, (found,))
+        yield k_norm, Cut(0, spec.kv_size, (keys,))
+    elif spec.qk_norm == "layer_own":
+        yield q_norm, Cut(0, spec.heads, (of_heads,))
+        yield k_norm, Cut(0, spec.kv_heads, (of_kv_heads,))
+
+
+def _by_group(spec: AttentionSpec, rank: Rank) -> Ranges:
+    """Of queries of a key-value head, its key and its value, one head after another."""
+    (first, heads), (first_kv, kv_heads) = rank.own(spec.heads), rank.shared(spec.kv_heads, "key-value heads")
+    each, dim = spec.heads // spec.kv_heads, spec.head_dim
+    start = first_kv * (each + 2) * dim
+    if heads == kv_heads * each:
+        return ((start, kv_heads * (each + 2) * dim),)
+    return (start + (first - first_kv * each) * dim, heads * dim), (start + each * dim, 2 * dim)
+
+
+def _cut_latent(spec: LatentAttentionSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
+    """What makes the latents is whole in each worker, and so is the index."""
+    first, heads = own = rank.own(spec.heads)
+
+    def of_heads(width: int) -> Ranges:
+        return ((first * width, heads * width),)
+
+    *_, queries, made, out = spec.attending(hidden)
+    queries = replace(queries, parts=queries.parts[:1])  # without those of the latent beside them
+    yield from rank.columns(queries, prefix, [of_heads(spec.nope_dim + spec.rope_dim)])
+    if spec.made_apart:
+        yield from ((f"{prefix}.{spec.name}.{which}.weight", Cut(0, spec.heads, (own,))) for which in _APART)
+    else:
+        yield from rank.columns(made, prefix, [of_heads(spec.nope_dim + spec.v_dim)])
+    yield from rank.rows(out, prefix, *of_heads(spec.v_dim))

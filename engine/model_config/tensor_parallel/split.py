@@ -12,6 +12,7 @@ from ..model_spec import LayerSpec, ModelSpec
 from .cuts import Cut, Rank
 from .mixers import split_mixer
 from .networks import split_network
+from .recurrent import split_recurrent
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,6 @@ def split_model(spec: ModelSpec, rank: int, size: int) -> SplitModel:
     """Raises :class:`ConfigError` for a model that cannot be split so."""
     if type(spec) is not ModelSpec:
         raise ConfigError(f"{spec.architecture} runs on transformers' modules, which are not split")
-    if spec.per_layer is not None or spec.adapters is not None:
-        raise ConfigError(f"{spec.architecture} has embeddings or adapters of each layer, which are not split")
     layers = []
     cuts: dict[str, Cut] = {}
     for number, layer in enumerate(spec.layers):
@@ -40,13 +39,16 @@ def split_model(spec: ModelSpec, rank: int, size: int) -> SplitModel:
 
 
 def _split_layer(layer: LayerSpec, rank: Rank, prefix: str, hidden: int) -> tuple[LayerSpec, dict[str, Cut]]:
-    if layer.beside is not None or layer.cross is not None:
-        raise ConfigError("mixers side by side, or attention to audio, are not split")
+    if layer.cross is not None:
+        raise ConfigError("attention to audio is not split")
     cuts: dict[str, Cut] = {}
     if (mixer := layer.mixer) is not None:
         mixer, own = split_mixer(mixer, rank, prefix, hidden)
         cuts.update(own)
+    if (beside := layer.beside) is not None:
+        beside, own = split_recurrent(beside, rank, prefix, hidden)
+        cuts.update(own)
     if (mlp := layer.mlp) is not None:
         mlp, own = split_network(mlp, rank, prefix, hidden)
         cuts.update(own)
-    return replace(layer, mixer=mixer, mlp=mlp), cuts
+    return replace(layer, mixer=mixer, beside=beside, mlp=mlp), cuts

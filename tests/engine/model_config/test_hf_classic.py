@@ -12,7 +12,6 @@ from stentor.engine.model_config.config_fields import ConfigError, UnknownArchit
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.model_spec import ModelSpec, dense_mlp
 from stentor.engine.model_config.registry import read_config
-from stentor.engine.model_config.tensor_parallel.split import split_model
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity.classic import configs
@@ -81,10 +80,3 @@ def test_a_form_that_has_no_native_layers_runs_on_transformers(fields: dict[str,
     assert isinstance(read_config(config, {}), TransformersSpec)
     with pytest.raises(ConfigError, match="leave --model-impl native out"):
         read_config(config, {}, "native")
-
-
-def test_what_is_stored_in_an_order_of_its_own_is_not_split_over_workers() -> None:
-    for name in ("GPT2LMHeadModel", "GPTNeoXForCausalLM"):
-        with pytest.raises(ConfigError, match="heads are stored one after another, or transposed"):
-            split_model(read(name, **SIZES), 0, 2)
-    assert split_model(read("OPTForCausalLM", **SIZES), 0, 2).spec.layers[0].attention.heads == 2

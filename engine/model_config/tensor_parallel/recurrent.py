@@ -1,0 +1,127 @@
+"""Mixers with a recurrent state split over workers: each has some of the channels, and their states. Torch-free."""
+
+from dataclasses import replace
+
+from ..model_spec import RecurrentSpec
+from ..recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from .cuts import Cut, Cuts, Ranges, Rank
+
+
+def split_recurrent(spec: RecurrentSpec, rank: Rank, prefix: str, hidden: int) -> tuple[RecurrentSpec, dict[str, Cut]]:
+    """``prefix`` is that of the layer. Raises :class:`..config_fields.ConfigError` for one that cannot be split."""
+    match spec:
+        case ShortConvSpec():
+            channels = rank.each(spec.channels, "channels of a convolution")
+            return replace(spec, channels=channels), dict(_cut_short_conv(spec, rank, prefix, hidden))
+        case GatedDeltaSpec():
+            heads, (_, keys) = rank.each(spec.v_heads, "value heads"), rank.shared(spec.k_heads, "key heads")
+            return replace(spec, k_heads=keys, v_heads=heads), dict(_cut_delta(spec, rank, prefix, hidden))
+        case Mamba2Spec():
+            return _part_of_mamba2(spec, rank), dict(_cut_mamba2(spec, rank, prefix, hidden))
+        case MambaSpec():
+            inner = rank.each(spec.inner, "channels of a state space")
+            return replace(spec, inner=inner), dict(_cut_mamba(spec, rank, prefix, hidden))
+
+
+def _cut_short_conv(spec: ShortConvSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
+    first, count = own = rank.own(spec.channels)
+    into, out = spec.projections(hidden)
+    yield from rank.columns(into, prefix, [tuple((part * spec.channels + first, count) for part in range(3))])
+    yield from rank.rows(out, prefix, own)
+    yield from _cut_convolution(f"{prefix}.{spec.name}.conv", spec.channels, (own,), spec.bias)
+
+
+def _cut_delta(spec: GatedDeltaSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
+    first, count = heads = rank.own(spec.v_heads)
+    first_key, keys = rank.shared(spec.k_heads, "key heads")
+    decays = spec.decays // spec.v_heads
+    of_keys = first_key * spec.k_dim, keys * spec.k_dim
+    of_values, of_decays = ((first * width, count * width) for width in (spec.v_dim, decays))
+    convolved = of_keys, (spec.keys + of_keys[0], of_keys[1]), (2 * spec.keys + of_values[0], of_values[1])
+    apart: list[Ranges] = [(of_keys,), (of_keys,), (of_values,)]
+    ranges: list[Ranges]
+    match spec.stored:
+        case "by_head":
+            ranges = [_by_key_head(spec, rank, 2 * spec.k_dim, spec.v_dim), _by_key_head(spec, rank, 0, 1)]
+        case "by_part":
+            ranges = [convolved, (of_values,), (heads,), (heads,)]
+        case "apart":
+            ranges = [*apart, (of_values,), (heads,), (heads,)]
+        case "low_rank":  # the few columns that gates and decays are made of are whole in each
+            ranges = [*apart, ((0, spec.v_dim),), (heads,), ((0, spec.k_dim),)]
+    into, out, *low = spec.projections(hidden)
+    yield from rank.columns(into, prefix, ranges)
+    for projection, own in zip(low, (of_values, of_decays), strict=False):
+        yield from rank.columns(projection, prefix, [(own,)])
+    yield from rank.rows(out, prefix, *(_tiles(spec, rank) if spec.tiled else (of_values,)))
+    convolutions = spec.convolutions
+    for (name, channels), part in zip(convolutions, apart if len(convolutions) > 1 else [convolved], strict=True):
+        yield from _cut_convolution(f"{prefix}.{name}", channels, part, bias=False)
+    yield f"{prefix}.{spec.name}.dt_bias", Cut(0, spec.decays, (of_decays,))
+    yield f"{prefix}.{spec.name}.A_log", Cut(2 if spec.by_channel else 0, spec.v_heads, (heads,))
+
+
+def _by_key_head(spec: GatedDeltaSpec, rank: Rank, before: int, width: int) -> Ranges:
+    """Of what lies key head by key head: ``before`` of its own, then ``width`` of each of its value heads, twice."""
+    (first, count), (first_key, keys) = rank.own(spec.v_heads), rank.shared(spec.k_heads, "key heads")
+    each = spec.v_heads // spec.k_heads
+    whole = before + 2 * each * width
+    start = first_key * whole
+    if count == keys * each:
+        return ((start, keys * whole),)
+    values = start + before + (first - first_key * each) * width
+    found = (start, before), (values, count * width), (values + each * width, count * width)
+    return found if before else found[1:]
+
+
+def _tiles(spec: GatedDeltaSpec, rank: Rank) -> Ranges:
+    """Of the first value heads of all key heads, then of the second ones, and so on: those that are its own."""
+    (first, count), (first_key, keys) = rank.own(spec.v_heads), rank.shared(spec.k_heads, "key heads")
+    skipped = first - first_key * (spec.v_heads // spec.k_heads)
+    turns = range(skipped, skipped + count // keys)
+    return tuple(((turn * spec.k_heads + first_key) * spec.v_dim, keys * spec.v_dim) for turn in turns)
+
+
+def _part_of_mamba2(spec: Mamba2Spec, rank: Rank) -> Mamba2Spec:
+    heads, (_, groups) = rank.each(spec.heads, "heads of a state space"), rank.shared(spec.groups, "groups of B and C")
+    if spec.norm == "none":
+        return replace(spec, heads=heads, groups=groups)
+    _, normed = rank.shared(spec.norm_groups, "groups of a norm")
+    workers = max(1, rank.size // spec.norm_groups)
+    return replace(spec, heads=heads, groups=groups, norm_groups=normed, norm_workers=workers)
+
+
+def _cut_mamba2(spec: Mamba2Spec, rank: Rank, prefix: str, hidden: int) -> Cuts:
+    first, count = heads = rank.own(spec.heads)
+    first_group, groups = rank.shared(spec.groups, "groups of B and C")
+    channels = first * spec.head_dim, count * spec.head_dim
+    of_b = spec.inner + first_group * spec.state_dim, groups * spec.state_dim
+    of_c = of_b[0] + spec.groups * spec.state_dim, of_b[1]
+    convolved = channels, of_b, of_c
+    behind = (spec.inner + spec.channels + first, count)
+    into, out = spec.projections(hidden)
+    parts = channels, *((spec.inner + start, own) for start, own in convolved), behind
+    yield from rank.columns(into, prefix, [parts])
+    yield from rank.rows(out, prefix, channels)
+    name = f"{prefix}.{spec.name}"
+    yield from _cut_convolution(f"{name}.conv1d", spec.channels, convolved, spec.conv_bias)
+    yield from ((f"{name}.{which}", Cut(0, spec.heads, (heads,))) for which in ("dt_bias", "A_log", "D"))
+    yield f"{name}.norm.weight", Cut(0, spec.inner, (channels,))
+
+
+def _cut_mamba(spec: MambaSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
+    first, count = own = rank.own(spec.inner)
+    into, out, low, steps = spec.projections(hidden)
+    yield from rank.columns(into, prefix, [(own, (spec.inner + first, count))])
+    yield from rank.columns(steps, prefix, [(own,)])
+    for projection in (out, low):
+        yield from rank.rows(projection, prefix, own)
+    name = f"{prefix}.{spec.name}"
+    yield from _cut_convolution(f"{name}.conv1d", spec.inner, (own,), spec.conv_bias)
+    yield from ((f"{name}.{which}", Cut(0, spec.inner, (own,))) for which in ("dt_proj.bias", "A_log", "D"))
+
+
+def _cut_convolution(name: str, channels: int, own: Ranges, bias: bool) -> Cuts:
+    yield f"{name}.weight", Cut(0, channels, own)
+    if bias:
+        yield f"{name}.bias", Cut(0, channels, own)
