@@ -8,7 +8,8 @@ from stentor import kernels
 from stentor.kernels.low_rank import AdapterRows
 from stentor.kernels.moe.reference import activate_experts
 
-from ..model_config.mlp_spec import APART, ExpertNames, MoESpec
+from ..model_config.mlp_spec import APART, ExpertNames, ExpertTensor, MoESpec
+from ..model_config.tensor_parallel.cuts import Cut
 from .adapters import AdaptedLinear, AdapterPlace, AdapterPlaces
 from .experts import Experts
 
@@ -33,6 +34,8 @@ class AdaptedExperts:
             tuple(AdaptedLinear(*sizes, packed=packed, invariant=invariant) for _ in range(spec.experts))
             for sizes in ((hidden, spec.into), (spec.inner, hidden))
         )
+        down = next(tensor.name for tensor in spec.expert_tensors(hidden) if tensor.out)
+        self._down_cut = places.cuts.get(f"{prefix}.{down}")
         router = places.by_name[f"{prefix}.{spec.names[0].router}"]
         for names in (*spec.names, *_APART):
             places.by_name.setdefault(f"{prefix}.{names.router}", router)
@@ -47,7 +50,19 @@ class AdaptedExperts:
             own = linears if tensor.expert is None else linears[tensor.expert : tensor.expert + 1]
             interleaved = names.interleaved and not tensor.out
             name = f"{prefix}.{tensor.name.removesuffix('.weight')}"
-            yield name, AdapterPlace(own, tensor.first, tensor.outputs, names.transposed, interleaved)
+            cut = self._cut(tensor, together=self._spec.gated and len(names.into) == 1)
+            yield name, AdapterPlace(own, tensor.first, tensor.outputs, names.transposed, interleaved, cut=cut)
+
+    def _cut(self, tensor: ExpertTensor, *, together: bool) -> Cut | None:
+        """What this worker has of an expert's matrix [outputs, inputs], gates before ups where it has both."""
+        down = self._down_cut
+        if down is None:
+            return None
+        if tensor.out:
+            return Cut(1, down.size, down.ranges, inputs=True)
+        ((first, inner),) = down.ranges
+        ranges = ((first, inner), (down.size + first, inner)) if together else down.ranges
+        return Cut(0, len(ranges) * down.size, ranges)
 
     def __call__(
         self, experts: Experts, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None

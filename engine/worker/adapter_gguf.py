@@ -68,7 +68,8 @@ def _addition(
             down, up = reader.read(pair.down, torch.float32, 0, 0.0), reader.read(pair.up, torch.float32, heads, 0.0)
         if experts == 1:
             return [[own[0].own(down.T if is_table else down, up)]]
-        each = list(zip(down.unbind(), up.unbind(), strict=True))
+        places = own if len(own) > 1 else [own[0]] * experts
+        each = [place.own(*one) for place, *one in zip(places, down.unbind(), up.unbind(), strict=True)]
         return [[one] for one in each] if len(own) > 1 else [each]
 
     return Addition(pair.name, own, alpha / pair.rank if alpha else 1.0, read)

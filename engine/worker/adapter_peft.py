@@ -146,7 +146,7 @@ def _check(pair: _Pair, places: Sequence[AdapterPlace], config: AdapterConfig, m
 def _is_turned(down: Sequence[int], up: Sequence[int], place: AdapterPlace) -> bool:
     """Whether A takes the experts' outputs and B their inputs, as PEFT stored [experts, outputs, inputs] before
     0.19.1."""
-    sizes = place.outputs, place.stored_inputs
+    sizes = place.stored_outputs, place.stored_inputs
     return len(place.linears) > 1 and sizes[0] != sizes[1] and (tuple(down[1:]), *up[:1]) == ((sizes[0],), sizes[1])
 
 
@@ -160,7 +160,7 @@ def _matrices(down: torch.Tensor, up: torch.Tensor, place: AdapterPlace) -> list
     pairs = [(downs[expert], ups[:, :, expert]) for expert in range(experts)]
     if _is_turned(down.shape, up.shape, place):
         pairs = [(b.T, a.T) for a, b in pairs]
-    return [(a, torch.cat((b[0::2], b[1::2])) if place.interleaved else b) for a, b in pairs]
+    return [place.own(a, torch.cat((b[0::2], b[1::2])) if place.interleaved else b) for a, b in pairs]
 
 
 def _read(files: AdapterFiles, tensor: StoredTensor) -> torch.Tensor:

@@ -172,11 +172,13 @@ async def test_blocks_of_a_gguf_file_are_multiplied_as_they_are_stored(tmp_path:
         assert ours.logprobs[0] - ours.logprobs[2] > 0.03, "a mistake would not be seen"
 
 
-async def test_streams_go_on_exactly_where_they_were_whichever_worker_is_killed(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["llama", pytest.param("granite-moe-shared", marks=pytest.mark.proof)])
+async def test_streams_go_on_exactly_where_they_were_whichever_worker_is_killed(name: str, tmp_path: Path) -> None:
+    tiny.make(name, tmp_path)
     before = {os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.exists()}
     files = [create_weight_file() for _ in range(2)]
     try:
-        async with served(config_of(folder, 2), files) as client:
+        async with served(config_of(tmp_path, 2), files) as client:
             expected = [reader.tokens for reader in await answers(client, SAMPLED)]
             first = workers_of(client)
             found = await answers(client, SAMPLED, [1, 0])

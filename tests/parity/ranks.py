@@ -27,7 +27,7 @@ def on_each_rank(size: int, run: Callable[[RankGroup], list[torch.Tensor]]) -> l
 
 
 def logits_of(path: Path, size: int, *, packed: bool | None = False) -> list[list[torch.Tensor]]:
-    """Of two prompts in chunks and single tokens, by rank; ``packed`` as :class:`PagedDecoder` has it."""
+    """Of two prompts in chunks and single tokens, by rank; ``packed`` as :class:`.paged.PagedDecoder` has it."""
     prompt, other = prompt_of(1), prompt_of(2, 40)
 
     def run(ranks: RankGroup) -> list[torch.Tensor]:

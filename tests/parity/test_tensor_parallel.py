@@ -2,8 +2,10 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -22,7 +24,7 @@ from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import LENGTH, assert_close, expected_logits, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
 from stentor.tests.parity.ranks import CPU, logits_of, on_each_rank
-from stentor.tests.parity.tiny_adapters import ALL, merged, save_adapter
+from stentor.tests.parity.tiny_adapters import ALL, merged, save_adapter, save_experts_apart, save_experts_together
 
 ARCHITECTURES = {
     "falcon-h1": "FalconH1ForCausalLM",
@@ -121,11 +123,25 @@ def test_ranks_share_key_value_heads_where_there_are_fewer(tmp_path: Path) -> No
 def test_ranks_add_their_parts_of_an_adapter_to_what_they_have_of_the_weights(name: str, tmp_path: Path) -> None:
     model = tiny.make(name, tmp_path)
     targets = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj") if name == "phi3" else ALL
-    added = save_adapter(model, tmp_path / "adapter", targets=(*targets, "lm_head"), rank=2)
+    check_adapted(model, tmp_path, save_adapter(model, tmp_path / "adapter", targets=(*targets, "lm_head"), rank=2))
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "granite-moe-shared", "mixtral"])
+def test_ranks_add_their_parts_of_an_adapter_to_experts(name: str, tmp_path: Path) -> None:
+    model = tiny.make(name, tmp_path)
+    if name == "mixtral":
+        added = save_experts_apart(model, tmp_path / "adapter", "block_sparse_moe.experts", ("w1", "w3", "w2"))
+    else:
+        added = save_experts_together(model, tmp_path / "adapter")
+    check_adapted(model, tmp_path, added)
+
+
+def check_adapted(model: Any, folder: Path, added: Mapping[str, torch.Tensor]) -> None:
+    """Two ranks serve a row with the adapter beside one without."""
 
     def run(ranks: RankGroup) -> list[torch.Tensor]:
-        ours = PagedDecoder(tmp_path, packed=False, ranks=ranks, max_lora_rank=2)
-        ours.load(0, tmp_path / "adapter")
+        ours = PagedDecoder(folder, packed=False, ranks=ranks, max_lora_rank=2)
+        ours.load(0, folder / "adapter")
         for slot, adapter in ((0, 0), (1, -1)):
             ours.add(slot, prompt_of(1), adapter=adapter)
         return ours.run((0, 0, LENGTH), (1, 0, LENGTH))
