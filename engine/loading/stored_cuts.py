@@ -5,6 +5,7 @@ Formats pack values and share scales: an element of a stored tensor stands for s
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import lcm
 from typing import Final, NamedTuple
 
 from ..model_config.config_fields import ConfigError
@@ -52,6 +53,12 @@ def stored_cuts(part: str, cut: Cut, format: Format) -> Iterator[tuple[str, Cut]
             yield f"{part}{ending}", own
     except ConfigError as error:
         raise ConfigError(f"{part} is stored in {error}") from error
+
+
+def stored_block(format: Format, *, inputs: bool) -> int:
+    """How many inputs, or outputs, a cut may not come between."""
+    axes = (layout.inputs if inputs else layout.outputs for layout in _layouts(format).values())
+    return lcm(*(axis.values for axis in axes if axis is not None))
 
 
 @lru_cache(maxsize=1024)

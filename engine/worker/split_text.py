@@ -10,7 +10,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
-from ..loading.stored_cuts import stored_cuts
+from ..loading.stored_cuts import stored_block, stored_cuts
 from ..model_config.config_fields import ConfigError
 from ..model_config.model_spec import ModelSpec
 from ..model_config.tensor_parallel.cuts import Cut
@@ -35,7 +35,7 @@ class SplitText(Text):
         self._loose: dict[str, Format] = {}
         """Formats of parts whose groups are not whole here."""
         try:
-            split = split_model(self.spec, config.rank, config.tensor_parallel_size)
+            split = split_model(self.spec, config.rank, config.tensor_parallel_size, self._block_of)
             for name, cut in split.cuts.items():
                 self._add(name, cut)
         except ConfigError as error:
@@ -58,6 +58,10 @@ class SplitText(Text):
             self._cuts.update(stored_cuts(part, cut, format))
             if cut.inputs and isinstance(format, Int4Format | GroupedInt8Format) and format.act_order:
                 self._loose[part] = replace(format, whole_groups=False)
+
+    def _block_of(self, name: str, inputs: bool) -> int:
+        format = self._format(name)
+        return 1 if format is None else stored_block(format, inputs=inputs)
 
     def _format(self, name: str) -> Format | None:
         """Of a stored matrix; None where it is plain, or no matrix."""

@@ -50,13 +50,17 @@ side."""
 
 EXPERTS = (
     "afmoe",
+    "deepseek-v3",
     "ernie-moe",
     "gemma4-moe",
     "glm4-moe",
     "gpt-oss",
     "granite-moe-shared",
+    "lfm2-moe",
     "llama4",
     "mixtral",
+    "nemotron-h-latent",
+    "olmoe",
     "phimoe",
     "qwen2-moe",
     "qwen3-moe",
@@ -164,19 +168,23 @@ def write_q8_0(path: Path, inner: int) -> None:
     write_gguf(path, model, "llama", gguf.GGMLQuantizationType.Q8_0)
 
 
-def test_a_quantised_gguf_file_is_split_between_its_blocks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inner", [128, 96])
+def test_a_quantised_gguf_file_is_split_between_its_blocks(inner: int, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    write_q8_0(path, inner=128)
+    write_q8_0(path, inner)
     whole = PagedDecoder(path, packed=False)
     whole.add(0, prompt_of(1))
     (expected,) = whole.run((0, 0, LENGTH))
     first, second = logits_of(path, 2)
     assert_close(first[0], expected)
     assert torch.equal(first[0], second[0])
-    write_q8_0(path, inner=96)
-    message = r"mlp.down_proj is stored in blocks of 32 inputs \(Q8_0\), which do not divide the 48 from 0 on"
+
+
+def test_fewer_blocks_than_workers_are_refused(tmp_path: Path) -> None:
+    write_q8_0(tmp_path / "m.gguf", inner=32)
+    message = "--tensor-parallel-size 2: 32 inner units in blocks of 32 do not divide among 2 workers"
     with pytest.raises(SetupError, match=message):
-        open_family(WorkerConfig(str(path), tensor_parallel_size=2), "cpu")
+        open_family(WorkerConfig(str(tmp_path), tensor_parallel_size=2), "cpu")
 
 
 def test_a_rank_holds_its_part_of_the_layers_and_no_more(tmp_path: Path) -> None:
