@@ -31,6 +31,7 @@ class PerLayerInputs:
     ) -> None:
         """``embed``: ids → what the first layer takes of them."""
         self._embed, self._dim, self._invariant = embed, spec.dim, context.invariant
+        self._named = spec.vocab_size if spec.vocab_size < model.vocab_size else 0
         columns = spec.dim * len(model.layers)
         self._table = context.empty(spec.vocab_size, columns)
         weights.add("model.embed_tokens_per_layer.weight", self._table)
@@ -42,12 +43,15 @@ class PerLayerInputs:
         self._projected_scale = model.hidden_size**-0.5
 
     def of(self, layer: int, tokens: torch.Tensor, media: MediaBatch | None = None) -> torch.Tensor:
-        """int64 [tokens] → [tokens, dim]; media are projected as they are, and named by a token of their own."""
+        """int64 [tokens] → [tokens, dim]; media are projected as they are, and named by a token of their own. Tokens
+        behind those that have an embedding for every layer have the first one's."""
         columns = slice(layer * self._dim, (layer + 1) * self._dim)
         product = PlainLinear(self._projection[columns], None, invariant=self._invariant)
         embedded = self._embed(tokens)
         if media is not None:
             embedded, tokens = media.put(embedded), media.named(tokens, self._media_token)
+        if self._named:
+            tokens = tokens.where(tokens < self._named, 0)
         projected = self._norm.plain(product(embedded) * self._projected_scale)
         inputs: torch.Tensor = (projected + self._table[:, columns][tokens] * self._scale) * 2**-0.5
         return inputs
@@ -71,10 +75,11 @@ class PerLayer:
     def __call__(self, x: Stream, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → [tokens, hidden]"""
         if isinstance(x, Traced):
-            return x.call("a layer's own inputs", self._made, self._hidden)
-        return self._made(x, batch).to(self._stream)
+            return x.call("a layer's own inputs", self.made, self._hidden)
+        return self.made(x, batch).to(self._stream)
 
-    def _made(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+    def made(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+        """The same of tensors, in float32."""
         rows = batch.adapter_rows
         gate = elementwise(_gelu, self._gate(x.to(self._dtype), rows))
         return self._norm.exact(self._out(gate * self._inputs.of(self._layer, batch.tokens, batch.media), rows))
@@ -84,8 +89,8 @@ def _gelu(x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
-def scaled_(stream: Stream, factor: torch.Tensor) -> Stream:
-    """The stream itself, multiplied in place by a learned number, float32 [1]."""
+def scaled_(stream: Stream, factor: torch.Tensor | float) -> Stream:
+    """The stream itself, multiplied in place by a number, or by a learned one, float32 [1]."""
     if isinstance(stream, Traced):
-        return stream.add_(stream * (factor.item() - 1))
-    return stream.mul_(factor.to(stream.dtype))
+        return stream.add_(stream * (float(factor) - 1))
+    return stream.mul_(factor.to(stream.dtype) if isinstance(factor, torch.Tensor) else factor)
