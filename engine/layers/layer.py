@@ -6,11 +6,13 @@ from stentor.kernels.quantize import Quantized
 
 from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
 from ..model_config.mlp_spec import FeedForwardSpec, MoESpec, OpaqueSpec
-from ..model_config.model_spec import Backbone, MixerSpec
+from ..model_config.model_spec import Backbone, BesideSpec, MixerSpec
+from ..model_config.streams_spec import LaurelSpec
 from .attention import Attention
 from .cross_attention import CrossAttention
 from .forward_batch import ForwardBatch
 from .latent_attention import LatentAttention
+from .laurel import Laurel
 from .layer_context import LayerContext
 from .linear import Linear
 from .mlp import MLP
@@ -40,10 +42,10 @@ class Layer:
         spec = model.layers[layer]
         norms, cross = spec.norms, spec.cross
         self._mixer = None if spec.mixer is None else _mixer(weights, layer, model, spec.mixer, rotary, context)
-        self._beside = None if spec.beside is None else make_recurrent(weights, layer, model, spec.beside, context)
+        self._beside = None if spec.beside is None else _other(weights, layer, model, spec.beside, context)
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
         self._mlp = None if spec.mlp is None else _feed_forward(weights, layer, model, spec.mlp, context)
-        self._parallel = spec.parallel
+        self._parallel, self._sum_scale = spec.parallel, spec.sum_scale
         self._mixer_scale, self._beside_scale, self._mlp_scale = (
             model.residual_scale * scale for scale in (spec.mixer_scale, spec.beside_scale, spec.mlp_scale)
         )
@@ -86,6 +88,9 @@ class Layer:
                 x = x if self._mlp_in is None else self._mlp_in(residual)
                 return _scaled(self._mlp(x, batch), self._mlp_scale), added_(residual, delta)
             delta, residual = _summed(delta, residual, self._mixer_sum)
+            if self._sum_scale != 1.0:
+                residual = residual if delta is None else added_(residual, delta)
+                delta, residual = None, scaled_(residual, self._sum_scale)
         if self.cross is not None:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
         if self._mlp is not None:
@@ -119,6 +124,15 @@ def _mixer(
             return LatentAttention(weights, layer, model, rotary, context)
         case recurrent:
             return make_recurrent(weights, layer, model, recurrent, context)
+
+
+def _other(
+    weights: WeightMap, layer: int, model: Backbone, spec: BesideSpec, context: LayerContext
+) -> Laurel | Recurrent:
+    """What takes what the mixer takes."""
+    if isinstance(spec, LaurelSpec):
+        return Laurel(weights, layer, model, spec, context)
+    return make_recurrent(weights, layer, model, spec, context)
 
 
 def _feed_forward(

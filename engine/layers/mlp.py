@@ -1,5 +1,7 @@
 """The feed-forward network of a layer, the same for all tokens."""
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional
 
@@ -12,6 +14,7 @@ from .elementwise import elementwise
 from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear
+from .moments import row_mean
 from .quantized import Input, Stream, Unnormed
 from .weights import WeightMap
 
@@ -63,7 +66,9 @@ class MLP:
             summed: whether the outputs of workers that split the model are added up.
         """
         into, out = spec.projections(hidden)
-        self._gated, self._activation, self._gate_scale = spec.gated, spec.activation, spec.gate_scale
+        self._gated, self._activation = spec.gated, spec.activation
+        self._gate_scale, self._gate_cutoff = spec.gate_scale, spec.gate_cutoff
+        self._invariant, self._ranks = context.invariant, context.ranks
         fused = None if spec.gated or spec.activation == "xielu" else spec.activation
         # the activation's input is rounded as the next product would
         dtype = context.dtype if fused else context.stream
@@ -73,7 +78,8 @@ class MLP:
         self._down = Linear.of(
             weights, prefix, out, context, adapters=adapters, adaptable=True, dtype=context.stream, summed=summed
         )
-        gated = spec.gated and spec.gate_scale == 1.0 and self._down.input_scheme is None
+        plain = spec.gate_scale == 1.0 and spec.gate_cutoff is None
+        gated = spec.gated and plain and self._down.input_scheme is None
         if gated and spec.activation != "relu" and spec.activation != "xielu":
             self.input.gate = spec.activation
         if spec.also:
@@ -96,19 +102,38 @@ class MLP:
         if not self._gated:
             return up
         if self._gate_scale != 1.0:
-            up = self._scaled(up)
+            up = _regated(up, "a gate with a factor", self._scale_)
+        if self._gate_cutoff is not None:
+            up = _regated(up, "gates that are cut off", self._cut_off_)
         if isinstance(up, Traced):
             return up.gated(self._activation)
         if (scheme := self._down.input_scheme) is None:
             return kernels.gated_activation(up, self._activation)
         return kernels.gated_activation_quantized(up, self._activation, scheme, self._down.input_scale)
 
-    def _scaled(self, up: Stream) -> Stream:
-        """Multiply the gates by their factor, in place."""
-        if isinstance(up, Traced):
-            return up.call("a gate with a factor", lambda rows, _: self._scale_(rows), up.width)
-        return self._scale_(up)
-
     def _scale_(self, up: torch.Tensor) -> torch.Tensor:
         up[:, : up.shape[1] // 2] *= self._gate_scale
         return up
+
+    def _cut_off_(self, up: torch.Tensor) -> torch.Tensor:
+        assert self._gate_cutoff is not None
+        gate = up[:, : up.shape[1] // 2]
+        centred = gate.float() - self._mean(gate.float())
+        deviation = self._mean(centred * centred).sqrt()
+        gate.copy_((centred - deviation * self._gate_cutoff).relu_())
+        return up
+
+    def _mean(self, gates: torch.Tensor) -> torch.Tensor:
+        """Of each token's gates, on all workers; float32 [tokens, gates] → [tokens, 1]."""
+        if self._ranks is None:
+            return row_mean(gates, invariant=self._invariant)
+        sums = torch.cat([gates.sum(1, keepdim=True), gates.new_full((len(gates), 1), gates.shape[1])], dim=1)
+        sums = self._ranks.sum_(sums)
+        return sums[:, :1] / sums[:, 1:]
+
+
+def _regated(up: Stream, what: str, change_: Callable[[torch.Tensor], torch.Tensor]) -> Stream:
+    """Gates and ups [tokens, 2 * inner], of which the first are changed in place."""
+    if isinstance(up, Traced):
+        return up.call(what, lambda rows, _: change_(rows), up.width)
+    return change_(up)

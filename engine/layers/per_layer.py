@@ -31,6 +31,7 @@ class PerLayerInputs:
     ) -> None:
         """``embed``: ids → input of the first layer."""
         self._embed, self._dim, self._invariant = embed, spec.dim, context.invariant
+        self._named = spec.vocab_size if spec.vocab_size < model.vocab_size else 0
         columns = spec.dim * len(model.layers)
         self._table = context.empty(spec.vocab_size, columns)
         weights.add("model.embed_tokens_per_layer.weight", self._table)
@@ -42,12 +43,17 @@ class PerLayerInputs:
         self._projected_scale = model.hidden_size**-0.5
 
     def of(self, layer: int, tokens: torch.Tensor, media: MediaBatch | None = None) -> torch.Tensor:
-        """int64 [tokens] → [tokens, dim]; media embeddings are projected, and use the embedding of a special token."""
+        """int64 [tokens] → [tokens, dim]; media embeddings are projected, and use the embedding of a special token.
+
+        Tokens behind those that have an embedding for every layer use that of the first token.
+        """
         columns = slice(layer * self._dim, (layer + 1) * self._dim)
         product = PlainLinear(self._projection[columns], None, invariant=self._invariant)
         embedded = self._embed(tokens)
         if media is not None:
             embedded, tokens = media.put(embedded), media.named(tokens, self._media_token)
+        if self._named:
+            tokens = tokens.where(tokens < self._named, 0)
         projected = self._norm.plain(product(embedded) * self._projected_scale)
         inputs: torch.Tensor = (projected + self._table[:, columns][tokens] * self._scale) * 2**-0.5
         return inputs
@@ -71,10 +77,11 @@ class PerLayer:
     def __call__(self, x: Stream, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → [tokens, hidden]"""
         if isinstance(x, Traced):
-            return x.call("a layer's own inputs", self._made, self._hidden)
-        return self._made(x, batch).to(self._stream)
+            return x.call("a layer's own inputs", self.made, self._hidden)
+        return self.made(x, batch).to(self._stream)
 
-    def _made(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+    def made(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
+        """The same of tensors, in float32."""
         rows = batch.adapter_rows
         gate = elementwise(_gelu, self._gate(x.to(self._dtype), rows))
         return self._norm.exact(self._out(gate * self._inputs.of(self._layer, batch.tokens, batch.media), rows))
@@ -84,8 +91,8 @@ def _gelu(x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
-def scaled_(stream: Stream, factor: torch.Tensor) -> Stream:
-    """Multiply the stream in place by a learned number, float32 [1]."""
+def scaled_(stream: Stream, factor: torch.Tensor | float) -> Stream:
+    """Multiply the stream in place by a number, which may be learned, float32 [1]."""
     if isinstance(stream, Traced):
-        return stream.add_(stream * (factor.item() - 1))
-    return stream.mul_(factor.to(stream.dtype))
+        return stream.add_(stream * (float(factor) - 1))
+    return stream.mul_(factor.to(stream.dtype) if isinstance(factor, torch.Tensor) else factor)

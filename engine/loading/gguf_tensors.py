@@ -13,13 +13,14 @@ from typing import Final, Literal
 from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
 from ..model_config.draft_head_spec import MTPNames, mtp_layer, mtp_names
 from ..model_config.mlp_spec import MLPSpec, MoESpec
-from ..model_config.model_spec import LayerSpec, MixerSpec, ModelSpec
+from ..model_config.model_spec import BesideSpec, LayerSpec, MixerSpec, ModelSpec
 from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from ..model_config.streams_spec import LaurelSpec
 from .errors import CheckpointError
 from .gguf_file import GGUFFile
 from .gguf_types import READABLE, GGMLType
 
-Change = Literal["", "log", "log_by_head", "vector", "row", "convolution", "halves_by_head"]
+Change = Literal["", "log", "log_by_head", "vector", "row", "convolution", "halves_by_head", "stacked"]
 """What the converter has done to it: see :mod:`.gguf_weights`."""
 
 
@@ -39,7 +40,7 @@ class Part:
     @property
     def by_rows(self) -> bool:
         """Whether the rows of its blocks are those of transformers' tensors, in whatever order."""
-        return self.change in ("", "halves_by_head")
+        return self.change in ("", "halves_by_head", "stacked")
 
 
 CONSUMED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
@@ -90,7 +91,23 @@ _LAYER_INPUT: Mapping[str, str] = {
     "proj": "per_layer_projection",
     "post_norm": "post_per_layer_input_norm",
 }
-"""Of Gemma 4."""
+"""Of Gemma 3n and 4."""
+_STREAMS: Mapping[str, str] = {
+    "altup_proj": "model.altup_projections.{}",
+    "altup_unembd_proj": "model.altup_unembed_projections.{}",
+}
+_ALTUP: Mapping[str, str] = {
+    "altup_correct_coef": "altup.correction_coefs",
+    "altup_predict_coef": "altup.prediction_coefs",
+    "altup_router": "altup.modality_router",
+    "altup_router_norm": "altup.router_norm",
+}
+_LAUREL: Mapping[str, str] = {
+    "laurel_l": "linear_left",
+    "laurel_r": "linear_right",
+    "laurel_post_norm": "post_laurel_norm",
+}
+"""Of Gemma 3n."""
 
 
 def stored_part(name: str, spec: ModelSpec) -> Part:
@@ -100,6 +117,9 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
     block = _BLOCK.fullmatch(name)
     if block is None:
         stem, _, ending = name.rpartition(".")
+        if spec.altup is not None and (each := _STREAMS.get(stem)) is not None:
+            others = range(spec.altup.streams - 1)
+            return Part(tuple(f"{each.format(at)}.{ending}" for at in others), "stacked")
         outer = {
             "token_embd": spec.embedding,
             "output": "lm_head",
@@ -120,7 +140,7 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
         return _of_head(inner.removeprefix(_HEAD), mtp_names(spec))
     else:
         own, prefix = mtp_layer(spec), mtp_names(spec).layer.removesuffix(".")
-    parts = _parts(own, bool(spec.per_layer))
+    parts = _parts(own, spec.per_layer is not None, spec.altup is not None)
     if (whole := parts.get(inner)) is not None:
         return _named(whole, prefix, ".weight" if inner == "ffn_norm" else "")  # Falcon-H1's has no ending
     stem, _, ending = inner.rpartition(".")
@@ -146,8 +166,9 @@ def _named(part: Part, prefix: str, ending: str) -> Part:
 
 
 @cache
-def _parts(layer: LayerSpec, per_layer: bool) -> Mapping[str, Part]:
-    """Of a layer by their names in the file, with or without the ending; perhaps of one with its own embedding."""
+def _parts(layer: LayerSpec, per_layer: bool, altup: bool) -> Mapping[str, Part]:
+    """Of a layer by their names in the file, with or without the ending; perhaps of one with its own embedding, or of
+    several streams."""
     names = layer.norms
     first = (
         (names.mixer_in, names.mlp_in) if names.mixer_in != "ln_attn" else (names.mlp_in, names.mixer_in)
@@ -164,6 +185,9 @@ def _parts(layer: LayerSpec, per_layer: bool) -> Mapping[str, Part]:
         found["layer_output_scale.weight"] = Part((layer.scalar,))
     if per_layer:
         found |= {name: Part((target,)) for name, target in _LAYER_INPUT.items()}
+    if altup:
+        found |= {name: Part((target,)) for name, target in _ALTUP.items()}
+        found["altup_correct_scale.weight"] = Part(("altup.correct_output_scale",))
     for mixer in layer.mixers:
         found |= dict(_of_mixer(mixer))
     if isinstance(layer.mlp, MLPSpec):
@@ -173,7 +197,7 @@ def _parts(layer: LayerSpec, per_layer: bool) -> Mapping[str, Part]:
     return found
 
 
-def _of_mixer(mixer: MixerSpec) -> Iterator[tuple[str, Part]]:
+def _of_mixer(mixer: MixerSpec | BesideSpec) -> Iterator[tuple[str, Part]]:
     name = mixer.name
     match mixer:
         case AttentionSpec():
@@ -204,6 +228,8 @@ def _of_mixer(mixer: MixerSpec) -> Iterator[tuple[str, Part]]:
                 yield "ssm_dt", Part((f"{name}.dt_proj",))
                 yield "ssm_x", Part((f"{name}.x_proj",))
                 yield from ((f"ssm_{part}_norm", Part((f"{name}.{part}_layernorm",))) for part in ("dt", "b", "c"))
+        case LaurelSpec():
+            yield from ((stored, Part((f"{name}.{part}",))) for stored, part in _LAUREL.items())
         case ShortConvSpec():
             yield "shortconv.in_proj", Part((f"{name}.in_proj",))
             yield "shortconv.out_proj", Part((f"{name}.out_proj",))

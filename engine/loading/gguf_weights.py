@@ -67,6 +67,8 @@ def _restored(part: Part, stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
     steps: list[Restore] = [_RESTORES[part.change]] if part.change in _RESTORES else []
     if part.change == "halves_by_head":
         steps.append(partial(_halves_by_head, heads=part.heads))
+    if part.change == "stacked":
+        steps.append(partial(_unstacked, count=len(part.names)))
     if part.groups:
         steps.append(partial(_grouped, first=part.first, groups=part.groups, heads=part.heads))
     found: tuple[torch.Tensor, ...] = (stored,)
@@ -187,6 +189,11 @@ def _halves_by_head(stored: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...
     """Rows of each head in turn, half of them of the first matrix, half of the second, → both."""
     by_head = stored.view(heads, 2, -1, *stored.shape[1:])
     return by_head[:, 0].flatten(0, 1), by_head[:, 1].flatten(0, 1)
+
+
+def _unstacked(stored: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    """[count, outputs, inputs] → so many matrices; of blocks, their rows one matrix after another."""
+    return stored.reshape(count, -1, stored.shape[-1]).unbind()
 
 
 def _grouped(stored: torch.Tensor, first: int, groups: int, heads: int) -> tuple[torch.Tensor, ...]:

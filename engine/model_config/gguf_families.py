@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Final
 
 from .attention_spec import LatentAttentionSpec
@@ -346,6 +347,29 @@ def _gemma4(facts: GGUFFacts) -> Values:
     }
 
 
+def _gemma3n(facts: GGUFFacts) -> Values:
+    """Stored of how sparse gates are is how many deviations above the mean they are cut off; -inf is not."""
+    fields, slides = facts.fields, facts.slides(5)
+    cutoffs = fields.get("activation_sparsity_scale")
+    if not isinstance(cutoffs, list) or not all(isinstance(each, float) for each in cutoffs):
+        raise ConfigError("activation_sparsity_scale is missing, expected a list of numbers")
+    table = facts.shapes.get("per_layer_token_embd.weight", ())
+    if len(table) != 2:
+        raise ConfigError("the tensor per_layer_token_embd.weight is missing")
+    return {
+        "layer_types": ["sliding_attention" if each else "full_attention" for each in slides],
+        "num_kv_shared_layers": facts.count("attention.shared_kv_layers"),
+        "vocab_size_per_layer_input": table[1],
+        "intermediate_size": facts.each("feed_forward_length"),
+        "activation_sparsity_pattern": [NormalDist().cdf(each) for each in cutoffs],
+        "laurel_rank": facts.outputs("laurel_l.weight", 0),
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": fields.number("rope.freq_base_swa", 10_000.0)},
+            "full_attention": {"rope_type": "default", "rope_theta": fields.number("rope.freq_base", 1_000_000.0)},
+        },
+    }
+
+
 def _falcon(facts: GGUFFacts) -> Values:
     """Those of one head of keys and values have one norm, others one or two; no key says more."""
     apart, kv_heads = facts.has("attn_norm_2.weight"), facts.count("attention.head_count_kv", 1)
@@ -478,6 +502,17 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
         finish=_in_rows,
     ),
     "falcon": GGUFTranslation("FalconForCausalLM", keys=_LAYER_NORM, made=_falcon, finish=_in_rows),
+    "gemma3n": GGUFTranslation(
+        "Gemma3nForCausalLM",
+        keys={
+            "final_logit_softcapping": "final_logit_softcapping",
+            "hidden_size_per_layer_input": "embedding_length_per_layer_input",
+            "altup_num_inputs": "altup.num_inputs",
+            "altup_active_idx": "altup.active_idx",
+        },
+        made=_gemma3n,
+        turned=False,
+    ),
     "gemma4": GGUFTranslation(
         "Gemma4ForCausalLM", keys={"final_logit_softcapping": "final_logit_softcapping"}, made=_gemma4, turned=False
     ),

@@ -29,6 +29,14 @@ def check_silu(fields: Fields, field: str = "hidden_act") -> None:
         raise ConfigError(f"{field} is {activation!r}, expected 'silu'")
 
 
+def gelu_tanh(fields: Fields) -> str:
+    """The activation of a Gemma whose layers have an embedding of each token. Raises :class:`ConfigError`."""
+    activation = fields.text("hidden_activation", "gelu_pytorch_tanh")
+    if activation not in ("gelu_pytorch_tanh", "gelu_new", "gelu_fast"):
+        raise ConfigError(f"hidden_activation is {activation!r}, expected 'gelu_pytorch_tanh'")
+    return activation
+
+
 def common(
     fields: Fields,
     name: str,

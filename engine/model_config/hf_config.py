@@ -10,6 +10,7 @@ from typing import NamedTuple
 from . import (
     hf_classic,
     hf_dense,
+    hf_gemma3n,
     hf_gemma4,
     hf_hybrid,
     hf_latent,
@@ -153,6 +154,7 @@ _ALONE: Mapping[str, Decoder] = {
     "Cohere2MoeForCausalLM": Decoder("cohere2_moe", hf_moe_variants.cohere2_moe),
     "PhimoeForCausalLM": Decoder("phimoe", hf_moe_variants.phimoe),
     "PhiMoEForCausalLM": Decoder("phimoe", hf_moe_variants.phimoe),
+    "Gemma3nForCausalLM": Decoder("gemma3n_text", hf_gemma3n.gemma3n),
     "Gemma4ForCausalLM": Decoder("gemma4_text", hf_gemma4.gemma4),
     "Llama4ForCausalLM": Decoder("llama4_text", hf_llama4.llama4),
 }

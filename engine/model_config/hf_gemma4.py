@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
-from .hf_common import attention_bias, common, softcap_of
+from .hf_common import attention_bias, common, gelu_tanh, softcap_of
 from .hf_moe import experts_of
 from .hf_rope import rope_from_hf
 from .mlp_spec import ExpertNames, PartNorms, RouterSpec
@@ -32,10 +32,8 @@ def gemma4(fields: Fields, name: str) -> ModelSpec:
     and values of earlier ones, and each may have an embedding of its own."""
     if fields.text("use_bidirectional_attention", "vision") != "vision":
         raise ConfigError("use_bidirectional_attention is 'all', and only causal decoders are supported")
-    activation = fields.text("hidden_activation", "gelu_pytorch_tanh")
-    if activation not in ("gelu_pytorch_tanh", "gelu_new", "gelu_fast"):
-        raise ConfigError(f"hidden_activation is {activation!r}, expected 'gelu_pytorch_tanh'")
-    fields = Fields({"rope_parameters": _ROPE, "tie_word_embeddings": True, **fields.values, "hidden_act": activation})
+    told = {"rope_parameters": _ROPE, "tie_word_embeddings": True, **fields.values}
+    fields = Fields({**told, "hidden_act": gelu_tanh(fields)})
     spec = attention_bias(fields, common(fields, name, head_dim=256))
     spec = with_mixers(spec, scale=1.0, qk_norm="head", v_norm=True)
     kinds = _kinds(fields, len(spec.layers))

@@ -39,6 +39,9 @@ class MLPSpec:
     gated: bool = True
     gate_scale: float = 1.0
     """Multiplies the gate before it is activated (Falcon-H1)."""
+    gate_cutoff: float | None = None
+    """Of the gates of a token those that are not so many deviations above their mean are 0 before they are activated,
+    and the others what they are above it (Gemma 3n)."""
     out_bias: bool | None = None
     act: str = "mlp.act_fn"
     """The name that what is learned of the activation is stored under."""
@@ -78,6 +81,8 @@ class MLPSpec:
             raise ConfigError(f"a gated MLP with {self.activation} is not known")
         if not self.gated and self.gate_scale != 1:
             raise ConfigError(f"a gate is multiplied by {self.gate_scale} in an MLP that has none")
+        if not self.gated and self.gate_cutoff is not None:
+            raise ConfigError(f"gates are cut off at {self.gate_cutoff} deviations in an MLP that has none")
 
 
 @dataclass(frozen=True)

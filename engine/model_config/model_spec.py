@@ -14,6 +14,7 @@ from .attention_spec import AttentionSpec, CacheSpec, LatentAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
 from .mlp_spec import FeedForwardSpec, MLPSpec
 from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec, StateTensor
+from .streams_spec import AltUpSpec, LaurelSpec
 
 LayerType = Literal["full", "sliding"]
 NormKind = Literal["rms", "layer"]
@@ -68,6 +69,7 @@ SANDWICH = Norms(
 
 RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec | MambaSpec
 MixerSpec = AttentionSpec | LatentAttentionSpec | RecurrentSpec
+BesideSpec = RecurrentSpec | LaurelSpec
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class LayerSpec:
     mixer: MixerSpec | None
     mlp: FeedForwardSpec | None
     norms: Norms = PRE
-    beside: RecurrentSpec | None = None
+    beside: BesideSpec | None = None
     """A mixer that takes what the first takes; what both give is added (Falcon-H1)."""
     mixer_scale: float = 1.0
     """Multiplies what the mixer gives."""
@@ -85,6 +87,8 @@ class LayerSpec:
     """Multiplies what the mixer beside it gives."""
     mlp_scale: float = 1.0
     """Multiplies what the network gives."""
+    sum_scale: float = 1.0
+    """Multiplies the stream once what mixers give is added (Gemma 3n)."""
     cross: AttentionSpec | None = None
     """Attention to audio, between both."""
     scalar: str = ""
@@ -100,7 +104,7 @@ class LayerSpec:
         return self.mixer
 
     @property
-    def mixers(self) -> tuple[MixerSpec, ...]:
+    def mixers(self) -> tuple[MixerSpec | BesideSpec, ...]:
         """All that it has: none, one, or two side by side."""
         return tuple(mixer for mixer in (self.mixer, self.beside) if mixer is not None)
 
@@ -185,6 +189,8 @@ class Backbone:
     """Before the number of a layer, where its tensors are named."""
     adapters: TaskAdapters | None = None
     per_layer: PerLayerSpec | None = None
+    altup: AltUpSpec | None = None
+    """None: there is one residual stream."""
     text_part: bool = False
     """The checkpoint is of a model that sees images too; its other tensors are left out."""
 
@@ -210,6 +216,7 @@ class Backbone:
     def products(self, layer: int) -> int:
         """Elements of the matrices of a layer that a token is multiplied with, with each once."""
         own = 3 * self.per_layer.dim * self.hidden_size if self.per_layer else 0
+        own += self.altup.products(self.hidden_size) if self.altup else 0
         return self.layers[layer].products(self.hidden_size) + own
 
 
@@ -253,10 +260,14 @@ class ModelSpec(Backbone):
             found[f"{self.positions}.weight"] = (self.max_position + self.positions_before, self.hidden_size)
         if self.per_layer is not None:
             found.update(self.per_layer.outer_shapes(len(self.layers), self.hidden_size))
+        if self.altup is not None:
+            found.update(self.altup.outer_shapes(self.hidden_size))
         for number, layer in enumerate(self.layers):
             found.update(layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
             if self.per_layer is not None:
                 found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
+            if self.altup is not None:
+                found.update(self.altup.shapes(f"{self.prefix}.{number}", self.hidden_size))
         if self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.layers[-1].norms.bias:
@@ -339,4 +350,6 @@ def checked(spec: B) -> B:
         raise ConfigError(f"its context is {spec.max_position} tokens, expected at most {LONGEST_CONTEXT}")
     for layer in dict.fromkeys(spec.layers):
         layer.check()
+    if spec.altup is not None:
+        spec.altup.check()
     return spec

@@ -14,6 +14,7 @@ from stentor import kernels
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
 from ..layers.adapters import NOBODY, AdaptedLinear, AdapterRows
+from ..layers.altup import AltUp, Streams
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, Taps
 from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
@@ -71,9 +72,18 @@ class Decoder:
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
-        self._layers = [
-            Layer(self.weights, layer, config, rotary, context, inputs) for layer in range(len(config.layers))
-        ]
+        self._layers: list[Layer | AltUp]
+        self._streams: Streams | None = None
+        if config.altup is None:
+            self._layers = [
+                Layer(self.weights, at, config, rotary, context, inputs) for at in range(len(config.layers))
+            ]
+        else:
+            assert inputs is not None, "streams are corrected by an embedding of each layer"
+            self._streams = Streams(self.weights, config.altup, config, context)
+            self._layers = [
+                AltUp(self.weights, at, config, rotary, context, inputs) for at in range(len(config.layers))
+            ]
         self._embedding_norm: RMSNorm | None = None
         if config.embedding_norm:
             self._embedding_norm = RMSNorm(self.weights, None, config.hidden_size, config.norm_eps, context)
@@ -161,6 +171,8 @@ class Decoder:
         if batch.added is not None:
             assert isinstance(residual, torch.Tensor)
             residual = residual + batch.added
+        if self._streams is not None:
+            residual = self._streams.widened(residual)
         tapped = () if batch.taps is None else batch.taps.layers
         for number, layer in enumerate(self._layers):
             if number in tapped:
@@ -171,6 +183,8 @@ class Decoder:
                 residual = _changed(residual, "features of media", partial(_add, number), batch)
             if batch.after_layer is not None:
                 batch.after_layer()
+        if self._streams is not None:
+            return self._streams.narrowed(residual)
         return residual if delta is None else added_(residual, delta)
 
     def _embedded(self, tokens: torch.Tensor | TracedTokens, positions: torch.Tensor) -> Stream:

@@ -247,7 +247,7 @@ class Forward:
             bound.instructions, bound.count = ctypes.addressof(self._structs) + first * size, end - first
             _check_fault(_RUN(ctypes.byref(bound), ctypes.byref(struct), threads()), rows)
             if called is not None:
-                called.call(self._buffers[called.src][:rows], self._buffers[called.dst][:rows], besides)
+                called.call(self._buffers, rows, besides)
 
     def _reserve(self, rows: int) -> None:
         if rows <= self._rows:

@@ -97,8 +97,8 @@ class Instruction:
                       logits from ``column``, the experts take the input, and their weights are ``weight`` (gates and
                       ups) and ``second_weight``, with their biases
     add_low_rank      ``dst`` += what ``adapters`` make of the input, ``width`` long, for the rows that have some
-    call              ``dst`` = what ``run`` makes of ``src``: an operation that has no instruction, between two native
-                      stretches of the program
+    call              ``dst`` = what ``run`` makes of ``src``, and of ``add`` where there is one: an operation that has
+                      no instruction, between two native stretches of the program
     ================= ==================================================================================================
     """
 
@@ -182,10 +182,11 @@ class Instruction:
             case _:
                 return buffer == self.dst
 
-    def call(self, src: Tensor, dst: Tensor, besides: object) -> None:
-        """Of a ``call``: has it run over these rows of its buffers."""
+    def call(self, buffers: Sequence[Tensor], rows: int, besides: object) -> None:
+        """Of a ``call``: has it run over the first rows of its buffers."""
         assert self.run is not None
-        dst.copy_(self.run(src, besides))
+        taken = [buffers[number][:rows] for number in (self.src, self.add) if number != NONE]
+        buffers[self.dst][:rows].copy_(self.run(*taken, besides))
 
     @property
     def buffers(self) -> tuple[int, ...]:

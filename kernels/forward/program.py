@@ -3,7 +3,6 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -338,9 +337,10 @@ class Program:
             )
         )
 
-    def call(self, src: int, dst: int, what: str, run: Callable[[Tensor, Any], Tensor]) -> None:
-        """``run`` takes the rows of ``src``, and what the program is run with besides; returns those of ``dst``."""
-        self._append(Instruction("call", src=src, dst=dst, what=what, run=run))
+    def call(self, src: int, dst: int, what: str, run: Callable[..., Tensor], also: int = NONE) -> None:
+        """``run`` takes the rows of ``src``, those of ``also``, where there is one, and what the program is run with
+        besides; returns those of ``dst``."""
+        self._append(Instruction("call", src=src, dst=dst, add=also, what=what, run=run))
 
     @property
     def calls(self) -> list[str]:

@@ -69,7 +69,7 @@ def run_program(
             case "moe":
                 buffers[i.dst].copy_(_mixed(i, buffers[i.src], prepared))
             case "call":
-                i.call(buffers[i.src], buffers[i.dst], besides)
+                i.call(buffers, len(buffers[i.src]), besides)
             case "gate_up_activate":
                 assert i.weight is not None
                 assert i.second_weight is not None

@@ -6,7 +6,6 @@ behind. Norms and activations wait until it is known who takes them: a product w
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from ..linear_packed import PackedWeight, activation_format_of
 from ..low_rank import AdapterSlots
 from ..moe import ExpertActivation, Router
 from ..norm import rms_norm
+from .instruction import NONE
 from .program import Program
 
 PackedProduct = tuple[PackedWeight, int, Tensor | None]
@@ -209,13 +209,15 @@ class Traced:
             at += part.width
         return Traced(self.program, self.buffer, at, len(self.program.instructions))
 
-    def call(self, what: str, run: Callable[[Tensor, Any], Tensor], width: int) -> "Traced":
+    def call(self, what: str, run: Callable[..., Tensor], width: int, also: "Traced | None" = None) -> "Traced":
         """What ``run`` makes of it, [tokens, width]: an operation that has no instruction. It gets the columns, normed
-        where they are to be, and what the step is run with besides (:meth:`..forward.Forward.run`)."""
+        where they are to be, those of ``also``, where that is given, and what the step is run with besides
+        (:meth:`..forward.Forward.run`)."""
         # A norm in place would change what others see: the residual stream.
         source = replace(self, norm=None).settled()._whole()
         buffer = self.program.buffer(width)
-        self.program.call(source, buffer, what, run if self.norm is None else _after_norm(run, *self.norm))
+        called = run if self.norm is None else _after_norm(run, *self.norm)
+        self.program.call(source, buffer, what, called, NONE if also is None else also.settled()._whole())
         return Traced.written(self.program, buffer)
 
     def adapted(self, adapters: AdapterSlots) -> "Traced":
@@ -268,5 +270,5 @@ class Traced:
         return self.buffer
 
 
-def _after_norm(run: Callable[[Tensor, Any], Tensor], weight: Tensor, eps: float) -> Callable[[Tensor, Any], Tensor]:
-    return lambda columns, step: run(rms_norm(columns, weight, eps), step)
+def _after_norm(run: Callable[..., Tensor], weight: Tensor, eps: float) -> Callable[..., Tensor]:
+    return lambda columns, *others: run(rms_norm(columns, weight, eps), *others)

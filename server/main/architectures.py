@@ -35,6 +35,11 @@ _GEMMA4: Final = {
     "layer_types": ["sliding_attention", "full_attention"] * 2,
     "num_kv_shared_layers": 2,
 }
+_GEMMA3N: Final = {
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
+    "num_kv_shared_layers": 2,
+}
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
     *("Glm4v", "Glm46V", "Qwen2VL", "Qwen2_5Omni", "Qwen2_5_VL", "Qwen3OmniMoe", "Qwen3VL", "Qwen3VLMoe"),
@@ -59,6 +64,8 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Qwen2_5OmniModel": {"rope_scaling": _WHOLE},
     "Qwen3_5ForConditionalGeneration": {"rope_scaling": _QUARTER},
     "Qwen3_5MoeForConditionalGeneration": {"model_type": "qwen3_5_moe_text", "rope_scaling": _QUARTER},
+    "Gemma3nForCausalLM": _GEMMA3N,
+    "Gemma3nForConditionalGeneration": _GEMMA3N,
     "Gemma4ForCausalLM": _GEMMA4,
     "Gemma4ForConditionalGeneration": _GEMMA4,
 }

@@ -59,6 +59,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Gemma2ForCausalLM": ("gemma2",),
     "Gemma3ForCausalLM": ("gemma3",),
     "Gemma3ForConditionalGeneration": ("gemma3-seeing",),
+    "Gemma3nForCausalLM": (
+        "gemma3n",
+        "gemma3n-plain",
+    ),
     "Gemma4ForCausalLM": (
         "gemma4",
         "gemma4-small",

@@ -17,9 +17,10 @@ from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec,
 from stentor.engine.model_config.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
-from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSpec, RecurrentSpec
+from stentor.engine.model_config.model_spec import BesideSpec, LayerSpec, MixerSpec, ModelSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from stentor.engine.model_config.streams_spec import LaurelSpec
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.model_config.transformers_encoder_config import TransformersEncoder
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
@@ -117,7 +118,7 @@ def _layer(layer: LayerSpec) -> str:
     return "; ".join(filter(None, (mixers, "" if layer.mlp is None else _mlp(layer.mlp))))
 
 
-def _mixer(mixer: MixerSpec, *, positioned: bool) -> str:
+def _mixer(mixer: MixerSpec | BesideSpec, *, positioned: bool) -> str:
     """``positioned``: whether its module sees to positions, which it does not describe."""
     if isinstance(mixer, LatentAttentionSpec):
         return (
@@ -125,7 +126,7 @@ def _mixer(mixer: MixerSpec, *, positioned: bool) -> str:
             f"sees {_seen(mixer.index)}"
         )
     if not isinstance(mixer, AttentionSpec):
-        return _recurrence(mixer)
+        return _other(mixer)
     part = "chunk" if mixer.chunked else "window"
     sees = f"a {part} of {mixer.window:,}" if mixer.window else "all before"
     positions = "" if mixer.rope or positioned else ", no positions"
@@ -142,8 +143,10 @@ def _seen(index: IndexSpec | None) -> str:
     return f"{chosen} by an index of {index.heads} heads of {index.head_dim}"
 
 
-def _recurrence(mixer: RecurrentSpec) -> str:
+def _other(mixer: BesideSpec) -> str:
     match mixer:
+        case LaurelSpec():
+            return f"a product of rank {mixer.rank}"
         case ShortConvSpec():
             return f"a convolution over {mixer.width} tokens"
         case GatedDeltaSpec():

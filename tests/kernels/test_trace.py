@@ -151,6 +151,19 @@ def test_what_has_no_instruction_is_called_between_native_stretches(variant: Any
             Step(forward, 0, forward, 0, 0, tokens=_table(), blocks=_table().astype("int32")[None], block_size=16)
 
 
+def test_what_is_called_may_get_two_values() -> None:
+    program = Program()
+    first, second = given(program), given(program)
+    out = first.call("a difference", lambda one, other, besides: one - 2 * other, HIDDEN, second)
+    numbers = program.compact([first.buffer, second.buffer, out.buffer])
+    forward = Forward(program, variant="reference")
+    one, other = normal(5, HIDDEN, seed=4), normal(5, HIDDEN, seed=5)
+    forward.buffer(numbers[first.buffer], 5).copy_(one)
+    forward.buffer(numbers[second.buffer], 5).copy_(other)
+    forward.run(5)
+    torch.testing.assert_close(forward.buffer(numbers[out.buffer], 5), one - 2 * other)
+
+
 def test_what_is_called_gets_normed_columns_and_others_see_them_as_they_were() -> None:
     program = Program()
     residual, factors = given(program), normal(HIDDEN, seed=4)

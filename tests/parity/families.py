@@ -18,6 +18,11 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     granite = {"embedding_multiplier": 6.0, "residual_multiplier": 0.3, "attention_multiplier": 0.1}
     gemma4 = {**shape, "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 24}
     gemma4 |= {"hidden_size_per_layer_input": 0}
+    gemma3n = {**shape, "num_hidden_layers": 5, "head_dim": 16, "sliding_window": 24, "laurel_rank": 8}
+    gemma3n |= {"hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": shape["vocab_size"] - 64}
+    gemma3n |= {"intermediate_size": [96, 96, 64, 96, 64], "activation_sparsity_pattern": [0.9, 0.6, 0.0, 0.3, 0.0]}
+    gemma3n |= {"layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"]}
+    gemma3n |= {"num_kv_shared_layers": 3, "final_logit_softcapping": 5.0}
     return {
         "llama4": lambda: transformers.Llama4TextConfig(
             **llama4,
@@ -128,6 +133,18 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             sliding_window=24,
             layer_types=SLIDING,
             logit_scale=0.25,
+        ),
+        "gemma3n": lambda: transformers.Gemma3nTextConfig(**gemma3n),
+        "gemma3n-plain": lambda: transformers.Gemma3nTextConfig(
+            **gemma3n
+            | {
+                "num_kv_shared_layers": 0,
+                "activation_sparsity_pattern": [0.0] * 5,
+                "intermediate_size": 96,
+                "altup_num_inputs": 2,
+                "altup_active_idx": 1,
+                "altup_correct_scale": False,
+            }
         ),
         "gemma4": lambda: transformers.Gemma4TextConfig(**gemma4, attention_k_eq_v=True, num_global_key_value_heads=1),
         "gemma4-small": lambda: transformers.Gemma4TextConfig(

@@ -158,6 +158,7 @@ MIXERS = {
     "deepseek-v3": ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     "deepseek-v3.2": ("wq_b", "wk", "weights_proj", "q_a_proj", "kv_b_proj", "o_proj"),
     "falcon-h1": ("in_proj", "out_proj", "q_proj", "gate_proj"),
+    "gemma3n": ("q_proj", "gate_proj", "linear_left", "linear_right", "per_layer_input_gate"),
     "gemma4-small": ("q_proj", "o_proj", "per_layer_input_gate", "per_layer_projection"),
     "jamba": ("in_proj", "x_proj", "dt_proj", "out_proj", "q_proj"),
     "lfm2": ("in_proj", "out_proj"),

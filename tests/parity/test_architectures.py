@@ -30,9 +30,13 @@ from stentor.tests.parity.tiny_moe import clearest, is_mixture
 
 BF16_MEAN, BF16_MOST = 0.03, 0.35
 """How far logits in bfloat16 may be from those in float32, in units of the spread of all logits."""
+STREAMS = {"streams of embeddings", "streams predicted", "the stream of a layer", "LAuReL", "streams corrected"}
+STREAMS |= {"the mean of streams"}
 CALLED = {
     "afmoe": {"attention with a gate"},
     "apertus": {"xIELU"},
+    "gemma3n": {*STREAMS, "gates that are cut off", "attention to another layer's keys"},
+    "gemma3n-plain": STREAMS,
     "gemma4-moe": {"experts with norms of their own"},
     "gemma4-seeing": {"a layer's own inputs", "attention to another layer's keys"},
     "gemma4-small": {"a layer's own inputs", "attention to another layer's keys"},

@@ -65,6 +65,7 @@ MODELS = {
     "ministral3": "mistral3",
     "olmo": "olmo",
     "jais2": "jais2",
+    "gemma3n": "gemma3n",
     "gemma4": "gemma4",
     "gemma4-small": "gemma4",
     "gemma4-moe": "gemma4",
@@ -201,11 +202,13 @@ def test_experts_of_gpt_oss_in_mxfp4_are_read_and_multiplied_as_stored(tmp_path:
     assert ((logits - expected).abs() / expected.std()).mean() < 0.1
 
 
-@pytest.mark.parametrize("name", ["qwen3-next-moe", "qwen3.5", "granite-moe", "falcon-h1", "jamba", "falcon"])
+@pytest.mark.parametrize(
+    "name", ["qwen3-next-moe", "qwen3.5", "granite-moe", "falcon-h1", "jamba", "falcon", "gemma3n"]
+)
 def test_rows_of_blocks_are_moved_as_rows_of_values_are(name: str, tmp_path: Path) -> None:
     model = made(name, tmp_path)
     stems = ("attn_q.", "attn_k.", "attn_qkv.", "attn_gate.", "ssm_in.", "ssm_ba.", "ssm_alpha.", "ssm_beta.")
-    kinds = dict.fromkeys(stems, gguf.GGMLQuantizationType.Q8_0)
+    kinds = dict.fromkeys((*stems, "altup_proj.", "altup_unembd_proj."), gguf.GGMLQuantizationType.Q8_0)
     write_family(tmp_path / "m.gguf", model, MODELS[name], kinds)
     checkpoint = open_checkpoint(tmp_path / "m.gguf")
     assert checkpoint.quantized is not None
@@ -233,6 +236,13 @@ def test_rows_that_do_not_divide_among_heads_are_refused_in_one_line(tmp_path: P
     ("name", "metadata", "message"),
     [
         ("gemma4", {"attention.sliding_window_pattern": [True]}, "sliding_window_pattern is of 1 layers, expected 4"),
+        (
+            "gemma3n",
+            {"activation_sparsity_scale": [1]},
+            "activation_sparsity_scale is missing, expected a list of numb",
+        ),
+        ("gemma3n", {"activation_sparsity_scale": [0.5]}, "activation_sparsity_pattern is of 1 layers, expected 5"),
+        ("gemma3n", {"feed_forward_length": [96]}, "feed_forward_length is of 1 layers, expected 5"),
         ("gemma4", {"attention.head_count_kv": [2]}, "head_count_kv is of 1 layers, expected 4"),
         ("glm4-moe", {"nextn_predict_layers": 3, "block_count": 3}, "3 of its 3 layers predict tokens further ahead"),
         ("nemotron-h", {"attention.head_count": 0}, "attention.head_count is 0, expected more of a model with layers"),

@@ -35,6 +35,7 @@ DENSE = (
     "apertus",
     "cohere",
     "gemma3-seeing",
+    "gemma3n",
     "glm4",
     "granite-swa",
     "llama-biased",

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from ..model_spec import RecurrentSpec
+from ..model_spec import BesideSpec, RecurrentSpec
 from ..recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from ..streams_spec import LaurelSpec
 from .cuts import Cut, Cuts, Ranges, Rank
 
 
@@ -21,6 +22,11 @@ def split_recurrent(spec: RecurrentSpec, rank: Rank, prefix: str, hidden: int) -
         case MambaSpec():
             inner = rank.each(spec.inner, "channels of a state space")
             return replace(spec, inner=inner), dict(_cut_mamba(spec, rank, prefix, hidden))
+
+
+def split_beside(spec: BesideSpec, rank: Rank, prefix: str, hidden: int) -> tuple[BesideSpec, dict[str, Cut]]:
+    """As :func:`split_recurrent`; LAuReL's few columns are whole in each."""
+    return (spec, {}) if isinstance(spec, LaurelSpec) else split_recurrent(spec, rank, prefix, hidden)
 
 
 def _cut_short_conv(spec: ShortConvSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:

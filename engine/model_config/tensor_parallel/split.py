@@ -13,7 +13,7 @@ from ..model_spec import LayerSpec, ModelSpec
 from .cuts import BlockOf, Cut, Rank
 from .mixers import split_mixer
 from .networks import split_network
-from .recurrent import split_recurrent
+from .recurrent import split_beside
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _split_layer(
         mixer, own = split_mixer(mixer, rank, prefix, hidden)
         cuts.update(own)
     if (beside := layer.beside) is not None:
-        beside, own = split_recurrent(beside, rank, prefix, hidden)
+        beside, own = split_beside(beside, rank, prefix, hidden)
         cuts.update(own)
     if (mlp := layer.mlp) is not None:
         mlp, own = split_network(mlp, rank, prefix, hidden, block_of)

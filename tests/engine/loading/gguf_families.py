@@ -119,12 +119,19 @@ _NEXTN: Mapping[str, str] = {
 }
 
 
+_STREAMS = ("altup_projections", "altup_unembed_projections")
+"""Gemma 3n's."""
+
+
 def _converted(model: Any, arch: str, convert: Convert, behind: Mapping[str, torch.Tensor]) -> Named:
     """Under transformers' names, or under GGUF's where the converter names it itself."""
     rope = getattr(model.config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "llama3":
         slow = model.model.rotary_emb.inv_freq
         yield "rope_freqs.weight", rope["rope_theta"] ** (-torch.arange(len(slow)) / len(slow)) / slow
+    for stem in _STREAMS:
+        if (matrices := getattr(getattr(model, "model", None), stem, None)) is not None:
+            yield f"model.{stem}.weight", torch.stack([each.weight for each in matrices])
     for name, tensor in chain(model.state_dict().items(), behind.items()):
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
@@ -327,6 +334,12 @@ def llama4(name: str, tensor: torch.Tensor, config: Any) -> Named:
         yield name, tensor
 
 
+def gemma3n(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    """A vector has the ending of a weight; matrices that make streams stand together."""
+    if not name.startswith(tuple(f"model.{stem}." for stem in _STREAMS)):
+        yield f"{name}.weight" if name.endswith("_scale") else name, tensor
+
+
 def gemma4(name: str, tensor: torch.Tensor, config: Any) -> Named:
     """Divisors stop what does not rotate of layers that see all; gate and up of experts are one tensor."""
     block, last = f"blk.{name.split('.')[2]}" if ".layers." in name else "", name.rpartition(".")[2]
@@ -399,6 +412,7 @@ CONVERT: Mapping[str, Convert] = {
     "llama4": llama4,
     "qwen2moe": shared_gate,
     "gemma4": gemma4,
+    "gemma3n": gemma3n,
     "mistral3": llama,
     "olmo": llama,
     "phimoe": phimoe,

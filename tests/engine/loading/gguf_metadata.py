@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 COMMON: Mapping[str, str] = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
@@ -291,6 +293,21 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "final_logit_softcapping": "final_logit_softcapping",
         "rope.dimension_count": lambda config: of_full(config, "head_dim"),
         "rope.dimension_count_swa": lambda config: config.to_dict()["head_dim"],
+        "rope.freq_base_swa": lambda config: float(config.rope_parameters["sliding_attention"]["rope_theta"]),
+    },
+    "gemma3n": {
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: [kind == "sliding_attention" for kind in config.layer_types],
+        "attention.shared_kv_layers": "num_kv_shared_layers",
+        "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+        "activation_sparsity_scale": lambda config: [
+            float(torch.distributions.Normal(0, 1).icdf(torch.tensor(share)))
+            for share in config.activation_sparsity_pattern
+        ],
+        "altup.num_inputs": "altup_num_inputs",
+        "altup.active_idx": "altup_active_idx",
+        "feed_forward_length": "intermediate_size",
+        "final_logit_softcapping": "final_logit_softcapping",
         "rope.freq_base_swa": lambda config: float(config.rope_parameters["sliding_attention"]["rope_theta"]),
     },
     "afmoe": {

@@ -1,4 +1,4 @@
-"""Published files of Llama 4, Gemma 4 and mixtures: what they say in their own words, and what is refused."""
+"""Published files of Llama 4, Gemma 3n and 4, and mixtures: what they say in their own words, and what is refused."""
 
 from typing import Any
 
@@ -82,6 +82,32 @@ def test_the_last_layers_of_a_small_gemma_4_see_keys_of_the_last_of_their_kind()
     assert spec.shapes()["model.embed_tokens_per_layer.weight"] == (262_144, 12 * 256)
 
 
+def test_a_published_gemma_3n_says_layer_by_layer_how_wide_and_how_sparse_it_is() -> None:
+    sparsity, rope = (
+        [0.95] * 2 + [0.0] * 10,
+        {"rope_theta": 1e6, "rope_local_base_freq": 10_000.0, "rope_scaling": None},
+    )
+    told = {"intermediate_size": [96] * 11 + [64], "activation_sparsity_pattern": sparsity, **rope}
+    spec = read("Gemma3nForCausalLM", **told, num_kv_shared_layers=5)
+    networks = [layer.mlp for layer in spec.layers if isinstance(layer.mlp, MLPSpec)]
+    assert [mlp.inner for mlp in networks] == [96] * 11 + [64]
+    assert [mlp.gate_cutoff for mlp in networks] == [pytest.approx(1.6448536)] * 2 + [None] * 10
+    assert [layer.attention.window for layer in spec.layers] == [512, 512, 512, 512, 0] * 2 + [512, 512]
+    assert [layer.attention.shares for layer in spec.layers] == [-1] * 7 + [6, 6, 4, 6, 6]
+    assert [layer.attention.rope and layer.attention.rope.theta for layer in spec.layers[3:5]] == [10_000.0, 1e6]
+    shapes = spec.shapes()
+    assert shapes["model.embed_tokens_per_layer.weight"] == (262_144, 12 * 256)
+    assert shapes["model.altup_unembed_projections.2.weight"] == (64, 64)
+    assert shapes["model.layers.11.laurel.linear_left.weight"] == (64, 64)
+    assert shapes["model.layers.11.altup.prediction_coefs.weight"] == (16, 4)
+
+
+def test_a_deep_gemma_3n_that_says_nothing_of_it_has_ten_sparse_layers() -> None:
+    spec = read("Gemma3nForCausalLM", num_kv_shared_layers=0)
+    cutoffs = [layer.mlp.gate_cutoff for layer in spec.layers if isinstance(layer.mlp, MLPSpec)]
+    assert [each is not None for each in cutoffs] == [True] * 10 + [False] * 2
+
+
 def test_hunyuan_says_its_sizes_layer_by_layer() -> None:
     lists = {"moe_topk": [8] * 12, "num_experts": 64, "moe_intermediate_size": [96] * 12, "num_shared_expert": [1] * 12}
     moe = read("HunYuanMoEV1ForCausalLM", **lists).layers[0].mlp
@@ -108,6 +134,16 @@ def test_hunyuan_says_its_sizes_layer_by_layer() -> None:
         ("PhimoeForCausalLM", {"num_experts_per_tok": 1}, "num_experts_per_tok is 1, expected 2"),
         ("Gemma4ForCausalLM", {"layer_types": ["conv"] * 12}, "layer_types is not sliding_attention or full_attention"),
         ("Gemma4ForCausalLM", {"num_kv_shared_layers": 8}, "leaves no layer of full_attention"),
+        ("Gemma3nForCausalLM", {}, "num_kv_shared_layers leaves no layer of sliding_attention"),
+        ("Gemma3nForCausalLM", {"hidden_activation": "silu"}, "hidden_activation is 'silu', expected 'gelu_py"),
+        ("Gemma3nForCausalLM", {"intermediate_size": [96, 96], "num_kv_shared_layers": 5}, "size is of 2 layers, exp"),
+        (
+            "Gemma3nForCausalLM",
+            {"activation_sparsity_pattern": [1.0] * 12, "num_kv_shared_layers": 5},
+            "expected numbers from 0 to less than 1",
+        ),
+        ("Gemma3nForCausalLM", {"altup_num_inputs": 1, "num_kv_shared_layers": 5}, "it has 1 residual streams, exp"),
+        ("Gemma3nForCausalLM", {"altup_active_idx": 4, "num_kv_shared_layers": 5}, "layers compute stream 4 of 4"),
         ("Ernie4_5_MoeForCausalLM", {"use_bias": True}, "use_bias is set, expected false"),
         ("HunYuanMoEV1ForCausalLM", {"moe_topk": [8, 4]}, "moe_topk is .8, 4., expected the same number"),
         ("HunYuanMoEV1ForCausalLM", {"moe_intermediate_size": 32}, "moe_intermediate_size is not intermediate_size"),

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from stentor.engine.layers.experts import Experts, PackedExperts, StoredExperts
+from stentor.engine.layers.layer import Layer
 from stentor.engine.layers.moe import MoE
 from stentor.engine.layers.weights import WeightError
 from stentor.engine.models.decoder import Decoder
@@ -95,7 +96,7 @@ def logits_of(ours: PagedDecoder) -> torch.Tensor:
 
 def experts_in(ours: PagedDecoder) -> list[Experts]:
     assert isinstance(ours.model, Decoder)
-    networks = [layer._mlp for layer in ours.model._layers]
+    networks = [layer._mlp for layer in ours.model._layers if isinstance(layer, Layer)]
     return [network._experts for network in networks if isinstance(network, MoE)]
 
 

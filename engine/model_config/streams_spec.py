@@ -1,0 +1,83 @@
+"""Several residual streams in place of one, and what a layer adds besides its mixer: Gemma 3n's. Torch-free."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .config_fields import ConfigError
+from .projection import Projection
+
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+MOST_STREAMS = 16
+"""More than any model has."""
+
+
+@dataclass(frozen=True)
+class AltUpSpec:
+    """Several streams of which each layer computes one, and predicts and corrects the others by what came of it
+    (alternating updates, arXiv:2301.13310)."""
+
+    streams: int
+    active: int = 0
+    """The stream that layers compute."""
+    scaled: bool = True
+    """What a layer makes its own input of is the active stream times a learned vector."""
+
+    def outer_shapes(self, hidden: int) -> Shapes:
+        """Of what makes streams of the embeddings, and one of all streams behind the last layer."""
+        for name in ("altup_projections", "altup_unembed_projections"):
+            yield from ((f"model.{name}.{at}.weight", (hidden, hidden)) for at in range(self.streams - 1))
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Of what a layer has besides."""
+        yield f"{prefix}.altup.correct_output_scale", (hidden,)
+        yield f"{prefix}.altup.correction_coefs.weight", (self.streams, self.streams)
+        yield f"{prefix}.altup.prediction_coefs.weight", (self.streams**2, self.streams)
+        yield f"{prefix}.altup.modality_router.weight", (self.streams, hidden)
+        yield f"{prefix}.altup.router_norm.weight", (hidden,)
+
+    def products(self, hidden: int) -> int:
+        """Elements of the matrices of a layer that a token is multiplied with: the router's, which it takes twice."""
+        return 2 * self.streams * hidden + self.streams**2 * (self.streams + 1)
+
+    def check(self) -> None:
+        """Raises :class:`ConfigError`."""
+        if not 1 < self.streams <= MOST_STREAMS:
+            raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
+        if self.active >= self.streams:
+            raise ConfigError(f"layers compute stream {self.active} of {self.streams}")
+
+
+@dataclass(frozen=True)
+class LaurelSpec:
+    """x + norm(right(left(x))), of what the mixer beside it takes (learned augmented residual, arXiv:2411.07501)."""
+
+    rank: int
+    name: str = "laurel"
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+        return (
+            Projection(((f"{self.name}.linear_left", self.rank),), hidden, bias=False),
+            Projection(((f"{self.name}.linear_right", hidden),), self.rank, bias=False),
+        )
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Of what a checkpoint stores of it."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        yield f"{prefix}.{self.name}.post_laurel_norm.weight", (hidden,)
+
+    @property
+    def keeps(self) -> None:
+        """Nothing of a token."""
+        return None
+
+    def states(self, hidden: int) -> tuple[()]:
+        return ()
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions besides its projections: next to none."""
+        return 0
+
+    def check(self) -> None:
+        """It has no parts that could contradict each other."""
