@@ -19,6 +19,7 @@ from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.protocols.common.limits import Limits
 from stentor.protocols.ipc.actors import (
     EngineReady,
+    Fault,
     Finished,
     FinishReason,
     PromptDone,
@@ -180,7 +181,7 @@ class FakeStream:
     def _end(self, index: int, reason: FinishReason, stop_token: int | None = None) -> Finished:
         del self._rest[index]
         message = "0xdeadbeef in /srv/secret/worker.py" if reason == "error" else None
-        return Finished(self._rid, index, reason, stop_token, message)
+        return Finished(self._rid, index, reason, stop_token, message, self._engine.fault if reason == "error" else "")
 
     def _prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
         top = self.params.prompt_logprobs
@@ -205,6 +206,8 @@ class FakeEngine:
     ) -> None:
         self.ready: EngineReady | None = EngineReady(64, 16, max_model_len, [], [], experts=experts, max_num_seqs=4)
         self.failure: str | None = None
+        self.fault: Fault = ""
+        """Of what ends while it has a failure."""
         self.stalled: str | None = None
         self.engine_restarts = 0
         self.stats = Stats(1, 2, 0.5, 3, 40, 30, 5, 32)

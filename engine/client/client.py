@@ -306,7 +306,7 @@ class EngineClient:
             self._serving = False
             self._controls.end()
             self._outages.give_up()
-            self._journal.end_all("error", why)
+            self._journal.end_all(why)
             self._media.lost()
             self._media.sweep(self._journal.has)
             self._send_queue.clear()

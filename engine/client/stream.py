@@ -8,6 +8,7 @@ import msgspec
 
 from stentor.protocols.ipc.actors import (
     Append,
+    Fault,
     Finished,
     FinishReason,
     PromptDone,
@@ -241,10 +242,10 @@ class RequestStream:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(self._take())
 
-    def end(self, reason: FinishReason, why: str | None) -> None:
+    def end(self, reason: FinishReason, why: str | None, fault: Fault = "") -> None:
         """End every open sequence."""
         for index in sorted(self._open):
-            self.push_end(Finished(self.rid, index, reason, None, why))
+            self.push_end(Finished(self.rid, index, reason, None, why, fault))
         self.wake()
 
     def end_aborted(self) -> list[int]:

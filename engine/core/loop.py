@@ -357,7 +357,7 @@ class EngineLoop:
             await self._tell(Stalled(why))
 
     async def _give_up(self, why: str) -> Never:
-        await self._send_batch(self._scheduler.end_all("error", why))
+        await self._send_batch(self._scheduler.end_all(why))
         raise WorkerLost(why, final=True)
 
     async def _tell(self, message: ClientInbox | bytes) -> None:

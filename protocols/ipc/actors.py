@@ -19,9 +19,10 @@ from .sampling import SamplingParams
 from .steps import ExpertShape, Masks, StepPart, StepPlan, StepResult, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-Fault = Literal["", "grammar", "allowed_token_ids", "bad_words", "adapter"]
+Fault = Literal["", "grammar", "allowed_token_ids", "bad_words", "adapter", "engine"]
 """What a request has asked for that ended it with an error: a grammar that became too large on the way, limits to its
-tokens that leave nothing to draw, or an adapter that does not fit the model. "" where it is not the request's."""
+tokens that leave nothing to draw, or an adapter that does not fit the model. "engine" where nobody is left to serve it,
+which another server may. "" where it is not the request's."""
 
 
 # ---- to the engine, from its client in the server process

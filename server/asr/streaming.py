@@ -13,7 +13,7 @@ from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..audio.quiet import cut_quietly
-from ..common.errors import GenerationFailed, MediaFull, Unavailable
+from ..common.errors import MediaFull, Unavailable, generation_error
 from ..text.generation import EngineEventStream
 from .model import OpenAccount, RequestObserver
 from .stream_vocabulary import FEWEST_POSITIONS, StreamVocabulary
@@ -187,8 +187,8 @@ class StreamedTranscript:
         return b"" if self._ended else bytes(self._untranscribed)
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
-        """Until the request ends; closing it cancels the request. Raises :class:`..common.errors.GenerationFailed` and
-        :class:`..common.errors.MediaFull`."""
+        """Until the request ends; closing it cancels the request. Raises what
+        :func:`..common.errors.generation_error` makes, and :class:`..common.errors.MediaFull`."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         account, finished = self._account, None
         try:
@@ -214,7 +214,7 @@ class StreamedTranscript:
             raise MediaFull
         if finished is None or finished.reason not in ("stop", "length"):
             logger.warning("the engine could not finish a stream: %s", finished and finished.message)
-            raise GenerationFailed
+            raise generation_error(finished)
         rest = decoder.decode(b"", True)
         if rest:
             yield Piece(rest, [])

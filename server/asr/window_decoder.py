@@ -15,7 +15,7 @@ from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, PromptProbe,
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
-from ..common.errors import GenerationFailed, MediaFull
+from ..common.errors import MediaFull, generation_error
 from ..text.generation import EngineEventStream
 from .model import OpenAccount, RequestObserver, TranscriptionEngine
 from .options import SamplingOptions, TranscriptionOptions
@@ -88,7 +88,7 @@ class WindowDecoder:
     ) -> EngineOutput:
         """Everything that the engine says; ``end`` is the token that ends a transcript.
 
-        Raises :class:`..common.errors.GenerationFailed`, :class:`..common.errors.MediaFull` and
+        Raises what :func:`..common.errors.generation_error` makes, :class:`..common.errors.MediaFull` and
         ``EngineUnavailable``. A caller that is cancelled takes the request back.
         """
         options = self._options
@@ -139,7 +139,7 @@ class WindowDecoder:
         if finished is not None and finished.reason == "error":
             logger.warning("the engine could not finish a request: %s", finished.message)
         if finished is None or finished.reason not in ("stop", "length"):
-            raise GenerationFailed
+            raise generation_error(finished)
         if answer.tokens and answer.tokens[-1] == end:
             answer.tokens.pop()
             answer.ended = True

@@ -24,6 +24,7 @@ Messages never carry what the client must not know: paths, tracebacks, addresses
 """
 
 from stentor.protocols.common.errors import BadRequest, wrong
+from stentor.protocols.ipc.actors import Finished
 from stentor.protocols.ipc.deltas import Finish
 
 
@@ -47,12 +48,14 @@ class GenerationFailed(ServerError):
         super().__init__("The generation failed on the server; the request may be sent again.")
 
 
-def generation_error(finish: Finish | None) -> Exception:
+def generation_error(finish: Finish | Finished | None) -> Exception:
     """Of a choice that ended so, or never: what the client is told."""
     fault = "" if finish is None else finish.fault
     match fault:
         case "":
             return GenerationFailed()
+        case "engine":
+            return engine_gone()
         case "grammar":
             return BadRequest(
                 "The grammar that this request asks for became too complex on the way; bound what repeats, or ask for "
@@ -86,6 +89,11 @@ class Unavailable(ServerError):
     def headers(self) -> dict[str, str]:
         # the connection would only be used for more that is refused
         return {"connection": "close"} if self.code == "draining" else {}
+
+
+def engine_gone() -> Unavailable:
+    """An engine has been given up: the server is about to end."""
+    return Unavailable("The engine has stopped; the server cannot generate.", "failed")
 
 
 class Overloaded(ServerError):

@@ -112,7 +112,7 @@ class RequestTracker:
                 self._open -= 1
                 self._metrics.finished[delta.reason].inc()
                 self._served.reasons.append(delta.reason)
-                if not delta.fault:  # what the client asked for in vain is told to the client
+                if delta.fault in ("", "engine"):  # what the client asked for in vain is told to the client
                     self._served.failure = delta.message or self._served.failure
             elif type(delta) is PromptProcessed:
                 self._prompt_done(delta)

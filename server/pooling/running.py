@@ -16,7 +16,7 @@ from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 
-from ..common.errors import GenerationFailed
+from ..common.errors import generation_error
 from ..http.whole_answer import AnswerBudget, without_bound
 from ..media.helpers import arena_room
 from ..observability.request import EngineUsage, RequestRecord
@@ -76,8 +76,8 @@ class PoolingJob:
         stand in ``field``. Each number takes ``number_bytes`` of the answer. What is held of the prompts' media counts
         no more once they have been pooled.
 
-        Raises BadRequest where the answer would be too large, before anything is computed if that is known by then;
-        :class:`..common.errors.GenerationFailed`, :class:`..common.errors.Overloaded` and
+        Raises BadRequest where the answer would be too large, before anything is computed if that is known by then,
+        what :func:`..common.errors.generation_error` makes, :class:`..common.errors.Overloaded` and
         :class:`stentor.engine.client.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
         """
         most = min(MAX_BYTES // 4, self._room.most // number_bytes)
@@ -162,7 +162,7 @@ class PoolingJob:
             served.failure = finished.message or ""
             logger.warning("the engine could not finish a request: %s", finished.message)
         if pooled is None or finished is None or finished.reason not in ("stop", "length"):
-            raise GenerationFailed
+            raise generation_error(finished)
         return pooled
 
 

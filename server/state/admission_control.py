@@ -8,7 +8,7 @@ import anyio
 
 from stentor.protocols.common.limits import Limits
 
-from ..common.errors import PAUSED, Aborted, Overloaded, ShutDown, Unavailable
+from ..common.errors import PAUSED, Aborted, Overloaded, ShutDown, Unavailable, engine_gone
 from ..config.limits import OverloadConfig
 from ..config.model_registry import ModelRole
 from ..observability.metrics import Metrics
@@ -87,7 +87,7 @@ class AdmissionControl:
     def check_alive(self) -> None:
         """Raises Unavailable once an engine has been given up: the server is about to end."""
         if any(runner.failure is not None for runner in self._runners.values()):
-            raise Unavailable("The engine has stopped; the server cannot generate.", "failed")
+            raise engine_gone()
 
     @contextmanager
     def admit(self, timeout: float | None = None, kind: ModelRole = "chat") -> Iterator[RequestContext]:

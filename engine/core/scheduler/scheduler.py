@@ -237,10 +237,10 @@ class Scheduler:
             return None
         return self._recovery.noted(TokensBatch([], [], finished))
 
-    def end_all(self, reason: FinishReason, message: str | None) -> TokensBatch:
+    def end_all(self, message: str) -> TokensBatch:
         """End all living requests, because no step can run any more. Steps in flight must still be completed."""
-        requests = list(self._output.requests.values())
-        return TokensBatch([], [], [each for r in requests for each in self._output.finish_all(r, reason, message)])
+        requests, finish = list(self._output.requests.values()), self._output.finish_all
+        return TokensBatch([], [], [each for r in requests for each in finish(r, "error", message, "engine")])
 
     # ---- steps
 

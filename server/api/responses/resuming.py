@@ -19,7 +19,7 @@ from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.responses.objects import ResponseFailure, ResponseObject
 
-from ...common.errors import Overloaded, ServerError
+from ...common.errors import Overloaded, ServerError, Unavailable
 from ...common.fair_queue import current_owner
 from ...common.keys import Caller
 from ...overload.memory_budget import STORED_FACTOR, MemoryShare
@@ -73,6 +73,8 @@ async def _resume_when_there_is_room(services: ResponseServices, name: str) -> N
             return await _resume(services, name)
         except Overloaded as full:
             await asyncio.sleep(min(full.retry_after, _MOST_SECONDS))
+        except Unavailable:  # paused, or about to end: then the next server goes on with it
+            await asyncio.sleep(_MOST_SECONDS)
 
 
 async def _resume(services: ResponseServices, name: str) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import msgspec
 
+from stentor.engine.client.client import EngineUnavailable
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.ipc.deltas import Delta, Reasoning, Text
+from stentor.protocols.ipc.deltas import Delta, Finish, Reasoning, Text
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.responses.items import Item
@@ -189,7 +190,7 @@ class ResponseTask:
                 log.written_by_others(1)
                 log.close()
                 return
-            if isinstance(error, ShutDown) and self._survives:
+            if isinstance(error, ShutDown | EngineUnavailable) and self._survives:
                 await self._leave_unfinished(log)
                 return
             if not log.end:
@@ -257,6 +258,8 @@ class ResponseTask:
         begun = False
         async with aclosing(turn.batches):
             async for batch in turn.batches:
+                if self._survives and any(type(each) is Finish and each.fault == "engine" for each in batch):
+                    raise ShutDown  # the next server has an engine
                 if not begun:
                     begun = True
                     if log is not None and not log.end:

@@ -356,9 +356,9 @@ def test_ending_everything_gives_each_living_sequence_its_terminal_message() -> 
     engine = Engine(max_num_seqs=1)
     rids = [engine.submit([1, 2], seeds=[1, 2]) for _ in range(3)]
     engine.plan()
-    batch = engine.scheduler.end_all("error", "the worker is gone")
+    batch = engine.scheduler.end_all("the worker is gone")
     assert sorted((each.rid, each.index) for each in batch.finished) == [(rid, i) for rid in rids for i in range(2)]
-    assert {each.message for each in batch.finished} == {"the worker is gone"}
+    assert {(each.message, each.fault) for each in batch.finished} == {("the worker is gone", "engine")}
     assert not engine.scheduler.has_work
     engine.deliver()
     engine.check_empty()

@@ -18,6 +18,7 @@ from stentor.server.config.config import StoreConfig
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.storage.opening import make_store
 from stentor.tests.fakes import FakeEngine, fake_state
+from stentor.tests.server.harness import until
 
 pytestmark = pytest.mark.anyio
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
@@ -262,4 +263,24 @@ async def test_what_a_server_left_its_next_one_finishes_without_asking_twice(tmp
         rows = await read(client, done.output_file_id)
         assert [row["custom_id"] for row in rows] == [str(i) for i in range(300)]
     assert 0 < len(again.streams) < 300
+    await state.store.close()
+
+
+async def test_what_an_engine_that_is_given_up_leaves_of_a_batch_the_next_server_makes(tmp_path: Path) -> None:
+    config = StoreConfig(path=tmp_path / "store.db")
+    engine = FakeEngine()
+    engine.gate.clear()
+    state = fake_state(engine, store=make_store(config))
+    async with served(state) as client:
+        batch = await begun(client, lines("a", "b"))
+        await until(lambda: engine.live == 2)
+        engine.failure, engine.fault = "no worker can be kept", "engine"
+        engine.gate.set()
+        await until(lambda: not state.admission.live_requests)
+    await state.store.close()
+    state = fake_state(FakeEngine(), store=make_store(config))
+    async with served(state) as client:
+        done = await ended(client, batch.id, "completed")
+        assert done.request_counts is not None
+        assert (done.request_counts.completed, done.request_counts.failed) == (2, 0)
     await state.store.close()

@@ -246,3 +246,43 @@ async def test_what_has_not_been_gone_on_with_yet_cannot_be_cancelled_yet_and_is
         assert list(second.responses) == [live]
         assert (await client.post(f"{RESPONSES}/{name}/cancel")).json()["status"] == "cancelled"
     await dies(second)
+
+
+async def test_a_response_under_which_the_last_engine_is_given_up_goes_on_with_the_next_server(
+    tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    engine = writes(20)
+    first = await server(tmp_path / "store.db", engine)
+    async with in_memory(first) as client:
+        name = (await client.post(RESPONSES, json=BODY)).json()["id"]
+        await until(lambda: not engine.gate.is_set())
+        engine.failure, engine.fault = "no worker can be kept", "engine"
+        engine.gate.set()
+        await until(lambda: not list(first.responses))
+        assert (await client.get(f"{RESPONSES}/{name}")).json()["status"] in ("queued", "in_progress")
+    await dies(first)
+    second = await server(tmp_path / "store.db", writes(None))
+    await resume_unfinished(second.for_responses)
+    async with in_memory(second) as client:
+        answer = check_stream((await client.get(f"{RESPONSES}/{name}?stream=true")).text, EXTENSIONS)
+    assert_same_answer(undisturbed, answer, ("id", "call_id", "created_at", "completed_at", "encrypted_content"))
+    await dies(second)
+
+
+@pytest.mark.parametrize("closed", ["paused", "draining"])
+async def test_responses_that_no_server_takes_just_now_are_left_for_later(
+    tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "_MOST_SECONDS", 0.01)
+    (name,) = await begun_in(tmp_path / "store.db", writes(20), 1)
+    second = await server(tmp_path / "store.db", writes(None))
+    setattr(second.admission, closed, True)
+    resuming_all = asyncio.create_task(resume_unfinished(second.for_responses))
+    await asyncio.sleep(0.03)
+    assert not resuming_all.done()
+    setattr(second.admission, closed, False)
+    await resuming_all
+    async with in_memory(second) as client:
+        text = (await client.get(f"{RESPONSES}/{name}?stream=true")).text
+        assert check_stream(text, EXTENSIONS)["status"] == "completed"
+    await dies(second)
