@@ -1,4 +1,4 @@
-"""Tensor operations: one flat surface, each with a plain torch reference. Imports nothing else of Stentor."""
+"""Tensor operations in one flat namespace, each with a plain torch reference. Imports nothing else of Stentor."""
 
 from . import activation, attention, norm, precompiled, sampling
 from .activation import ActivationKind, activate_, gated_activation, gated_activation_quantized

@@ -1,18 +1,18 @@
-"""Compiled Triton kernels, started without Triton's own way to them.
+"""A cache of compiled Triton kernels that launches them without Triton's own launcher.
 
-``kernel[grid](...)`` binds and specialises every argument anew, some 20 µs a launch. Here what Triton compiled is kept
-by what it depends on, and started at once: by the types of the arguments and the constants (:class:`_Signature`), and
-by what Triton specialises of their values (:meth:`_Signature.key`):
+``kernel[grid](...)`` binds and specialises every argument anew, which takes some 20 µs a launch. This module keeps each
+compiled kernel under what it depends on and launches it at once. These are the types of the arguments and the constants
+(:class:`_Signature`), and what Triton specialises of the values (:meth:`_Signature.key`):
 
 - a tensor: its dtype, and whether its address is a multiple of 16;
-- an integer: whether it is 1, whether it is a multiple of 16, and whether it takes 32 bits, 64, or 64 without a sign;
-- a float, a bool, None: nothing but the type.
+- an integer: whether it is 1, whether it is a multiple of 16, and whether it is an int32, int64 or uint64;
+- a float, a bool, None: only the type.
 
-``do_not_specialize`` and its like lift what they name. A key may tell apart what Triton does not, never the reverse.
-The first launch under each key goes Triton's way. So does every launch where the version is not one that was read
-(:data:`KNOWN_VERSIONS`), and every one whose arguments are of other kinds. Triton's launch hooks are not called.
+``do_not_specialize`` and its variants remove the specialisations they name. A key may distinguish what Triton does not,
+never the reverse. Triton launches the first call under each key. It also launches every call if its version is not in
+:data:`KNOWN_VERSIONS`, or if an argument is of another kind. Triton's launch hooks are not called.
 
-All that is private to Triton and used outside tests stands in this module.
+All use of Triton's private interfaces outside tests is in this module.
 """
 
 import logging
@@ -28,12 +28,12 @@ from .tuning import Config
 logger = logging.getLogger(__name__)
 
 KNOWN_VERSIONS: Final = ("3.6", "3.7")
-"""Of Triton, whose sources say that a kernel can be started this way."""
+"""Triton versions whose sources have been checked to allow launching kernels this way."""
 MOST_KEYS: Final = 4096
-"""Kept of a signature; then all are forgotten. Integers stand in them as they are."""
+"""The most keys kept per signature; at the limit all are dropped. Keys hold integers by value."""
 
 Start = Callable[[int, int, int, int, Sequence[Any]], None]
-"""Takes a grid, a stream and the kernel's arguments, tensors as addresses."""
+"""Launches a kernel, given a grid, a stream and the kernel's arguments, with tensors as addresses."""
 
 _data_ptr = torch.Tensor.data_ptr
 _dtype = attrgetter("dtype")
@@ -41,16 +41,16 @@ _LEAST_INT32, _MOST_INT32, _MOST_INT64 = -(1 << 31), (1 << 31) - 1, (1 << 63) - 
 
 
 class Found(NamedTuple):
-    """What a launch was found to start."""
+    """A compiled kernel ready to launch."""
 
     start: Start
     tail: list[Any]
-    """The constants behind the arguments."""
+    """The constants, which follow the arguments."""
     device: int
 
 
 class Launcher:
-    """What was compiled of one kernel."""
+    """The compiled specialisations of one kernel."""
 
     def __init__(self, kernel: Any) -> None:
         """``kernel``: a ``triton.jit`` function."""
@@ -60,8 +60,8 @@ class Launcher:
     def start(
         self, grid: Sequence[int], args: Sequence[Any], config: Config, constants: Mapping[str, Any]
     ) -> "Found | None":
-        """As ``kernel[grid](*args, **sizes and options of config, **constants)``. Returns what was started; None where
-        launches go Triton's way."""
+        """Launches ``kernel[grid](*args, **sizes and options of config, **constants)``. Returns what was launched, or
+        None if Triton has to launch such calls."""
         values = tuple(constants.values())
         kind = (config, *map(type, args), *constants, *values, *map(type, values))
         try:
@@ -92,7 +92,7 @@ class Launcher:
 
 
 class Repeated:
-    """A launch of which all is settled but where its tensors lie: what was found the first time is started at once."""
+    """A launch with everything fixed except the addresses of its tensors: after the first time it starts at once."""
 
     def __init__(
         self,
@@ -101,21 +101,24 @@ class Repeated:
         numbers: tuple[Any, ...],
         start: Callable[[Sequence[torch.Tensor | None]], Found | None],
     ) -> None:
-        """Of a kernel whose first arguments are ``tensors``, and whose others are ``numbers``. ``start`` starts it as
-        any launch, and says what that was where it may be started again."""
+        """Takes a kernel whose first arguments are ``tensors`` and whose others are ``numbers``.
+
+        ``start`` launches it in the ordinary way, and returns what was launched if that may be launched again.
+        """
         self._x, self._y, self._z = (*grid, 1, 1)[:3]
         self._numbers, self._start = numbers, start
         there = [place for place, tensor in enumerate(tensors) if tensor is not None]
         self._take_tensors = _take(there)
         places = iter(range(len(there)))
         self._places = [len(there) if tensor is None else next(places) for tensor in tensors]
-        """Of the kernel's first arguments among the addresses and a None."""
+        """The positions of the kernel's first arguments among the addresses and a final None."""
         self._found: Found | None = None
         self._behind: tuple[Any, ...] = ()
         self._order: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple
 
     def start(self, *tensors: torch.Tensor | None) -> None:
-        """``tensors``: those that it was made with, or others laid out alike; None where there was None."""
+        """Launches the kernel with ``tensors``: the original ones or others of the same layout, None at the same
+        positions."""
         found, addresses = self._found, list(map(_data_ptr, self._take_tensors(tensors)))
         driver, aligned = _drivers().active, not reduce(or_, addresses, 0) & 15
         if found is not None and aligned and driver.get_current_device() == found.device:
@@ -132,12 +135,12 @@ class Repeated:
 def start_slowly(
     kernel: Any, grid: Sequence[int], args: Sequence[Any], config: Config, constants: Mapping[str, Any]
 ) -> Any:
-    """Triton's own way; returns what it compiled."""
+    """Launches through Triton; returns the compiled kernel."""
     return kernel[tuple(grid)](*args, **{**config.sizes, **constants}, **config.options)
 
 
 class _Signature:
-    """Arguments of these types, given in order, and constants of these values."""
+    """The types of the arguments, in order, and the values of the constants."""
 
     __slots__ = ("_aligned", "_compiled", "_fixed", "_free", "_ints", "starts", "tail", "take_tensors", "tensors")
 
@@ -156,13 +159,13 @@ class _Signature:
         self._fixed = _take(places("constant"))
         self.tail = tail
         self.starts: dict[tuple[Any, ...], Start] = {}
-        """By device and key."""
+        """Launch functions by device and key."""
         self._compiled: dict[tuple[Any, ...], Start] = {}
-        """By the same, in which integers are what Triton makes of them."""
+        """The same, by keys that hold the specialisation class of each integer in place of its value."""
 
     @classmethod
     def of(cls, kernel: Any, args: Sequence[Any], config: Config, constants: Mapping[str, Any]) -> "_Signature | None":
-        """None where launches go Triton's way."""
+        """Returns the signature, or None if Triton has to launch such calls."""
         if not direct() or getattr(kernel, "pre_run_hooks", True):
             return None
         given = {**config.sizes, **constants}
@@ -174,7 +177,7 @@ class _Signature:
         return cls(kernel, args, [given.get(param.name, param.default) for param in rest])
 
     def key(self, args: Sequence[Any], addresses: list[int]) -> tuple[Any, ...]:
-        """What Triton specialises of ``args``, whose tensors lie at ``addresses``; integers as they are."""
+        """Returns what Triton specialises of ``args``, whose tensors lie at ``addresses``; integers stand by value."""
         dtypes = tuple(map(_dtype, self.take_tensors(args)))
         crooked: tuple[bool, ...] = ()
         if reduce(or_, addresses, 0) & 15:
@@ -188,7 +191,7 @@ class _Signature:
         return self._ints(args), dtypes, crooked, wide, fixed, tuple(map(type, fixed))
 
     def known(self, key: tuple[Any, ...]) -> Start | None:
-        """What is kept under a key with other integers that Triton makes the same of; kept under this one too."""
+        """Returns the kernel kept under an equivalent key with other integers, and keeps it under this key too."""
         start = self._compiled.get(_classed(key))
         if start is not None:
             self.keep(key, start)
@@ -206,7 +209,7 @@ def _classed(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _kind(value: Any, param: Any) -> str | None:
-    """What of ``value`` Triton compiles for; None for one that is of a kind unknown here."""
+    """Returns how Triton specialises ``value``; None for a kind of argument that this module does not know."""
     if param.is_constexpr:
         return "constant"
     if isinstance(value, torch.Tensor):
@@ -224,7 +227,7 @@ def _width(number: int) -> str:
 
 
 def _take(places: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """What stands at these places of a sequence."""
+    """Returns a function that picks the items at these positions of a sequence."""
     if not places:
         return lambda _: ()
     if len(places) == 1:
@@ -235,7 +238,7 @@ def _take(places: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
 
 @cache
 def direct() -> bool:
-    """Whether the installed Triton is one whose kernels are started directly."""
+    """Whether the installed Triton version is one whose kernels can be launched directly."""
     import triton  # late: heavy
 
     version = ".".join(triton.__version__.split(".")[:2])
@@ -255,7 +258,7 @@ def _drivers() -> Any:
 
 
 def starter(compiled: Any) -> Start:
-    """How to start what Triton compiled, and has loaded."""
+    """Returns the launch function of a kernel that Triton has compiled and loaded."""
     from triton.backends.nvidia.driver import CudaLauncher  # late: heavy
 
     run, function, packed = compiled.run, compiled.function, compiled.packed_metadata

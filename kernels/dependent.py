@@ -1,12 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """Launches that begin while the one before them ends (CUDA's programmatic dependent launch, from Hopper on).
 
-A kernel takes part by a parameter ``DEPENDENT``, for which :func:`.repeated.prepare` finds the value, and by calling
-:func:`follow` before it reads or writes anything. Before that it may ask for weights (:func:`fetch_weights`). Every
-program of such a launch waits until the launch before it is complete and what it wrote can be seen. That one is not
-complete before it has itself waited, so all launches before it are complete too. What overlaps is how a launch is
-started, and the fetching of weights. A kernel without the parameter, and one of others, starts when all before it is
-complete, as ever.
+A kernel takes part by having a parameter ``DEPENDENT``, which :func:`.repeated.prepare` sets, and by calling
+:func:`follow` before it reads or writes anything. Before that call it may only prefetch weights
+(:func:`fetch_weights`).
+
+Every program of such a launch waits until the launch before it is complete and its writes are visible. That launch has
+itself waited for the one before it, so all earlier launches are complete too. What overlaps is the launch overhead and
+the prefetch of weights. A kernel without the parameter, and one from another library, starts when everything before it
+is complete.
 """
 
 from collections.abc import Callable
@@ -22,12 +24,12 @@ from .tuning import Config, Tunable, pick, untuned
 OPERATION = "dependent_launches"
 APART = Config.of(AT_ONCE=1)
 TOGETHER = Config.of(AT_ONCE=2)
-"""One launch may be started while another one ends: what runs where this GPU's table says so."""
+"""Whether a launch may start while another one ends: this GPU's tuning table decides."""
 
 
 @triton.jit
 def follow(DEPENDENT: tl.constexpr):
-    """Waits for the launch before this one, and lets the one after it be started."""
+    """Waits for the launch before this one, and allows the next one to start."""
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()
@@ -35,14 +37,14 @@ def follow(DEPENDENT: tl.constexpr):
 
 @triton.jit
 def fetch_weights(weight, row, rows, begin, width, BLOCK_K: tl.constexpr, DEPENDENT: tl.constexpr):
-    """Has the GPU fetch the first tile of a program to the L2 cache: ``BLOCK_K`` columns from ``begin`` on, of rows
-    ``row`` of ``weight`` [rows, width].
+    """Prefetches the first tile of a program into the L2 cache: ``BLOCK_K`` columns from ``begin`` on, of rows ``row``
+    of ``weight`` [rows, width].
 
-    For before the wait. All that a GPU writes goes through that cache, so what is read after the wait is right whoever
-    writes the weight before.
+    Call it before the wait. All writes of a GPU go through the L2 cache, so what is read after the wait is right even
+    if an earlier launch writes the weight.
     """
     if DEPENDENT:
-        SECTOR: tl.constexpr = 256 // weight.dtype.element_ty.primitive_bitwidth  # 32 bytes, what the cache fetches
+        SECTOR: tl.constexpr = 256 // weight.dtype.element_ty.primitive_bitwidth  # 32 bytes, a sector of the cache
         column = tl.minimum(begin + tl.arange(0, BLOCK_K // SECTOR) * SECTOR, width - 1)
         address = weight + tl.minimum(row, rows - 1)[:, None] * width + column[None, :]
         tl.inline_asm_elementwise(
@@ -64,7 +66,7 @@ def tunables() -> list[Tunable]:
 
 
 def _workload(device: torch.device) -> Callable[[], object]:
-    """What Llama-3.1-8B's layers launch for a row beside attention, torch's products among them."""
+    """Returns what the layers of Llama-3.1-8B launch for one row apart from attention, including torch's matmuls."""
     from .activation import gated_activation  # these late: they take part
     from .linear import linear
     from .norm import add_rms_norm
@@ -75,7 +77,7 @@ def _workload(device: torch.device) -> Callable[[], object]:
 
     def layers() -> torch.Tensor:
         delta = x
-        with untuned():  # not by block sizes that only one of those compared has
+        with untuned():  # else block sizes tuned for one candidate only would decide
             for _ in range(4):
                 delta = linear(gated_activation(linear(add_rms_norm(delta, residual, norm, 1e-5), into), "silu"), out)
         return delta

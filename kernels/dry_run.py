@@ -1,7 +1,7 @@
-"""Kernels compiled and not run: for a GPU that need not be there.
+"""Compiles kernels without running them, for a GPU that need not be present.
 
-Launchers are called with fake CUDA tensors (``FakeTensorMode``) inside :func:`dry_run`, so that guards, block sizes and
-specialisations are those of a real launch.
+Call launchers with fake CUDA tensors (``FakeTensorMode``) inside :func:`dry_run`. Guards, block sizes and
+specialisations are then those of a real launch.
 """
 
 import re
@@ -22,51 +22,52 @@ from .tuning import Config
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """What the compiler made of one launch."""
+    """The compiler's output for one launch."""
 
     name: str
     config: Config
     shared_bytes: int
-    """Of one program, dynamic."""
+    """Dynamic shared memory of one program, in bytes."""
     capability: int
     ptx: str
     cubin: bytes
 
     @property
     def registers(self) -> int:
-        """Of one thread; more than 255 there are not."""
+        """Registers per thread, at most 255."""
         return _resource_usage(self.cubin)["REG"]
 
     @property
     def stack_bytes(self) -> int:
-        """Of one thread: what was spilled or indexed at run time."""
+        """Stack bytes per thread: spilled registers and arrays indexed at run time."""
         return _resource_usage(self.cubin)["STACK"]
 
     @property
     def uses_tensor_cores(self) -> bool:
-        """Whether it multiplies matrices by Blackwell's instructions, Hopper's warpgroup ones or the older ones."""
+        """Whether it has tensor core instructions: Blackwell's, Hopper's warpgroup ones or the older ones."""
         return any(name in self.ptx for name in ("tcgen05.mma", "wgmma", "mma.sync"))
 
     def count(self, instruction: str) -> int:
-        """How many of the instructions that the GPU executes match a regular expression, such as ``HGMMA``."""
+        """Returns how many of the machine instructions match a regular expression, such as ``HGMMA``."""
         return sum(bool(re.match(instruction, each)) for each in self.instructions)
 
     @property
     def instructions(self) -> list[str]:
-        """Those that the GPU executes, in order, each without its predicate."""
+        """The machine instructions (SASS), in order, each without its predicate."""
         return _instructions(self.cubin)
 
     @property
     def warnings(self) -> list[str]:
-        """What the assembler warns of: warpgroup products that it makes wait for each other."""
+        """The assembler's warnings that it serialises warpgroup matrix products."""
         return _warnings(self.ptx, self.capability)
 
 
 @contextmanager
 def dry_run(capability: int = 90) -> Iterator[list[CompiledKernel]]:
-    """Within the block launches only compile, for the given compute capability (90: Hopper); yields what they made.
+    """Within the block, launches only compile for the given compute capability (90: Hopper); yields the compiled
+    kernels.
 
-    No GPU is needed. Raises RuntimeError where Triton interprets: nothing can be compiled then.
+    No GPU is needed. Raises RuntimeError under Triton's interpreter, which compiles nothing.
     """
     compiled: list[CompiledKernel] = []
 
@@ -88,7 +89,8 @@ def dry_run(capability: int = 90) -> Iterator[list[CompiledKernel]]:
 
 @contextmanager
 def compiling(capability: int, made: Callable[[Any, Config], None]) -> Iterator[None]:
-    """As :func:`dry_run`; ``made`` is told of each launch what Triton has compiled or found in its cache."""
+    """Like :func:`dry_run`; calls ``made`` for each launch with the kernel that Triton compiled or found in its
+    cache."""
     if interpreted():
         raise RuntimeError("a dry run compiles kernels: TRITON_INTERPRET must not be set")
     from triton.runtime import driver  # late: heavy
@@ -98,12 +100,12 @@ def compiling(capability: int, made: Callable[[Any, Config], None]) -> Iterator[
     try:
         yield
     finally:
-        driver._active = None  # its own reset would look for a GPU
+        driver._active = None  # driver.reset() would look for a GPU
         instead.reset(token)
 
 
 class CompileOnly:
-    """Stands where Triton asks its driver for the device; there is none."""
+    """A stand-in for Triton's driver where there is no GPU."""
 
     def __init__(self, capability: int) -> None:
         self._capability = capability
@@ -125,11 +127,11 @@ class CompileOnly:
 
 @cache
 def _stand_in() -> Any:
-    """The class that stands for a tensor; Triton is imported late."""
+    """Returns the class that stands for a tensor; imports Triton late."""
     from triton.runtime.jit import MockTensor
 
     class StandIn(MockTensor):  # type: ignore[misc]
-        """Lies where a view lies in memory that begins at a round address."""
+        """A stand-in for a tensor, or a view, in memory that begins at an aligned address."""
 
         def __init__(self, tensor: torch.Tensor) -> None:
             super().__init__(tensor.dtype, list(tensor.shape))
@@ -152,14 +154,14 @@ def _compile(kernel: Any, args: Sequence[Any], config: Config, meta: dict[str, A
 
 
 def _tool(name: str) -> Path:
-    """Of NVIDIA's, as Triton brings it."""
+    """Returns the path of an NVIDIA tool that Triton ships."""
     import triton
 
     return Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
 
 
 def _run(tool: str, *options: str, of: bytes, suffix: str) -> str:
-    """What it prints of a file with the contents ``of``."""
+    """Returns what the tool prints for a file with the contents ``of``."""
     with tempfile.NamedTemporaryFile(suffix=suffix) as file:
         file.write(of)
         file.flush()
@@ -176,7 +178,7 @@ def _resource_usage(cubin: bytes) -> dict[str, int]:
 
 @cache
 def _instructions(cubin: bytes) -> list[str]:
-    """In order, each without its predicate."""
+    """Returns the machine instructions in order, each without its predicate."""
     text = _run("nvdisasm", "-c", of=cubin, suffix=".cubin")
     return re.findall(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(\S.*?)\s*;", text, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Checks that open every public function: one clear line in place of a wrong answer."""
+"""Argument checks that every public function begins with: one clear error in place of a wrong result."""
 
 import torch
 from torch import Tensor
@@ -25,7 +25,8 @@ def check_heads(operation: str, name: str, heads: Tensor, dtype: torch.dtype) ->
 
 
 def native_unsupported_reason(function: NativeFunction | None, tensor: Tensor) -> str | None:
-    """Why the native variant cannot take ``tensor``; None when it can. ``function`` is that of its dtype, if any."""
+    """Returns why the native variant cannot take ``tensor``; None if it can. ``function`` is the one for its dtype, if
+    any."""
     if not tensor.is_cpu:
         return f"it runs on the CPU, the tensors are on {tensor.device}"
     if function is None:
@@ -36,10 +37,10 @@ def native_unsupported_reason(function: NativeFunction | None, tensor: Tensor) -
 
 
 def triton_unsupported_reason(tensor: Tensor, choice: Choice) -> str | None:
-    """Why the Triton variant cannot take ``tensor``; None when it can.
+    """Returns why the Triton variant cannot take ``tensor``; None if it can.
 
-    It runs on CUDA. Where Triton interprets, it takes tensors on the CPU too, but only when asked for by name; where
-    launches go elsewhere (:data:`.launch.instead`), those that hold nothing.
+    It runs on CUDA. Under Triton's interpreter it also takes CPU tensors, but only if asked for by name. If launches
+    are redirected (:data:`.launch.instead`), it also takes meta tensors.
     """
     if tensor.is_cuda or (tensor.is_meta and instead.get() is not None):
         return None

@@ -1,4 +1,4 @@
-"""The one way a Triton kernel is started: on the GPU, or under Triton's interpreter."""
+"""The one place that launches Triton kernels, on the GPU or under Triton's interpreter."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -10,39 +10,39 @@ from .compiled import Launcher
 from .tuning import Config
 
 Launch = Callable[[Any, Sequence[Any], Config, dict[str, Any]], None]
-"""A kernel, its arguments in order, how it is compiled, and its arguments by name."""
+"""Takes a kernel, its arguments in order, its compile configuration, and its arguments by name."""
 
 instead: ContextVar[Launch | None] = ContextVar("stentor_launch", default=None)
-"""What launches are handed to in place of the GPU: how tests compile kernels where there is none."""
+"""Receives launches in place of the GPU: lets tests compile kernels without one."""
 
 _launchers: dict[int, Launcher] = {}
-"""By the identity of kernels, which they keep alive: the hash that Triton gives a kernel takes microseconds."""
+"""By ``id`` of the kernel, which the launcher keeps alive. Triton's own hash of a kernel takes microseconds."""
 
 
 @cache
 def interpreted() -> bool:
-    """Whether Triton kernels run in Python here (``TRITON_INTERPRET=1``): decided before Triton is imported."""
+    """Whether Triton kernels run in Python (``TRITON_INTERPRET=1``), which is decided before Triton is imported."""
     return os.environ.get("TRITON_INTERPRET", "0") in ("1", "true", "on")
 
 
 def cdiv(number: int, divisor: int) -> int:
-    """The quotient, rounded up. Triton's own functions cost microseconds a call, and a step calls them hundreds of
+    """Returns the quotient, rounded up. Triton's own function takes microseconds, and a step calls this hundreds of
     times."""
     return -(-number // divisor)
 
 
 def next_power_of_2(number: int) -> int:
-    """The least power of two that is not below ``number``, 1 or more."""
+    """Returns the least power of two that is at least ``number``, which is 1 or more."""
     return 1 << max(0, number - 1).bit_length()
 
 
 def launch(kernel: Any, grid: Sequence[int], *args: Any, config: Config, **constants: Any) -> None:
-    """Starts ``kernel`` over ``grid`` (one to three sizes; nothing happens where one is 0).
+    """Launches ``kernel`` over ``grid``, which has one to three sizes; does nothing if one is 0.
 
     Args:
         kernel: a ``triton.jit`` function.
         args: its arguments in order, tensors and numbers.
-        config: block sizes, passed by name, and how the kernel is compiled.
+        config: block sizes, passed by name, and compile options.
         constants: further arguments by name.
     """
     if 0 in grid:
@@ -57,7 +57,7 @@ def launch(kernel: Any, grid: Sequence[int], *args: Any, config: Config, **const
 
 
 def launcher_of(kernel: Any) -> Launcher:
-    """What was compiled of ``kernel``, which is kept."""
+    """Returns the launcher of ``kernel``, which is made once."""
     launcher = _launchers.get(id(kernel))
     if launcher is None:
         launcher = _launchers[id(kernel)] = Launcher(kernel)

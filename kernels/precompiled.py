@@ -1,8 +1,8 @@
-"""Kernels compiled on another machine: a folder that may be moved, and is read in place, beside Triton's own cache.
+"""Kernels compiled on another machine: a portable, read-only folder that is used beside Triton's own cache.
 
-``stentor precompile`` fills it where there need not be a GPU; :data:`VARIABLE` names it where there is one. Triton
-finds a kernel by a digest of its source, the kinds of its arguments, its options, the target and the compiler: what
-differs in any of them is compiled, as without the folder.
+``stentor precompile`` fills it, without a GPU if need be; :data:`VARIABLE` names it on the machine with the GPU. Triton
+looks a kernel up by a digest of its source, argument types, options, target and compiler. A kernel that differs in any
+of them is compiled as usual.
 """
 
 import hashlib
@@ -23,22 +23,22 @@ VARIABLE: Final = "TRITON_PRECOMPILED_DIR"
 _MANAGER: Final = "TRITON_CACHE_MANAGER"
 _ABOUT: Final = "about.json"
 _KEPT: Final = (".json", ".cubin")
-"""Of what the compiler leaves: its intermediate forms are nine tenths of the bytes."""
+"""The files to keep: the compiler's intermediate forms are nine tenths of its output."""
 _LIBCUDA: Final = "libcuda.so.1"
 _DRIVER_FUNCTION: Final = re.compile(r"\b(cu[A-Z]\w*)\s*\(")
 
 
 @dataclass(frozen=True)
 class About:
-    """What must be the same where the folder is used."""
+    """What must be the same on the machine that uses the folder."""
 
     triton: str
     compiler: str
     """A digest of Triton's own sources and library."""
     assembler: str
-    """What ``ptxas`` says of its build."""
+    """The build that ``ptxas`` reports."""
     python: str
-    """The suffix of modules that are compiled for it: what starts kernels is one."""
+    """The suffix of extension modules: the kernel launcher is one."""
 
     @classmethod
     def here(cls) -> "About":
@@ -55,21 +55,25 @@ class About:
 
 
 def use() -> None:
-    """Has Triton look into the folder that the environment names, if it names one. Before the first launch."""
+    """Makes Triton look into the folder that the environment names, if any. Call it before the first launch."""
     if os.environ.get(VARIABLE):
         os.environ.setdefault(_MANAGER, "stentor.kernels.precompiled_cache:PrecompiledCache")
 
 
 def differences(folder: Path) -> list[str]:
-    """Why kernels of ``folder`` are not found here, each a clause; none where they are. Raises OSError or ValueError
-    for a folder that :func:`fill` did not make."""
+    """Returns why the kernels of ``folder`` are not found here, one clause for each reason; empty if they are.
+
+    Raises OSError or ValueError for a folder that :func:`fill` did not make.
+    """
     made, here = json.loads((folder / _ABOUT).read_text()), asdict(About.here())
     return [f"{name} is {here[name]}, not {made.get(name)}" for name in here if here[name] != made.get(name)]
 
 
 def unloadable(folder: Path) -> list[str]:
-    """Which modules that start kernels of ``folder`` cannot be loaded here, each a clause. The driver's library must be
-    here; no GPU is touched."""
+    """Returns which launcher modules of ``folder`` cannot be loaded here, one clause each.
+
+    Needs the driver's library; touches no GPU.
+    """
     from triton.runtime.build import _load_module_from_path  # late: heavy
 
     suffix, wrong = str(sysconfig.get_config_var("EXT_SUFFIX")), []
@@ -82,8 +86,10 @@ def unloadable(folder: Path) -> list[str]:
 
 
 def fill(folder: Path, made: Iterable[Any]) -> int:
-    """Copies to ``folder`` what is needed to run the kernels ``made``, as Triton has compiled them, and returns how
-    many they are. Raises RuntimeError where there is no C compiler for what starts them."""
+    """Copies to ``folder`` what is needed to run the compiled kernels ``made``; returns how many there are.
+
+    Raises RuntimeError if there is no C compiler for the launcher modules.
+    """
     from triton.runtime.cache import _base32  # late: heavy
 
     kernels = {kernel.hash: kernel for kernel in made}
@@ -103,11 +109,12 @@ def fill(folder: Path, made: Iterable[Any]) -> int:
 
 
 def _modules(kernels: Iterable[Any]) -> list[tuple[str, str]]:
-    """Name and C source of each module that Triton compiles before it starts any of ``kernels``."""
+    """Returns name and C source of each module that Triton compiles before it launches any of ``kernels``."""
     from triton.backends.nvidia import driver
 
     modules = {("cuda_utils", Path(driver.dirname, "driver.c").read_text()): None}
-    if (make_launcher := getattr(driver, "make_launcher", None)) is not None:  # newer ones have one for all
+    # newer drivers have one launcher for all kernels
+    if (make_launcher := getattr(driver, "make_launcher", None)) is not None:
         for kernel in kernels:
             source, meta = kernel.src, getattr(kernel.metadata, "tensordesc_meta", None)
             modules["__triton_launcher", make_launcher(source.constants, dict(source.signature), meta)] = None
@@ -115,9 +122,11 @@ def _modules(kernels: Iterable[Any]) -> list[tuple[str, str]]:
 
 
 def _stand_in_library(folder: Path, modules: Iterable[tuple[str, str]]) -> None:
-    """Modules are linked against the driver's library, which comes with a GPU. What is found here has its name and
-    theirs of its functions: without these a linker leaves out that the library is needed, and no module can be loaded
-    where it is."""
+    """Builds a stand-in for libcuda to link the modules against.
+
+    The real library comes with a GPU. The stand-in has its name and the functions that the modules call. Without these
+    a linker drops the dependency, and no module could be loaded on the GPU's machine.
+    """
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise RuntimeError("there is no C compiler; install gcc, or name one as CC")
@@ -129,7 +138,7 @@ def _stand_in_library(folder: Path, modules: Iterable[tuple[str, str]]) -> None:
 
 
 def _build(folder: Path, library: Path, name: str, source: str) -> None:
-    """Compiles a module as Triton does, which would load it too."""
+    """Compiles a module as Triton does, but does not load it."""
     from triton.backends.nvidia import driver
     from triton.runtime.build import _build
     from triton.runtime.cache import _base32
@@ -149,8 +158,10 @@ def _build(folder: Path, library: Path, name: str, source: str) -> None:
 
 
 def _platform_keys() -> list[str]:
-    """What Triton calls this machine. Python asks the program ``file`` how executables are linked, and does not know
-    where there is none: images often lack it."""
+    """Returns the names that Triton may give this machine.
+
+    Python asks the program ``file`` how executables are linked. Images often lack it, and then the linkage is unknown.
+    """
     from triton.runtime.build import platform_key
 
     known = platform_key().split(",")[:-1]
@@ -158,7 +169,7 @@ def _platform_keys() -> list[str]:
 
 
 def main() -> int:
-    """``python -m stentor.kernels.precompiled FOLDER``: whether its kernels are found here, and what starts them."""
+    """``python -m stentor.kernels.precompiled FOLDER``: reports whether its kernels and their launchers work here."""
     folder = Path(sys.argv[1])
     kernels = len(list(folder.glob("*/*.cubin")))
     wrong = differences(folder) or unloadable(folder)

@@ -1,4 +1,4 @@
-"""Triton's cache with a folder of :mod:`.precompiled` beside it. Triton imports this by name."""
+"""Triton's cache manager with a folder of :mod:`.precompiled` beside it. Triton imports it by name."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from .precompiled import VARIABLE
 
 
 class PrecompiledCache(FileCacheManager):  # type: ignore[misc]
-    """What is not in the folder is kept where Triton keeps it."""
+    """Looks a kernel up in the folder first, and otherwise uses Triton's cache."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         super().__init__(key, override, dump)
@@ -23,7 +23,7 @@ class PrecompiledCache(FileCacheManager):  # type: ignore[misc]
         return found
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """The files that belong together, by name, where ``filename`` is one of them."""
+        """Returns the files of the group by name if ``filename`` is one of them."""
         if self._folder is not None and (self._folder / filename).is_file():
             return {file.name: str(file) for file in self._folder.iterdir()}
         found: dict[str, str] | None = super().get_group(filename)

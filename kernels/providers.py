@@ -1,7 +1,7 @@
-"""Who runs an operation that others have written too: what each provider can do, and one place that chooses.
+"""Chooses between our implementation of an operation and those of other libraries.
 
-Ours, in Triton, is the definition and takes everything; another says by :class:`Provider` what it takes. Those of an
-operation are listed in order of preference. Within ours, :mod:`.variants` chooses.
+Ours, in Triton, is the reference and takes every case. Each other one says by :class:`Provider` what it takes. The
+providers of an operation are listed in order of preference. :mod:`.variants` chooses among our own variants.
 """
 
 from collections.abc import Sequence
@@ -11,23 +11,23 @@ from typing import Literal
 import torch
 
 Wanted = Literal["auto", "triton", "torch"]
-"""``auto``: the first that is preferred and can; else the one of that name, and ours where it cannot."""
+"""``auto``: the first provider that can run and is not held back. A name: that provider, or ours if it cannot run."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What an operation is wanted for."""
+    """The case that an operation is wanted for."""
 
     device: torch.device
     dtype: torch.dtype
     sizes: tuple[int, ...]
-    """Of what lies contiguous in memory: rows of inputs and of outputs."""
+    """Sizes of the dimensions that are contiguous in memory: rows of inputs and of outputs."""
     features: frozenset[str] = frozenset()
-    """What is asked besides the plain operation, in words of the operation."""
+    """Features needed beyond the plain operation, named by the operation."""
 
     @property
     def capability(self) -> int:
-        """Of its GPU, 90 of 9.0; 0 on a CPU."""
+        """The compute capability of its GPU, 90 for 9.0; 0 on a CPU."""
         if self.device.type != "cuda":
             return 0
         from .quantize.fp8 import capability  # late: importing Triton takes half a second
@@ -37,24 +37,24 @@ class Case:
 
 @dataclass(frozen=True)
 class Provider:
-    """An implementation, and what it takes. Weights and inputs are contiguous."""
+    """An implementation and the cases it takes. Weights and inputs are contiguous."""
 
     name: Wanted
     title: str
-    """For the operator."""
+    """The name shown to the operator."""
     capabilities: tuple[int, ...]
-    """Of GPUs. On a CPU it runs too, for tests."""
+    """Compute capabilities of the GPUs it runs on. It also runs on a CPU, for tests."""
     dtypes: tuple[torch.dtype, ...]
     multiple: int
-    """Of which sizes must be."""
+    """Sizes must be multiples of it."""
     features: frozenset[str]
     graph_safe: bool
-    """CUDA graphs hold it: it waits for no number of the device."""
+    """Whether CUDA graphs can capture it: it reads no number back from the device."""
     held_back: str | None = None
-    """Why it is run only where it is asked for by name; None: it is preferred to ours."""
+    """Why it runs only if asked for by name; None: it is preferred to ours."""
 
     def unsupported_reason(self, case: Case) -> str | None:
-        """Why it cannot run, a clause; None where it can."""
+        """Returns why it cannot run, as a clause; None if it can."""
         if case.device.type == "cuda" and case.capability not in self.capabilities:
             wanted = " and ".join(map(_version, self.capabilities))
             return f"it takes compute capability {wanted}, not {_version(case.capability)}"
@@ -72,20 +72,20 @@ class Provider:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Who runs, None for ours, and why others do not."""
+    """The provider that runs, None for ours, and why the others do not."""
 
     provider: Provider | None
     refusals: tuple[tuple[Provider, str], ...] = ()
 
     def describe(self, operation: str) -> str:
-        """One line for the operator."""
+        """Returns one line for the operator."""
         runs = "this server's kernels (Triton)" if self.provider is None else self.provider.title
         why = "".join(f"; {provider.title} does not run: {reason}" for provider, reason in self.refusals)
         return f"{operation} run on {runs}{why}"
 
 
 def choose_provider(case: Case, providers: Sequence[Provider], wanted: Wanted = "auto") -> Chosen:
-    """The first of ``providers`` that can run and is wanted; ours where none is."""
+    """Returns the first of ``providers`` that is wanted and can run; ours if none."""
     refusals: list[tuple[Provider, str]] = []
     for provider in providers:
         reason = provider.unsupported_reason(case)

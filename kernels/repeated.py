@@ -1,11 +1,11 @@
-"""Operations that are called again and again with tensors laid out alike: what the first call found is kept.
+"""A cache of prepared launches for operations that are called again and again with tensors of the same layout.
 
-A step calls each operation once a layer. What checks, the choice of a variant and of block sizes, and the launcher find
-depends on shapes, strides, dtypes and numbers, which are the same in all layers and mostly in the next step: a call
-that finds a launch under these starts it at once.
+A step calls each operation once per layer. Checks, the choice of variant and block sizes, and the launcher depend only
+on shapes, strides, dtypes and numbers. These are the same in all layers and mostly in the next step, so a call that
+finds a launch kept under them starts it at once.
 
-Nothing is kept where Triton interprets, where launches go elsewhere than to the GPU, and where a variant or block sizes
-are forced.
+Nothing is kept under Triton's interpreter, while launches are redirected away from the GPU, or while a variant or block
+sizes are forced.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -22,29 +22,29 @@ from .tuning.table import NOTHING, asked
 from .variants import forced
 
 MOST_KEPT: Final = 1024
-"""Of an operation; then all are forgotten."""
+"""The most launches kept per operation; at the limit all are dropped."""
 
 Start = Callable[..., None]
-"""Starts a kernel with the tensors that it is given, all else being settled."""
+"""Launches a kernel with the given tensors; everything else is fixed."""
 
 T = TypeVar("T")
 _shape, _stride, _dtype, _device = attrgetter("shape"), Tensor.stride, attrgetter("dtype"), Tensor.get_device
 
 
 class Kept(Generic[T]):
-    """What calls of one operation have found."""
+    """The prepared launches of one operation."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, T] = {}
 
     def find(self, tensors: Sequence[Tensor], *numbers: Hashable) -> T | None:
-        """What was kept for tensors on CUDA that are laid out like these, and for these numbers."""
+        """Returns what is kept for CUDA tensors of this layout and for these numbers, or None."""
         if not tensors[0].is_cuda or _is_special():
             return None
         return self._found.get(_key(tensors, numbers))
 
     def keep(self, found: T, tensors: Sequence[Tensor], *numbers: Hashable) -> T:
-        """Returns ``found``."""
+        """Keeps ``found`` for CUDA tensors of this layout and for these numbers; returns it."""
         if tensors[0].is_cuda and not _is_special():
             if len(self._found) >= MOST_KEPT:
                 self._found.clear()
@@ -58,7 +58,7 @@ def _key(tensors: Sequence[Tensor], numbers: tuple[Hashable, ...]) -> Hashable:
 
 
 def _is_special() -> bool:
-    """Whether a call may not go where one before it went."""
+    """Whether the cache must not be used for this call."""
     return interpreted() or instead.get() is not None or forced.get() != "auto" or asked.get() is not NOTHING
 
 
@@ -70,11 +70,11 @@ def prepare(
     config: Config,
     **constants: Any,
 ) -> Start:
-    """A launch as by :func:`.launch.launch`, of a kernel whose first arguments are ``tensors``.
+    """Prepares a launch, as by :func:`.launch.launch`, of a kernel whose first arguments are ``tensors``.
 
-    It takes them, or others laid out alike, None where there was None. Where a kernel takes a tensor as of another
-    dtype, ``tensors`` has a view of it; the launch takes it as it is. Of a kernel that has it, ``DEPENDENT`` is settled
-    here (:mod:`.dependent`).
+    The result takes these tensors or others of the same layout, None at the same positions. For a kernel that reads a
+    tensor as another dtype, pass a view of it in ``tensors``; the launch takes the tensor itself. If the kernel has a
+    parameter ``DEPENDENT``, it is set here (:mod:`.dependent`).
     """
     dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
 

@@ -1,4 +1,4 @@
-"""Where the rows of a batch keep recurrent state: what the operations of recurrent and convolutional mixers share."""
+"""Where the rows of a batch keep recurrent state: shared by the operations of recurrent and convolutional mixers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,27 +9,28 @@ from torch import Tensor
 from .guards import describe
 
 STATE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""What states may be kept in, as native functions number them."""
+"""The dtypes of states, in the order of the native functions' numbers."""
 
 
 @dataclass(frozen=True)
 class StateRows:
     """The rows of a batch, one after another, and the slots of their states.
 
-    A row without tokens carries its state from the slot that it reads to the one that it writes. No two rows write
-    one slot, and no row writes a slot that another reads.
+    A row without tokens copies its state from the slot it reads to the slot it writes. No two rows write one slot, and
+    no row writes a slot that another row reads.
     """
 
     cu_seqlens: Tensor
     """int32 [rows + 1]: row r has the tokens [cu_seqlens[r], cu_seqlens[r + 1]). It begins with 0 and ends with the
     number of tokens."""
     reads: Tensor
-    """int64 [rows]: the slot with the row's state before the step; -1: it begins with zeros. Rows may share one."""
+    """int64 [rows]: the slot of the row's state before the step; -1: the state begins as zeros. Rows may share a
+    slot."""
     writes: Tensor
-    """int64 [rows]: the slot that gets its state after the step, which may be the one it reads; -1: none, for rows
-    that only fill up a batch."""
+    """int64 [rows]: the slot for the row's state after the step, which may be the one it reads; -1: none, for padding
+    rows."""
     longest: int
-    """No row has more tokens. It decides on the host how kernels run, so that nothing is read from the device."""
+    """An upper bound of the tokens per row. The host chooses kernels by it, so that nothing is read from the device."""
 
     @classmethod
     def of(
@@ -55,17 +56,20 @@ class StateRows:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """For Triton kernels, in their order."""
+        """``cu_seqlens``, ``reads`` and ``writes``, in the order of the Triton kernels' arguments."""
         return self.cu_seqlens, self.reads, self.writes
 
     @property
     def addresses(self) -> tuple[int, int, int, int]:
-        """For native functions: where ``cu_seqlens``, ``reads`` and ``writes`` lie, and how many rows there are."""
+        """The addresses of ``cu_seqlens``, ``reads`` and ``writes``, and the number of rows, for native functions."""
         return self.cu_seqlens.data_ptr(), self.reads.data_ptr(), self.writes.data_ptr(), len(self)
 
     def check(self, operation: str, state: Tensor, shape: tuple[int, ...]) -> None:
-        """Raises ValueError unless these are rows, and ``state`` is contiguous [slots, *shape] of one of
-        :data:`STATE_DTYPES` on their device. What the tensors hold is not looked at."""
+        """Raises ValueError unless the tensors have the documented shapes and dtypes, and ``state`` is contiguous
+        [slots, *shape] of one of :data:`STATE_DTYPES` on their device.
+
+        The values in the tensors are not checked.
+        """
         starts, reads, writes = self.cu_seqlens, self.reads, self.writes
         if starts.dtype != torch.int32 or starts.shape != (len(self) + 1,) or not starts.is_contiguous():
             raise ValueError(f"{operation}: cu_seqlens {describe(starts)} must be contiguous int32 [{len(self) + 1}]")
@@ -83,15 +87,16 @@ class StateRows:
             raise ValueError(f"{operation}: state {describe(state)} must be contiguous {wanted}")
 
     def state_dtype(self, state: Tensor) -> int:
-        """The number that native functions know the dtype of ``state`` by."""
+        """Returns the native functions' number for the dtype of ``state``."""
         return STATE_DTYPES.index(state.dtype)
 
     def run(self, state: Tensor, tokens: int, operation: str) -> Iterator[tuple[slice, Tensor]]:
-        """Of each row its tokens and a float32 copy of its state [...], to be updated in place by the one who iterates:
-        it goes to the row's slot of ``state`` [slots, ...] afterwards.
+        """Yields each row's tokens and a float32 copy of its state [...], which the caller updates in place.
+
+        The copy is then written to the row's slot of ``state`` [slots, ...].
 
         Raises:
-            IndexError: tokens or slots that are not there; nothing is written then.
+            IndexError: tokens or slots out of range; nothing is written then.
         """
         starts, reads, writes = self.cu_seqlens.tolist(), self.reads.tolist(), self.writes.tolist()
         for row in range(len(self)):
@@ -107,7 +112,7 @@ class StateRows:
                 state[write] = before.to(state.dtype)
 
     def misfit(self, row: int, slots: int, tokens: int, operation: str) -> IndexError:
-        """The error that says which row names tokens or slots that are not there."""
+        """Returns the error that says which row's tokens or slots are out of range."""
         start, end = self.cu_seqlens[row : row + 2].tolist()
         read, write = int(self.reads[row]), int(self.writes[row])
         return IndexError(

@@ -1,4 +1,4 @@
-"""Which implementation of an operation runs, and how a caller forces one."""
+"""Chooses which implementation of an operation runs, and lets a caller force one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,18 +8,18 @@ from typing import Literal
 Variant = Literal["triton", "native", "reference"]
 """``triton``: on CUDA. ``native``: the C++ library, on the CPU. ``reference``: plain torch, on any device."""
 Choice = Literal["auto", "triton", "native", "reference"]
-"""What a caller may ask for; ``auto`` takes the first of them that can run."""
+"""What a caller may ask for; ``auto`` takes the first variant that can run."""
 
 NOT_WRITTEN = "there is none"
-"""Why a variant is not supported that an operation does not have."""
+"""The reason given for a variant that an operation does not have."""
 
 forced: ContextVar[Choice] = ContextVar("stentor_kernel_variant", default="auto")
-"""What :func:`force_variant` says; ``auto`` where nothing does."""
+"""The choice of :func:`force_variant`; ``auto`` outside of it."""
 
 
 @contextmanager
 def force_variant(choice: Choice) -> Iterator[None]:
-    """Within the block, operations called with ``variant="auto"`` in this context take ``choice``."""
+    """Within the block, operations called with ``variant="auto"`` in this context use ``choice``."""
     token = forced.set(choice)
     try:
         yield
@@ -28,12 +28,12 @@ def force_variant(choice: Choice) -> Iterator[None]:
 
 
 def wanted(choice: Choice) -> Choice:
-    """``choice``, or what :func:`force_variant` says where it is ``auto``."""
+    """Returns ``choice``, or the choice of :func:`force_variant` if it is ``auto``."""
     return forced.get() if choice == "auto" else choice
 
 
 def select_variant(choice: Choice, *, triton: str | None = NOT_WRITTEN, native: str | None = NOT_WRITTEN) -> Variant:
-    """The variant to run, where each argument says what keeps that one from running (None: nothing).
+    """Returns the variant to run. Each argument says why that variant cannot run (None: it can).
 
     Raises:
         ValueError: a variant was asked for by name and cannot run.

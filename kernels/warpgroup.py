@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""What Hopper's warpgroup products need to run beside each other."""
+"""What lets Hopper's warpgroup matrix products overlap."""
 
 import triton
 import triton.language as tl
@@ -7,11 +7,12 @@ import triton.language as tl
 
 @triton.jit
 def waited(sums, WAITS: tl.constexpr):
-    """``sums`` of products, which the loop's next turn does not begin without.
+    """Returns ``sums``, the accumulator of products, after waiting for them, so that the loop's next turn begins with
+    it complete.
 
-    Triton lets the last product of a turn run on into the next. Where that makes an operand in registers meanwhile,
-    the assembler takes it for what the products sum in, and has each one wait for the one before. This is no
-    instruction, but a use of the sums, before which Triton waits.
+    Triton lets the last product of a turn run on into the next. If that turn computes an operand in registers
+    meanwhile, the assembler takes it for the accumulator and serialises the products. This emits no instruction; it is
+    a use of the accumulator, before which Triton waits.
     """
     if WAITS:
         return tl.inline_asm_elementwise("", "=r,0", [sums], dtype=sums.dtype, is_pure=True, pack=1)

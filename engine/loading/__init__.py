@@ -1,1 +1,1 @@
-"""From a name to local files, and from files to named tensors."""
+"""Finds and fetches models by name, and reads their files as named tensors."""

@@ -1,4 +1,4 @@
-"""``adapter_config.json``: what PEFT writes of a LoRA adapter. Torch-free."""
+"""Reads ``adapter_config.json``, PEFT's description of a LoRA adapter. Torch-free."""
 
 import json
 import math
@@ -12,13 +12,13 @@ from .errors import CheckpointError
 MAX_CONFIG_BYTES: Final = 1 << 20
 _T = TypeVar("_T", int, float)
 _NAME: Final = re.compile(r"\^?[\w.]+")
-"""What a pattern of ranks or alphas may be: a module's name, or the end of one."""
+"""A key of ``rank_pattern`` or ``alpha_pattern``: a module's name, or the end of one."""
 _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq")
-"""Ways to begin training that change the model's own weights."""
+"""Initialisations that change the model's own weights."""
 _MOST_ALPHA: Final = 1e6
-"""Larger ones leave the range of half precision with the first weight."""
+"""Larger values exceed half precision with the first weight."""
 _TELLS_OUTPUTS: Final = 0, 19, 1
-"""The first PEFT that does."""
+"""The first PEFT version that reads the outputs of [experts, outputs, inputs] as such."""
 _MUST_BE_EMPTY: Final[Mapping[str, str]] = {
     "use_dora": "DoRA",
     "lora_bias": "a bias of its own",
@@ -33,22 +33,22 @@ _MUST_BE_EMPTY: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """How much of the low-rank products is added to the model's."""
+    """The scale of the low-rank products."""
 
     rank: int
     alpha: float
     rslora: bool
-    """Divided by the root of the rank, not by the rank."""
+    """Whether the scale divides by the root of the rank, not by the rank."""
     ranks: Mapping[str, int]
-    """Of modules whose names are or end with these."""
+    """By module name, or end of one."""
     alphas: Mapping[str, float]
     parameters: tuple[str, ...] = ()
-    """Ends of the names of parameters that are adapted as such: those of all experts, or a router's."""
+    """Ends of the names of adapted parameters: those of all experts, or a router's."""
     turns_parameters: bool = False
-    """It may be by a PEFT that takes the outputs of [experts, outputs, inputs] for the inputs."""
+    """Whether the adapter may come from a PEFT that takes the outputs of [experts, outputs, inputs] for the inputs."""
 
     def rank_of(self, module: str) -> int:
-        """Expected of a module's matrices."""
+        """The rank of a module's matrices."""
         return _matching(self.ranks, module, self.rank)
 
     def scale_of(self, module: str) -> float:
@@ -57,7 +57,7 @@ class AdapterConfig:
 
 
 def parse_adapter_config(text: bytes) -> AdapterConfig:
-    """Raises :class:`.errors.CheckpointError` for what is no LoRA adapter that can be served."""
+    """Parse the file. Raises :class:`.errors.CheckpointError` for adapters that cannot be served."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -97,7 +97,7 @@ def _parameters(fields: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _version(fields: Mapping[str, object]) -> tuple[int, ...]:
-    """PEFT's, which writes it from 0.18 on."""
+    """PEFT's version, which it writes from 0.18 on."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", str(fields.get("peft_version") or ""))
     return tuple(map(int, found.groups())) if found else (0,)
 
@@ -114,7 +114,7 @@ def _pattern(fields: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def _matching(values: Mapping[str, _T], module: str, otherwise: _T) -> _T:
-    """The first whose key is the module or an end of it."""
+    """The first value whose key is the module or an end of it."""
     parts: list[str] = module.split(".")
     ends = {f"^{module}", *(".".join(parts[first:]) for first in range(len(parts)))}
     return next((value for key, value in values.items() if key in ends), otherwise)

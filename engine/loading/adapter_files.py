@@ -1,4 +1,4 @@
-"""The two files of an adapter, opened so that no name leads out of the folder that it may lie in. Torch-free."""
+"""Opens the two files of an adapter, such that no name leads out of the allowed folder. Torch-free."""
 
 import os
 import stat
@@ -18,41 +18,41 @@ GGUF: Final = ".gguf"
 _MAX_HEADER_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 256 << 10
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe nobody waits for a writer
+_FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # does not block on a pipe without a writer
 
 
 class AdapterMissing(CheckpointError):
-    """There are no such files."""
+    """The files do not exist."""
 
 
 class AdapterFiles:
-    """Both files of a folder, open."""
+    """An adapter folder's two open files."""
 
     def __init__(self, config: int, weights: int) -> None:
-        """Their descriptors."""
+        """``config``, ``weights``: their descriptors."""
         self._config, self._weights = config, weights
 
     @property
     def identity(self) -> str:
-        """What tells these files from any others that are put in their places."""
+        """Identifies these files; changes if others take their place."""
         stats = (os.fstat(self._config), os.fstat(self._weights))
         return " ".join(f"{each.st_ino}:{each.st_size}:{each.st_mtime_ns}" for each in stats)
 
     def read_config(self) -> AdapterConfig:
-        """Raises :class:`.errors.CheckpointError`."""
+        """Read the config. Raises :class:`.errors.CheckpointError`."""
         if (size := os.fstat(self._config).st_size) > MAX_CONFIG_BYTES:
             raise CheckpointError(f"{CONFIG} has {size} bytes, expected at most {MAX_CONFIG_BYTES}")
         return parse_adapter_config(os.pread(self._config, MAX_CONFIG_BYTES, 0))
 
     def tensors(self) -> Sequence[StoredTensor]:
-        """From the header alone. Raises :class:`.errors.CheckpointError`."""
+        """The tensors by the header. Raises :class:`.errors.CheckpointError`."""
         with os.fdopen(os.dup(self._weights), "rb") as stream:
             stream.seek(0)
             size = os.fstat(self._weights).st_size
             return tensors_in(stream, size, Path(WEIGHTS), _MAX_HEADER_BYTES)
 
     def pieces(self, tensor: StoredTensor) -> Iterator[bytes]:
-        """The bytes of a tensor, some at a time. Raises :class:`.errors.CheckpointError`."""
+        """The bytes of a tensor, in pieces. Raises :class:`.errors.CheckpointError`."""
         at, end = tensor.offset, tensor.offset + tensor.nbytes
         while at < end:
             piece = os.pread(self._weights, min(_PIECE_BYTES, end - at), at)
@@ -64,8 +64,11 @@ class AdapterFiles:
 
 @contextmanager
 def open_adapter(root: str, path: str) -> Iterator[AdapterFiles | GGUFAdapterFile]:
-    """The adapter in the folder ``path``, or where that ends with ``.gguf`` in this file; with ``root`` it is a name
-    below that, and neither it nor the files may be or lead through links. Raises :class:`.errors.CheckpointError`."""
+    """Open the adapter in the folder ``path``, or in this file if it ends with ``.gguf``.
+
+    With ``root``, ``path`` is a name below it, and neither it nor the files may be or contain links. Raises
+    :class:`.errors.CheckpointError`.
+    """
     shown = path if len(path) <= 200 else path[:200] + "…"
     opened: list[int] = []
     is_file = path.endswith(GGUF)
@@ -110,8 +113,10 @@ def adapter_identity(root: str, path: str) -> str:
 
 
 def path_below(root: str, path: str) -> str:
-    """``path`` as a name below ``root``, whether it begins there or is one already. Raises
-    :class:`.errors.CheckpointError` for one that leads out."""
+    """``path`` as a name below ``root``, given as such or as an absolute path.
+
+    Raises :class:`.errors.CheckpointError` for one outside of it.
+    """
     pure = PurePosixPath(path)
     if pure.is_absolute():
         try:
@@ -124,7 +129,7 @@ def path_below(root: str, path: str) -> str:
 
 
 def _walk(root: str, names: Sequence[str]) -> int:
-    """The folder, reached by one name after the other, none of which may be a link."""
+    """Open a folder by one name after the other, none of which may be a link."""
     folder = os.open(root, _DIRECTORY)
     for name in names:
         try:

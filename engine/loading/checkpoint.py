@@ -1,6 +1,6 @@
-"""What lies in a model's folder or file: format, architecture, types, recommended sampling.
+"""Opens a model's folder or file: format, architecture, types, recommended sampling.
 
-Only headers are read, and torch is not needed: the server opens checkpoints too.
+Only headers are read, without torch: the server opens checkpoints too.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ CheckpointFormat = Literal["safetensors", "pytorch", "gguf", "ct2", "dummy"]
 
 _CT2_FILE = "model.bin"
 _MASKS = (".attn.bias", ".attention.bias")
-"""Of attention, which files of GPT-2 and GPT-NeoX hold, as truth values or numbers; nothing is made of them."""
+"""Attention masks in files of GPT-2 and GPT-NeoX, which are not used."""
 
 _GGUF_DTYPES: Mapping[GGMLType, str] = {
     GGMLType.F32: "float32",
@@ -58,39 +58,39 @@ _GGUF_DTYPES: Mapping[GGMLType, str] = {
 
 @dataclass(frozen=True)
 class StoredTower:
-    """What lies beside the weights of a decoder in the files of a model that takes media."""
+    """A media encoder's weights in the files of a model that takes media."""
 
     files: tuple[Path, ...]
     nbytes: int
     described: Mapping[str, object]
-    """The config.json, or what says the same of a GGUF file and its projector's."""
+    """The config.json, or its equivalent made from a GGUF file and its projector."""
     projector: "VisionSpec | ModuleParts | None" = None
-    """What a projector file (llama.cpp's ``mmproj``) holds, where it is stored in one: what sees, or how the file calls
-    the parts of what hears."""
+    """The contents of a projector file (llama.cpp's ``mmproj``), if there is one: a vision tower's spec, or the file's
+    names of an audio tower's parts."""
     quantized: QuantizedCheckpoint | None = None
-    """How that stores weights; None where all are plain."""
+    """Weight formats of the projector file; None if all are plain."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model on disk, opened and found sound as far as its headers tell."""
+    """A model on disk, opened and checked as far as its headers allow."""
 
     format: CheckpointFormat
     folder: Path
     files: tuple[Path, ...]
-    """Weight files in the order in which they are read; none for dummy weights."""
+    """Weight files in the order of reading; empty for dummy weights."""
     config: ModelSpec | WhisperConfig | VoxtralRealtimeConfig | PoolingConfig
     dtype: str
-    """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for quantised blocks."""
+    """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for blocks."""
     defaults: GenerationConfig
     stored_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of weights by stored type, most first."""
     quantized: QuantizedCheckpoint | None = None
-    """How weights are quantised; None where all are plain."""
+    """The quantisation; None if all weights are plain."""
     tower: StoredTower | None = None
-    """What sees or hears, where that is stored beside the decoder; none of the above counts it."""
+    """The media encoder, if there is one; not counted above."""
     notes: tuple[str, ...] = ()
-    """For the operator: what lies beside the model and is not used."""
+    """Notes for the operator about unused files beside the model."""
 
     @property
     def total_bytes(self) -> int:
@@ -99,8 +99,10 @@ class Checkpoint:
 
     @property
     def described(self) -> Mapping[str, object] | None:
-        """The config.json of a model that may take media, or what says the same; None of one that takes text alone.
-        Raises :class:`CheckpointError`."""
+        """The config.json, or its equivalent, of a model that may take media; None for a text model.
+
+        Raises :class:`CheckpointError`.
+        """
         if self.tower is not None:
             return self.tower.described
         file = self.folder / "config.json"
@@ -108,13 +110,13 @@ class Checkpoint:
 
     @property
     def is_text_part(self) -> bool:
-        """Whether it holds what sees or hears beside a decoder, which alone is described."""
+        """Whether the checkpoint has a media encoder besides the decoder that ``config`` describes."""
         spec = self.config.backbone if isinstance(self.config, PoolingConfig) else self.config
         return isinstance(spec, Backbone) and spec.text_part
 
     @property
     def decoder(self) -> ModelSpec:
-        """What a model that writes is made of. Raises :class:`CheckpointError` for one of another kind."""
+        """The spec of a decoder. Raises :class:`CheckpointError` for another kind of model."""
         if not isinstance(self.config, ModelSpec):
             raise CheckpointError(
                 f"{self.folder} is a speech recognition model ({self.config.architecture}), and a language model is "
@@ -124,21 +126,21 @@ class Checkpoint:
 
     @property
     def pooling(self) -> PoolingConfig:
-        """What a model that makes vectors and scores is made of. Raises :class:`CheckpointError` for another."""
+        """The config of a pooling model. Raises :class:`CheckpointError` for another kind of model."""
         if not isinstance(self.config, PoolingConfig):
             raise CheckpointError(f"{self.folder} is a {self.config.architecture}, opened to draw tokens.")
         return self.config
 
     @property
     def voxtral_realtime(self) -> VoxtralRealtimeConfig:
-        """The description of a streaming transcription model. Raises :class:`CheckpointError` for another."""
+        """The config of a streaming transcription model. Raises :class:`CheckpointError` for another kind of model."""
         if not isinstance(self.config, VoxtralRealtimeConfig):
             raise CheckpointError(f"{self.folder} is a {self.config.architecture}, expected a {VOXTRAL_REALTIME}.")
         return self.config
 
     @property
     def whisper(self) -> WhisperConfig:
-        """The description of a transcription model. Raises :class:`CheckpointError` for one of another kind."""
+        """The config of a transcription model. Raises :class:`CheckpointError` for another kind of model."""
         if not isinstance(self.config, WhisperConfig):
             raise CheckpointError(
                 f"{self.folder} is a language model ({self.config.architecture}), and a speech recognition model "
@@ -150,13 +152,15 @@ class Checkpoint:
 def open_checkpoint(
     path: Path, load_format: LoadFormat = "auto", model_impl: ModelImpl = "auto", mmproj: str = ""
 ) -> Checkpoint:
-    """Open a folder with config.json and safetensors or torch's pytorch_model.bin, a folder with one .gguf file or one
-    CTranslate2 model (model.bin) in it or below it, or a .gguf file. ``dummy`` needs only the description of the model,
-    not its weights.
+    """Open a model: a folder with config.json and safetensors or torch's pytorch_model.bin; a folder with one .gguf
+    file or one CTranslate2 model (model.bin) in or below it; or a .gguf file. ``dummy`` needs only the description, not
+    the weights.
 
-    ``model_impl``: whose modelling code is to run it. ``mmproj``: the projector file of a .gguf file, by default one
-    that lies beside it and fits. Raises :class:`CheckpointError` with one clear line when there is no such model or it
-    cannot be used.
+    Raises :class:`CheckpointError`, with one clear line, if there is no such model or it cannot be used.
+
+    Args:
+        model_impl: whose modelling code runs it.
+        mmproj: the projector file of a .gguf file; by default a suitable one beside it.
     """
     if not path.exists():
         raise CheckpointError(f"There is no model at {path}: neither a folder nor a .gguf file.")
@@ -189,7 +193,8 @@ def _opened(path: Path, load_format: LoadFormat, model_impl: ModelImpl, mmproj: 
 
 
 def _native(checkpoint: Checkpoint, model_impl: ModelImpl) -> Checkpoint:
-    """Raises :class:`CheckpointError` where transformers' modules are asked for, which read no such file."""
+    """The checkpoint. Raises :class:`CheckpointError` if transformers' modules are requested, which cannot read its
+    format."""
     if model_impl == "transformers":
         raise CheckpointError(
             f"Cannot load {checkpoint.folder}: --model-impl transformers reads safetensors, not {checkpoint.format}."
@@ -198,7 +203,7 @@ def _native(checkpoint: Checkpoint, model_impl: ModelImpl) -> Checkpoint:
 
 
 def _is_plain(folder: Path) -> bool:
-    """Whether it holds safetensors, or torch's files and no others."""
+    """Whether the folder has safetensors, or torch's files and no others."""
     others = (folder / _CT2_FILE).is_file() or any(folder.glob("*.gguf"))
     return has_safetensors(folder) or (has_pytorch(folder) and not others)
 
@@ -243,8 +248,10 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
 def text_and_tower(
     folder: Path, tensors: Sequence[StoredTensor], config: Mapping[str, object]
 ) -> tuple[StoredTower | None, tuple[StoredTensor, ...]]:
-    """What sees or hears, and the tensors of the text part under the names that a model of text alone has; ``config``
-    is the config.json. Raises :class:`CheckpointError` where there are none of these."""
+    """The media encoder, and the tensors of the text model under the names of a text-only model.
+
+    ``config``: the config.json. Raises :class:`CheckpointError` if there is no text model.
+    """
     named = ((text_name(tensor.name), tensor) for tensor in tensors)
     text = tuple(replace(tensor, name=name) for name, tensor in named if name is not None)
     if not text:
@@ -257,14 +264,14 @@ def text_and_tower(
 
 
 def described_quantization(folder: Path, config: Mapping[str, object]) -> QuantizedCheckpoint | None:
-    """The quantisation that config.json or a file beside it describes."""
+    """The quantisation described by config.json or a file beside it."""
     found = next((name for name in FILES if (folder / name).is_file()), None)
     return parse_quantization(config, read_json(folder / found), FILES[found]) if found else parse_quantization(config)
 
 
 def _open_gguf(file: Path, mmproj: str = "") -> Checkpoint:
-    """``mmproj``: the projector file; empty: one beside it that fits."""
-    from .mmproj import pair  # late: of GGUF files alone
+    """``mmproj``: the projector file; "": a suitable one beside the model."""
+    from .mmproj import pair  # late: for GGUF files only
 
     with GGUFFile(file) as gguf:
         parts = gguf.metadata.get("split.count", 1)
@@ -300,7 +307,7 @@ def _by_projector(paired: "Paired") -> StoredTower:
 
 
 def _paired_beside(gguf: GGUFFile, config: ModelSpec, notes: list[str]) -> "Paired | None":
-    """With the first projector file beside a model that fits; ``notes`` grows by what is wrong with others."""
+    """The model with the first suitable projector file beside it; adds why others are unsuitable to ``notes``."""
     from .mmproj import beside, pair
 
     for file in beside(gguf.path):
@@ -329,7 +336,7 @@ def _open_ct2(file: Path) -> Checkpoint:
 
 
 def _gguf_formats(gguf: GGUFFile, spec: ModelSpec) -> QuantizedCheckpoint | None:
-    """The block type of every quantised matrix, or of those of all experts, by the name of its projection."""
+    """The block type of every quantised matrix, or of all experts' matrices, by the name of its projection."""
     parts: dict[str, Format] = {}
     for tensor in gguf.tensors.values():
         if tensor.type in FLOATS or len(tensor.shape) not in (2, 3):
@@ -361,7 +368,7 @@ def _open_dummy(path: Path, model_impl: ModelImpl) -> Checkpoint:
 
 
 def _read_configs(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
-    """config.json and generation_config.json, the latter empty where there is none."""
+    """config.json and generation_config.json; the latter is empty if missing."""
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"Cannot load {folder}: config.json is missing.")
     config = read_json(folder / "config.json")
@@ -370,7 +377,7 @@ def _read_configs(folder: Path) -> tuple[dict[str, object], dict[str, object]]:
 
 
 def _ct2_in(folder: Path) -> Path | None:
-    """The one model.bin in the folder or below it."""
+    """The only model.bin in or below the folder."""
     if (folder / _CT2_FILE).is_file():
         return folder / _CT2_FILE
     files = sorted(folder.rglob(_CT2_FILE))
@@ -400,13 +407,13 @@ def _models_among(files: Iterable[Path]) -> list[Path]:
 
 
 def sizes_of(tensors: Iterable[StoredTensor]) -> dict[str, int]:
-    """Bytes by type, most first; tied tensors, which lie in a file once, count once."""
+    """Bytes by type, most first; tied tensors, stored once, count once."""
     apart = {(tensor.file, tensor.offset, tensor.dtype): tensor.nbytes for tensor in tensors}
     return by_size((dtype, nbytes) for (_, _, dtype), nbytes in apart.items())
 
 
 def by_size(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Bytes by type, of (type, bytes) of each tensor; most first."""
+    """Bytes by type, from (type, bytes) of each tensor; most first."""
     sizes: Counter[str] = Counter()
     for name, size in pairs:
         sizes[name] += size

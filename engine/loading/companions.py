@@ -1,5 +1,4 @@
-"""Models whose parts lie in repositories of their own: Ultravox's files name the decoder that they were trained beside,
-and do not hold it."""
+"""Models with parts in other repositories: Ultravox's files name their decoder, but do not contain it."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,18 +8,18 @@ from .errors import CheckpointError
 from .safetensors_index import read_json
 
 _PARTS: Final[Mapping[str, str]] = {"text_model_id": "text_config", "audio_model_id": "audio_config"}
-"""Fields that name another model, and those that say of it what its own config.json does."""
+"""Fields that name another model, and fields that hold its config.json."""
 
 
 class Whole(NamedTuple):
     config: Mapping[str, object]
-    """The config.json, with those of its companions."""
+    """The config.json with those of its companions."""
     folders: tuple[Path, ...]
-    """Of these."""
+    """The companions' folders."""
 
 
 def companions(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """What each part that lies elsewhere is described as, and called: a folder, or a repository on Hugging Face."""
+    """(config field, name) of each part in another place: a folder, or a repository on Hugging Face."""
     if config.get("model_type") != "ultravox":
         return
     for field, part in _PARTS.items():
@@ -30,7 +29,7 @@ def companions(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def companions_in(folder: Path) -> list[str]:
-    """What the model in ``folder`` names; nothing where it has no readable config.json, which opening it tells."""
+    """Companions of the model in ``folder``; empty without a readable config.json, which opening it reports."""
     file = folder / "config.json"
     try:
         return [named for _, named in companions(read_json(file))] if file.is_file() else []
@@ -39,7 +38,7 @@ def companions_in(folder: Path) -> list[str]:
 
 
 def with_companions(config: Mapping[str, object]) -> Whole:
-    """Raises :class:`CheckpointError` where one of them has not been fetched."""
+    """Add the companions' configs. Raises :class:`CheckpointError` if one has not been fetched."""
     found, folders = dict(config), []
     for part, named in companions(config):
         folder = _folder(named)
@@ -56,7 +55,7 @@ def _folder(named: str) -> Path:
     path = Path(named).expanduser()
     if (path / "config.json").is_file():
         return path
-    import huggingface_hub  # late: a tenth of a second that other models need not pay
+    import huggingface_hub  # late: it takes a tenth of a second
     from huggingface_hub import errors
 
     try:

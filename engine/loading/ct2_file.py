@@ -4,9 +4,9 @@
     u32 count of variables * (string name | u8 dimensions | u32 * dimensions | type and size | data)
     from version 3 on: u32 count of aliases * (string alias | string name)
 
-A string is a u16 length and so many bytes, the last of them zero. Type and size are a u8 type and a u32 number of bytes
-from version 4 on, before that a u8 size of an element and a u32 number of elements. Nothing in the file is trusted:
-every length is held against the bytes that are left, and whatever is wrong ends in one :class:`CheckpointError`.
+A string is a u16 length and that many bytes, the last of them zero. Type and size are a u8 type and a u32 number of
+bytes from version 4 on; before, a u8 size of an element and a u32 number of elements. The file is not trusted: every
+length is checked against the remaining bytes, and every error is a :class:`CheckpointError`.
 """
 
 import math
@@ -31,14 +31,14 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
     "float16": 2,
     "bfloat16": 2,
 }
-"""Types by torch's names, in the order of the numbers that the file gives them."""
+"""Types by torch's names, in the order of the file's numbers."""
 _TYPES: Final = tuple(ITEM_BYTES)
 _OLD_TYPES: Final = {4: "float32", 2: "int16", 1: "int8"}
 
 
 @dataclass(frozen=True, slots=True)
 class CT2Variable:
-    """Where one variable lies. No dimensions: one value."""
+    """The position of one variable. Without dimensions it is one value."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,20 +50,20 @@ class CT2Variable:
 
 @dataclass(frozen=True)
 class CT2File:
-    """The header of a file: what it holds and where. Data is read by whoever wants it."""
+    """The header of a file. Its data is read by the caller."""
 
     path: Path
     version: int
     kind: str
-    """The class that wrote it: ``WhisperSpec``."""
+    """The class that wrote it, such as ``WhisperSpec``."""
     revision: int
     variables: Mapping[str, CT2Variable]
     """By name, in the file's order."""
     aliases: Mapping[str, str]
-    """Names that stand for another variable."""
+    """Other names of variables."""
 
     def scalar(self, name: str) -> int:
-        """The whole number that a variable without dimensions holds. Raises :class:`CheckpointError`."""
+        """The integer in a variable without dimensions. Raises :class:`CheckpointError`."""
         variable = self.variables.get(name)
         if variable is None or math.prod(variable.shape) != 1 or variable.dtype not in ("int8", "int16", "int32"):
             raise CheckpointError(f"Cannot read {self.path}: expected {name} to be one whole number.")
@@ -73,7 +73,7 @@ class CT2File:
 
 
 def read_ct2(path: Path) -> CT2File:
-    """Raises :class:`CheckpointError` when the file cannot be read or is not sound."""
+    """Read the header. Raises :class:`CheckpointError` if the file cannot be read or is invalid."""
     try:
         with path.open("rb") as file:
             return _read(_Cursor(path, file))
@@ -105,7 +105,7 @@ def _read(cursor: "_Cursor") -> CT2File:
 
 
 class _Cursor:
-    """Bounds-checked reads that move through an open file."""
+    """Bounds-checked sequential reads of an open file."""
 
     def __init__(self, path: Path, file: BufferedReader) -> None:
         self.path = path
@@ -149,7 +149,7 @@ class _Cursor:
             self.fail(f"{what} is not valid UTF-8")
 
     def variable(self, *, typed: bool) -> CT2Variable:
-        """The next variable's entry; its data is passed over."""
+        """The next variable's entry; skips its data."""
         name = self.text("a variable's name")
         dimensions = self._u8()
         if dimensions > MAX_DIMENSIONS:

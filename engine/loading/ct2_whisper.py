@@ -1,4 +1,4 @@
-"""Whisper as CTranslate2 stores it: its names, and transformers'. Torch-free."""
+"""Maps CTranslate2's names of a Whisper model to transformers'. Torch-free."""
 
 import json
 from collections.abc import Iterator
@@ -47,11 +47,12 @@ _SETTINGS = (
     "sliding_window",
     "start_from_zero_embedding",
 )
-"""Variables that say how to compute; Whisper's are known."""
+"""Variables with settings, which are known for Whisper."""
 
 
 def whisper_config(file: CT2File) -> WhisperConfig:
-    """Raises :class:`CheckpointError` and ConfigError where the folder of ``file`` does not describe a Whisper."""
+    """The config. Raises :class:`CheckpointError` and ConfigError if the folder of ``file`` does not describe a Whisper
+    model."""
     folder = file.path.parent
     if file.kind != KIND:
         raise CheckpointError(f"Cannot load {folder}: its CTranslate2 model is a {file.kind!r}, expected {KIND!r}.")
@@ -63,7 +64,7 @@ def whisper_config(file: CT2File) -> WhisperConfig:
 
 
 def end_of_text(folder: Path) -> int | None:
-    """The id of <|endoftext|> by the vocabulary in the folder; None where there is none. Raises CheckpointError."""
+    """The id of <|endoftext|> in the folder's vocabulary; None without a vocabulary. Raises CheckpointError."""
     path = next((folder / name for name in VOCABULARIES if (folder / name).is_file()), None)
     if path is None:
         return None
@@ -80,31 +81,31 @@ def end_of_text(folder: Path) -> int | None:
 
 
 def hf_names(variable: str) -> tuple[str, ...] | None:
-    """The tensors of transformers that a variable is, stacked along the rows; none where it says how to compute.
+    """The transformers tensors that a variable holds, stacked along the rows; empty for a setting.
 
-    None stands for a variable that no Whisper has.
+    None for a variable that Whisper does not have.
     """
     side, _, rest = variable.partition("/")
     part, _, ending = rest.rpartition("/")
     if side not in ("encoder", "decoder"):
         return None
     if ending.endswith("_scale") or rest in _SETTINGS:
-        return ()  # scales are read with what they scale
+        return ()  # scales are read with their weights
     prefix, names = f"model.{side}", _WHOLE.get(part)
     if names is None and part.startswith("layer_"):
         layer, _, part = part.removeprefix("layer_").partition("/")
         prefix, names = f"{prefix}.layers.{layer}", _OF_LAYERS.get(part) if layer.isdecimal() else None
     if names is None and part == "projection":
-        return ()  # the embedding's, which the head shares
+        return ()  # the head shares the embedding
     if names is None or ending not in _ENDINGS:
         return None
     return tuple(f"{prefix}.{name}.{_ENDINGS[ending]}" for name in names)
 
 
 def tensors(file: CT2File) -> Iterator[tuple[CT2Variable, CT2Variable | None, tuple[str, ...]]]:
-    """Each variable that holds weights, its scale where it is quantised, and the names of what is stacked in it.
+    """Each variable with weights, its scale if quantised, and the names of the tensors stacked in it.
 
-    Raises :class:`CheckpointError` for one that has no place in a Whisper, or a quantised one without a scale.
+    Raises :class:`CheckpointError` for an unknown variable, or a quantised one without a scale.
     """
     for variable in file.variables.values():
         names = hf_names(variable.name)

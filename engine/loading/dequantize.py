@@ -1,9 +1,8 @@
-"""Block formats of GGUF back to floats, as llama.cpp's ggml defines them.
+"""Decodes GGUF's block formats to floats, as defined by llama.cpp's ggml.
 
-Every function takes the blocks of one type as bytes, uint8 [blocks, bytes per block], and returns
-float32 [blocks, elements per block]. Halves are little-endian float16. ``d`` is a block's scale and
-``m`` its minimum; the products are rounded in the order that ggml rounds them, so that the values
-are bitwise its own.
+Every function takes blocks of one type as bytes, uint8 [blocks, bytes per block], and returns float32 [blocks, elements
+per block]. Halves are little-endian float16. ``d`` is a block's scale and ``m`` its minimum; products are rounded in
+ggml's order, so that values are bitwise equal to ggml's.
 """
 
 from collections.abc import Callable
@@ -74,7 +73,7 @@ def _iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _mxfp4(blocks: torch.Tensor) -> torch.Tensor:
-    # 255 is no number in the specification, and 2^128 in ggml: halved, that is a float
+    # 255 is NaN in the specification, and 2^128 in ggml, of which half is a float
     bits = blocks[:, :1].int() - 1
     half = torch.where(bits < 1, torch.where(bits < 0, 2.0**-128, 2.0**-127), (bits << 23).view(torch.float32))
     doubled = 2 * torch.tensor(tables.E2M1)
@@ -94,7 +93,7 @@ def _six_bit_scales(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _k_blocks(blocks: torch.Tensor, quants: torch.Tensor) -> torch.Tensor:
-    """Scale and shift quants, uint8 [blocks, 8, 32], of Q4_K and Q5_K."""
+    """Apply scales and minima to the quants, uint8 [blocks, 8, 32], of Q4_K and Q5_K."""
     scales, minima = _six_bit_scales(blocks[:, 4:16])
     d = _half(blocks, 0).unsqueeze(-1) * scales
     m = _half(blocks, 2).unsqueeze(-1) * minima

@@ -1,4 +1,4 @@
-"""What loading can raise."""
+"""Errors of loading."""
 
 
 class CheckpointError(Exception):

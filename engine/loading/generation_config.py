@@ -1,4 +1,4 @@
-"""The sampling that a model's makers recommend, and the tokens that end its turns."""
+"""The recommended sampling of a model, and the tokens that end its turns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ _END_OF_TURN_TEXTS = (
     *("<|im_end|>", "<|eot_id|>", "<|eot|>", "<|end|>"),
     *("<end_of_turn>", "<|end_of_turn|>", "<turn|>", "[e~["),
 )
-"""How the models read here close a turn. Looked for where a GGUF file names no such token, as llama.cpp does."""
+"""End-of-turn tokens of supported models, used if a GGUF file names none, as llama.cpp does."""
 _HARMONY_ENDS = ("<|return|>", "<|call|>")
-"""How gpt-oss closes one, in whose vocabulary ``<|end|>`` closes a message, of which a turn has several."""
+"""End-of-turn tokens of gpt-oss, where ``<|end|>`` ends a message, of which a turn has several."""
 
 _CONTROL = 3
 """GGUF's token type of special tokens."""
@@ -21,7 +21,7 @@ _CONTROL = 3
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """None where the checkpoint says nothing."""
+    """Values that the checkpoint does not specify are None."""
 
     eos_token_ids: tuple[int, ...] = ()
     temperature: float | None = None
@@ -33,10 +33,10 @@ class GenerationConfig:
 
 
 def generation_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> GenerationConfig:
-    """From config.json and generation_config.json (empty where there is none).
+    """From config.json and generation_config.json ({} if missing).
 
-    A generation config that does not sample means greedy decoding, but its authors rarely meant that:
-    as in other servers, only the values it names count. Raises :class:`..model_config.config_fields.ConfigError`.
+    A generation config without sampling means greedy decoding, but authors rarely intend that. As in other servers,
+    only the values that it names are used. Raises :class:`..model_config.config_fields.ConfigError`.
     """
     fields = Fields(generation)
     eos = {*Fields(config).token_ids("eos_token_id"), *fields.token_ids("eos_token_id")}

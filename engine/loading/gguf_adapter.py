@@ -1,4 +1,4 @@
-"""Adapters as llama.cpp's ``convert_lora_to_gguf.py`` writes them: one file. Torch-free."""
+"""Reads adapters in the format of llama.cpp's ``convert_lora_to_gguf.py``: one file. Torch-free."""
 
 import math
 import os
@@ -18,10 +18,10 @@ _PART: Final = re.compile(r"(.+)\.lora_([ab])")
 
 @dataclass(frozen=True)
 class GGUFPair:
-    """A and B for a tensor of the model's own file."""
+    """A and B for a tensor of the model's file."""
 
     name: str
-    """That tensor's."""
+    """The name of that tensor."""
     down: GGUFTensor
     """A: [inputs, rank], or [inputs, rank, experts], in GGUF's order."""
     up: GGUFTensor
@@ -33,20 +33,20 @@ class GGUFPair:
 
 
 class GGUFAdapterFile:
-    """An open one; its owner closes the descriptor."""
+    """An open adapter file; the caller closes the descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     @property
     def identity(self) -> str:
-        """What tells this file from any other that is put in its place."""
+        """Identifies this file; changes if another takes its place."""
         stat = os.fstat(self.descriptor)
         return f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
 
     @contextmanager
     def header(self) -> Iterator[GGUFFile]:
-        """Raises :class:`.errors.CheckpointError` for what is no GGUF file."""
+        """Open the header. Raises :class:`.errors.CheckpointError` for other files."""
         path = Path(f"/dev/fd/{self.descriptor}")
         try:
             gguf = GGUFFile(path)
@@ -57,8 +57,10 @@ class GGUFAdapterFile:
 
 
 def alpha_of(gguf: GGUFFile) -> float:
-    """What low-rank products are multiplied by, times their rank; 0 where they are added as they are. Raises
-    :class:`.errors.CheckpointError` where the file holds no LoRA adapter."""
+    """The adapter's alpha: the scale of products times their rank; 0: products are not scaled.
+
+    Raises :class:`.errors.CheckpointError` if the file is no LoRA adapter.
+    """
     kinds = gguf.metadata.get("general.type"), gguf.metadata.get("adapter.type")
     if kinds != ("adapter", "lora"):
         raise CheckpointError(

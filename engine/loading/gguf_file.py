@@ -5,9 +5,9 @@
     tensor count * string name | u32 dimensions | u64 * dimensions | u32 type | u64 offset
     padding to the alignment, then the data that the offsets count from
 
-A string is a u64 length and UTF-8 bytes; an array is a u32 element type, a u64 count and the
-elements. Nothing in the file is trusted: every length is held against the bytes that are left
-before anything is allocated, and whatever is wrong ends in one :class:`CheckpointError`.
+A string is a u64 length and UTF-8 bytes; an array is a u32 element type, a u64 count and the elements. The file is not
+trusted: every length is checked against the remaining bytes before anything is allocated, and every error is a
+:class:`CheckpointError`.
 """
 
 import math
@@ -53,7 +53,7 @@ MIN_TENSOR_BYTES: Final = 8 + 4 + 8 + 4 + 8
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """Where one tensor lies. ``shape`` is in GGUF's order, the fastest-running dimension first."""
+    """The position of one tensor. ``shape`` is in GGUF's order, fastest-running dimension first."""
 
     name: str
     shape: tuple[int, ...]
@@ -73,7 +73,7 @@ class _Array:
 
 
 class GGUFMetadata(Mapping[str, object]):
-    """The key-value part of a file. Arrays are decoded, anew, each time they are asked for."""
+    """The key-value part of a file. Arrays are decoded at each access."""
 
     def __init__(self, cursor: "_Cursor", values: dict[str, object]) -> None:
         self._cursor = cursor
@@ -96,8 +96,8 @@ class GGUFMetadata(Mapping[str, object]):
 class GGUFFile:
     """An open GGUF file: ``version``, ``metadata``, ``tensors`` by name in file order.
 
-    Use it as a context manager, or close it: its memory map backs the lazily decoded metadata.
-    Raises :class:`CheckpointError` when the file cannot be read or is not a sound GGUF file.
+    Use it as a context manager, or close it: its memory map backs the lazily decoded metadata. Raises
+    :class:`CheckpointError` if the file cannot be read or is invalid.
     """
 
     def __init__(self, path: Path) -> None:
@@ -150,12 +150,12 @@ class GGUFFile:
             self.tensors[tensor.name] = GGUFTensor(tensor.name, tensor.shape, tensor.type, offset, tensor.nbytes)
 
     def read(self, offset: int, count: int) -> bytes:
-        """A copy of the bytes [offset, offset + count), which must lie in the file."""
+        """A copy of the bytes [offset, offset + count), which must be in the file."""
         self._cursor.position = offset
         return self._cursor.take(count)
 
     def close(self) -> None:
-        """Unmap the file. Arrays in ``metadata`` cannot be decoded any more."""
+        """Unmap the file. Arrays in ``metadata`` cannot be decoded afterwards."""
         self._cursor.close()
 
     def __enter__(self) -> "GGUFFile":
@@ -166,7 +166,7 @@ class GGUFFile:
 
 
 class _Cursor:
-    """Bounds-checked reads that move through a mapped file."""
+    """Bounds-checked sequential reads of a mapped file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -188,7 +188,7 @@ class _Cursor:
         raise CheckpointError(f"Cannot read {self.path} as GGUF: {one_line}.")
 
     def _advance(self, count: int) -> int:
-        """Move over ``count`` bytes and return where they began."""
+        """Skip ``count`` bytes; returns where they begin."""
         start = self.position
         if count > self.size - start:
             self.fail(f"{count} bytes are expected at byte {start}, but it has only {self.size}")
@@ -208,7 +208,7 @@ class _Cursor:
         return value
 
     def count(self, what: str, least_bytes: int, limit: int) -> int:
-        """A number of things that are each at least ``least_bytes`` long."""
+        """A number of items of at least ``least_bytes`` each."""
         count = self.u64()
         if count > limit or count * least_bytes > self.size - self.position:
             self.fail(f"it claims {count} {what}, more than {min(limit, self.size // least_bytes)} is not possible")
@@ -227,7 +227,7 @@ class _Cursor:
             self.fail(f"{what} is not valid UTF-8")
 
     def value(self, key: str) -> object:
-        """The next value: a scalar decoded, an array only measured."""
+        """The next value: a decoded scalar, or a measured array."""
         kind = self.u32()
         if kind == STRING:
             return self._text(self.take(self.u64()), key)
@@ -267,7 +267,7 @@ class _Cursor:
         self.position = position
 
     def decode_array(self, array: _Array) -> list[object]:
-        """The elements of an array that has been measured."""
+        """The elements of a measured array."""
         if array.type != STRING:
             layout = SCALARS[array.type]
             values = struct.unpack_from(f"<{array.count}{layout.format[-1]}", self.data, array.offset)
@@ -281,7 +281,7 @@ class _Cursor:
         return texts
 
     def tensor(self) -> GGUFTensor:
-        """The next tensor's entry, its offset still counted from the start of the data."""
+        """The next tensor's entry, with its offset still relative to the start of the data."""
         name = self.name("a tensor's name")
         dimensions = self.u32()
         if not 0 < dimensions <= MAX_DIMENSIONS:

@@ -1,6 +1,6 @@
-"""Which of transformers' tensors each tensor of a GGUF file holds, and small reads that need no torch.
+"""Maps GGUF tensor names to transformers', and reads small tensors without torch.
 
-A part of a layer has one name in all GGUF files; what transformers calls it, the layer's spec says.
+A part of a layer has the same name in all GGUF files; the layer's spec has transformers' name for it.
 """
 
 import re
@@ -21,33 +21,33 @@ from .gguf_file import GGUFFile
 from .gguf_types import READABLE, GGMLType
 
 Change = Literal["", "log", "log_by_head", "vector", "row", "convolution", "halves_by_head", "stacked"]
-"""What the converter has done to it: see :mod:`.gguf_weights`."""
+"""The converter's change of a tensor: see :mod:`.gguf_weights`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a stored tensor holds."""
+    """The contents of a stored tensor."""
 
     names: tuple[str, ...]
-    """Under transformers' names; none for one that is no weight."""
+    """transformers' names; empty if it holds no weights."""
     change: Change = ""
     heads: int = 0
-    """Where value heads of a key head stand apart from each other, how many there are in the rows from ``first`` on,
-    in ``groups``; where halves stand by head, how many heads."""
+    """With ``groups``: number of value heads in the rows from ``first`` on, if those of a key head are not adjacent.
+    With ``halves_by_head``: number of heads."""
     groups: int = 0
     first: int = 0
 
     @property
     def by_rows(self) -> bool:
-        """Whether the rows of its blocks are those of transformers' tensors, in whatever order."""
+        """Whether its rows of blocks are rows of transformers' tensors, in any order."""
         return self.change in ("", "halves_by_head", "stacked")
 
 
 CONSUMED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
-"""Tensors that the configuration has taken in."""
+"""Tensors that the configuration has read."""
 
 _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|blk\.\d+\.rope_freqs\.weight")
-"""Buffers that old converters stored."""
+"""Buffers in files of old converters."""
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
@@ -80,7 +80,7 @@ _BY_CHANNEL: Mapping[str, str] = {
     "ssm_norm": "o_norm",
     "attn_output": "o_proj",
 }
-"""Of the gated delta rule of Kimi Linear."""
+"""The gated delta rule of Kimi Linear."""
 _PER_LAYER: Mapping[str, str] = {
     "per_layer_token_embd": "model.embed_tokens_per_layer",
     "per_layer_model_proj": "model.per_layer_model_projection",
@@ -111,7 +111,7 @@ _LAUREL: Mapping[str, str] = {
 
 
 def stored_part(name: str, spec: ModelSpec) -> Part:
-    """What a stored tensor holds; a stranger keeps its own name."""
+    """The contents of a stored tensor; an unknown one keeps its name."""
     if name in CONSUMED or _IGNORED.fullmatch(name):
         return Part(())
     block = _BLOCK.fullmatch(name)
@@ -124,7 +124,7 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
             "token_embd": spec.embedding,
             "output": "lm_head",
             "output_norm": spec.final_norm,
-            "token_embd_norm": spec.final_norm,  # LFM2's
+            "token_embd_norm": spec.final_norm,  # LFM2
             **({"position_embd": spec.positions} if spec.positions else {}),
             **(_PER_LAYER if spec.per_layer else {}),
         }.get(stem)
@@ -133,7 +133,7 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
     if layer >= len(spec.layers) and not spec.draft_layers:
         return Part((name,))
     if layer > len(spec.layers):
-        return Part(())  # of several heads for multi-token prediction the first is used
+        return Part(())  # only the first of several heads for multi-token prediction is used
     if layer < len(spec.layers):
         own, prefix = spec.layers[layer], f"{spec.prefix}.{layer}"
     elif inner.startswith(_HEAD):
@@ -149,7 +149,7 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
 
 
 def _of_head(inner: str, names: MTPNames) -> Part:
-    """Of a head for multi-token prediction, besides its layer. Embeddings and logits are the model's."""
+    """Parts of a multi-token prediction head besides its layer. Embeddings and output head are the model's."""
     stem, _, ending = inner.rpartition(".")
     found = {
         "enorm": names.embedding_norm,
@@ -167,17 +167,15 @@ def _named(part: Part, prefix: str, ending: str) -> Part:
 
 @cache
 def _parts(layer: LayerSpec, per_layer: bool, altup: bool) -> Mapping[str, Part]:
-    """Of a layer by their names in the file, with or without the ending; perhaps of one with its own embedding, or of
-    several streams."""
+    """The parts of a layer by their names in the file, with or without ending; ``per_layer``: it has its own
+    embedding; ``altup``: several residual streams."""
     names = layer.norms
-    first = (
-        (names.mixer_in, names.mlp_in) if names.mixer_in != "ln_attn" else (names.mlp_in, names.mixer_in)
-    )  # Falcon's
+    first = (names.mixer_in, names.mlp_in) if names.mixer_in != "ln_attn" else (names.mlp_in, names.mixer_in)  # Falcon
     pairs = [
         ("attn_norm", first[0] or first[1]),
         ("attn_norm_2", names.mixer_in),
         ("ffn_norm", names.mlp_in),
-        ("post_attention_norm", names.mixer_out or names.mlp_in),  # of some what the network takes
+        ("post_attention_norm", names.mixer_out or names.mlp_in),  # in some models the network's input norm
         ("post_ffw_norm", names.mlp_out),
     ]
     found = {name: Part((target,)) for name, target in pairs if target}
@@ -295,7 +293,7 @@ def _of_experts(moe: MoESpec) -> Iterator[tuple[str, Part]]:
 
 
 def check_tensors(gguf: GGUFFile) -> None:
-    """Raises :class:`CheckpointError` when a tensor's type cannot be decoded."""
+    """Raise :class:`CheckpointError` if a tensor's type cannot be decoded."""
     for tensor in gguf.tensors.values():
         if tensor.type not in READABLE:
             raise CheckpointError(

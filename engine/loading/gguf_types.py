@@ -1,11 +1,11 @@
-"""The tensor types of GGUF files: their numbers, block sizes, and which of them can be read."""
+"""The tensor types of GGUF files: numbers, block sizes, and which can be read."""
 
 from enum import IntEnum
 from typing import Final, Self
 
 
 class GGMLType(IntEnum):
-    """Numbers as they stand in the file; elements and bytes of a block."""
+    """Type numbers of the file, with elements and bytes of a block."""
 
     elements: int
     block_bytes: int
@@ -70,5 +70,5 @@ READABLE: Final = FLOATS | {
 
 
 def row_bytes(kind: GGMLType, columns: int) -> int:
-    """Bytes of one row of ``columns`` elements; the caller has checked that whole blocks fill it."""
+    """Bytes of one row of ``columns`` elements, which must be whole blocks."""
     return columns // kind.elements * kind.block_bytes

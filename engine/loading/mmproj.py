@@ -1,4 +1,4 @@
-"""The projector file (llama.cpp's ``mmproj``) beside a text model in a GGUF file: found, and held against it."""
+"""Finds the projector file (llama.cpp's ``mmproj``) of a GGUF text model, and checks that they fit."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,27 +21,27 @@ from .mmproj_tensors import TowerParts, is_changed
 
 @dataclass(frozen=True)
 class Paired:
-    """A text model with what it sees or hears by."""
+    """A text model with its media encoder."""
 
     spec: ModelSpec
     described: dict[str, object]
-    """The config.json that says the same of both."""
+    """The equivalent config.json of both."""
     tower: VisionSpec | ModuleParts
-    """What sees, or where it is transformers' modules how the file calls their parts."""
+    """A vision tower's spec, or the file's names for the parts of transformers' modules."""
     file: Path
     nbytes: int
     quantized: QuantizedCheckpoint | None
-    """How the tower's weights are stored, by its own names of them; None where all are plain."""
+    """Formats of the tower's weights, by its own names; None if all are plain."""
 
 
 def beside(model: Path) -> list[Path]:
-    """The projector files in a model's folder, the best first."""
+    """The projector files in a model's folder, best first."""
     names = {file.name: file for file in model.parent.glob("*.gguf") if file != model and is_mmproj(file.name)}
     return [names[name] for name in by_preference(names)]
 
 
 def pair(model: GGUFFile, spec: ModelSpec, file: Path) -> Paired:
-    """The text model and the tower in ``file``. Raises :class:`CheckpointError` where they do not belong together."""
+    """Pair a text model with the tower in ``file``. Raises :class:`CheckpointError` if they do not fit."""
     with GGUFFile(file) as opened:
         check_tensors(opened)
         shapes = {name: tensor.shape for name, tensor in opened.tensors.items()}

@@ -1,6 +1,7 @@
-"""Which of a transformers class's tensors each tensor of a projector file holds, where its modules are what sees or
-hears: under their names, or those of published files. Torch-free; what is done with the tensors, :mod:`.module_weights`
-says."""
+"""Maps the tensors of a projector file to transformers' names, for towers that run transformers' modules. Torch-free.
+
+:mod:`.module_weights` converts the tensors.
+"""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Final
 
 _NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|\Z)")
 LIMITS: Final = tuple(f"{side}_{bound}" for side in ("input", "output") for bound in ("min", "max"))
-"""Of what goes into a product and comes out of it."""
+"""Input and output limits of a product."""
 
 
 def _below(stored: str, own: str, parts: Mapping[str, str]) -> dict[str, str]:
@@ -124,7 +125,8 @@ _GEMMA4: Final = {
             **{"per_dim_scale.weight": "self_attn.per_dim_scale", "attn_pre_norm": "norm_pre_attn"},
             **{"attn_post_norm": "norm_post_attn", "ln2": "norm_out", "conv_dw": "lconv1d.depthwise_conv1d"},
             **{"conv_pw1": "lconv1d.linear_start.linear", "conv_pw2": "lconv1d.linear_end.linear"},
-            **{"conv_norm": "lconv1d.pre_layer_norm", "norm_conv": "lconv1d.conv_norm"},  # as converters name them
+            # swapped in files of converters
+            **{"conv_norm": "lconv1d.pre_layer_norm", "norm_conv": "lconv1d.conv_norm"},
         },
     ),
     "a.pre_encode.out": "model.audio_tower.output_proj",
@@ -148,25 +150,25 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "gemma4": _GEMMA4,
 }
-"""By model type and stored name, of modules, or of tensors whose names end otherwise than with ``weight`` or ``bias``;
-``{}`` stands for a number."""
+"""By model type and stored name, of modules, or of tensors with other endings than ``weight`` or ``bias``; ``{}``
+stands for a number."""
 
 
 def template_of(stored: str) -> tuple[str, list[str]]:
-    """A tensor's name with ``{}`` for each number, and these."""
+    """A tensor's name with ``{}`` for each number, and the numbers."""
     return _NUMBER.sub("{}", stored), _NUMBER.findall(stored)
 
 
 @dataclass(frozen=True)
 class ModuleParts:
-    """Of one file."""
+    """The names of one file."""
 
     model_type: str
     taps: tuple[int, ...] = ()
-    """Layers of what sees behind which something is taken off."""
+    """Vision layers with an extra output."""
 
     def name(self, stored: str) -> str:
-        """Of the tensor that a stored one holds; a stranger keeps its own."""
+        """transformers' name of a stored tensor; an unknown one keeps its name."""
         names, (form, numbers) = _NAMES[self.model_type], template_of(stored)
         if form.startswith("v.deepstack.") and int(numbers[0]) in self.taps:
             numbers[0] = str(self.taps.index(int(numbers[0])))

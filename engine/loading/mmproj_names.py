@@ -1,4 +1,4 @@
-"""Projector files (llama.cpp's ``mmproj``) told by their names, in folders and repositories."""
+"""Recognises projector files (llama.cpp's ``mmproj``) by name."""
 
 import re
 from collections.abc import Iterable
@@ -7,17 +7,17 @@ from typing import Final
 _ENDING: Final = ".gguf"
 _MARK: Final = "mmproj"
 _PREFERRED: Final = ("f16", "bf16", "q8_0", "f32")
-"""Of several files of one model, which differ in how they store weights: 16 bits first."""
+"""Order of preference of a model's projector files, by weight type."""
 
 
 def is_mmproj(name: str) -> bool:
-    """Whether a ``.gguf`` file of this name is one, and no model."""
+    """Whether a file of this name is a projector file."""
     last = name.rpartition("/")[2].casefold()
     return last.endswith(_ENDING) and _MARK in last
 
 
 def by_preference(names: Iterable[str]) -> list[str]:
-    """The best first."""
+    """The names, best first."""
 
     def rank(name: str) -> tuple[int, str]:
         parts = re.split(r"[^a-z0-9_]+", name.rpartition("/")[2].casefold())

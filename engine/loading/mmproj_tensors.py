@@ -1,6 +1,6 @@
-"""Which of a tower's tensors each tensor of a projector file holds, where the tower is our own.
+"""Maps the tensors of a projector file to our own vision tower's.
 
-A part has one name in all files, and what :class:`..models.vision_tower.VisionTower` calls it the tower's spec says.
+A part has the same name in all files; the tower's spec has the name in :class:`..models.vision_tower.VisionTower`.
 """
 
 import re
@@ -27,35 +27,35 @@ _PROJECTORS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     **dict.fromkeys(("glm4v", "glm4v_moe"), ("", ("mm.patch_merger", "mm.model.fc", "mm.up", "mm.down"))),
     "gemma4": ("", ("mm.input_projection",)),
 }
-"""What files call the norm and the products of a projector, by the model type."""
+"""Names of a projector's norm and products in files, by model type."""
 _QWEN: Final = ("v.post_ln", ("mm.0", "mm.2"))
 IGNORED: Final = frozenset({"v.token_embd.img_break"})
-"""A row of the text model's embedding, which is there already."""
+"""A row of the text model's embedding."""
 FIRST_FRAME: Final = "v.patch_embd.weight"
 SECOND_FRAME: Final = "v.patch_embd.weight.1"
-"""The other half, where a patch spans two frames."""
+"""The second half, if a patch spans two frames."""
 
 
 @dataclass(frozen=True)
 class TowerPart:
-    """What a stored tensor holds."""
+    """The contents of a stored tensor."""
 
     name: str
-    """As the tower calls it; a stranger keeps its own."""
+    """The tower's name for it; an unknown one keeps its name."""
     heads: int = 0
-    """Rows are stored in the order of interleaved rotary pairs of so many heads."""
+    """Number of heads whose rows are stored as interleaved rotary pairs."""
     apart: int = 0
-    """Of queries, keys and values of so many heads: rows that turn by column stand before those that turn by row in
-    each head of the former two, pair by pair."""
+    """Number of heads of fused queries, keys and values whose queries and keys store rows rotated by column before
+    those rotated by row, pair by pair."""
 
 
 class TowerParts:
-    """Of one file."""
+    """The names of one file."""
 
     def __init__(self, spec: VisionSpec, *, swapped: bool) -> None:
         """``swapped``: see :attr:`..model_config.mmproj_config.Projecting.swapped`."""
         self._spec = spec
-        interleaved = spec.source == "sized"  # Pixtral's
+        interleaved = spec.source == "sized"  # Pixtral
         self._layers = [dict(_of_layer(layer, swapped=swapped)) for layer in spec.layers]
         self._heads = [layer.attention.heads if interleaved else 0 for layer in spec.layers]
         self._apart = spec.architecture == "kimi_k25"
@@ -99,8 +99,8 @@ class TowerParts:
 
 
 def is_changed(spec: VisionSpec, name: str) -> bool:
-    """Whether a weight of this name is not multiplied as it is stored: its columns stand otherwise, or a scale of its
-    outputs is multiplied into it."""
+    """Whether a weight is changed before it is multiplied: its columns are reordered, or a scale of its outputs is
+    applied."""
     scaled = spec.names == "internvl" and name.endswith((".attention.projection_layer.weight", ".mlp.fc2.weight"))
     moved = (product.name for product in spec.projector.products if product.transposed or product.channels_first)
     return scaled or name in (f"{each}.weight" for each in moved)
@@ -121,7 +121,7 @@ def _norm(projector: ProjectorSpec) -> str:
 
 
 def _of_layer(layer: LayerSpec, *, swapped: bool) -> Mapping[str, str]:
-    """Of its parts without their endings."""
+    """The names of a layer's parts, without endings."""
     mixer, mlp = layer.attention, layer.mlp
     assert isinstance(mlp, MLPSpec)
     up, down = ("ffn_down", "ffn_up") if swapped else ("ffn_up", "ffn_down")

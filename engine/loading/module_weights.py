@@ -1,4 +1,4 @@
-"""What fills transformers' modules from a projector file: its tensors, with what converters change of them undone."""
+"""Reads transformers' modules from a projector file, and undoes the converters' changes."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -10,14 +10,14 @@ from .mmproj_modules import LIMITS, ModuleParts, template_of
 from .mmproj_tensors import FIRST_FRAME, SECOND_FRAME
 
 Read = Callable[[str], torch.Tensor]
-"""A tensor of the file by its name, in torch's order of dimensions."""
+"""Reads a tensor by its name in the file, in torch's order of dimensions."""
 _SINUSOIDS: Final = "a.position_embd.weight"
 _LEARNED: Final = ("ultravox", "voxtral", "qwen2_audio")
-"""Model types whose modules have learned positions of sounds; files have sinusoids in their place."""
+"""Model types with learned audio positions; other files contain sinusoids in their place."""
 _BATCH_EPS: Final = 1e-5
-"""Of norms over a batch, whose mean and variance converters multiply into their weights."""
+"""Epsilon of batch norms, whose mean and variance converters fold into the weights."""
 _JOINED: Final = {"a.blk.{}.attn_k.weight": "a.blk.{}.attn_v.weight"}
-"""Of Granite Speech: of two tensors that are rows of one the second, by the first."""
+"""Granite Speech: the second tensor to append as rows, by the first."""
 
 
 def _of_softplus(stored: torch.Tensor) -> torch.Tensor:
@@ -31,7 +31,7 @@ def _by_channels(patches: torch.Tensor) -> torch.Tensor:
 
 
 def _identity(weight: torch.Tensor) -> Mapping[str, torch.Tensor]:
-    """Of a norm over a batch into whose weight its own are multiplied."""
+    """Statistics of a batch norm that is folded into its weight."""
     norm = "encoder.layers.{}.conv.batch_norm"
     return {
         f"{norm}.running_mean": torch.zeros_like(weight),
@@ -41,7 +41,7 @@ def _identity(weight: torch.Tensor) -> Mapping[str, torch.Tensor]:
 
 
 def _marks(bias: torch.Tensor) -> Mapping[str, torch.Tensor]:
-    """Embeddings around a sound that nothing reads, and that files leave out."""
+    """Unused embeddings around a sound that files leave out."""
     return {"thinker.audio_tower.audio_bos_eos_token.weight": bias.new_zeros(2, len(bias))}
 
 
@@ -61,11 +61,11 @@ _BESIDES: Final[Mapping[str, Mapping[str, Callable[[torch.Tensor], Mapping[str, 
     "granite_speech": {"a.blk.{}.conv_norm.weight": _identity},
     "qwen2_5_omni": {"mm.a.fc.bias": _marks},
 }
-"""What the modules have besides, made of a tensor; by model type and its stored name."""
+"""Makes further tensors of a module from a stored one, by model type and stored name."""
 
 
 def module_weights(parts: ModuleParts, names: Collection[str], read: Read) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) of the file's tensors of these names."""
+    """Yield (name, tensor) from the file's tensors with these names."""
     kind = parts.model_type
     joined = _JOINED if kind == "granite_speech" else {}
     passed_over = {SECOND_FRAME, *([] if kind in _LEARNED else [_SINUSOIDS])}
@@ -82,6 +82,6 @@ def module_weights(parts: ModuleParts, names: Collection[str], read: Read) -> It
             values = change(values)
         if name.endswith(LIMITS):
             values = values.view(())
-        yield name, values.flatten() if name.endswith(".bias") else values  # convolutions' are columns
+        yield name, values.flatten() if name.endswith(".bias") else values  # biases of convolutions are columns
         if (besides := _BESIDES.get(kind, {}).get(form)) is not None:
             yield from ((own.format(*numbers), each) for own, each in besides(values).items())

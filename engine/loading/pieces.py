@@ -1,4 +1,4 @@
-"""Reads of a file of weights piece by piece."""
+"""Reads a weight file piece by piece."""
 
 from collections.abc import Callable
 from io import FileIO
@@ -9,11 +9,11 @@ import torch
 from .errors import CheckpointError
 
 Progress = Callable[[int, int], None]
-"""Told the bytes done and the bytes in all, as stored."""
+"""Called with the bytes done and the total, as stored."""
 
 
 def read_piece(file: FileIO, path: Path, name: str, offset: int, count: int) -> torch.Tensor:
-    """Bytes [offset, offset + count) of a file, uint8 [count]; ``name`` is what lies there."""
+    """Bytes [offset, offset + count) of a file, uint8 [count]; ``name``: for errors."""
     buffer = bytearray(count)
     view = memoryview(buffer)
     try:

@@ -1,4 +1,4 @@
-"""Fetches one wheel through the pip that belongs to this Python."""
+"""Downloads a wheel with this Python's pip."""
 
 import importlib.metadata
 import importlib.util
@@ -14,7 +14,7 @@ from packaging.version import Version
 from .wheel import STORAGE_ERRORS, FetchError, FetchProgress
 
 RAW_PROGRESS_SINCE: Final = Version("24.1")
-"""The first pip that can print its progress as numbers."""
+"""The first pip version that can print its progress as numbers."""
 UNREACHABLE: Final = re.compile(
     r"Temporary failure in name resolution|Name or service not known|Connection refused|Network is unreachable"
     r"|Max retries exceeded|NewConnectionError|ConnectTimeout|ReadTimeout"
@@ -22,9 +22,9 @@ UNREACHABLE: Final = re.compile(
 
 
 def download_wheel(requirement: str, folder: Path, progress: FetchProgress) -> Path:
-    """Fetch the wheel of ``requirement`` (``name`` or ``name==version``), without its dependencies, into ``folder``.
+    """Download the wheel of ``requirement`` (``name`` or ``name==version``), without dependencies, into ``folder``.
 
-    pip checks it against the index's own hash. An interrupt ends pip too.
+    pip checks it against the index's hash. An interrupt ends pip too.
 
     Raises:
         FetchError: there is no pip, no such package or version, no wheel of it, or no network.
@@ -39,7 +39,7 @@ def download_wheel(requirement: str, folder: Path, progress: FetchProgress) -> P
     command += ["--progress-bar", "raw" if raw else "off", "--dest", str(folder), "--", requirement]
     what = f"downloading {requirement}"
     progress(what, 0, 0)
-    # Not to a pipe, which nobody reads while stdout is read and which could fill up; nor to a disk that may be full.
+    # Not a pipe, which could fill up while stdout is read; not a disk, which may be full.
     with open(os.memfd_create("pip-complaints"), "w+", errors="replace") as complaints:
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, text=True, errors="replace"

@@ -1,4 +1,4 @@
-"""Opens a folder as a model that makes vectors and scores: an encoder, or a decoder that is asked for no tokens."""
+"""Opens a folder as a pooling model: an encoder, or a decoder that does not generate."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -52,9 +52,9 @@ _HEADS: Final = (
     "ForRewardModel",
     "Model",
 )
-"""What the names of decoders end in that draw no tokens."""
+"""Endings of decoder architectures that do not generate text."""
 _WRITTEN_AS: Final[Mapping[str, str]] = {JINA_VL: "Qwen2VLForConditionalGeneration"}
-"""Decoders whose names say of nothing else what they are."""
+"""Decoder architectures of embedders whose names do not tell."""
 _QWEN3_RERANKER: Final = (9693, 2152)
 """Qwen3's tokens ``yes`` and ``no``."""
 _BGE_RERANKER: Final = "Yes"
@@ -62,10 +62,10 @@ _BGE_RERANKER: Final = "Yes"
 
 
 def pooling_config(folder: Path, pooling: PoolingMode | None = None, model_impl: ModelImpl = "auto") -> PoolingConfig:
-    """What the folder's files say; ``pooling`` is used instead of what they say of it, and ``model_impl`` is whose
-    modelling code is to run the model.
+    """The pooling config of a folder. ``pooling`` overrides the files; ``model_impl``: whose modelling code runs the
+    model.
 
-    Raises :class:`CheckpointError` with one line for what is no such model or cannot be run.
+    Raises :class:`CheckpointError`, with one line, for other models and unsupported ones.
     """
     file = folder / "config.json"
     if not file.is_file():
@@ -77,8 +77,8 @@ def pooling_config(folder: Path, pooling: PoolingMode | None = None, model_impl:
 
 
 def open_pooling(folder: Path, pooler: str = "", model_impl: ModelImpl = "auto") -> Checkpoint:
-    """Opens a folder with safetensors or torch's pytorch_model.bin; ``pooler`` and ``model_impl`` as
-    :func:`pooling_config` takes them, "" is no pooler."""
+    """Open a folder with safetensors or torch's pytorch_model.bin; arguments as for :func:`pooling_config`, ``pooler``
+    "" for None."""
     named: PoolingMode | None = next((mode for mode in get_args(PoolingMode) if mode == pooler), None)
     if pooler and named is None:
         raise CheckpointError(
@@ -157,8 +157,10 @@ def _backbone(config: Mapping[str, object], model_impl: ModelImpl) -> EncoderCon
 
 
 def _decoder(config: Mapping[str, object]) -> ModelSpec:
-    """The head that draws tokens is not needed: what is stored without one loads all the same. Attention is in both
-    directions where the file says so, in Gemma's words or in those of Qwen2's embedders."""
+    """The spec of a decoder, stored with or without its output head.
+
+    Attention is bidirectional if the config says so, in Gemma's fields or those of Qwen2's embedders.
+    """
     named = config.get("architectures")
     as_causal = dict(config)
     if isinstance(named, list) and named:
@@ -172,7 +174,7 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
                 break
     gemma = bool(as_causal.pop("use_bidirectional_attention", False))
     made = model_spec_from_hf(as_causal)
-    if gemma:  # the file says how many tokens a window has in all
+    if gemma:  # the file has the total number of tokens in a window
         for window in {layer.attention.window for layer in made.layers} - {0}:
             windowed = [layer.attention.window == window for layer in made.layers]
             made = with_mixers(made, windowed, window=window // 2 + 1)
@@ -194,7 +196,8 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
 
 
 def _yes_no(folder: Path, config: Mapping[str, object], backbone: Backbone) -> ScoreHead | None:
-    """A reranker that answers yes or no, by sentence-transformers' module or by the name that it goes by."""
+    """The head of a yes-no reranker, described by a sentence-transformers module or recognised by its name; None for
+    others."""
     if not isinstance(backbone, ModelSpec) or not backbone.architecture.endswith((_CAUSAL, _SEES)):
         return None
     gemma = config.get("model_type") == "gemma"
@@ -222,7 +225,7 @@ class _Tokenizer(msgspec.Struct):
 
 
 def _token(file: Path, text: str) -> int:
-    """The number that a tokenizer's file gives to a token. Raises :class:`ConfigError`."""
+    """The id of a token in a tokenizer's file. Raises :class:`ConfigError`."""
     try:
         known = msgspec.json.decode(file.read_bytes(), type=_Tokenizer).model.vocab
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -233,7 +236,7 @@ def _token(file: Path, text: str) -> int:
 
 
 def _cleaned(folder: Path, modules: SentenceModules) -> SentenceModules:
-    """What SigLIP's tokenizers do to a text before their file has its say."""
+    """The modules with the text cleaning of SigLIP's tokenizers, which their files do not describe."""
     file = folder / "tokenizer_config.json"
     named = Fields(read_json(file)).text("tokenizer_class", "") if file.is_file() else ""
     bare = named.removesuffix("Fast") == "SiglipTokenizer"
@@ -241,7 +244,7 @@ def _cleaned(folder: Path, modules: SentenceModules) -> SentenceModules:
 
 
 def _is_splade(folder: Path) -> bool:
-    """Whether sentence-transformers' files, or the folder's name where it has none, say so."""
+    """Whether sentence-transformers' files, or else the folder's name, say that it is a SPLADE model."""
     listed = folder / "modules.json"
     if listed.is_file():
         return "Splade" in listed.read_text(encoding="utf-8", errors="replace")
@@ -249,7 +252,7 @@ def _is_splade(folder: Path) -> bool:
 
 
 def _has_cls_vectors(folder: Path) -> bool:
-    """BGE-M3 is read by its own library, and says nothing of pooling."""
+    """Whether it is BGE-M3, which does not describe its pooling."""
     return all((folder / name).is_file() for name in _BGE_M3)
 
 

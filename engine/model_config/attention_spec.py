@@ -1,4 +1,4 @@
-"""Attention as values, and what its layers keep of tokens. Torch-free."""
+"""Describes attention mixers as values, and the cache of their layers. Torch-free."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,30 +10,31 @@ from .recurrent_spec import StateTensor
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 QKNorm = Literal["none", "head", "full", "layer", "layer_own"]
-"""``head``: over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2). ``layer``: a layer norm over
-each head (Phi). ``layer_own``: one without a bias, with weights of each head (Command R+)."""
+"""``head``: RMS norm over each head (Qwen3, Gemma-3). ``full``: over the whole projection (OLMo-2). ``layer``: layer
+norm over each head (Phi). ``layer_own``: the same without a bias, with weights of each head (Command R+)."""
 
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary embedding (RoFormer, arXiv:2104.09864) and how it is stretched.
+    """Rotary embedding (RoFormer, arXiv:2104.09864) with its context extension.
 
-    The fields carry transformers' names; those that a kind does not use stay at their defaults.
+    Fields have transformers' names; those that a kind does not use keep their defaults.
     """
 
     theta: float = 10000.0
     kind: RopeKind = "default"
     rotary_dim: int = 0
-    """Dimensions of a head that rotate; the rest pass through. 0 means all."""
+    """Dimensions of a head that rotate; the rest pass through. 0: all."""
     interleaved: bool = False
-    """Dimension 2i turns with 2i + 1 (GLM, Cohere, Ernie), not i with i + half of those that rotate (Llama)."""
+    """Whether dimension 2i rotates with 2i + 1 (GLM, Cohere, Ernie), not i with i + half of the rotating ones
+    (Llama)."""
     backwards: bool = False
-    """By negative angles (nanochat)."""
+    """Whether it rotates by negative angles (nanochat)."""
     rotating: int = 0
-    """Dimensions that really turn, as slowly as if all did (proportional)."""
+    """Dimensions that actually rotate, at the frequencies that they have if all do (proportional)."""
     factor: float = 1.0
     original_max_position: int = 0
-    """Context the model was trained for before stretching (dynamic, llama3, yarn, longrope)."""
+    """Training context before the extension (dynamic, llama3, yarn, longrope)."""
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     attention_factor: float | None = None
@@ -45,75 +46,75 @@ class RopeConfig:
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
     frequency_divisors: tuple[float, ...] = ()
-    """One per rotating pair, dividing its frequency before all else: how GGUF stores ``llama3``'s stretch."""
+    """Divisors of the frequencies of rotating pairs: GGUF's form of ``llama3``."""
     axes: tuple[int, ...] = ()
-    """One per rotating pair: whether it turns by the frame (0), row (1) or column (2) of a token of media (m-rope,
-    arXiv:2409.12191). Empty: all by one position. Of text all three are one number."""
+    """The axis of each rotating pair: frame (0), row (1) or column (2) of a media token (m-rope, arXiv:2409.12191).
+    Empty: one position for all. For text, all three are equal."""
 
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """Attention of ``heads`` queries to ``kv_heads`` keys and values, each of ``head_dim`` dimensions."""
+    """Attention of ``heads`` queries to ``kv_heads`` keys and values, of ``head_dim`` dimensions each."""
 
     heads: int
     kv_heads: int
     head_dim: int
     scale: float
-    """Multiplies q·k; mostly head_dim ** -0.5."""
+    """Factor on q·k; usually head_dim ** -0.5."""
     rope: RopeConfig | None = field(default_factory=RopeConfig)
-    """None: positions are not told apart."""
+    """None: no positions."""
     window: int = 0
-    """Tokens that it sees, the current one included; 0: all before it. Where texts see themselves whole, as many again
-    behind the current one."""
+    """Tokens that a token sees, itself included; 0: all before it. Within whole texts, as many again behind it."""
     chunked: bool = False
-    """The window is a chunk: a token sees those from the last multiple of ``window`` on (Llama 4)."""
+    """Whether the window is a chunk: a token sees from the last multiple of ``window`` on (Llama 4)."""
     causal: bool = False
-    """Where texts see themselves whole, a token sees only what is before it all the same (CLIP)."""
+    """Whether tokens within whole texts see only those before them (CLIP)."""
     whole_spans: bool = False
-    """Tokens of a picture see each other, those behind them too (Gemma 3; Gemma 4 in layers with a window)."""
+    """Whether the tokens of a picture see each other in both directions (Gemma 3; Gemma 4 in layers with a window)."""
     softcap: float = 0.0
-    """q·k is capped at this; 0: not."""
+    """Soft cap of q·k; 0: none."""
     sinks: bool = False
-    """Each head has a learned score that joins its softmax and has no value (gpt-oss, arXiv:2508.10925)."""
+    """Whether each head has a learned score without a value in its softmax (gpt-oss, arXiv:2508.10925)."""
     qk_norm: QKNorm = "none"
     qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
     """None: the norms have no weights (Llama 4)."""
     turned_first: bool = False
-    """Heads are normed once they are rotated (HunYuan)."""
+    """Whether heads are normed after the rotation (HunYuan)."""
     v_norm: bool = False
-    """Values are normed by head, without weights (Gemma 4)."""
+    """Whether values are normed by head, without weights (Gemma 4)."""
     tied_values: bool = False
-    """Values are what keys are before they are normed and rotated: no ``v_proj`` is stored (Gemma 4)."""
+    """Whether values equal keys before norm and rotation, without a stored ``v_proj`` (Gemma 4)."""
     shares: int = -1
-    """The layer whose keys and values it sees in place of its own (Gemma 4); -1: it makes its own."""
+    """The layer whose keys and values it uses (Gemma 4); -1: its own."""
     gated: bool = False
-    """The query projection holds query and gate of each head in turn; sigmoid(gate) multiplies what the head found
+    """Whether the query projection has query and gate of each head in turn; sigmoid(gate) multiplies the head's output
     (Qwen3-Next)."""
     gate: str = ""
-    """The name that gates of all heads are stored under where they stand by themselves (Trinity)."""
+    """Stored name of the gates of all heads if separate (Trinity)."""
     temperature_beta: float = 0.0
     """Queries at position p are multiplied by 1 + beta · log(1 + ⌊(p + first) / floor⌋) (Llama 4)."""
     temperature_floor: int = 0
     temperature_first: int = 0
     qkv_bias: bool = False
     key_bias: bool = True
-    """Whether that of queries, keys and values is one of keys too."""
+    """Whether ``qkv_bias`` includes keys."""
     output_bias: bool = False
     fused: bool = False
-    """The checkpoint stores queries, keys and values as one (Phi-3)."""
+    """Whether queries, keys and values are stored as one (Phi-3)."""
     into: str = "qkv_proj"
-    """Its name, where it does."""
+    """Stored name if fused."""
     by_group: bool = False
-    """It holds the queries of a key-value head, its key and its value, one head after another (GPT-NeoX, Falcon)."""
+    """Whether the fused matrix has, group by group, the queries of a key-value head, its key and its value (GPT-NeoX,
+    Falcon)."""
     regrouped: bool = False
-    """It lay so where adapters were made, and holds all queries, keys and values one after another here (GGUF)."""
+    """Whether it was stored by group when adapters were made, and is stored as all queries, keys and values here
+    (GGUF)."""
     transposed: bool = False
-    """Matrices are stored as [inputs, outputs] (GPT-2)."""
+    """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
     inputs: int = 1
-    """Hidden sizes that queries, keys and values are made of: 2 where an embedding stands before the hidden state
-    (EAGLE-3)."""
+    """Inputs of queries, keys and values in hidden sizes: 2 with an embedding before the hidden state (EAGLE-3)."""
     name: str = "self_attn"
-    """Before the names that its tensors are stored under."""
+    """Prefix of its tensors' names."""
     out: str = "o_proj"
 
     @property
@@ -125,7 +126,7 @@ class AttentionSpec:
         return self.kv_heads * self.head_dim
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """Into queries, keys and values; and out of what the heads found."""
+        """The projections to queries, keys and values, and from the heads' output."""
         q, kv, name = self.q_size, self.kv_size, self.name
         asked = 2 * q if self.gated else q
         queries = ((f"{name}.q_proj", q), (f"{name}.{self.gate}", q)) if self.gate else ((f"{name}.q_proj", asked),)
@@ -145,7 +146,7 @@ class AttentionSpec:
         )
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of what a checkpoint stores of it."""
+        """Shapes of its stored tensors, by name."""
         values = (f"{prefix}.{self.name}.v_proj.weight", f"{prefix}.{self.name}.v_proj.bias")
         for projection in self.projections(hidden):
             for name, shape in projection.shapes(prefix):
@@ -168,7 +169,7 @@ class AttentionSpec:
 
     @property
     def layer_norms(self) -> tuple[tuple[str, int], ...]:
-        """Names of layer norms of queries and keys, and the heads of these."""
+        """Names of layer norms of queries and keys, with their numbers of heads."""
         if self.qk_norm not in ("layer", "layer_own") or self.qk_norm_names is None:
             return ()
         q, k = self.qk_norm_names
@@ -176,7 +177,7 @@ class AttentionSpec:
 
     @property
     def qk_norm_sizes(self) -> tuple[int, int] | None:
-        """Of the RMS norms of queries and keys."""
+        """Sizes of the RMS norms of queries and keys; None without."""
         match self.qk_norm:
             case "none" | "layer" | "layer_own":
                 return None
@@ -186,33 +187,33 @@ class AttentionSpec:
                 return self.q_size, self.kv_size
 
     def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions of ``tokens`` after ``context`` others besides its projections."""
+        """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
         return 4 * self.q_size * self.pairs(tokens, context)
 
     def pairs(self, tokens: int, context: int) -> int:
-        """Keys that ``tokens`` after ``context`` others attend to in all, each to itself as well."""
+        """Total number of keys seen by ``tokens`` behind ``context`` others, each token's own included."""
         if self.chunked:
             return self._chunked_pairs(context + tokens) - self._chunked_pairs(context)
         return seen_pairs(tokens, context, self.window)
 
     def _chunked_pairs(self, tokens: int) -> int:
-        """Of so many first tokens."""
+        """The same for the first ``tokens``."""
         chunks, rest = divmod(tokens, self.window)
         return chunks * self.window * (self.window + 1) // 2 + rest * (rest + 1) // 2
 
     @property
     def keeps(self) -> "CacheSpec | None":
-        """What one such layer keeps of its tokens: a window covers a chunk."""
+        """The cache of one such layer; None if it uses another's. A window covers a chunk."""
         if self.shares >= 0:
             return None
         return CacheSpec("window" if self.window else "full", (), self.window, self.kv_heads, self.head_dim)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        """It has no state beside what it keeps of tokens."""
+        """None: attention has no recurrent state."""
         return ()
 
     def check(self) -> None:
-        """Raises :class:`ConfigError` where its parts contradict each other."""
+        """Raise :class:`ConfigError` for contradictory fields."""
         if self.heads % self.kv_heads:
             raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
         if self.chunked and not self.window:
@@ -231,36 +232,36 @@ class AttentionSpec:
 
 @dataclass(frozen=True)
 class IndexSpec:
-    """Which tokens latent attention sees: those with the largest sums over heads of weight · relu(q · k) (DeepSeek
-    sparse attention, arXiv:2512.02556).
+    """The index of sparse attention: a token sees those with the largest sums over heads of weight · relu(q · k)
+    (DeepSeek sparse attention, arXiv:2512.02556).
 
-    Queries are made of the latent of queries, one key a token, which all heads share, and the heads' weights of the
-    layer's input. The first numbers of queries and keys rotate as those of the attention do.
+    Queries are made from the queries' latent. Keys, one a token for all heads, and head weights are made from the
+    layer's input. The first dimensions of queries and keys rotate as in the attention.
     """
 
     heads: int
     head_dim: int
     top_k: int
-    """Tokens that are seen; where fewer stand before one, all of them."""
+    """Tokens that are seen; all if there are fewer."""
     interleaved: bool = False
-    """Number 2i rotates with 2i + 1; otherwise i with i + half of those that rotate."""
+    """Whether dimension 2i rotates with 2i + 1; otherwise i with i + half of the rotating ones."""
     shared: bool = False
-    """The layer has none: it sees what the last layer with one chose, and keeps no keys."""
+    """Whether the layer uses the choice of the last layer with an index, and caches no keys."""
     norm_eps: float = 1e-6
-    """Of the LayerNorm of keys."""
+    """Of the keys' LayerNorm."""
 
     @property
     def scale(self) -> float:
-        """Multiplies the heads' weights."""
+        """Factor on the heads' weights."""
         return float((self.heads * self.head_dim) ** -0.5)
 
     @property
     def kept(self) -> int:
-        """Numbers that are kept of a token."""
+        """Numbers cached a token."""
         return 0 if self.shared else self.head_dim
 
     def projections(self, name: str, hidden: int, rank: int) -> tuple[Projection, ...]:
-        """Into queries, from their latent of ``rank``; into the key; and into the heads' weights."""
+        """The projections from the queries' latent of ``rank``, to the key, and to the heads' weights."""
         if self.shared:
             return ()
         return (
@@ -270,7 +271,7 @@ class IndexSpec:
         )
 
     def shapes(self, name: str, prefix: str, hidden: int, rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of what a checkpoint stores of it."""
+        """Shapes of its stored tensors, by name."""
         for projection in self.projections(name, hidden, rank):
             yield from projection.shapes(prefix)
         if not self.shared:
@@ -278,17 +279,17 @@ class IndexSpec:
             yield f"{prefix}.{name}.k_norm.bias", (self.head_dim,)
 
     def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions of ``tokens`` after ``context`` others besides its projections."""
+        """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
         return 2 * self.heads * self.kept * seen_pairs(tokens, context)
 
 
 @dataclass(frozen=True)
 class LatentAttentionSpec:
-    """Attention to keys and values that are made of one vector a token (DeepSeek-V2, arXiv:2405.04434).
+    """Attention with keys and values made from one vector a token (DeepSeek-V2, arXiv:2405.04434).
 
-    A layer keeps of a token its latent, ``kv_lora_rank`` numbers, and ``rope_dim`` rotated ones that all heads share. A
-    head's key is ``nope_dim`` numbers made of the latent, and the rotated ones; its value is ``v_dim`` made of the
-    latent.
+    A layer caches a token's latent of ``kv_lora_rank`` numbers, and ``rope_dim`` rotated ones shared by all heads. A
+    head's key is ``nope_dim`` numbers made from the latent, with the rotated ones; its value is ``v_dim`` numbers made
+    from the latent.
     """
 
     heads: int
@@ -297,31 +298,31 @@ class LatentAttentionSpec:
     rope_dim: int
     v_dim: int
     scale: float
-    """Multiplies q·k."""
+    """Factor on q·k."""
     q_lora_rank: int = 0
-    """Of the latent that queries are made of; 0: they are made of the layer's input."""
+    """Size of the queries' latent; 0: queries are made from the layer's input."""
     rope: RopeConfig | None = field(default_factory=RopeConfig)
     """Of the ``rope_dim`` numbers."""
     interleaved: bool = True
-    """Number 2i of those rotates with 2i + 1; otherwise i with i + rope_dim / 2."""
+    """Whether number 2i of them rotates with 2i + 1; otherwise i with i + rope_dim / 2."""
     norm_eps: float = 1e-6
-    """Of the norms of both latents."""
+    """Of both latents' norms."""
     bias: bool = False
-    """Of what makes the latents, and of ``o_proj``."""
+    """Of the projections to the latents, and of ``o_proj``."""
     index: IndexSpec | None = None
-    """Which tokens it sees; None: all before the current one."""
+    """Chooses the visible tokens; None: all before the current one."""
     made_apart: bool = False
-    """What makes keys of the latent is stored as ``k_b_proj`` [heads, kv_lora_rank, nope_dim], and what makes values as
+    """Whether the projections from the latent are stored as ``k_b_proj`` [heads, kv_lora_rank, nope_dim] and
     ``v_b_proj`` [heads, v_dim, kv_lora_rank] (GGUF)."""
     name: str = "self_attn"
-    """Before the names that its tensors are stored under."""
+    """Prefix of its tensors' names."""
 
     window: ClassVar[int] = 0
-    """It may see any token before the current one."""
+    """None: any earlier token may be visible."""
 
     @property
     def latent_dim(self) -> int:
-        """Numbers that are kept of a token."""
+        """Numbers cached a token."""
         return self.kv_lora_rank + self.rope_dim
 
     @property
@@ -334,22 +335,23 @@ class LatentAttentionSpec:
 
     @property
     def latent_norms(self) -> tuple[tuple[str, int], ...]:
-        """Names and sizes of the norms of latents."""
+        """Names and sizes of the latents' norms."""
         of_q = ((f"{self.name}.q_a_layernorm", self.q_lora_rank),) if self.q_lora_rank else ()
         return (*of_q, (f"{self.name}.kv_a_layernorm", self.kv_lora_rank))
 
     @property
     def index_name(self) -> str:
-        """Before the names that the index's tensors are stored under."""
+        """Prefix of the names of the index's tensors."""
         return f"{self.name}.indexer"
 
     def projections(self, hidden: int) -> tuple[Projection, ...]:
-        """All that a token is multiplied with: those of attention, then those of the index."""
+        """All projections: of the attention, then of the index."""
         index = self.index.projections(self.index_name, hidden, self.q_lora_rank) if self.index else ()
         return (*self.attending(hidden), *index)
 
     def attending(self, hidden: int) -> tuple[Projection, ...]:
-        """Into latents; from that of queries, if any, to them; from the kept one to keys and values; and out."""
+        """The projections to latents; from the queries' latent, if there is one; from the cached latent to keys and
+        values; and to the output."""
         name, rank, kept = self.name, self.q_lora_rank, (f"{self.name}.kv_a_proj_with_mqa", self.latent_dim)
         made = Projection(((f"{name}.kv_b_proj", self.heads * (self.nope_dim + self.v_dim)),), self.kv_lora_rank, False)
         out = Projection(((f"{name}.o_proj", hidden),), self.v_size, self.bias)
@@ -360,7 +362,7 @@ class LatentAttentionSpec:
         return into, Projection(((f"{name}.q_b_proj", self.q_size),), rank, False), made, out
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of what a checkpoint stores of it."""
+        """Shapes of its stored tensors, by name."""
         *others, made, out = self.attending(hidden)
         for projection in (*others, *(() if self.made_apart else (made,)), out):
             yield from projection.shapes(prefix)
@@ -373,17 +375,17 @@ class LatentAttentionSpec:
             yield from self.index.shapes(self.index_name, prefix, hidden, self.q_lora_rank)
 
     def absorbs(self, tokens: int, context: int) -> bool:
-        """Whether ``tokens`` after ``context`` others cost no more with queries taken into the space of latents, than
-        with keys and values made of these anew. Where they choose what they see, they always are."""
+        """Whether ``tokens`` behind ``context`` others are cheaper absorbed than expanded. With a choice by the index
+        they are always absorbed."""
         return self.chooses(tokens, context) or self._absorbed(tokens, context) <= self._expanded(tokens, context)
 
     def chooses(self, tokens: int, context: int) -> bool:
-        """Whether the last of ``tokens`` after ``context`` others sees more than its index chooses."""
+        """Whether the last of ``tokens`` behind ``context`` others has more tokens before it than the index chooses."""
         return self.index is not None and tokens + context > self.index.top_k
 
     def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions with keys and values, of ``tokens`` after ``context`` others, and those of the
-        index where it has to choose."""
+        """Multiplications and additions with keys and values of ``tokens`` behind ``context`` others, and of the index
+        if it has to choose."""
         if self.index is not None and self.chooses(tokens, context):
             return self._absorbed(tokens, context) + self.index.work(tokens, context)
         return min(self._absorbed(tokens, context), self._expanded(tokens, context))
@@ -393,21 +395,21 @@ class LatentAttentionSpec:
         return 2 * self.heads * (self.latent_dim + self.kv_lora_rank) * seen_pairs(tokens, context, most)
 
     def _expanded(self, tokens: int, context: int) -> int:
-        """Those of ``tokens`` themselves are made in either form: :meth:`projections` counts that."""
+        """The keys and values of ``tokens`` themselves are counted in :meth:`projections`."""
         made = self.kv_lora_rank * (self.nope_dim + self.v_dim) * context
         return 2 * self.heads * (made + (self.nope_dim + self.rope_dim + self.v_dim) * seen_pairs(tokens, context))
 
     @property
     def keeps(self) -> "CacheSpec":
-        """What one such layer keeps of its tokens."""
+        """The cache of one such layer."""
         return CacheSpec("latent", (), 0, 1, self.latent_dim, self.index.kept if self.index else 0)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        """It has no state beside what it keeps of tokens."""
+        """None: attention has no recurrent state."""
         return ()
 
     def check(self) -> None:
-        """Raises :class:`ConfigError` where its parts contradict each other."""
+        """Raise :class:`ConfigError` for contradictory fields."""
         if self.rope is not None:
             _check_rope(self.rope, self.rope_dim)
         if self.index is not None and not self.q_lora_rank:
@@ -422,40 +424,42 @@ class LatentAttentionSpec:
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """Layers that keep alike: as much of a token, for as long."""
+    """Layers with equal caches: the same amount a token, for the same time."""
 
     kind: Literal["full", "window", "latent", "cross"]
     layers: tuple[int, ...]
     window: int
-    """Tokens after which one is not seen any more; 0: always seen."""
+    """Tokens after which one is no longer seen; 0: never."""
     kv_heads: int
-    """Of a latent one."""
+    """1 for latents."""
     head_dim: int
     index_dim: int = 0
-    """Of a key of the index, beside a latent; 0: there is none."""
+    """Size of the index's key beside a latent; 0: none."""
     positions: int = 0
-    """Of a cross group: of the encoder, which all tokens of a sequence see, however many these are."""
+    """Encoder positions of a cross group, which every token of a sequence sees."""
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Numbers of a token in each tensor of a layer: keys and values, or latents, and perhaps keys of an index."""
+        """Numbers a token in each tensor of a layer: keys and values, or latents and possibly index keys."""
         if self.kind == "latent":
             return (self.head_dim, self.index_dim) if self.index_dim else (self.head_dim,)
         return (self.kv_heads * self.head_dim,) * 2
 
     def token_bytes(self, itemsize: int) -> int:
-        """Of one token, or position of the encoder, over all layers."""
+        """Bytes of one token, or encoder position, over all layers."""
         return sum(self.widths) * len(self.layers) * itemsize
 
     def cached_bytes(self, length: int, itemsize: int) -> int:
-        """Of a sequence of ``length`` tokens that has dropped what no token will see."""
+        """Bytes of a sequence of ``length`` tokens without those that are no longer seen."""
         seen = min(length, self.window) if self.window else length
         return self.token_bytes(itemsize) * (self.positions or seen)
 
 
 def seen_pairs(tokens: int, context: int, most: int = 0) -> int:
-    """Keys that ``tokens`` after ``context`` others see in all, each itself as well and ``most`` of them at most; 0: as
-    many as there are."""
+    """Total number of keys seen by ``tokens`` behind ``context`` others, each token's own included.
+
+    ``most``: limit a token; 0: none.
+    """
     growing = max(0, min(tokens, most - context)) if most else tokens
     return growing * context + growing * (growing + 1) // 2 + (tokens - growing) * most
 

@@ -1,4 +1,4 @@
-"""What an encoder of sounds is made of, and what brings its output into the space of a decoder. Torch-free."""
+"""Describes an audio encoder and its projector as values. Torch-free."""
 
 import math
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ from .vision_spec import ProjectorProduct, ProjectorSpec
 
 @dataclass(frozen=True)
 class SoundGroups:
-    """Positions of all windows become embeddings together (FunAudioChat): the mean of each pair is projected, and a
-    product of the mean of so many of these is one."""
+    """Positions of all windows are joined to embeddings (FunAudioChat): the mean of each pair is projected, and an
+    embedding is a product of the mean of ``size`` of these."""
 
     size: int
-    """The last are filled up with zeros, to as many embeddings as the sound has."""
+    """The last group is padded with zeros, to the sound's number of embeddings."""
     product: ProjectorProduct
     unit: tuple[str, str] | None = None
-    """The names of a table, and of a product of one row of it, which is added to each embedding."""
+    """Names of a table, and of the projection of one of its rows, which is added to each embedding."""
     row: int = 0
-    """Which row that is."""
+    """Index of that row."""
 
     def shapes(self, inputs: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of what is stored; ``inputs``: numbers that the projector makes."""
+        """Shapes of its stored tensors; ``inputs``: outputs of the projector."""
         yield f"{self.product.name}.weight", (self.product.outputs, inputs)
         if self.unit is not None:
             table, product = self.unit
@@ -33,26 +33,25 @@ class SoundGroups:
 
 @dataclass(frozen=True, kw_only=True)
 class AudioSpec(Backbone):
-    """Whisper's encoder (arXiv:2212.04356) over as many frames as a sound has; ``max_position`` are the positions of a
-    window, two frames each."""
+    """Whisper's encoder (arXiv:2212.04356) over a sound of any length. ``max_position``: positions of a window, of two
+    frames each."""
 
     mel_bins: int
     stack: int = 1
-    """Positions beside each other that become one embedding; the last are filled up with zeros."""
+    """Adjacent positions that are joined to one embedding; the last group is padded with zeros."""
     projector: ProjectorSpec
     learned: bool = True
-    """Whether positions are stored; if not, they are sinusoids."""
+    """Whether positions are stored; otherwise they are sinusoids."""
     final_norm: str = "layer_norm"
     groups: SoundGroups | None = None
 
     @property
     def joined_size(self) -> int:
-        """Numbers that are projected."""
+        """Inputs of the projector."""
         return self.hidden_size * self.stack
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every tensor of a checkpoint of plain weights, by the names that
-        :class:`..models.audio_tower.AudioTower` has for them."""
+        """Shapes of all tensors of a plain checkpoint, by the names in :class:`..models.audio_tower.AudioTower`."""
         hidden = self.hidden_size
         found: dict[str, tuple[int, ...]] = {}
         if self.learned:
@@ -72,7 +71,7 @@ class AudioSpec(Backbone):
         return sum(map(math.prod, self.shapes().values()))
 
     def check(self) -> None:
-        """Raises :class:`ConfigError` where its parts contradict each other."""
+        """Raise :class:`ConfigError` for contradictory fields."""
         if not self.layers:
             raise ConfigError("the encoder of sounds has no layers")
         for layer in dict.fromkeys(self.layers):

@@ -1,4 +1,4 @@
-"""Typed reads from an untyped description of a model: a config.json or GGUF metadata."""
+"""Typed reads from an untyped model description: a config.json or GGUF metadata."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,18 @@ from typing import TypeGuard
 
 LARGEST_SIZE = (1 << 31) - 1
 LARGEST_NUMBER = 1e30
-"""No size and no number of a real model goes beyond these."""
+"""Bounds on the sizes and numbers of real models."""
 MOST_LAYERS = 4096
 MOST_EXPERTS = 4096
 LONGEST_CONTEXT = 1 << 30
 
 
 class ConfigError(Exception):
-    """A model's description cannot be used. The message is one clause without a final stop, to be put after a name."""
+    """A model's description cannot be used. The message is a clause without a full stop, to be put after a name."""
 
 
 class UnknownArchitectureError(ConfigError):
-    """A config.json is of an architecture, or of a form of one, that is none of those known."""
+    """A config.json has an unknown architecture, or an unknown form of one."""
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
@@ -29,12 +29,12 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 @dataclass(frozen=True)
 class Fields:
-    """Fields by name. Null counts as absent. Every read raises :class:`ConfigError` naming the field when it
-    is missing without a default, has the wrong type, or is out of range."""
+    """Fields by name. Null counts as absent. Every read raises :class:`ConfigError`, naming the field, if it is missing
+    without a default, has the wrong type, or is out of range."""
 
     values: Mapping[str, object]
     prefix: str = ""
-    """Put before every name that is read."""
+    """Prefix of every name that is read."""
 
     def get(self, name: str) -> object | None:
         return self.values.get(self.prefix + name)
@@ -109,8 +109,7 @@ class Fields:
         return tuple(float(x) for x in value)
 
     def bounds(self, name: str) -> tuple[float, float]:
-        """A least and a most, which may be infinite: JSON has no number for that, and files write it in several ways.
-        No bounds when absent."""
+        """(lower, upper) bounds, possibly infinite, which files write in several ways; infinite if absent."""
         value = self.get(name)
         if value is None:
             return -math.inf, math.inf
@@ -128,7 +127,7 @@ class Fields:
         return found[0], found[1]
 
     def token_ids(self, name: str) -> tuple[int, ...]:
-        """An id or a list of ids; empty when absent. Negative ids, which some files use for "none", are left out."""
+        """An id or a list of ids; empty if absent. Negative ids, which some files use for "none", are left out."""
         value = self.get(name)
         if value is None:
             return ()
@@ -140,7 +139,7 @@ class Fields:
         return tuple(sorted({token for token in ids if token >= 0}))
 
     def token_id(self, name: str) -> int | None:
-        """The first id; None when absent."""
+        """The first id; None if absent."""
         ids = self.token_ids(name)
         return ids[0] if ids else None
 

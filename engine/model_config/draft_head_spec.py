@@ -1,7 +1,8 @@
-"""Heads that draft: a layer over what a model's layers leave of a token, and over the token that follows. Torch-free.
+"""Describes draft heads: a layer over the model's hidden state of a token and the embedding of the next one.
+Torch-free.
 
-EAGLE (arXiv:2401.15077) and EAGLE-3 (arXiv:2503.01840) are published as checkpoints of their own; heads for multi-token
-prediction (arXiv:2412.19437) lie behind the last layer of a model's own.
+EAGLE (arXiv:2401.15077) and EAGLE-3 (arXiv:2503.01840) heads are separate checkpoints; heads for multi-token prediction
+(arXiv:2412.19437) are in the model's checkpoint, behind its last layer.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,7 +24,7 @@ _EAGLE3: Final = (
 
 
 class MTPNames(NamedTuple):
-    """How a checkpoint begins the names of a head for multi-token prediction, the first of its heads."""
+    """Prefixes of the names of a checkpoint's first multi-token prediction head."""
 
     whole: str
     layer: str
@@ -34,7 +35,7 @@ class MTPNames(NamedTuple):
 
 
 def mtp_names(model: ModelSpec) -> MTPNames:
-    """DeepSeek's lies behind the model's layers as if it were one of them, Qwen's stands apart."""
+    """The names of the model's head: DeepSeek's is stored as a further layer, Qwen's separately."""
     if model.draft_prefix:
         parts = ("", "layers.0.", "pre_fc_norm_embedding.", "pre_fc_norm_hidden.", "fc.", "norm.")
         return MTPNames(*(model.draft_prefix + part for part in parts))
@@ -43,42 +44,42 @@ def mtp_names(model: ModelSpec) -> MTPNames:
 
 
 def mtp_layer(model: ModelSpec) -> LayerSpec:
-    """What the head's layer is like: the model's last that attends."""
+    """The form of the head's layer: that of the model's last layer with attention."""
     return next(layer for layer in reversed(model.layers) if layer.keeps is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftHeadSpec:
-    """One head. Tokens and hidden states of its model go in; what it leaves goes in again for a further token."""
+    """One head. Its inputs are tokens and the model's hidden states; its output is fed back for a further token."""
 
     backbone: ModelSpec
     """Of its one layer."""
     taps: tuple[int, ...] = ()
-    """Layers of the model, ascending: the stream before each is taken, all side by side. Empty: what the model's head
-    would get."""
+    """The model's layers, ascending, before which the stream is copied; copies are concatenated. Empty: the input of
+    the model's output head."""
     hidden_size: int
     """Of the model."""
     joins: bool = True
-    """A product takes the token's embedding and the hidden state beside it, and its result goes through the layer; else
-    attention takes both, and the hidden state goes past it (EAGLE-3)."""
+    """Whether a projection joins embedding and hidden state before the layer; otherwise attention takes both, and the
+    residual is the hidden state (EAGLE-3)."""
     bias: bool = False
-    """Of that product."""
+    """Of that projection."""
     norms: bool = False
-    """Embedding and hidden state are normed before."""
+    """Whether embedding and hidden state are normed before."""
     norm_before_residual: bool = False
-    """What goes past the layer's attention is normed, too."""
+    """Whether the residual of the attention is normed too."""
     final_norm: bool = True
-    """What the layers leave is normed for the head."""
+    """Whether the layer's output is normed before the output head."""
     vocab_size: int = 0
-    """Tokens that it can draft, where it has a head of its own; 0: the model's head."""
+    """Tokens that it can draft with its own output head; 0: it uses the model's."""
     embeds: bool = False
-    """It has embeddings of its own."""
+    """Whether it has its own embeddings."""
     skips_first: bool = False
-    """At position 0 it sees no embedding."""
+    """Whether position 0 has no embedding."""
     feeds_normed: bool = False
-    """For a further token it gets what its layer left as it is normed for the head, not as it is."""
+    """Whether the normed output is fed back for a further token."""
     renamed: tuple[tuple[str, str], ...] = ()
-    """Beginnings of the names that tensors are stored under, one after the other, and what stands in their place."""
+    """(stored prefix, replacement) pairs of tensor names, applied in order."""
 
     def name_of(self, stored: str) -> str:
         for beginning, place in self.renamed:
@@ -87,7 +88,7 @@ class DraftHeadSpec:
         return stored
 
     def stored_as(self, name: str) -> str:
-        """The inverse, of a tensor's name or a part's."""
+        """The inverse, for the name of a tensor or a part."""
         name += "."
         for beginning, place in reversed(self.renamed):
             if name.startswith(place):
@@ -98,8 +99,10 @@ class DraftHeadSpec:
 def eagle_head(
     config: Mapping[str, object], stored: Collection[str], model: ModelSpec, *, third: bool
 ) -> DraftHeadSpec:
-    """Of a checkpoint's config.json, and the names that it stores tensors under: EAGLE's, or its ``third`` version, for
-    this ``model``. Raises :class:`.config_fields.ConfigError`."""
+    """The head of a checkpoint: EAGLE's, or its ``third`` version, for this ``model``.
+
+    ``config``: the config.json. ``stored``: names of its tensors. Raises :class:`.config_fields.ConfigError`.
+    """
     fields = Fields(config)
     own = attention_bias(fields, common(fields, "EAGLE-3" if third else "EAGLE"))
     if len(own.layers) != 1:
@@ -134,8 +137,8 @@ def eagle_head(
 
 
 def mtp_head(model: ModelSpec) -> DraftHeadSpec:
-    """The first of those that lie behind the layers of this model's checkpoint. Raises
-    :class:`.config_fields.ConfigError` where there are none, or of another kind."""
+    """The first head in this model's checkpoint. Raises :class:`.config_fields.ConfigError` if there is none, or it is
+    of another kind."""
     if not model.draft_layers:
         where = "in another form than DeepSeek's or Qwen's" if model.draft_prefix else "without heads"
         raise ConfigError(f"a {model.architecture} comes {where} for multi-token prediction; name another method")
@@ -157,7 +160,7 @@ def mtp_head(model: ModelSpec) -> DraftHeadSpec:
 
 
 def _taps(config: object, layers: int) -> tuple[int, ...]:
-    """As ``eagle_config`` says, or by default the second, the middle one and the third from the end."""
+    """The layers in ``eagle_config``; by default the second, the middle one and the third from the end."""
     chosen = config.get("eagle_aux_hidden_state_layer_ids") if isinstance(config, Mapping) else None
     found = chosen if isinstance(chosen, list) else [2, layers // 2, layers - 3]
     if not all(isinstance(layer, int) and 0 <= layer < layers for layer in found) or sorted(set(found)) != found:

@@ -1,7 +1,7 @@
-"""What a bidirectional encoder is made of. Torch-free.
+"""Describes a bidirectional encoder. Torch-free.
 
-One description fits the family: BERT (arXiv:1810.04805) and those that followed it differ in their layers, which are
-values, and in how they tell positions.
+One description covers the family: BERT (arXiv:1810.04805) and its successors differ in their layers, which are values,
+and in their positions.
 """
 
 from dataclasses import dataclass
@@ -14,29 +14,29 @@ EncoderFamily = Literal["bert", "roberta", "distilbert", "mpnet", "modernbert", 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Backbone):
-    """One encoder. Tokens see each other in both directions, all of them or those within a window."""
+    """One encoder. Tokens attend in both directions, to all or within a window."""
 
     family: EncoderFamily
-    """Whose names its tensors have."""
+    """Determines the names of its tensors."""
     prefix: str = "layers"
     learned_positions: bool = True
     position_offset: int = 0
     """Row of the first position in the table."""
     token_types: int = 0
-    """Kinds of tokens that are told apart (first text, second text); 0: none."""
+    """Number of token types (first text, second text); 0: none."""
     relative_buckets: int = 0
-    """Distances that are told apart by a bias on scores (T5's scheme, arXiv:1910.10683); 0: none."""
+    """Number of distance buckets for a bias on scores (T5's scheme, arXiv:1910.10683); 0: none."""
     relative_distance: int = 128
-    """From which on all distances are one."""
+    """From here on all distances share a bucket."""
     embedding_norm: bool = True
     """Whether embeddings are normed before the first layer."""
     projection: int = 0
-    """Numbers that a last layer makes of each hidden state, in the space of pictures (CLIP); 0: there is none."""
+    """Size of a final projection of hidden states into the space of pictures (CLIP); 0: none."""
     projection_bias: bool = False
     embeds_media: bool = False
-    """Media stand in place of embeddings of tokens, not of what the last layer makes of these (CLIP)."""
+    """Whether media replace embeddings of tokens, not projected hidden states (CLIP)."""
     filled: bool = False
-    """Texts are filled up to ``max_position`` with the padding token, which is seen (SigLIP)."""
+    """Whether texts are padded to ``max_position``, and padding is seen (SigLIP)."""
 
     @property
     def output_size(self) -> int:
@@ -44,10 +44,10 @@ class EncoderConfig(Backbone):
 
     @property
     def norm_bias(self) -> bool:
-        """Of all its norms."""
+        """Whether its norms have a bias."""
         return self.layers[0].norms.bias
 
     @property
     def pre_norm(self) -> bool:
-        """Whether the stream itself is normed only behind the last layer."""
+        """Whether norms precede each part (pre-norm)."""
         return not self.layers[0].norms.mlp_sum

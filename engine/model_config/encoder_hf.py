@@ -1,4 +1,4 @@
-"""From a config.json to an :class:`EncoderConfig`, in transformers' words or those of a model's makers. Torch-free."""
+"""Reads the config.json of encoders, in transformers' fields or those of a model's authors. Torch-free."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 
 
 def encoder_config_from_hf(config: Mapping[str, object]) -> EncoderConfig:
-    """Raises :class:`ConfigError`, naming the field, for what cannot be run."""
+    """The encoder's config. Raises :class:`ConfigError`, naming the field, if it is not supported."""
     fields = Fields(config)
     kind = fields.text("model_type", "")
     read = _READERS.get(kind)
@@ -35,7 +35,7 @@ def encoder_config_from_hf(config: Mapping[str, object]) -> EncoderConfig:
 
 
 def is_encoder(config: Mapping[str, object]) -> bool:
-    """Whether a config.json describes one of these models."""
+    """Whether a config.json describes one of these encoders."""
     return config.get("model_type") in _READERS
 
 
@@ -53,12 +53,12 @@ def _activation(fields: Fields, name: str, default: str = "gelu") -> Activation:
 
 def _bert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     kind = fields.text("position_embedding_type", "absolute")
-    if kind == "rotary" and fields.text("model_type") == "xlm-roberta":  # the makers' own files of Jina's
+    if kind == "rotary" and fields.text("model_type") == "xlm-roberta":  # the original files of Jina's
         return _jina(fields, config)
     if kind != "absolute":
         raise ConfigError(f"position_embedding_type is {kind[:40]!r}, expected 'absolute'")
     is_roberta = fields.text("model_type") in _ROBERTAS
-    # RoBERTa counts positions from behind the one of padding, which takes rows of the table
+    # RoBERTa's positions begin behind that of padding, whose rows are in the table
     offset = fields.integer("pad_token_id", 1, least=0) + 1 if is_roberta else 0
     longest = _positions(fields.integer("max_position_embeddings", most=LONGEST_CONTEXT), offset)
     family: EncoderFamily = "roberta" if is_roberta else "bert"
@@ -69,7 +69,7 @@ def _bert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
 def _common(
     fields: Fields, config: Mapping[str, object], family: EncoderFamily, max_position: int, norm_eps: float
 ) -> EncoderConfig:
-    """What BERT and its relatives say in the same words."""
+    """The common fields of BERT and its relatives."""
     return _of_layers(
         fields,
         config,
@@ -97,7 +97,7 @@ def _of_layers(
     max_position: int,
     norm_eps: float,
 ) -> EncoderConfig:
-    """Of layers like BERT's, all alike."""
+    """An encoder of equal layers like BERT's."""
     if hidden % heads:
         raise ConfigError(f"{heads} heads do not divide {hidden} dimensions")
     head_dim = hidden // heads
@@ -120,7 +120,7 @@ def _gated(spec: EncoderConfig, *, bias: bool = False, out_bias: bool = False) -
 
 
 def _positions(rows: int, offset: int) -> int:
-    """Of a table whose first ``offset`` rows stand for none."""
+    """Number of positions in a table whose first ``offset`` rows are not positions."""
     if rows <= offset:
         raise ConfigError(f"max_position_embeddings is {rows}, expected more than {offset}")
     return rows - offset
@@ -180,17 +180,17 @@ def _modernbert(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     spec = _gated(spec, bias=mlp_bias, out_bias=mlp_bias)
     full = rope("full_attention", "global_rope_theta", 160_000.0)
     spec = with_mixers(spec, qkv_bias=bias, output_bias=bias, rope=full)
-    window = fields.integer("local_attention", 128, least=2) // 2 + 1  # it says how many on both sides together
+    window = fields.integer("local_attention", 128, least=2) // 2 + 1  # the file has the number for both sides together
     sliding = rope("sliding_attention", "local_rope_theta", 10_000.0)
     spec = with_mixers(spec, slides, window=window, rope=sliding)
     spec = with_layers(spec, norms=replace(PRE, kind="layer", bias=fields.flag("norm_bias")))
-    # the first layer gets what the embedding's norm has normed
+    # the embedding's norm replaces that of the first layer
     first = replace(spec.layers[0], norms=replace(spec.layers[0].norms, mixer_in=""))
     return replace(spec, layers=(first, *spec.layers[1:]), learned_positions=False)
 
 
 def _nomic(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
-    # the makers' own files say it in the words of GPT-2
+    # the authors' files use GPT-2's field names
     older = fields.has("n_embd")
     hidden = fields.integer("n_embd" if older else "hidden_size")
     heads = fields.integer("n_head" if older else "num_attention_heads")
@@ -198,7 +198,7 @@ def _nomic(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
     if older:
         _check_nomic(fields)
     longest = fields.integer("n_positions" if older else "max_position_embeddings", 2048, most=LONGEST_CONTEXT)
-    if older:  # beyond what it was trained for its makers change the rotation with the length of each text
+    if older:  # beyond, the authors' code changes the rotation with the length of each text
         longest = min(longest, fields.integer("max_trained_positions", 2048))
     theta = fields.positive("rotary_emb_base", 1000.0)
     spec = _of_layers(
@@ -219,7 +219,7 @@ def _nomic(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
 
 
 def _check_nomic(fields: Fields) -> None:
-    """Raises :class:`ConfigError` for relatives that the makers' files describe alike."""
+    """Raise :class:`ConfigError` for related models with the same description."""
     for name, expected in (("rotary_emb_fraction", 1.0), ("num_experts", 0.0)):
         if (given := fields.number(name, expected)) != expected:
             raise ConfigError(f"{name} is {given:g}, expected {expected:g}: no other encoder of this kind is known")
@@ -233,7 +233,7 @@ def _check_nomic(fields: Fields) -> None:
 def _turned_bert(
     fields: Fields, config: Mapping[str, object], family: EncoderFamily, max_position: int, norm_eps: float
 ) -> EncoderConfig:
-    """BERT's names and layers with turned queries and keys in place of learned positions; ``rope`` is the caller's."""
+    """BERT with rotary queries and keys in place of learned positions; the caller sets ``rope``."""
     longest = fields.integer("max_position_embeddings", max_position, most=LONGEST_CONTEXT)
     bert = _common(fields, config, family, longest, norm_eps)
     return replace(bert, learned_positions=False, token_types=fields.integer("type_vocab_size", 1, least=0))
@@ -249,7 +249,7 @@ def _gte(fields: Fields, config: Mapping[str, object]) -> EncoderConfig:
 
 
 def _gte_rope(fields: Fields, config: Mapping[str, object], head_dim: int) -> RopeConfig:
-    """The makers' ``ntk`` stretches a longer base, and all frequencies by the same factor."""
+    """The authors' ``ntk`` scales the base, and all frequencies by the same factor."""
     table = Fields(fields.table("rope_scaling") or {})
     theta = fields.positive("rope_theta", 160_000.0)
     if table.text("type", "") != "ntk":
@@ -300,7 +300,7 @@ def _beside_pictures(
     longest: int,
     eps: float,
 ) -> EncoderConfig:
-    """The text tower of two; the numbers are defaults, which published files leave out."""
+    """The text tower beside a vision tower; the numbers are defaults, which published files omit."""
     text = Fields({"vocab_size": vocabulary, **(fields.table("text_config") or {})})
     hidden = text.integer("hidden_size", hidden)
     spec = _of_layers(

@@ -1,4 +1,4 @@
-"""The architectures of GGUF files that are read by what their name implies: dense ones, and mixtures like them."""
+"""GGUF architectures determined by their name: dense ones, and mixtures of experts like them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,45 +12,45 @@ from .model_spec import POST, PRE, SANDWICH, Norms
 
 @dataclass(frozen=True)
 class GGUFArchitecture:
-    """What an architecture name implies."""
+    """The properties of an architecture."""
 
     name: str
     """transformers' class."""
     norms: Norms = PRE
     qk_norm: QKNorm = "none"
     fused: bool = False
-    """Queries, keys and values are stored as one matrix, and gate and up as another."""
+    """Whether queries, keys and values are stored as one matrix, and gate and up as another."""
     permuted: bool = False
-    """Query and key rows are stored in the order of interleaved rotary pairs."""
+    """Whether query and key rows are stored as interleaved rotary pairs."""
     gemma: bool = False
-    """GELU and scaled embeddings."""
+    """Whether it uses GELU and scaled embeddings."""
     plus_one: bool = False
-    """Norms were stored with their 1 added."""
+    """Whether norms are stored with 1 added."""
     interleaved: bool = False
-    """Neighbouring dimensions rotate together."""
+    """Whether adjacent dimensions rotate together."""
     still_full: bool = False
-    """Where some layers slide, the others do not rotate."""
+    """Whether layers without a window do not rotate if others have one."""
     still_pattern: int = 0
-    """Every such layer does not rotate; 0: all do."""
+    """Period of layers that do not rotate; 0: all rotate."""
     multiplied_logits: bool = False
-    """``logit_scale`` multiplies logits, and does not divide them."""
+    """Whether ``logit_scale`` multiplies logits, not divides them."""
     mixer: Mapping[str, Any] = field(default_factory=dict)
     mlp: Mapping[str, Any] = field(default_factory=dict)
     layer: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of each spec."""
     windowed: bool = False
-    """Every layer has the window."""
+    """Whether every layer has the window."""
     window_pattern: int = 0
-    """Every such layer is a full one, the others slide; 0: all layers are alike."""
+    """Period of full layers, the others having a window; 0: all are alike."""
     local_theta: float | None = None
-    """Rotary base of sliding layers where it is not that of the others."""
+    """Rotary base of layers with a window, if different."""
     attention_softcap: float = 0.0
     logits_softcap: float = 0.0
     experts: Literal["none", "renormalized", "as scored"] = "none"
-    """Whether it may be a mixture of experts, and whether their weights are divided by their sum."""
+    """Whether it may be a mixture of experts, and whether their weights are renormalised."""
     mixture: str = ""
-    """transformers' class where it is one, unless it is :attr:`name`."""
+    """transformers' class as a mixture, if it is not :attr:`name`."""
 
 
 _RELU2: Mapping[str, Any] = {"activation": "relu2", "gated": False, "into": UP_MLP}

@@ -1,7 +1,7 @@
-"""From GGUF metadata to a :class:`ModelSpec`.
+"""Reads a :class:`ModelSpec` from GGUF metadata.
 
-Keys are llama.cpp's. What a file leaves unsaid (Gemma's window pattern and attention scale, a tied
-head, biases) is read off its tensors or fixed here by architecture, as llama.cpp does.
+Keys are llama.cpp's. Properties that a file omits (Gemma's window pattern and attention scale, a tied head, biases) are
+read from its tensors or fixed here by architecture, as in llama.cpp.
 """
 
 import math
@@ -18,10 +18,10 @@ from .mlp_spec import FUSED_MLP, SPLIT_MLP, MLPSpec, MoESpec, RouterSpec
 from .model_spec import LayerSpec, ModelSpec, alternating_layers, checked, with_mixers
 
 GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
-"""The sizes whose attention is scaled by hidden_size / heads instead of the head's own size."""
+"""The sizes whose attention scale uses hidden_size / heads instead of head_dim."""
 
 _STRETCHES_FULL_LAYERS_ONLY = frozenset({"gemma3", "olmo2"})
-"""Sliding layers rotate unstretched. OLMo-3 is stored under OLMo-2's name, told apart by its window."""
+"""Layers with a window are not extended. OLMo-3 is stored under OLMo-2's name and recognised by its window."""
 
 _STORED_AS: Mapping[str, str] = {
     "MistralForCausalLM": "LlamaForCausalLM",
@@ -29,11 +29,11 @@ _STORED_AS: Mapping[str, str] = {
     "Olmo3ForCausalLM": "Olmo2ForCausalLM",
     "Qwen2_5_VLForConditionalGeneration": "Qwen2VLForConditionalGeneration",
 }
-"""Which other class a file names in place of a class of transformers."""
+"""The class that a file names instead of another transformers class."""
 
 
 def gguf_architecture(metadata: Mapping[str, object]) -> GGUFArchitecture | GGUFTranslation:
-    """Raises :class:`ConfigError` when the file names no supported architecture."""
+    """The file's architecture. Raises :class:`ConfigError` if it is not supported."""
     name = Fields(metadata).text("general.architecture")
     found = ARCHITECTURES.get(name) or TRANSLATIONS.get(name)
     if found is None:
@@ -43,14 +43,14 @@ def gguf_architecture(metadata: Mapping[str, object]) -> GGUFArchitecture | GGUF
 
 
 def gguf_names(architecture: str) -> list[str]:
-    """What files call an architecture that transformers calls so; none where they are not read."""
+    """GGUF names of a transformers architecture; empty if it is not supported."""
     architecture = _STORED_AS.get(architecture, architecture)
     dense = [name for name, row in ARCHITECTURES.items() if architecture in (row.name, row.mixture)]
     return dense + [name for name, row in TRANSLATIONS.items() if architecture in (row.name, *row.others)]
 
 
 def model_spec_from_gguf(metadata: Mapping[str, object], shapes: Shapes, read_floats: ReadFloats) -> ModelSpec:
-    """``shapes`` gives every tensor's shape in GGUF's order. Raises :class:`ConfigError`."""
+    """The spec of a file. ``shapes``: of every tensor, in GGUF's order. Raises :class:`ConfigError`."""
     architecture = gguf_architecture(metadata)
     if isinstance(architecture, GGUFTranslation):
         return translated_spec(metadata, shapes, read_floats, architecture)
@@ -71,7 +71,7 @@ def model_spec_from_gguf(metadata: Mapping[str, object], shapes: Shapes, read_fl
         raise ConfigError("the tensor token_embd.weight is missing")
     if architecture.qk_norm == "none" and "blk.0.attn_q_norm.weight" in shapes:
         raise ConfigError("it norms the heads of queries and keys in a way that is not supported")
-    # rows of queries and keys that turn by row and column (GLM-4.1V) are stored as halves, whatever the others are
+    # with m-rope (GLM-4.1V), rows of queries and keys are stored as halves
     interleaved = architecture.interleaved and not any(fields.numbers("rope.dimension_sections"))
     rope = replace(rope_of(fields, head_dim, shapes, read_floats), interleaved=interleaved)
     divisor = fields.number("logit_scale", 1.0) or 1.0
@@ -130,7 +130,7 @@ def model_spec_from_gguf(metadata: Mapping[str, object], shapes: Shapes, read_fl
         spec = with_mixers(spec, [not each for each in slides], rope=None)
     if period := architecture.still_pattern:
         spec = with_mixers(spec, [kind == "full" for kind in alternating_layers(layers, period)], rope=None)
-    # a window that no sequence can outgrow is none
+    # a window longer than the context counts as none
     return checked(with_mixers(spec, slides, window=window if window < spec.max_position else 0))
 
 
@@ -152,7 +152,7 @@ def _experts(fields: Fields, architecture: GGUFArchitecture, experts: int) -> Mo
 
 
 def _windows(fields: Fields, architecture: GGUFArchitecture, layers: int) -> tuple[int, Sequence[bool]]:
-    """The sliding window, and which layers have it."""
+    """The window, and which layers have it."""
     window = fields.integer("attention.sliding_window", 0, least=0)
     pattern = fields.get("attention.sliding_window_pattern")
     if not window:

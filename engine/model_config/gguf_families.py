@@ -1,4 +1,4 @@
-"""The architectures of GGUF files that are read as the config.json that says the same."""
+"""GGUF architectures that are converted to the equivalent config.json."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +21,7 @@ _SCALES: Final[Mapping[str, str]] = {
     "logits_scaling": "logit_scale",
     "shared_intermediate_size": "expert_shared_feed_forward_length",
 }
-"""Granite's."""
+"""Granite."""
 _LATENTS: Final[Mapping[str, str]] = {
     "q_lora_rank": "attention.q_lora_rank",
     "kv_lora_rank": "attention.kv_lora_rank",
@@ -37,7 +37,7 @@ _LFM2: Final[Mapping[str, str]] = {
     "conv_L_cache": "shortconv.l_cache",
 }
 _LAYER_NORM: Final[Mapping[str, str]] = {"layer_norm_epsilon": "attention.layer_norm_epsilon"}
-"""Of the families before Llama."""
+"""Families before Llama."""
 _UNSCALED: Final[Mapping[str, object]] = {
     "embedding_multiplier": 1.0,
     "residual_multiplier": 1.0,
@@ -52,7 +52,7 @@ def _gpt_oss(facts: GGUFFacts) -> Values:
 
 
 def _unrounded(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
-    """Where the stretch of rotation begins and ends is not rounded, which no key says."""
+    """The bounds of the yarn ramp are not rounded, which no key says."""
     layers = []
     for layer in spec.layers:
         rope = layer.attention.rope
@@ -75,7 +75,7 @@ def _gated_delta(facts: GGUFFacts) -> Values:
 
 
 def _by_part(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
-    """Qwen3-Next's projections are stored as Qwen3.5's, but for files of its first converter."""
+    """Qwen3-Next's projections are stored as Qwen3.5's, except in files of its first converter."""
     if facts.has("ssm_in.weight"):
         return spec
     layers = (
@@ -88,7 +88,7 @@ def _by_part(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
 
 
 def _tiled(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
-    """Value heads of a key head stand apart from each other."""
+    """Value heads of a key head are not adjacent."""
     layers = (
         replace(layer, mixer=replace(layer.mixer, tiled=layer.mixer.v_heads > layer.mixer.k_heads))
         if isinstance(layer.mixer, GatedDeltaSpec)
@@ -106,7 +106,7 @@ def _deepseek(facts: GGUFFacts) -> Values:
         "qk_rope_head_dim": rotating,
         "qk_nope_head_dim": max(1, of_key - rotating),
         "v_head_dim": fields.integer("attention.value_length_mla", fields.integer("attention.value_length")),
-        "head_dim": rotating,  # what rotates of it
+        "head_dim": rotating,  # its rotating part
         "num_key_value_heads": facts.count("attention.head_count"),
         "attention_bias": facts.has("attn_kv_a_mqa.bias"),
         "first_k_dense_replace": facts.dense_first(),
@@ -122,7 +122,7 @@ def _deepseek_class(facts: GGUFFacts) -> str:
 
 
 def _kimi_linear(facts: GGUFFacts) -> Values:
-    """Layers that attend are those with a latent."""
+    """Layers with attention have a latent."""
     attends = facts.having("attn_kv_a_mqa.weight")
     return {
         **_deepseek(facts),
@@ -134,7 +134,7 @@ def _kimi_linear(facts: GGUFFacts) -> Values:
 
 
 def _split_latents(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
-    """What makes keys and what makes values are stored apart, but in old files."""
+    """The projections to keys and to values are stored separately, except in old files."""
     apart = facts.having("attn_k_b.weight")
     layers = (
         replace(layer, mixer=replace(layer.mixer, made_apart=each))
@@ -146,7 +146,7 @@ def _split_latents(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
 
 
 def _mamba(facts: GGUFFacts) -> Values:
-    """Of Granite 4, Bamba and Falcon-H1."""
+    """For Granite 4, Bamba and Falcon-H1."""
     fields = facts.fields
     return {
         "mamba_n_heads": fields.integer("ssm.time_step_rank"),
@@ -227,7 +227,7 @@ def _jamba(facts: GGUFFacts) -> Values:
 
 
 def _periodic(what: str, having: list[bool]) -> Values:
-    """Which layers are one in a period, by the first two; where there is one, or none, by a period past the last."""
+    """The period and offset of these layers, by the first two; with fewer, a period past the last layer."""
     first, second, *_ = [*(layer for layer, has in enumerate(having) if has), *[len(having)] * 2]
     period = second - first if second < len(having) else len(having) + 1
     return {f"{what}_period": period, f"{what}_offset": first}
@@ -263,7 +263,7 @@ def _glm4_moe(facts: GGUFFacts) -> Values:
 
 
 def _llama4(facts: GGUFFacts) -> Values:
-    """The largest has no norms of heads, which no key says; nor does one say whether attention is in chunks."""
+    """The largest model has no head norms, and attention may be chunked; no key says so."""
     sparse = facts.having("ffn_gate_inp.weight")
     values: Values = {
         "moe_layers": [layer for layer, each in enumerate(sparse) if each],
@@ -295,13 +295,13 @@ def _exaone_moe(facts: GGUFFacts) -> Values:
 
 
 def _afmoe(facts: GGUFFacts) -> Values:
-    scaled = {"mup_enabled": True}  # which no key says: all that are published are
+    scaled = {"mup_enabled": True}  # true of all published models; no key says so
     return {**_exaone_moe(facts), **scaled, "num_shared_experts": facts.count("expert_shared_count")}
 
 
 def _gemma4(facts: GGUFFacts) -> Values:
-    """Sliding layers and those that see all have heads of their own; what does not rotate of the latter has a divisor
-    that stops it."""
+    """Layers with a window and full ones have different heads. Dimensions of full layers that do not rotate have a
+    divisor that stops them."""
     fields, slides = facts.fields, facts.slides(6)
     by_layer, sizes = facts.each("attention.head_count_kv"), facts.each("feed_forward_length")
     if len(slides) != facts.layers:
@@ -371,7 +371,7 @@ def _gemma3n(facts: GGUFFacts) -> Values:
 
 
 def _falcon(facts: GGUFFacts) -> Values:
-    """Those of one head of keys and values have one norm, others one or two; no key says more."""
+    """Models with one key-value head have one norm, others one or two; no key says more."""
     apart, kv_heads = facts.has("attn_norm_2.weight"), facts.count("attention.head_count_kv", 1)
     return {
         "new_decoder_architecture": apart or kv_heads > 1,
@@ -381,14 +381,14 @@ def _falcon(facts: GGUFFacts) -> Values:
 
 
 def _in_rows(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
-    """Matrices are stored as [outputs, inputs], all queries before all keys and values."""
+    """Matrices are stored as [outputs, inputs], all queries before keys and values."""
     grouped = spec.layers[0].attention.by_group
     spec = with_mixers(spec, by_group=False, regrouped=grouped, transposed=False)
     return with_layers(spec, mlp=replace(dense_mlp(spec), transposed=False))
 
 
 def _growing(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
-    """Queries grow with every so many positions as the context had before it was stretched."""
+    """Query scaling by position, in steps of the original context length."""
     beta = facts.fields.number("attention.temperature_scale", 0.0)
     floor = facts.fields.integer("rope.scaling.original_context_length", spec.max_position)
     return with_mixers(spec, temperature_beta=beta, temperature_floor=floor) if beta else spec
@@ -517,4 +517,4 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
         "Gemma4ForCausalLM", keys={"final_logit_softcapping": "final_logit_softcapping"}, made=_gemma4, turned=False
     ),
 }
-"""By the names that llama.cpp gives them."""
+"""By llama.cpp's names."""

@@ -1,4 +1,4 @@
-"""Reads that all architectures of GGUF files share."""
+"""Reads that all GGUF architectures share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -7,13 +7,13 @@ from .attention_spec import RopeConfig
 from .config_fields import ConfigError, Fields
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of every tensor by its name, in GGUF's order."""
+"""By tensor name, in GGUF's order."""
 ReadFloats = Callable[[str], tuple[float, ...]]
 """Reads a small float32 tensor by its name in the file."""
 
 
 def once(fields: Fields, name: str, default: int | None = None) -> int:
-    """A count that may be stored once or once per layer."""
+    """A count that is stored once, or equal for every layer."""
     value = fields.get(name)
     if isinstance(value, list) and value and all(item == value[0] for item in value):
         return Fields({name: value[0]}).integer(name)
@@ -21,7 +21,7 @@ def once(fields: Fields, name: str, default: int | None = None) -> int:
 
 
 def head_dim_of(fields: Fields, shapes: Shapes, hidden: int, heads: int) -> int:
-    """The size of a head."""
+    """Dimensions of a head."""
     query = shapes.get("blk.0.attn_q.weight")
     if fields.has("attention.key_length"):
         return fields.integer("attention.key_length")
@@ -38,7 +38,7 @@ def rope_of(
     shapes: Shapes,
     read_floats: ReadFloats,
 ) -> RopeConfig:
-    """How heads of ``head_dim`` rotate, in halves."""
+    """The rotary settings of heads of ``head_dim``, by halves."""
     rotary = fields.integer("rope.dimension_count", head_dim)
     context = fields.integer("context_length")
     original = fields.integer("rope.scaling.original_context_length", context)
@@ -58,7 +58,7 @@ def rope_of(
         )
     if "rope_freqs.weight" in shapes:
         rope = replace(rope, frequency_divisors=read_floats("rope_freqs.weight"))
-    linear = fields.number("rope.scale_linear", 1.0)  # what old converters wrote
+    linear = fields.number("rope.scale_linear", 1.0)  # written by old converters
     kind = fields.text("rope.scaling.type", "linear" if linear != 1.0 else "none")
     match kind:
         case "none":

@@ -1,8 +1,7 @@
-"""From GGUF metadata to a :class:`ModelSpec` by way of the config.json that says the same.
+"""Reads a :class:`ModelSpec` from GGUF metadata by way of the equivalent config.json.
 
-A family that is read from a config.json is read from a GGUF file by its same reader: an architecture is a row that says
-which fields are stored under which keys, and what files leave unsaid. What the layers of a file hold is read off its
-tensors.
+The reader of a family's config.json also reads its GGUF files: a row for the architecture maps fields to keys, and
+gives the properties that files omit. Properties of layers are read from the file's tensors.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,37 +18,37 @@ from .model_spec import LayerSpec, ModelSpec, alternating_layers, checked, with_
 
 @dataclass(frozen=True)
 class GGUFFacts:
-    """What a file says of itself."""
+    """The contents of a file."""
 
     fields: Fields
-    """Under the name of its architecture."""
+    """Under the prefix of its architecture."""
     shapes: Shapes
     layers: int
-    """Those that predict tokens further ahead left out."""
+    """Without multi-token prediction layers."""
     read_floats: ReadFloats
 
     def having(self, tensor: str) -> list[bool]:
-        """Which layers have a tensor of this name."""
+        """Which layers have this tensor."""
         return [f"blk.{layer}.{tensor}" in self.shapes for layer in range(self.layers)]
 
     def has(self, tensor: str) -> bool:
-        """Whether a layer has a tensor of this name."""
+        """Whether a layer has this tensor."""
         return any(self.having(tensor))
 
     def outputs(self, tensor: str, default: int) -> int:
-        """Of the matrix of this name in the first layer that has one."""
+        """Outputs of this matrix, in the first layer that has it."""
         found = next((self.shapes[f"blk.{layer}.{tensor}"] for layer, has in enumerate(self.having(tensor)) if has), ())
         return found[1] if len(found) == 2 else default
 
     def count(self, key: str, default: int = 0) -> int:
-        """The greatest of a count that may be stored once or once a layer, some of them 0."""
+        """The largest value of a count stored once or once a layer, where 0 is allowed."""
         value = self.fields.get(key)
         if isinstance(value, list):
             return max((Fields({key: each}).integer(key, least=0) for each in value), default=default)
         return self.fields.integer(key, default, least=0)
 
     def each(self, key: str) -> list[int]:
-        """A count for each layer, which may be stored once."""
+        """A count by layer, which may be stored once."""
         if not isinstance(self.fields.get(key), list):
             return [self.count(key)] * self.layers
         found = self.fields.numbers(key)
@@ -58,12 +57,12 @@ class GGUFFacts:
         return [int(number) for number in found[: self.layers]]
 
     def dense_first(self) -> int:
-        """Layers before the first with experts."""
+        """Number of layers before the first with experts."""
         sparse = self.having("ffn_gate_inp.weight")
         return sparse.index(True) if any(sparse) else self.layers
 
     def slides(self, period: int) -> list[bool]:
-        """Which layers have the window: as listed, or all but each ``period``-th."""
+        """Which layers have the window: as listed, or all but every ``period``-th."""
         pattern = self.fields.get("attention.sliding_window_pattern")
         if isinstance(pattern, list):
             return [bool(each) for each in pattern[: self.layers]]
@@ -71,33 +70,33 @@ class GGUFFacts:
 
 
 Values = dict[str, object]
-"""Of a config.json."""
+"""Fields of a config.json."""
 
 
 @dataclass(frozen=True)
 class GGUFTranslation:
-    """How the metadata of an architecture becomes a config.json."""
+    """How an architecture's metadata is converted to a config.json."""
 
     name: str
     """transformers' class."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Fields that are stored under another key than :data:`KEYS` says, or only by this architecture."""
+    """Keys of fields that differ from :data:`KEYS`, or that only this architecture has."""
     unsaid: Mapping[str, object] = field(default_factory=dict)
-    """Fields that hold unless the file says otherwise."""
+    """Values of fields that the file may omit."""
     made: Callable[[GGUFFacts], Values] | None = None
-    """Fields that follow from several things."""
+    """Fields computed from several facts."""
     others: tuple[str, ...] = ()
-    """Classes that are stored under the same name."""
+    """Other classes that are stored under the same name."""
     named: Callable[[GGUFFacts], str] | None = None
-    """Which of them, where it follows from the file."""
+    """Chooses among the classes by the file."""
     finish: Callable[[ModelSpec, GGUFFacts], ModelSpec] | None = None
-    """What no config.json says."""
+    """Sets properties that a config.json cannot express."""
     turned: bool = True
-    """Rotation is what all architectures say of it; otherwise :attr:`made` says all."""
+    """Whether rotary settings are read in the common way; otherwise :attr:`made` has them."""
     permuted: bool = False
-    """Query and key rows are stored in the order of interleaved rotary pairs."""
+    """Whether query and key rows are stored as interleaved rotary pairs."""
     plus_one: bool = False
-    """Norms were stored with their 1 added."""
+    """Whether norms are stored with 1 added."""
 
 
 KEYS: Final[Mapping[str, str]] = {
@@ -115,7 +114,7 @@ KEYS: Final[Mapping[str, str]] = {
     "n_group": "expert_group_count",
     "topk_group": "expert_group_used_count",
 }
-"""Fields of all architectures that are stored as they are."""
+"""Keys of fields that all architectures store unchanged."""
 
 _UNSAID: Final[Mapping[str, object]] = {
     "n_group": 1,
@@ -126,12 +125,12 @@ _UNSAID: Final[Mapping[str, object]] = {
     "use_sliding_window": False,
     "num_nextn_predict_layers": 0,
 }
-"""Where a file lacks the key."""
+"""Defaults of missing keys."""
 
 GGUF_EXPERTS: Final = ExpertNames(
     into=("mlp.experts.gate_proj.weight", "mlp.experts.up_proj.weight"), out="mlp.experts.down_proj.weight"
 )
-"""What the tensors of all experts are called here; transformers has none like them."""
+"""Names for GGUF's tensors of all experts, for which transformers has none."""
 _FUSED_EXPERTS: Final = "mlp.experts.gate_up_proj.weight"
 _SHARED: Final = "mlp.shared_experts"
 
@@ -139,7 +138,7 @@ _SHARED: Final = "mlp.shared_experts"
 def translated_spec(
     metadata: Mapping[str, object], shapes: Shapes, read_floats: ReadFloats, row: GGUFTranslation
 ) -> ModelSpec:
-    """What the reader of the family's config.json makes of the file. Raises :class:`ConfigError`."""
+    """The spec, by the family's config.json reader. Raises :class:`ConfigError`."""
     fields = Fields(metadata, f"{Fields(metadata).text('general.architecture')}.")
     stored, drafts = fields.integer("block_count", most=MOST_LAYERS), fields.integer("nextn_predict_layers", 0, least=0)
     if drafts >= stored:
@@ -165,7 +164,7 @@ def _values(metadata: Mapping[str, object], facts: GGUFFacts, read_floats: ReadF
     hidden, heads = fields.integer("embedding_length"), facts.count("attention.head_count")
     if not heads and (facts.has("attn_q.weight") or facts.has("attn_qkv.weight")):
         raise ConfigError("attention.head_count is 0, expected more of a model with layers that attend")
-    heads = heads or 1  # which no layer has
+    heads = heads or 1  # no layer uses it
     embedding = shapes.get("token_embd.weight")
     if embedding is None or len(embedding) != 2:
         raise ConfigError("the tensor token_embd.weight is missing")
@@ -188,7 +187,7 @@ def _values(metadata: Mapping[str, object], facts: GGUFFacts, read_floats: ReadF
         **row.unsaid,
     }
     keys = {**KEYS, **row.keys}
-    dense = fields.get("expert_count") == 0  # some say that they have none
+    dense = fields.get("expert_count") == 0  # some store that they have none
     values |= {
         name: fields.get(key)
         for name, key in keys.items()
@@ -222,14 +221,13 @@ def _rope_table(fields: Fields, shapes: Shapes, read_floats: ReadFloats, head_di
             "beta_slow": rope.beta_slow,
             "attention_factor": rope.attention_factor,
         }
-        if scale:  # a tenth of what is stored twice, in float32
+        if scale:  # a tenth of the value stored, in float32
             found |= dict.fromkeys(("mscale", "mscale_all_dim"), round(10 * scale, 6))
     return found
 
 
 def _stored(layer: LayerSpec, prefix: str, shapes: Shapes) -> LayerSpec:
-    """The layer whose network is stored as GGUF files have it: gate and up apart, each matrix of all experts as one
-    tensor."""
+    """The layer with GGUF's names: separate gate and up, one tensor for each matrix of all experts."""
     mlp = layer.mlp
     if isinstance(mlp, MLPSpec):
         return replace(layer, mlp=_apart(mlp, *(SPLIT_MLP if mlp.gated else UP_MLP)))
@@ -247,5 +245,5 @@ def _stored(layer: LayerSpec, prefix: str, shapes: Shapes) -> LayerSpec:
 
 
 def _apart(mlp: MLPSpec, *names: str) -> MLPSpec:
-    """Under its own names, unless gate and up are one of them."""
+    """The network under these names, unless gate and up are fused."""
     return mlp if len(mlp.into) == len(names) else replace(mlp, into=names)

@@ -1,5 +1,5 @@
-"""Readers of the config.json of the dense families before Llama: layer norms, a bias nearly everywhere, networks
-without a gate, and positions that are learned, or turned in a part of each head."""
+"""Reads the config.json of dense families before Llama: layer norms, biases, networks without a gate, and learned
+positions or rotation of a part of each head."""
 
 from dataclasses import replace
 from typing import Final
@@ -18,11 +18,11 @@ _NAMES: Final = {
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
     "hidden_act": ("activation_function", "activation"),
 }
-"""What files of these families call what others have in common."""
+"""Alternative names of common fields."""
 
 
 def _common(fields: Fields, name: str, *, activation: str, eps_field: str = "layer_norm_epsilon") -> ModelSpec:
-    """What all share; networks are four times as wide as the stream unless a file says otherwise."""
+    """The common part. Networks are four times as wide as the stream by default."""
     usual = {ours: fields.get(theirs) for ours, names in _NAMES.items() for theirs in names if fields.has(theirs)}
     fields = Fields({**fields.values, **usual})
     if not fields.has("intermediate_size"):
@@ -37,7 +37,7 @@ def _network(spec: ModelSpec, into: str, out: str, *, bias: bool = True) -> MLPS
 
 
 def opt(fields: Fields, name: str) -> ModelSpec:
-    """OPT, Galactica. What stands for the first position is the third row of the table."""
+    """OPT, Galactica. The first position is the third row of the table."""
     fields = Fields({"activation_function": "relu", "tie_word_embeddings": True, **fields.values})
     spec = _common(fields, name, activation="relu")
     projected = fields.integer("word_embed_proj_dim", spec.hidden_size)
@@ -66,7 +66,7 @@ def opt(fields: Fields, name: str) -> ModelSpec:
 
 
 def gpt2(fields: Fields, name: str) -> ModelSpec:
-    """Matrices are stored as [inputs, outputs], those of queries, keys and values as one."""
+    """GPT-2: matrices are stored as [inputs, outputs], with queries, keys and values fused."""
     spec = _gpt(fields, name, "gelu_new")
     spec = with_mixers(spec, transposed=True)
     spec = with_layers(spec, mlp=replace(dense_mlp(spec), transposed=True))
@@ -80,7 +80,7 @@ def gpt2(fields: Fields, name: str) -> ModelSpec:
 
 
 def _gpt(fields: Fields, name: str, activation: str) -> ModelSpec:
-    """Names and positions of GPT-2 and of those that took them over."""
+    """The names and positions of GPT-2 and its descendants."""
     if fields.flag("add_cross_attention"):
         raise UnknownArchitectureError(f"its form of {name}, with cross-attention, is not native here")
     spec = _common(Fields({"tie_word_embeddings": True, **fields.values}), name, activation=activation)
@@ -108,7 +108,7 @@ def _gpt(fields: Fields, name: str, activation: str) -> ModelSpec:
 
 
 def gpt_neox(fields: Fields, name: str) -> ModelSpec:
-    """Pythia, GPT-NeoX: a part of each head rotates, and attention and network run side by side, each with a norm."""
+    """Pythia, GPT-NeoX: a part of each head rotates; attention and network run in parallel, each with a norm."""
     turning = {"partial_rotary_factor": fields.number("rotary_pct", 0.25)}
     turning["rope_theta"] = fields.number("rotary_emb_base", 10000.0)
     spec = _common(Fields({**turning, **fields.values}), name, activation="gelu", eps_field="layer_norm_eps")
@@ -135,7 +135,7 @@ def gpt_neox(fields: Fields, name: str) -> ModelSpec:
 
 
 def gpt_bigcode(fields: Fields, name: str) -> ModelSpec:
-    """StarCoder, SantaCoder: a GPT-2 whose matrices stand as usual, mostly with one head of keys and values."""
+    """StarCoder, SantaCoder: GPT-2 with matrices stored as usual, mostly with one key-value head."""
     spec = _gpt(fields, name, "gelu_pytorch_tanh")
     if fields.flag("multi_query", True):
         return with_mixers(spec, kv_heads=1)
@@ -143,7 +143,7 @@ def gpt_bigcode(fields: Fields, name: str) -> ModelSpec:
 
 
 def falcon(fields: Fields, name: str) -> ModelSpec:
-    """Falcon with rotary positions: attention and network side by side, of one norm (7B) or of a norm each (40B)."""
+    """Falcon with rotary positions: attention and network in parallel, with one norm (7B) or one each (40B)."""
     if fields.flag("alibi"):
         raise UnknownArchitectureError(f"its form of {name}, with a bias to scores by distance, is not native here")
     defaults = {"max_position_embeddings": 2048, "tie_word_embeddings": True}
@@ -177,7 +177,7 @@ def falcon(fields: Fields, name: str) -> ModelSpec:
 
 
 def gptj(fields: Fields, name: str) -> ModelSpec:
-    """GPT-J: neighbours rotate, in a part of each head; attention and network take one norm."""
+    """GPT-J: adjacent dimensions rotate, in a part of each head; attention and network share a norm."""
     spec = _common(fields, name, activation="gelu_new")
     turned = RopeConfig(rotary_dim=fields.integer("rotary_dim", 64), interleaved=True)
     if turned.rotary_dim == spec.layers[0].attention.head_dim:

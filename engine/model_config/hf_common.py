@@ -1,4 +1,4 @@
-"""What readers of a config.json have in common: layers that are all alike, and which of them slide."""
+"""Common parts of config.json readers: uniform layers, and which of them have a window."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ _LAYER_TYPES: Mapping[str, LayerType] = {"full_attention": "full", "sliding_atte
 
 
 def check_silu(fields: Fields, field: str = "hidden_act") -> None:
-    """Of convolutions and gates of layers with a recurrent state. Raises :class:`ConfigError`."""
+    """Check the activation of recurrent layers' convolutions and gates. Raises :class:`ConfigError`."""
     if (activation := fields.text(field, "silu")) not in ("silu", "swish"):
         raise ConfigError(f"{field} is {activation!r}, expected 'silu'")
 
@@ -47,8 +47,11 @@ def common(
     activation: str = "silu",
     eps_field: str = "rms_norm_eps",
 ) -> ModelSpec:
-    """What every architecture reads alike: layers that are all the same. The options are defaults: ``head_dim`` where
-    it does not follow from the sizes, ``theta`` the rotary base. ``eps_field`` is the name of the norms' epsilon."""
+    """The spec of uniform layers, from the fields that all architectures share.
+
+    The options are defaults: ``head_dim`` if it does not follow from the sizes, ``theta`` the rotary base.
+    ``eps_field``: name of the norms' epsilon.
+    """
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", head_dim or max(1, hidden // heads))
@@ -85,7 +88,7 @@ def attention_bias(fields: Fields, spec: ModelSpec) -> ModelSpec:
 
 
 def local_rope(fields: Fields, head_dim: int, theta: float) -> RopeConfig:
-    """Of sliding layers, which no stretch at the file's top level is about; ``theta`` is the default."""
+    """Rotary settings of layers with a window, without the file's top-level extension; ``theta``: default base."""
     parameters = fields.table("rope_parameters") or {}
     local: Mapping[str, object] = Fields(parameters).table("sliding_attention") or {}
     longest = fields.integer("max_position_embeddings")
@@ -93,12 +96,12 @@ def local_rope(fields: Fields, head_dim: int, theta: float) -> RopeConfig:
 
 
 def softcap_of(fields: Fields, name: str, default: float) -> float:
-    """A null cap means none; a file without the field has the default."""
+    """The soft cap; null means none, and a missing field the default."""
     return fields.number(name, 0.0 if name in fields.values else default)
 
 
 def sliding_layers(fields: Fields) -> list[bool]:
-    """Which layers slide; empty where the file does not say."""
+    """Which layers have a window; empty if the file does not say."""
     named = fields.texts("layer_types") or ()
     unknown = next((kind for kind in named if kind not in _LAYER_TYPES), None)
     if unknown is not None:
@@ -111,10 +114,10 @@ def alternating(spec: ModelSpec, period: int) -> list[bool]:
 
 
 def window_of(fields: Fields) -> int:
-    """A null window means none, 0 here; a file without the field has transformers' default."""
+    """The window; null means none (0), and a missing field transformers' default."""
     return fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 4096, least=0)
 
 
 def slide(spec: ModelSpec, window: int, slides: Sequence[bool] | None = None) -> ModelSpec:
-    """All layers, or those that ``slides`` says, see a window. One that no sequence can outgrow is none."""
+    """The spec with a window in all layers, or in ``slides``. A window longer than the context counts as none."""
     return with_mixers(spec, slides, window=window if window < spec.max_position else 0)

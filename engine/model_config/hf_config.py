@@ -1,6 +1,6 @@
-"""From a config.json to a :class:`ModelSpec`, for files of any transformers version.
+"""Reads a :class:`ModelSpec` from a config.json of any transformers version.
 
-A field that a file leaves out has the default of its architecture in transformers.
+Missing fields have their architecture's default in transformers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,14 +26,18 @@ from .model_spec import ModelSpec, checked
 
 
 def model_spec_from_hf(config: Mapping[str, object]) -> ModelSpec:
-    """Raises :class:`.config_fields.ConfigError` where no decoder is described, or a field is missing or wrong."""
+    """The spec of a decoder. Raises :class:`.config_fields.ConfigError` for other models, and missing or wrong
+    fields."""
     name = named_architecture(config, {name: decoder.model_type for name, decoder in DECODERS.items()})
     return checked(DECODERS[name].read(Fields(config), name))
 
 
 def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -> str:
-    """Which of the ``known`` architectures a config.json names, or where it names none, which has its model type: those
-    of all are given. Raises :class:`UnknownArchitectureError` where it is none of them."""
+    """The known architecture that a config.json names, or the one with its model type; ``known``: model type by
+    architecture.
+
+    Raises :class:`UnknownArchitectureError` if there is none.
+    """
     fields = Fields(config)
     named = fields.texts("architectures")
     if named is None:
@@ -49,20 +53,20 @@ def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like one that is not, as a clause; none where no name is like it."""
+    """A clause with the most similar known name; "" if none is similar."""
     stems = {_stem(each): each for each in known}
     found = get_close_matches(_stem(name), list(stems), 1, cutoff=0.5)
     return f" (nearest: {stems[found[0]]})" if found else ""
 
 
 def _stem(name: str) -> str:
-    """Of an architecture's name what it does not share with all others."""
+    """The distinguishing part of an architecture's name."""
     return name.partition("For")[0].removesuffix("LMHeadModel").lower()
 
 
 class Decoder(NamedTuple):
     model_type: str
-    """What a config.json says that names no architecture."""
+    """In a config.json without ``architectures``."""
     read: Callable[[Fields, str], ModelSpec]
 
 
@@ -158,9 +162,9 @@ _ALONE: Mapping[str, Decoder] = {
     "Gemma4ForCausalLM": Decoder("gemma4_text", hf_gemma4.gemma4),
     "Llama4ForCausalLM": Decoder("llama4_text", hf_llama4.llama4),
 }
-"""By the name of their architecture, of text alone."""
+"""Text-only decoders by architecture."""
 BY_TYPE: Mapping[str, Callable[[Fields, str], ModelSpec]] = {each.model_type: each.read for each in _ALONE.values()}
-"""Readers of the same by model type."""
+"""Readers of these by model type."""
 DECODERS: Mapping[str, Decoder] = {
     **_ALONE,
     **{
@@ -168,4 +172,4 @@ DECODERS: Mapping[str, Decoder] = {
         for name, seeing in hf_text_part.SEEING.items()
     },
 }
-"""By the name of their architecture."""
+"""All decoders by architecture."""

@@ -1,4 +1,4 @@
-"""Readers of the config.json of each dense family."""
+"""Reads the config.json of each dense family."""
 
 import math
 from dataclasses import replace
@@ -53,11 +53,11 @@ def phi3(fields: Fields, name: str) -> ModelSpec:
 
 
 _GELU: Final = ("gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast")
-"""Gemma 1's files say the first and mean the second."""
+"""Gemma 1's files have the first and mean the second."""
 
 
 def gemma(fields: Fields, name: str) -> ModelSpec:
-    """What all Gemmas share. They name their activation anew and tie their head by default."""
+    """The common part of all Gemmas: an activation under another name, and a tied head by default."""
     activation = fields.text("hidden_activation", "gelu_pytorch_tanh")
     if name == "GemmaForCausalLM" and (older := fields.text("hidden_act", "gelu")) not in _GELU:
         raise ConfigError(f"hidden_act is {older!r}, expected 'gelu_pytorch_tanh'")
@@ -85,7 +85,7 @@ def gemma3(fields: Fields, name: str) -> ModelSpec:
         max_position=fields.integer("max_position_embeddings"),
     )
     head_dim = spec.layers[0].attention.head_dim
-    # Old files describe the stretch of the full layers at the top level, and the sliding ones by a base alone.
+    # Old files have the full layers' extension at the top level, and only a base for layers with a window.
     full = rope_from_hf(fields.values, head_dim, theta=1_000_000.0, layer_type="full_attention")
     sliding = local_rope(fields, head_dim, fields.number("rope_local_base_freq", 10000.0))
     spec = with_mixers(gemma_attention(fields, spec, softcap=0.0), qk_norm="head", rope=full)
@@ -95,7 +95,7 @@ def gemma3(fields: Fields, name: str) -> ModelSpec:
 
 
 def gemma_attention(fields: Fields, spec: ModelSpec, *, softcap: float) -> ModelSpec:
-    """Of Gemma-2 and those after it; ``softcap`` is the default."""
+    """The attention of Gemma-2 and later; ``softcap``: the default."""
     return with_layers(
         with_mixers(
             spec,
@@ -112,7 +112,7 @@ def olmo2(fields: Fields, name: str) -> ModelSpec:
 
 
 def olmo3(fields: Fields, name: str) -> ModelSpec:
-    """An OLMo-2 whose sliding layers rotate unstretched."""
+    """OLMo-2 with unextended rotation in layers with a window."""
     spec = olmo2(fields, name)
     head_dim = spec.layers[0].attention.head_dim
     slides = sliding_layers(fields) or alternating(spec, 4)
@@ -122,7 +122,7 @@ def olmo3(fields: Fields, name: str) -> ModelSpec:
 
 
 def smollm3(fields: Fields, name: str) -> ModelSpec:
-    """A Llama of which every fourth layer does not tell positions apart; those may slide."""
+    """A Llama in which every fourth layer has no positions; those may have a window."""
     spec = llama(Fields({"tie_word_embeddings": True, "rope_theta": 2_000_000.0, **fields.values}), name)
     period = fields.integer("no_rope_layer_interval", 4)
     stated = fields.numbers("no_rope_layers")  # 1 for a layer that rotates
@@ -134,7 +134,7 @@ def smollm3(fields: Fields, name: str) -> ModelSpec:
 
 
 def exaone4(fields: Fields, name: str) -> ModelSpec:
-    """Where layers slide, those that do not do not rotate."""
+    """If some layers have a window, the others do not rotate."""
     spec = with_layers(with_mixers(common(fields, name, eps=1e-5), qk_norm="head"), norms=POST)
     window = window_of(fields)
     if not window:

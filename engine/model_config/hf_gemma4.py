@@ -1,4 +1,4 @@
-"""Reader of Gemma 4's config.json."""
+"""Reads Gemma 4's config.json."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ _ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
 }
-"""Of a file that says nothing of it."""
+"""Defaults."""
 _EXPERTS = ExpertNames(router="router.proj", into=("experts.gate_up_proj",), out="experts.down_proj")
 _PART_NORMS = PartNorms(
     experts_in="pre_feedforward_layernorm_2",
@@ -28,8 +28,8 @@ _PART_NORMS = PartNorms(
 
 
 def gemma4(fields: Fields, name: str) -> ModelSpec:
-    """Layers of two kinds, which differ in what they see, in heads and in how these rotate. The last ones may see keys
-    and values of earlier ones, and each may have an embedding of its own."""
+    """Two kinds of layers, which differ in window, heads and rotation. The last layers may share earlier layers' keys
+    and values, and layers may have per-layer embeddings."""
     if fields.text("use_bidirectional_attention", "vision") != "vision":
         raise ConfigError("use_bidirectional_attention is 'all', and only causal decoders are supported")
     told = {"rope_parameters": _ROPE, "tie_word_embeddings": True, **fields.values}
@@ -39,7 +39,7 @@ def gemma4(fields: Fields, name: str) -> ModelSpec:
     kinds = _kinds(fields, len(spec.layers))
     first = len(spec.layers) - fields.integer("num_kv_shared_layers", 0, least=0)
     layers = tuple(_layer(fields, spec, kinds, number, first) for number in range(len(spec.layers)))
-    default = 0 if "hidden_size_per_layer_input" in fields.values else 256  # null is none
+    default = 0 if "hidden_size_per_layer_input" in fields.values else 256  # null: none
     dim = fields.integer("hidden_size_per_layer_input", default, least=0)
     per_layer = fields.integer("vocab_size_per_layer_input", 262_144)
     return replace(
@@ -53,7 +53,7 @@ def gemma4(fields: Fields, name: str) -> ModelSpec:
 
 
 def _kinds(fields: Fields, layers: int) -> list[str]:
-    """Of attention, layer by layer; the last one sees all whatever the file says."""
+    """The kind of attention of each layer; the last is always full."""
     pattern = ["full_attention" if (layer + 1) % 6 == 0 else "sliding_attention" for layer in range(layers)]
     kinds = list(fields.texts("layer_types") or pattern)
     if len(kinds) != layers or not {*kinds} <= {*_ROPE}:
@@ -62,7 +62,7 @@ def _kinds(fields: Fields, layers: int) -> list[str]:
 
 
 def _layer(fields: Fields, spec: ModelSpec, kinds: list[str], number: int, first: int) -> LayerSpec:
-    """``first`` is the first layer that sees keys and values of another."""
+    """``first``: the first layer that shares another's keys and values."""
     mixer, mlp, kind = spec.layers[0].attention, dense_mlp(spec), kinds[number]
     mixer = _full(fields, mixer, number) if kind == "full_attention" else mixer
     mixer = replace(mixer, rope=rope_from_hf(fields.values, mixer.head_dim, layer_type=kind))
@@ -83,8 +83,8 @@ def _layer(fields: Fields, spec: ModelSpec, kinds: list[str], number: int, first
 
 
 def _full(fields: Fields, mixer: AttentionSpec, number: int) -> AttentionSpec:
-    """Of a layer that sees all: published files say once what its heads are, transformers says it of each layer whose
-    heads are not those of the others."""
+    """A full layer's attention. Published files give its heads once; transformers gives them for each layer that
+    differs."""
     tied = fields.flag("attention_k_eq_v")
     listed = fields.table("per_layer_config")
     if listed is not None:

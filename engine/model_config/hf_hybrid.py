@@ -1,4 +1,4 @@
-"""Readers of the config.json of families some of whose layers keep a recurrent state."""
+"""Reads the config.json of families with recurrent states in some layers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ _LFM2 = (
     ),
 )
 _DRAFTS = "mtp."
-"""Before the names of the head that predicts tokens further ahead."""
+"""Prefix of the multi-token prediction head."""
 
 
 def lfm2(fields: Fields, name: str) -> ModelSpec:
@@ -55,7 +55,7 @@ def lfm2(fields: Fields, name: str) -> ModelSpec:
 
 
 def lfm2_moe(fields: Fields, name: str) -> ModelSpec:
-    """An LFM2 whose layers have experts, but for the first few."""
+    """LFM2 with experts in all but the first few layers."""
     spec = lfm2(Fields({**fields.values, "block_auto_adjust_ff_dim": False}), name)
     router = RouterSpec(
         fields.integer("num_experts_per_tok", 4),
@@ -70,7 +70,7 @@ def lfm2_moe(fields: Fields, name: str) -> ModelSpec:
 
 
 def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
-    """Granite 4: a Granite whose network has other names, and most of whose layers are Mamba-2."""
+    """Granite 4: a Granite with other names for its network, and Mamba-2 in most layers."""
     spec = granite(fields, name)
     inner = fields.integer("shared_intermediate_size", 1024)
     mlp = replace(dense_mlp(spec), inner=inner, into=("shared_mlp.input_linear",), out="shared_mlp.output_linear")
@@ -84,8 +84,7 @@ def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
 
 
 def mamba2(fields: Fields, hidden: int, inner: int | None = None) -> Mamba2Spec:
-    """As Granite 4, Bamba and Falcon-H1 describe it; with ``inner`` channels where that does not follow from
-    ``mamba_expand``."""
+    """The mixer of Granite 4, Bamba and Falcon-H1; ``inner``: channels, if they do not follow from ``mamba_expand``."""
     check_silu(fields)
     heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
     inner = inner or int(fields.number("mamba_expand", 2) * hidden)
@@ -107,7 +106,7 @@ def mamba2(fields: Fields, hidden: int, inner: int | None = None) -> Mamba2Spec:
 
 
 def qwen3_next(fields: Fields, name: str) -> ModelSpec:
-    """A Qwen3.5 whose projections are stored by key head, and whose layers have experts."""
+    """Qwen3.5 with projections stored by key head, and experts."""
     spec = _with_head(fields, _gated_delta(fields, name, stored="by_head"))
     if not fields.integer("num_experts", 512, least=0):
         return spec
@@ -121,20 +120,20 @@ def qwen3_5(fields: Fields, name: str) -> ModelSpec:
 
 
 def qwen3_5_moe(fields: Fields, name: str) -> ModelSpec:
-    """A Qwen3.5 all of whose layers have experts."""
-    fields = Fields({"intermediate_size": 1, **fields.values})  # which no layer has
+    """Qwen3.5 with experts in all layers."""
+    fields = Fields({"intermediate_size": 1, **fields.values})  # no layer uses it
     spec = _with_head(fields, _gated_delta(fields, name, stored="by_part"))
     moe = _qwen_experts(fields, spec, RouterSpec(fields.integer("num_experts_per_tok", 8)), experts=256)
     return with_layers(spec, mlp=moe)
 
 
 def _with_head(fields: Fields, spec: ModelSpec) -> ModelSpec:
-    """With one for multi-token prediction; files of Qwen3-Next do not say so."""
+    """The spec with a multi-token prediction head; files of Qwen3-Next do not mention it."""
     return replace(spec, draft_layers=fields.integer("mtp_num_hidden_layers", 1, least=0), draft_prefix=_DRAFTS)
 
 
 def _qwen_experts(fields: Fields, spec: ModelSpec, router: RouterSpec, *, experts: int) -> MoESpec:
-    """With one that all tokens take, by a gate."""
+    """Experts with a gated shared one."""
     inner = fields.integer("shared_expert_intermediate_size", 512)
     return replace(
         experts_of(fields, spec, router, experts=experts),
@@ -144,7 +143,7 @@ def _qwen_experts(fields: Fields, spec: ModelSpec, router: RouterSpec, *, expert
 
 
 def _gated_delta(fields: Fields, name: str, *, stored: DeltaStorage) -> ModelSpec:
-    """Three of four layers follow the gated delta rule; attention is gated, and a quarter of each head rotates."""
+    """Three of four layers have the gated delta rule; attention is gated and rotates a quarter of each head."""
     check_silu(fields)
     values = {"partial_rotary_factor": 0.25, **fields.values}
     spec = attention_bias(fields, common(Fields(values), name, head_dim=256))
@@ -164,8 +163,8 @@ def _gated_delta(fields: Fields, name: str, *, stored: DeltaStorage) -> ModelSpe
 
 
 def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:
-    """An OLMo 3 without windows, three of four of whose layers follow the gated delta rule, behind norms of what they
-    take. A null rotary base means that nothing rotates."""
+    """OLMo 3 without windows, with the gated delta rule in three of four layers, behind input norms. A null rotary base
+    means no rotation."""
     check_silu(fields)
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     rope = Fields(fields.table("rope_parameters") or {})
@@ -185,7 +184,7 @@ def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:
         width=fields.integer("linear_conv_kernel_dim", 4),
         stored="apart",
         beta_scale=2.0 if fields.flag("linear_allow_neg_eigval", True) else 1.0,
-        norm_eps=1e-5,  # whatever the model's is: its published code says so
+        norm_eps=1e-5,  # fixed in its published code
     )
     attends = [kind == "full_attention" for kind in kinds_of(fields, ("linear_attention", "full_attention"))]
     if not attends:
@@ -201,7 +200,7 @@ def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:
 
 
 def kinds_of(fields: Fields, known: Sequence[str]) -> tuple[str, ...]:
-    """Of each layer; nothing where the file does not say."""
+    """The kind of each layer; empty if the file does not say."""
     kinds = fields.texts("layer_types") or ()
     if (odd := next((kind for kind in kinds if kind not in known), None)) is not None:
         raise ConfigError(f"layer_types holds {odd!r}, expected {' or '.join(map(repr, known))}")
@@ -209,7 +208,7 @@ def kinds_of(fields: Fields, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def mixed(spec: ModelSpec, attends: Sequence[bool], other: MixerSpec, field: str = "layer_types") -> ModelSpec:
-    """Layers that do not attend have the other mixer. ``field`` is the one that says which do."""
+    """The spec with the ``other`` mixer in layers without attention. ``field``: the field that lists them."""
     if len(attends) != len(spec.layers):
         raise ConfigError(f"{field} says what {len(attends)} layers are, expected {len(spec.layers)}")
     layers: list[LayerSpec] = [

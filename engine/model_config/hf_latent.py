@@ -1,4 +1,4 @@
-"""Readers of the config.json of each family with multi-head latent attention (arXiv:2405.04434)."""
+"""Reads the config.json of families with multi-head latent attention (arXiv:2405.04434)."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _KIMI_LINEAR = {
     "num_experts_per_token": "num_experts_per_tok",
     "num_shared_experts": "n_shared_experts",
 }
-"""What its files call what DeepSeek's call otherwise."""
+"""Its names of DeepSeek's fields."""
 
 
 def deepseek_v2(fields: Fields, name: str) -> ModelSpec:
@@ -49,7 +49,7 @@ def deepseek_v2(fields: Fields, name: str) -> ModelSpec:
 
 
 def deepseek_v3(fields: Fields, name: str) -> ModelSpec:
-    """Kimi K2 is one too."""
+    """DeepSeek-V3; also Kimi K2."""
     defaults = {"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
     groups = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5}
     fields = Fields({**defaults, **groups, **fields.values})
@@ -77,7 +77,7 @@ def deepseek_v32(fields: Fields, name: str) -> ModelSpec:
 
 
 def glm_moe_dsa(fields: Fields, name: str) -> ModelSpec:
-    """GLM-5: some layers see what one before them has chosen."""
+    """GLM-5: some layers use the index of an earlier one."""
     defaults = {"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
     sizes = {"q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256, "index_n_heads": 32}
     others = {"routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "indexer_rope_interleave": True}
@@ -92,7 +92,7 @@ def glm_moe_dsa(fields: Fields, name: str) -> ModelSpec:
 
 
 def _indexed(fields: Fields, name: str) -> ModelSpec:
-    """With an index in every layer."""
+    """The spec with an index in every layer."""
     index = IndexSpec(
         heads=fields.integer("index_n_heads", 64),
         head_dim=fields.integer("index_head_dim", 128),
@@ -105,7 +105,7 @@ def _indexed(fields: Fields, name: str) -> ModelSpec:
 
 
 def _shares(fields: Fields, layers: int) -> list[bool]:
-    """Which layers have no index of their own: as they are listed, or by a pattern, or all but every so many."""
+    """Which layers have no index of their own: as listed, by a pattern, or by a period."""
     pattern = fields.get("index_topk_pattern")
     kinds: Sequence[str] | None = fields.texts("indexer_types")
     if kinds is None:
@@ -126,7 +126,8 @@ def _spelled(pattern: str) -> Sequence[str]:
 
 
 def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first: int) -> ModelSpec:
-    """In the layers that ``mlp_layer_types`` lists, or from ``first_k_dense_replace`` on, else from ``first``."""
+    """The spec with experts in the layers of ``mlp_layer_types``, or from ``first_k_dense_replace`` on, else from
+    ``first``."""
     kinds = fields.texts("mlp_layer_types")
     if kinds is None:
         return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", first, least=0)))
@@ -136,8 +137,8 @@ def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first
 
 
 def kimi_linear(fields: Fields, name: str) -> ModelSpec:
-    """Most layers follow the gated delta rule by channel, the others have latent attention without positions; but for
-    the first, all have experts. Layers are counted from 1 where a file lists them."""
+    """Most layers have the gated delta rule by channel, the others latent attention without positions; all but the
+    first have experts. Layers in lists count from 1."""
     if not fields.flag("mla_use_nope", True):
         raise ConfigError("mla_use_nope is false, expected true: nothing says how its heads rotate")
     if (score := fields.text("moe_router_activation_func", "sigmoid")) != "sigmoid":
@@ -146,7 +147,7 @@ def kimi_linear(fields: Fields, name: str) -> ModelSpec:
     old = {new: values[given] for given, new in _KIMI_LINEAR.items() if given in values}
     defaults = {"moe_intermediate_size": 1024, "routed_scaling_factor": 2.446, "n_routed_experts": 256}
     fields = Fields({"max_position_embeddings": 1 << 20, "q_lora_rank": None, **defaults, **values, **old})
-    # Its head is what would rotate of it.
+    # head_dim is the size of its rotating part
     spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name, eps=1e-5)
     spec = latent(fields, spec)
     mixer = spec.layers[0].mixer
@@ -176,24 +177,24 @@ def kimi_linear(fields: Fields, name: str) -> ModelSpec:
 
 
 def youtu(fields: Fields, name: str) -> ModelSpec:
-    """Dense, with the latent attention of DeepSeek-V3."""
+    """Youtu: dense, with DeepSeek-V3's latent attention."""
     fields = Fields({"tie_word_embeddings": True, **fields.values})
     spec = latent(fields, common(fields, name))
     return with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
 
 
 def minicpm3(fields: Fields, name: str) -> ModelSpec:
-    """Dense; embeddings, parts of layers and logits have factors of their own."""
+    """MiniCPM3: dense, with factors on embeddings, parts of layers and logits."""
     defaults = {"kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "tie_word_embeddings": True}
     fields = Fields({"q_lora_rank": 768, **defaults, **fields.values, "rope_interleave": False})
     if not fields.has("v_head_dim"):
         head = fields.integer("hidden_size") // fields.integer("num_attention_heads")
         fields = Fields({**fields.values, "v_head_dim": head})
-    # Its head is what rotates of it.
+    # head_dim is the size of its rotating part
     spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim")}), name, eps=1e-5)
     spec = latent(fields, spec)
     spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
-    # Null factors change nothing.
+    # null factors have no effect
     layers, hidden, given = math.sqrt(len(spec.layers)), spec.hidden_size, fields.values
     base = fields.integer("dim_model_base", hidden if "dim_model_base" in given else 256)
     return replace(
@@ -205,8 +206,10 @@ def minicpm3(fields: Fields, name: str) -> ModelSpec:
 
 
 def latent(fields: Fields, spec: ModelSpec, index: IndexSpec | None = None) -> ModelSpec:
-    """With latent attention in every layer, which has the sizes of DeepSeek's where a file does not say, and perhaps an
-    index. A null ``q_lora_rank`` means none."""
+    """The spec with latent attention in every layer, of DeepSeek's sizes by default, and optionally an index.
+
+    A null ``q_lora_rank`` means that queries have no latent.
+    """
     nope, rotating = fields.integer("qk_nope_head_dim", 128), fields.integer("qk_rope_head_dim", 64)
     rope = rope_from_hf(fields.values, rotating)
     mixer = LatentAttentionSpec(
@@ -226,7 +229,7 @@ def latent(fields: Fields, spec: ModelSpec, index: IndexSpec | None = None) -> M
 
 
 def _stretch(rope: RopeConfig) -> float:
-    """What scores are multiplied by where the context is stretched: yarn's factor for queries, and again for keys."""
+    """Factor on scores with an extended context: yarn's factor for queries, and again for keys."""
     if rope.kind == "default" or not rope.mscale_all_dim or rope.factor <= 1:
         return 1.0
     return (0.1 * rope.mscale_all_dim * math.log(rope.factor) + 1.0) ** 2

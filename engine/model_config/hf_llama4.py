@@ -1,4 +1,4 @@
-"""Reader of Llama 4's config.json."""
+"""Reads Llama 4's config.json."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ _KINDS = ("chunked_attention", "full_attention")
 
 
 def llama4(fields: Fields, name: str) -> ModelSpec:
-    """Layers that rotate see their chunk; each fourth does not rotate, and sees all."""
+    """Layers that rotate have chunked attention; every fourth does not rotate and sees all."""
     fields = Fields({"head_dim": 128, **fields.values})
     spec = attention_bias(fields, common(fields, name, eps=1e-5, theta=500_000.0))
     return _with_networks(fields, _with_chunks(fields, spec))
@@ -41,7 +41,7 @@ def _with_chunks(fields: Fields, spec: ModelSpec) -> ModelSpec:
     if fields.flag("use_qk_norm", True):
         rotating |= {"qk_norm": "head", "qk_norm_names": None, "turned_first": True}
     still: dict[str, object] = {"rope": None}
-    if fields.values.get("attn_temperature_tuning", True):  # early files say 4
+    if fields.values.get("attn_temperature_tuning", True):  # early files have 4
         still |= {
             "temperature_beta": fields.number("attn_scale", 0.1),
             "temperature_floor": fields.integer("floor_scale", 8192),

@@ -1,4 +1,4 @@
-"""Readers of the config.json of Mamba and Mamba-2, and of families whose layers have one in ways of their own."""
+"""Reads the config.json of Mamba and Mamba-2, and of families with such layers in other arrangements."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,9 +20,9 @@ _KINDS: Final[Mapping[str, str]] = {
     "-": "mlp",
     "E": "moe",
 }
-"""What older files call the kinds of layers."""
+"""Older files' names for the kinds of layers."""
 _LONGEST: Final = 1 << 20
-"""Tokens of a context where no file says how many: as many as llama.cpp says."""
+"""Default context length, as in llama.cpp."""
 _NEMOTRON_EXPERTS: Final = (
     ExpertNames(
         router="mixer.gate",
@@ -52,12 +52,12 @@ _JAMBA_EXPERTS: Final = (
 
 
 def mamba_alone(fields: Fields, name: str) -> ModelSpec:
-    """Each layer is a Mamba alone."""
+    """Mamba."""
     return _mamba_alone(fields, name, "none")
 
 
 def falcon_mamba(fields: Fields, name: str) -> ModelSpec:
-    """A Mamba that norms what makes steps, B and C."""
+    """Falcon Mamba: norms of steps, B and C."""
     return _mamba_alone(fields, name, "plain")
 
 
@@ -82,12 +82,12 @@ def _mamba_alone(fields: Fields, name: str, norm: MambaNorm) -> ModelSpec:
 
 
 def _rank(fields: Fields, field: str, hidden: int) -> int:
-    """Of steps; "auto" is a sixteenth of the hidden size."""
+    """Rank of steps; "auto": a sixteenth of the hidden size."""
     return -(-hidden // 16) if fields.get(field) in (None, "auto") else fields.integer(field)
 
 
 def jamba(fields: Fields, name: str) -> ModelSpec:
-    """A Llama that does not rotate, most of whose layers are Mamba, and every other of which has experts."""
+    """Jamba: a Llama without rotation, with Mamba in most layers and experts in every other."""
     check_silu(fields)
     sizes = {"intermediate_size": 14336, "max_position_embeddings": 262144, "num_key_value_heads": 8}
     fields = Fields({**sizes, **fields.values})
@@ -111,14 +111,14 @@ def jamba(fields: Fields, name: str) -> ModelSpec:
 
 
 def _every(fields: Fields, what: str, period: int, offset: int, count: int) -> list[bool]:
-    """Which of so many layers are one in a period."""
+    """Which of ``count`` layers are at ``offset`` in a period."""
     period = fields.integer(f"{what}_period", period)
     offset = fields.integer(f"{what}_offset", offset, least=0)
     return [layer % period == offset for layer in range(count)]
 
 
 def mamba2_alone(fields: Fields, name: str) -> ModelSpec:
-    """Each layer is a Mamba-2 alone. No file says how long a context is: none is too long."""
+    """Mamba-2. No file gives a context length, which is unlimited."""
     check_silu(fields)
     mixer = _mixer(fields, heads="num_heads", head_dim="head_dim", state="state_size")
     inner = int(fields.number("expand", 2) * fields.integer("hidden_size", 4096))
@@ -128,7 +128,7 @@ def mamba2_alone(fields: Fields, name: str) -> ModelSpec:
 
 
 def _recurrent_alone(fields: Fields, name: str, layer: LayerSpec) -> ModelSpec:
-    """So many of one layer, under Mamba's names."""
+    """A model of equal recurrent layers, with Mamba's names."""
     return ModelSpec(
         architecture=name,
         vocab_size=fields.integer("vocab_size", 32768),
@@ -146,7 +146,7 @@ def _recurrent_alone(fields: Fields, name: str, layer: LayerSpec) -> ModelSpec:
 
 
 def nemotron_h(fields: Fields, name: str) -> ModelSpec:
-    """Nemotron-H and Nemotron 3: each layer is a Mamba-2, attention that does not rotate, a network or experts."""
+    """Nemotron-H and Nemotron 3: each layer is a Mamba-2, attention without rotation, a network or experts."""
     kinds = _nemotron_kinds(fields)
     sizes = {"intermediate_size": 21504, "max_position_embeddings": 4096, "num_key_value_heads": 8}
     activation = fields.text("mlp_hidden_act", "relu2")
@@ -175,7 +175,7 @@ def nemotron_h(fields: Fields, name: str) -> ModelSpec:
 
 
 def _nemotron_kinds(fields: Fields) -> list[str]:
-    """Of each layer, by the newest of the fields that say so."""
+    """The kind of each layer, by the newest field that has it."""
     field = next((each for each in ("layers_block_type", "layer_types") if fields.has(each)), "hybrid_override_pattern")
     named = list(fields.text(field)) if field == "hybrid_override_pattern" else fields.texts(field) or ()
     kinds = [_KINDS.get(kind, kind) for kind in named]
@@ -188,7 +188,7 @@ def _nemotron_kinds(fields: Fields) -> list[str]:
 
 
 def _mixer(fields: Fields, *, heads: str, head_dim: str, state: str) -> Mamba2Spec:
-    """Named ``mixer``, with a norm for each group; the names of three of its fields differ."""
+    """The mixer named ``mixer``, with a norm for each group; the arguments are the names of three fields."""
     check_silu(fields, "mamba_hidden_act")
     least, most = fields.bounds("time_step_limit")
     groups = fields.integer("n_groups", 8)
@@ -208,7 +208,7 @@ def _mixer(fields: Fields, *, heads: str, head_dim: str, state: str) -> Mamba2Sp
 
 
 def _nemotron_experts(fields: Fields, spec: ModelSpec, mlp: MLPSpec) -> MoESpec:
-    """Without a gate, chosen as DeepSeek-V3 does; Nemotron 3 Super's take latents."""
+    """Experts without a gate, routed as in DeepSeek-V3; Nemotron 3 Super's work on latents."""
     if mlp.activation not in ("silu", "gelu_tanh", "gelu", "relu2"):
         raise ConfigError(f"mlp_hidden_act is {mlp.activation!r}, and experts take 'relu2', 'silu' or 'gelu' alone")
     if mlp.bias:
@@ -241,8 +241,8 @@ def _nemotron_experts(fields: Fields, spec: ModelSpec, mlp: MLPSpec) -> MoESpec:
 
 
 def falcon_h1(fields: Fields, name: str) -> ModelSpec:
-    """Attention and Mamba-2 side by side in each layer, and factors throughout. Those of what attention takes, and of
-    keys, are factors of its scores and of what it gives: no bias stands between."""
+    """Attention and Mamba-2 in parallel in each layer, with many factors. Those of attention's input and keys are moved
+    to its scores and output, since there is no bias in between."""
     spec = _named(fields, common(fields, name, eps=1e-5))
     taken = fields.number("attention_in_multiplier", 1.0)
     if taken != 1.0 and fields.flag("attention_bias"):
@@ -265,7 +265,7 @@ def falcon_h1(fields: Fields, name: str) -> ModelSpec:
 
 
 def _falcon_mamba(fields: Fields, hidden: int) -> Mamba2Spec:
-    """Of a size of its own, normed or not."""
+    """Its Mamba-2, with optional norm."""
     taken = fields.number("ssm_in_multiplier", 1.0)
     if taken != 1.0 and fields.flag("mamba_proj_bias"):
         raise ConfigError(f"ssm_in_multiplier is {taken} where mamba_proj_bias is set, expected 1.0")
@@ -290,7 +290,7 @@ def _factors(fields: Fields, name: str, count: int) -> tuple[float, ...]:
 
 
 def bamba(fields: Fields, name: str) -> ModelSpec:
-    """A Llama most of whose layers are Mamba-2; half of each head rotates."""
+    """Bamba: a Llama with Mamba-2 in most layers; half of each head rotates."""
     rope = fields.table("rope_parameters")
     partial = {"partial_rotary_factor": 0.5}
     values = {**fields.values, **partial, **({} if rope is None else {"rope_parameters": {**rope, **partial}})}
@@ -301,7 +301,7 @@ def bamba(fields: Fields, name: str) -> ModelSpec:
 
 
 def _named(fields: Fields, spec: ModelSpec) -> ModelSpec:
-    """A Llama whose network and norms have other names."""
+    """A Llama with other names for network and norms."""
     into, out = ("feed_forward.gate_proj", "feed_forward.up_proj"), "feed_forward.down_proj"
     mlp = replace(dense_mlp(spec), bias=fields.flag("mlp_bias"), into=into, out=out)
     norms = Norms(mixer_in="input_layernorm", mlp_in="pre_ff_layernorm")

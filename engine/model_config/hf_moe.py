@@ -1,4 +1,4 @@
-"""Readers of the config.json of each family of mixtures of experts."""
+"""Reads the config.json of mixtures of experts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ _GPT_OSS_ROPE = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-"""Of a file that says nothing of it."""
+"""Defaults."""
 
 
 def mixtral(fields: Fields, name: str) -> ModelSpec:
@@ -82,7 +82,7 @@ def olmoe(fields: Fields, name: str) -> ModelSpec:
 
 
 def gpt_oss(fields: Fields, name: str) -> ModelSpec:
-    """Attention with sinks, and experts with biases and an activation of their own (arXiv:2508.10925)."""
+    """gpt-oss (arXiv:2508.10925): attention with sinks, experts with biases and a special activation."""
     for field, known in (("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
         if fields.number(field, known) != known:
             raise ConfigError(f"{field} is {fields.number(field)}, expected {known}")
@@ -137,7 +137,7 @@ def minimax_m2(fields: Fields, name: str) -> ModelSpec:
 
 
 def granite_moe(fields: Fields, name: str) -> ModelSpec:
-    """A Granite with experts, perhaps with one that all tokens take."""
+    """A Granite with experts, optionally with a shared one."""
     spec = granite(fields, name)
     moe = experts_of(fields, spec, RouterSpec(_top_k(fields, 2)), experts=8, inner="intermediate_size")
     inner = fields.integer("shared_intermediate_size", 0, least=0)
@@ -148,8 +148,8 @@ def granite_moe(fields: Fields, name: str) -> ModelSpec:
 def experts_of(
     fields: Fields, spec: ModelSpec, router: RouterSpec, *, experts: int, inner: str = "moe_intermediate_size"
 ) -> MoESpec:
-    """Experts with the activation of the dense network that ``common`` has read; ``experts`` is the default, ``inner``
-    the field of the size of one."""
+    """Experts with the dense network's activation. ``experts``: default number. ``inner``: field of an expert's
+    size."""
     number = next(
         (fields.integer(each) for each in ("num_local_experts", "num_experts", "n_routed_experts") if fields.has(each)),
         experts,
@@ -161,7 +161,7 @@ def experts_of(
 
 
 def with_experts(spec: ModelSpec, moe: MoESpec, sparse: Sequence[bool]) -> ModelSpec:
-    """The layers that are ``sparse`` have experts, the others keep their dense network."""
+    """The spec with experts in the ``sparse`` layers."""
     layers = (replace(layer, mlp=moe) if chosen else layer for layer, chosen in zip(spec.layers, sparse, strict=True))
     return replace(spec, layers=tuple(layers))
 
@@ -171,7 +171,7 @@ def _top_k(fields: Fields, default: int) -> int:
 
 
 def sparse_steps(fields: Fields, spec: ModelSpec) -> list[bool]:
-    """Qwen's: every so many layers are sparse, but those that are listed."""
+    """Qwen's sparse layers: by a period, without listed ones."""
     step = fields.integer("decoder_sparse_step", 1)
     dense = set(fields.numbers("mlp_only_layers"))
     return [(layer + 1) % step == 0 and layer not in dense for layer in range(len(spec.layers))]
@@ -184,8 +184,10 @@ def sparse_from(spec: ModelSpec, first: int) -> list[bool]:
 def deepseek_experts(
     fields: Fields, spec: ModelSpec, *, renormalize: bool, top_k: int | None = None, shared: int = 0
 ) -> MoESpec:
-    """As DeepSeek-V3 chooses them (arXiv:2412.19437): by sigmoids and a correction, out of the best groups. ``top_k``
-    and ``shared`` are defaults."""
+    """Experts routed as in DeepSeek-V3 (arXiv:2412.19437): sigmoid scores with a correction, from the best groups.
+
+    ``top_k`` and ``shared`` are defaults.
+    """
     router = RouterSpec(
         fields.integer("num_experts_per_tok", top_k),
         score="sigmoid",
@@ -200,5 +202,5 @@ def deepseek_experts(
 
 
 def shared_experts(spec: ModelSpec, name: str, inner: int) -> MLPSpec:
-    """Of the activation of the dense network, stored under this name."""
+    """Shared experts with the dense network's activation, stored under this name."""
     return replace(dense_mlp(spec), inner=inner, into=(f"{name}.gate_proj", f"{name}.up_proj"), out=f"{name}.down_proj")

@@ -1,5 +1,4 @@
-"""Readers of the config.json of mixtures of experts that differ from others in a layer's shape as well: what rotates,
-where norms stand, what is stored under which name."""
+"""Reads the config.json of mixtures of experts with other layer shapes: rotation, norms, names."""
 
 import math
 from collections.abc import Sequence
@@ -22,13 +21,13 @@ _AFMOE_NORMS = Norms(
 
 
 def _named(router: str = "mlp.gate", correction: str = "", held: str = "") -> tuple[ExpertNames, ExpertNames]:
-    """As most checkpoints have experts, and as transformers holds them; ``held`` is the correction's name there."""
+    """Names in most checkpoints and in transformers; ``held``: the correction's name in the latter."""
     apart = replace(APART, router=router, correction=correction)
     return apart, replace(STACKED, router=router, correction=held or correction)
 
 
 def _uniform(fields: Fields, name: str, default: int) -> int:
-    """A field that may list a number for each layer, all of them alike."""
+    """A field that may be a list of equal numbers, one a layer."""
     value = fields.get(name)
     if not isinstance(value, list):
         return fields.integer(name, default)
@@ -75,7 +74,7 @@ def hunyuan_moe(fields: Fields, name: str) -> ModelSpec:
 
 
 def flex_olmo(fields: Fields, name: str) -> ModelSpec:
-    """An OLMo-2 with experts."""
+    """OLMo-2 with experts."""
     spec = attention_bias(fields, common(fields, name, theta=500_000.0))
     spec = with_layers(with_mixers(spec, qk_norm="full"), norms=POST)
     router = RouterSpec(fields.integer("num_experts_per_tok", 5), renormalize=fields.flag("norm_topk_prob"))
@@ -83,7 +82,7 @@ def flex_olmo(fields: Fields, name: str) -> ModelSpec:
 
 
 def solar_open(fields: Fields, name: str) -> ModelSpec:
-    """Every layer has experts."""
+    """Solar Open: experts in every layer."""
     inner = fields.integer("moe_intermediate_size", 1280)
     fields = Fields({**fields.values, "moe_intermediate_size": inner, "intermediate_size": inner})
     spec = common(fields, name, eps=1e-5, theta=1_000_000.0, head_dim=128)
@@ -92,7 +91,7 @@ def solar_open(fields: Fields, name: str) -> ModelSpec:
 
 
 def exaone_moe(fields: Fields, name: str) -> ModelSpec:
-    """An EXAONE 4 with norms before its parts."""
+    """EXAONE 4 with pre-norms."""
     shared = fields.integer("num_shared_experts", 1)
     defaults = {"num_experts": 64, "moe_intermediate_size": 1024, "routed_scaling_factor": 2.5}
     fields = Fields({**defaults, **fields.values, "n_shared_experts": shared})
@@ -105,7 +104,7 @@ def exaone_moe(fields: Fields, name: str) -> ModelSpec:
 
 
 def _sparse_kinds(fields: Fields, spec: ModelSpec, first: int) -> list[bool]:
-    """Which layers have experts: those that the file names, or all from the ``first`` on."""
+    """Which layers have experts: as listed, or all from ``first`` on."""
     kinds = fields.texts("mlp_layer_types")
     if kinds is None:
         return sparse_from(spec, first)
@@ -115,7 +114,7 @@ def _sparse_kinds(fields: Fields, spec: ModelSpec, first: int) -> list[bool]:
 
 
 def granite_moe_swa(fields: Fields, name: str) -> ModelSpec:
-    """A Granite MoE with sinks, whose files hold experts as transformers does."""
+    """Granite MoE with sinks; files have transformers' names of experts."""
     spec = granite_moe(fields, name)
     mlp = spec.layers[0].mlp
     assert isinstance(mlp, MoESpec)
@@ -123,7 +122,7 @@ def granite_moe_swa(fields: Fields, name: str) -> ModelSpec:
 
 
 def afmoe(fields: Fields, name: str) -> ModelSpec:
-    """Trinity: attention is gated, and layers that see all do not rotate."""
+    """Trinity: gated attention; full layers do not rotate."""
     fields = Fields({"head_dim": 128, "moe_intermediate_size": 1408, **fields.values})
     spec = attention_bias(fields, common(fields, name, eps=1e-5))
     spec = with_layers(with_mixers(spec, qk_norm="head", gated=True, gate="gate_proj"), norms=_AFMOE_NORMS)
@@ -143,7 +142,7 @@ def afmoe(fields: Fields, name: str) -> ModelSpec:
 
 
 def cohere2_moe(fields: Fields, name: str) -> ModelSpec:
-    """A Command R7B with experts, but for the first layers."""
+    """Command R7B with experts in all but the first layers."""
     spec = command(fields, name, theta=10000.0, head_dim=128)
     if fields.has("rms_norm_eps"):
         norms = replace(spec.layers[0].norms, kind="rms")
@@ -164,7 +163,7 @@ def cohere2_moe(fields: Fields, name: str) -> ModelSpec:
 
 
 def _cohere2_slides(fields: Fields, layers: int, first: int, prefix: int) -> list[bool]:
-    """Which layers slide where a file names none: by one pattern those before ``first``, by another those behind."""
+    """Default windows: one period before layer ``first``, another behind."""
     period = fields.integer("sliding_window_pattern", 4)
     return [
         (layer + 1) % prefix != 0 if layer < first else (layer - first + 1) % period != 0 for layer in range(layers)
@@ -174,12 +173,12 @@ def _cohere2_slides(fields: Fields, layers: int, first: int, prefix: int) -> lis
 def _cohere2_router(fields: Fields) -> RouterSpec:
     top_k = fields.integer("num_experts_per_tok", 2)
     if _one_of(fields, "expert_selection_fn", ("softmax", "sigmoid")) == "softmax":
-        return RouterSpec(top_k)  # of the chosen ones: as that of all, divided by their sum
+        return RouterSpec(top_k)  # softmax over the chosen ones equals that over all, renormalised
     return RouterSpec(top_k, score="sigmoid", renormalize=fields.flag("norm_topk_prob", True))
 
 
 def _one_of(fields: Fields, name: str, known: Sequence[str]) -> str:
-    """A text, by default the first of those that are known."""
+    """A text field with a known value; by default the first."""
     value = fields.text(name, known[0])
     if value not in known:
         raise ConfigError(f"{name} is {value[:40]!r}, expected {' or '.join(map(repr, known))}")
@@ -187,7 +186,7 @@ def _one_of(fields: Fields, name: str, known: Sequence[str]) -> str:
 
 
 def phimoe(fields: Fields, name: str) -> ModelSpec:
-    """Phi-3.5-MoE: the attention of Phi-3 with a bias, layer norms, and experts that are chosen one after the other."""
+    """Phi-3.5-MoE: Phi-3's attention with a bias, layer norms, and experts chosen one after the other."""
     table = Fields(fields.table("rope_scaling") or fields.table("rope_parameters") or {})
     factors = [table.optional_number(each) for each in ("short_mscale", "long_mscale")]
     if factors[0] != factors[1]:

@@ -1,7 +1,7 @@
-"""Rotary settings of a config.json, in either generation of their names.
+"""Reads rotary settings of a config.json, in both generations of names.
 
-Older files say ``rope_theta`` and ``rope_scaling`` (with ``type`` or ``rope_type``); newer ones put
-everything into ``rope_parameters``, one table or one per layer type.
+Older files have ``rope_theta`` and ``rope_scaling`` (with ``type`` or ``rope_type``); newer ones have everything in
+``rope_parameters``, one table or one per layer type.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ _MEASURED_FROM_ORIGINAL = ("llama3", "yarn", "longrope")
 def rope_from_hf(
     config: Mapping[str, object], head_dim: int, *, theta: float = 10000.0, layer_type: str | None = None
 ) -> RopeConfig:
-    """The rotary settings, of ``layer_type`` where the file has one table per layer type.
+    """The rotary settings, for ``layer_type`` if the file has one table per layer type.
 
-    ``theta`` is the architecture's default. Raises :class:`ConfigError`.
+    ``theta``: the architecture's default. Raises :class:`ConfigError`.
     """
     fields = Fields(config)
     table = dict(fields.table("rope_scaling") or {}) or dict(fields.table("rope_parameters") or {})
@@ -36,7 +36,7 @@ def _rope(rope: Fields, config: Fields, head_dim: int, theta: float) -> RopeConf
     named = rope.text("rope_type", rope.text("type", "default"))
     named = _OLD_NAMES.get(named, named)
     if config.text("model_type", "") == "phi3" and named == "yarn":
-        named = "longrope"  # what early Phi-3 files called it
+        named = "longrope"  # its name in early Phi-3 files
     kind: RopeKind | None = next((kind for kind in get_args(RopeKind) if kind == named), None)
     if kind is None:
         raise ConfigError(f"rope_type is {named!r}, expected one of {', '.join(get_args(RopeKind))}")
@@ -44,7 +44,7 @@ def _rope(rope: Fields, config: Fields, head_dim: int, theta: float) -> RopeConf
     longest = config.integer("max_position_embeddings")
     original = 0
     if kind in _MEASURED_FROM_ORIGINAL:
-        # Phi-3 keeps the value beside the table, and that one has priority.
+        # Phi-3 has the value beside the table, with priority.
         original = config.integer(
             "original_max_position_embeddings", rope.integer("original_max_position_embeddings", longest)
         )
@@ -87,8 +87,10 @@ def _rope(rope: Fields, config: Fields, head_dim: int, theta: float) -> RopeConf
 def media_axes(
     config: Mapping[str, object], default: tuple[int, ...], pairs: int, *, interleaved: bool
 ) -> tuple[int, ...]:
-    """By which of frame, row and column each rotating pair turns: ``mrope_section`` says how many turn by each, one
-    after another, or with ``interleaved`` in turn as long as there are any. Raises :class:`ConfigError`."""
+    """The axis (frame, row, column) of each rotating pair, by ``mrope_section``, the numbers of pairs for each.
+
+    They are consecutive, or with ``interleaved`` alternate as long as there are any. Raises :class:`ConfigError`.
+    """
     fields = Fields(config)
     table = Fields(fields.table("rope_scaling") or fields.table("rope_parameters") or {})
     sections = tuple(int(each) for each in table.numbers("mrope_section")) or default
@@ -102,7 +104,7 @@ def media_axes(
 
 
 def stretched_context(rope: RopeConfig, longest: int) -> int:
-    """The context that a model stretched from outside may serve: such files keep the unstretched limit."""
+    """The context of a model with an extension that was added later: such files have the original limit."""
     match rope.kind:
         case "yarn":
             return max(longest, int(rope.original_max_position * rope.factor))

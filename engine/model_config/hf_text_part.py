@@ -1,5 +1,5 @@
-"""The text part of models that take media too: their config.json holds that of a decoder, and their checkpoints hold
-its tensors below a prefix, beside those of what sees or hears."""
+"""The text part of multimodal models: their config.json contains a decoder's, and their checkpoints its tensors under a
+prefix, beside those of media encoders."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -51,7 +51,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
         "max_position_embeddings": 131_072,
     },
 }
-"""By the model type of the text part: what transformers' class says, and published files leave out."""
+"""Defaults of transformers' classes that published files omit, by model type of the text part."""
 _PREFIXES: Final = (
     ("language_model.lm_head.", "lm_head."),
     ("thinker.lm_head.", "lm_head."),
@@ -65,18 +65,18 @@ _PREFIXES: Final = (
     ("model.text_model.", "model."),
     *((f"model.{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
 )
-"""As published, as transformers calls them since, and as it writes Kimi K2.5's (``blocks``)."""
+"""Published prefixes, transformers' later ones, and its form of Kimi K2.5's (``blocks``)."""
 RETRIEVER: Final = "vlm."
-"""Before all names of the model that a retriever is made of."""
+"""Prefix of a retriever's model."""
 _ENCODER: Final = f"{RETRIEVER}text_model."
-"""Before the names of an encoder that reads its texts."""
+"""Prefix of an encoder as the text part."""
 _TOKEN_VECTORS: Final = "embedding_proj_layer."
 _OF_TEXTS: Final = ("text_model.", "text_projection.", "score.")
-"""Of a tower for texts beside one for pictures, and of what scores both."""
+"""A text tower beside a vision tower, and the scores of both."""
 
 
 def _turned(read: Reader, default: tuple[int, int, int], *, interleaved: bool) -> Reader:
-    """The same, whose rotating pairs turn by frame, row or column."""
+    """The reader with m-rope."""
 
     def reader(fields: Fields, name: str) -> ModelSpec:
         spec = read(fields, name)
@@ -90,7 +90,7 @@ def _turned(read: Reader, default: tuple[int, int, int], *, interleaved: bool) -
 
 
 def _qwen3_vl_moe(fields: Fields, name: str) -> ModelSpec:
-    """A mixture whose experts are stored with their inputs first."""
+    """A mixture whose experts are stored with inputs first."""
     spec = hf_moe.qwen3_moe(Fields({"norm_topk_prob": True, **fields.values}), name)
     names = (replace(STACKED, transposed=True),)
     layers = (
@@ -122,18 +122,18 @@ PARTS: Final[Mapping[str, Reader]] = {
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
 }
-"""Of what stands in no model of text alone, or stands otherwise there; by the model type of the text part."""
+"""Text parts that are not text-only models or differ from them, by model type."""
 
 
 def _sees_pictures_whole(spec: ModelSpec, *, windows_alone: bool) -> ModelSpec:
-    """Tokens of a picture see each other: in all layers, or in those with a window."""
+    """The spec with bidirectional attention within pictures, in all layers or in those with a window."""
     return with_mixers(
         spec, [bool(layer.attention.window) or not windows_alone for layer in spec.layers], whole_spans=True
     )
 
 
 _OTHER_NAMES: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}
-"""Model types that published files have for others."""
+"""Model types in published files that stand for others."""
 
 
 class Seeing(NamedTuple):
@@ -141,9 +141,9 @@ class Seeing(NamedTuple):
 
     model_type: str
     text: str
-    """The model type of its text part, where its config.json does not say."""
+    """Default model type of its text part."""
     takes: str = "images"
-    """What tests show that it takes besides text."""
+    """The media besides text that tests cover."""
 
 
 SEEING: Final[Mapping[str, Seeing]] = {
@@ -191,17 +191,17 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "UltravoxModel": Seeing("ultravox", "llama", "audio"),
     "VoxtralForConditionalGeneration": Seeing("voxtral", "llama", "audio"),
 }
-"""By the name of their architecture."""
+"""By architecture."""
 
 
 def text_reader(seeing: Seeing, known: Mapping[str, Reader]) -> Reader:
-    """Of the text part; ``known`` are readers of models of text alone by model type."""
+    """The reader of a text part; ``known``: readers of text-only models by model type."""
     return partial(_text, seeing, {**known, **PARTS})
 
 
 def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: str) -> ModelSpec:
-    """What ends a text, and whether the head is tied, the whole model's file may say. Old files say all of the text
-    there."""
+    """The text part. End tokens and head tying may be in the whole model's fields, as all text fields are in old
+    files."""
     fields = Fields(thinker(fields.values))
     text = fields.table("text_config") or fields.table("llm_config")
     kind = seeing.text
@@ -227,22 +227,22 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
 
 
 _OF_SPEECH: Final = ("talker.", "token2wav.", "code2wav.", "audio_invert_tower.")
-"""Parts of models that speak, which are left out."""
+"""Speech generation parts, which are ignored."""
 
 
 def is_of_tower(stored: str) -> bool:
-    """Whether a tensor is of what sees or hears."""
+    """Whether a tensor belongs to a media encoder."""
     return text_name(stored) is None and not stored.startswith(_OF_SPEECH)
 
 
 def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
-    """What a config.json says of the model that sees: all of it, or that which a retriever is made of (ColPali)."""
+    """The multimodal model in a config.json: all of it, or a retriever's model (ColPali)."""
     inner = config.get("vlm_config")
     return inner if isinstance(inner, Mapping) else config
 
 
 def text_name(stored: str) -> str | None:
-    """The name that a tensor has in a model of text alone; None for one of another part."""
+    """A tensor's name in a text-only model; None if it belongs to another part."""
     if stored.startswith(_ENCODER):
         return stored.removeprefix(_ENCODER)
     stored = stored.removeprefix(RETRIEVER)

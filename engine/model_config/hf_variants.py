@@ -1,6 +1,5 @@
-"""Readers of the config.json of dense families that differ from Llama in a layer's shape: where its norms stand and of
-what kind they are, whether attention and network run side by side, which dimensions rotate, and how a network without
-a gate activates."""
+"""Reads the config.json of dense families with other layer shapes than Llama: position and kind of norms, parallel
+parts, rotating dimensions, activations without a gate."""
 
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from .mlp_spec import FUSED_MLP, UP_MLP
 from .model_spec import PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 
 LAYER_NORM = Norms(mixer_in="input_layernorm", mlp_in="post_attention_layernorm", kind="layer", bias=True)
-"""As Llama's norms stand, of the other kind."""
+"""Layer norms at Llama's positions."""
 GLM4 = Norms(
     mixer_in="input_layernorm",
     mixer_out="post_self_attn_layernorm",
@@ -24,7 +23,7 @@ COHERE = Norms(mixer_in="input_layernorm", kind="layer")
 
 
 def _with_default(fields: Fields, **defaults: object) -> Fields:
-    """The same, where a field that the file leaves out has another default than most architectures'."""
+    """The fields with other defaults than most architectures'."""
     return Fields({**fields.values, **{name: value for name, value in defaults.items() if not fields.has(name)}})
 
 
@@ -35,12 +34,12 @@ def _rope(spec: ModelSpec) -> RopeConfig:
 
 
 def interleaved(spec: ModelSpec) -> ModelSpec:
-    """Neighbouring dimensions rotate together."""
+    """The spec with adjacent dimensions rotating together."""
     return with_mixers(spec, rope=replace(_rope(spec), interleaved=True))
 
 
 def glm(fields: Fields, name: str) -> ModelSpec:
-    """Half of each head rotates; gate and up are stored as one."""
+    """GLM: half of each head rotates; gate and up are fused."""
     fields = _with_default(fields, partial_rotary_factor=0.5)
     spec = interleaved(common(fields, name, head_dim=128, eps=1.5625e-7))
     spec = with_mixers(spec, qkv_bias=fields.flag("attention_bias", True))
@@ -48,7 +47,7 @@ def glm(fields: Fields, name: str) -> ModelSpec:
 
 
 def glm4(fields: Fields, name: str) -> ModelSpec:
-    """A GLM with norms on both sides of each part."""
+    """GLM-4: a GLM with norms before and behind each part."""
     return with_layers(glm(fields, name), norms=GLM4)
 
 
@@ -68,7 +67,7 @@ def helium(fields: Fields, name: str) -> ModelSpec:
 
 
 def internlm3(fields: Fields, name: str) -> ModelSpec:
-    """A Llama; published files have names of their own for its biases."""
+    """InternLM3: a Llama; published files have other names for its biases."""
     named = {"attention_bias": fields.flag("qkv_bias"), "mlp_bias": fields.flag("bias")}
     return iquest_coder(_with_default(fields, **named), name)
 
@@ -78,12 +77,12 @@ def iquest_coder(fields: Fields, name: str) -> ModelSpec:
 
 
 def vault_gemma(fields: Fields, name: str) -> ModelSpec:
-    """A Gemma 2 without norms behind its parts."""
+    """VaultGemma: Gemma 2 without norms behind its parts."""
     return with_layers(gemma2(fields, name), norms=replace(PRE, mlp_in="pre_feedforward_layernorm"))
 
 
 def hyperclovax(fields: Fields, name: str) -> ModelSpec:
-    """A Granite with norms behind its parts too, whose logits are multiplied and not divided."""
+    """HyperCLOVA X: a Granite with norms behind its parts too, whose logits are multiplied, not divided."""
     multiplier = fields.positive("logits_scaling", 1.0)
     spec = replace(granite(fields, name), logits_divisor=1 / multiplier)
     if not fields.has("attention_multiplier"):
@@ -94,12 +93,12 @@ def hyperclovax(fields: Fields, name: str) -> ModelSpec:
 
 
 def ministral(fields: Fields, name: str) -> ModelSpec:
-    """A Mistral of which some layers see all."""
+    """Ministral: a Mistral with full attention in some layers."""
     return slide(common(fields, name), window_of(fields), sliding_layers(fields) or None)
 
 
 def ministral3(fields: Fields, name: str) -> ModelSpec:
-    """A Mistral whose queries grow with their position."""
+    """Ministral 3: a Mistral with query scaling by position."""
     fields = _with_default(fields, sliding_window=0, rms_norm_eps=1e-5, head_dim=128)
     spec = mistral(fields, name)
     rope = Fields(fields.table("rope_parameters") or {})
@@ -109,12 +108,12 @@ def ministral3(fields: Fields, name: str) -> ModelSpec:
 
 
 def cohere(fields: Fields, name: str) -> ModelSpec:
-    """Command R: attention and network take one norm of the stream."""
+    """Command R: attention and network share a norm of the stream."""
     return command(fields, name, theta=500_000.0)
 
 
 def cohere2(fields: Fields, name: str) -> ModelSpec:
-    """Command R7B, Command A: a Cohere whose sliding layers alone rotate."""
+    """Command R7B, Command A: a Cohere that rotates only in layers with a window."""
     spec = command(fields, name, theta=10000.0)
     window = window_of(fields)
     period = fields.integer("sliding_window_pattern", 4)
@@ -123,7 +122,7 @@ def cohere2(fields: Fields, name: str) -> ModelSpec:
 
 
 def command(fields: Fields, name: str, *, theta: float, head_dim: int | None = None) -> ModelSpec:
-    """What all Coheres share; the options are defaults."""
+    """The common part of all Coheres; the options are defaults."""
     fields = _with_default(fields, tie_word_embeddings=True)
     spec = common(fields, name, head_dim=head_dim, eps=1e-5, theta=theta, eps_field="layer_norm_eps")
     spec = with_layers(interleaved(attention_bias(fields, spec)), norms=COHERE, parallel=True)
@@ -133,7 +132,7 @@ def command(fields: Fields, name: str, *, theta: float, head_dim: int | None = N
 
 
 def hunyuan(fields: Fields, name: str) -> ModelSpec:
-    """Heads are rotated and then normed. A fixed ``alpha`` stretches the rotary base (NTK-aware scaling)."""
+    """HunYuan: heads are normed after rotation. A fixed ``alpha`` scales the rotary base (NTK-aware scaling)."""
     rope = Fields(fields.table("rope_scaling") or fields.table("rope_parameters") or {})
     alpha = rope.number("alpha", 0.0) if rope.text("rope_type", rope.text("type", "default")) == "dynamic" else 0.0
     if alpha:
@@ -148,12 +147,12 @@ def hunyuan(fields: Fields, name: str) -> ModelSpec:
 
 
 def arcee(fields: Fields, name: str) -> ModelSpec:
-    """A Llama whose network has no gate."""
+    """Arcee: a Llama without a gate in its network."""
     return _ungated(llama(_with_default(fields, rms_norm_eps=1e-5, hidden_act="relu2"), name))
 
 
 def nemotron(fields: Fields, name: str) -> ModelSpec:
-    """Nemotron-4, Minitron: an Arcee with layer norms that are stored less one, of which half of each head rotates."""
+    """Nemotron-4, Minitron: an Arcee with layer norms stored less one; half of each head rotates."""
     fields = _with_default(fields, partial_rotary_factor=0.5)
     spec = common(fields, name, eps=1e-5, activation="relu2", eps_field="norm_eps")
     spec = with_layers(attention_bias(fields, spec), norms=LAYER_NORM)
@@ -162,7 +161,7 @@ def nemotron(fields: Fields, name: str) -> ModelSpec:
 
 
 def jais2(fields: Fields, name: str) -> ModelSpec:
-    """An Arcee with layer norms, and a bias everywhere."""
+    """Jais 2: an Arcee with layer norms and biases everywhere."""
     fields = _with_default(fields, attention_bias=True, mlp_bias=True)
     spec = common(fields, name, eps=1e-5, activation="relu2", eps_field="layer_norm_eps")
     spec = with_layers(attention_bias(fields, spec), norms=LAYER_NORM)
@@ -189,7 +188,7 @@ def starcoder2(fields: Fields, name: str) -> ModelSpec:
 
 
 def stablelm(fields: Fields, name: str) -> ModelSpec:
-    """A quarter of each head rotates; some run attention and network side by side."""
+    """StableLM: a quarter of each head rotates; some models run attention and network in parallel."""
     fields = _with_default(fields, partial_rotary_factor=0.25)
     spec = common(fields, name, eps=1e-5, eps_field="layer_norm_eps")
     spec = with_mixers(spec, qkv_bias=fields.flag("use_qkv_bias"))
@@ -202,7 +201,7 @@ def stablelm(fields: Fields, name: str) -> ModelSpec:
 
 
 def phi(fields: Fields, name: str) -> ModelSpec:
-    """Phi 1 to 2: attention and network side by side, and a bias everywhere."""
+    """Phi 1 to 2: attention and network in parallel, and biases everywhere."""
     fields = _with_default(fields, partial_rotary_factor=0.5)
     spec = common(fields, name, eps=1e-5, activation="gelu_new", eps_field="layer_norm_eps")
     spec = with_mixers(spec, qkv_bias=True, output_bias=True, out="dense")
@@ -214,7 +213,7 @@ def phi(fields: Fields, name: str) -> ModelSpec:
 
 
 def cwm(fields: Fields, name: str) -> ModelSpec:
-    """Code World Model: a Llama of which three layers in four slide."""
+    """Code World Model: a Llama with a window in three of four layers."""
     fields = _with_default(fields, head_dim=128, rms_norm_eps=1e-5)
     if not fields.has("rope_parameters") and not fields.has("rope_scaling"):
         stretch = {"rope_type": "llama3", "factor": 16.0, "original_max_position_embeddings": 8192}
@@ -225,7 +224,7 @@ def cwm(fields: Fields, name: str) -> ModelSpec:
 
 
 def olmo(fields: Fields, name: str) -> ModelSpec:
-    """A Llama with layer norms that have no weights."""
+    """OLMo: a Llama with layer norms without weights."""
     if fields.has("clip_qkv"):
         raise ConfigError(f"clip_qkv is {fields.get('clip_qkv')!r}, expected null: nothing clips queries and keys")
     spec = attention_bias(fields, common(fields, name))
@@ -238,7 +237,8 @@ def granite_swa(fields: Fields, name: str) -> ModelSpec:
 
 
 def granite_windows(fields: Fields, spec: ModelSpec) -> ModelSpec:
-    """With sinks, and windows in three layers of four; each layer may have a rotary base of its own, or 0 for none."""
+    """The spec with sinks, and a window in three of four layers; layers may have their own rotary base, 0 for no
+    rotation."""
     rope, spec = _rope(spec), with_mixers(spec, sinks=True)
     bases = fields.numbers("layer_rope_theta")
     for base in dict.fromkeys(bases):
@@ -249,7 +249,7 @@ def granite_windows(fields: Fields, spec: ModelSpec) -> ModelSpec:
 
 
 def nanochat(fields: Fields, name: str) -> ModelSpec:
-    """No norm has weights, embeddings are normed too, and heads rotate backwards before they are normed."""
+    """nanochat: norms without weights, also of embeddings; heads rotate backwards and are normed afterwards."""
     spec = attention_bias(fields, common(fields, name, activation="relu2"))
     rope = replace(_rope(spec), backwards=True)
     spec = with_mixers(spec, rope=rope, qk_norm="head", qk_norm_names=None, turned_first=True)

@@ -1,4 +1,4 @@
-"""What a model takes besides text, as its config.json says it: which media, and the tokens that hold their places."""
+"""The media that a model takes, by its config.json, and their placeholder tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from .thinker import thinker
 Modality = Literal["image", "video", "audio"]
 
 TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
-"""Model types of a tower for texts and one for pictures, which meet in one space."""
+"""Model types with a text tower and a vision tower in one space."""
 _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
     "image": ("image_token_id", "image_token_index", "media_placeholder_token_id", "img_context_token_id"),
     "video": ("video_token_id", "video_token_index"),
@@ -26,17 +26,17 @@ class MediaSpec:
 
     placeholders: Mapping[Modality, int]
     layers: int = 0
-    """Behind so many of the first layers of the decoder something is added to the stream of pictures."""
+    """Number of first decoder layers behind which something is added for pictures."""
     behind_frames: bool = False
-    """Whether what follows a video stands behind its last frame, where tokens turn by frame, row and column."""
+    """Whether text behind a video also follows its last frame, with m-rope."""
     alone: bool = False
-    """A picture is a prompt by itself: a tower of its own makes the vector of it, as another does of a text (CLIP)."""
+    """Whether a picture is a prompt of its own, encoded by its own tower (CLIP)."""
 
 
 def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
-    """None for a model of text alone."""
+    """The media of a model; None for a text-only model."""
     if config.get("model_type") in TWO_TOWERS:
-        return MediaSpec({"image": 0}, alone=True)  # any token holds the place of a picture that stands alone
+        return MediaSpec({"image": 0}, alone=True)  # any token can be the placeholder
     speaks, config = "thinker_config" in config, thinker(config)
     found: dict[Modality, int] = {}
     for modality, keys in _KEYS.items():
@@ -44,20 +44,20 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
         if isinstance(token, int):
             found[modality] = _within(token, config)
     if config.get("model_type") == "ovis2_5":
-        found.setdefault("image", _QWENS_PAD)  # published files leave it out
+        found.setdefault("image", _QWENS_PAD)  # published files omit it
     return MediaSpec(found, len(tapped_layers(config)), speaks) if found else None
 
 
 def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:
-    """Layers of what sees behind which something is taken off, for the first layers of the decoder."""
+    """Layers of the vision tower with an output for the first decoder layers."""
     vision = thinker(config).get("vision_config")
     taps = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
     return taps if isinstance(taps, Sequence) else ()
 
 
 def _within(token: int, config: Mapping[str, object]) -> int:
-    """The token, or where Ultravox has put its own behind the vocabulary of its text model, the last of that: what
-    transformers' tokenizers hold in reserve there."""
+    """The token; or, if Ultravox's is behind the text model's vocabulary, the last token of that, which transformers'
+    tokenizers reserve."""
     most = config.get("vocab_size")
     outside = config.get("model_type") == "ultravox" and isinstance(most, int) and token >= most
     return most - 1 if outside and isinstance(most, int) else token

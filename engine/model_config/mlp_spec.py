@@ -1,4 +1,4 @@
-"""Feed-forward networks as values: one for all tokens, or experts of which each token takes a few. Torch-free."""
+"""Describes feed-forward networks as values: dense, or mixtures of experts. Torch-free."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from .config_fields import MOST_EXPERTS, ConfigError
 from .projection import Projection
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2", "xielu"]
-"""``quick_gelu`` is x · sigmoid(1.702 x), ``xielu`` has two learned numbers a layer (arXiv:2411.13010)."""
+"""``quick_gelu``: x · sigmoid(1.702 x). ``xielu``: has two learned numbers a layer (arXiv:2411.13010)."""
 ExpertActivation = Literal["silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai"]
 """``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925)."""
 RouterScore = Literal["softmax", "sigmoid", "sparsemixer"]
@@ -20,7 +20,7 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 SPLIT_MLP: Final = ("mlp.gate_proj", "mlp.up_proj")
 FUSED_MLP: Final = ("mlp.gate_up_proj",)
-"""As Phi-3 stores it."""
+"""As in Phi-3."""
 UP_MLP: Final = ("mlp.up_proj",)
 """Without a gate."""
 
@@ -32,26 +32,26 @@ class MLPSpec:
     inner: int
     activation: Activation = "silu"
     bias: bool = False
-    """Of what goes into the activation, and of ``out`` unless ``out_bias`` says otherwise."""
+    """Of the projections to the activation, and of ``out`` unless ``out_bias`` is set."""
     into: tuple[str, ...] = SPLIT_MLP
-    """The names that gate and up are stored under, or that of both together."""
+    """Stored names of gate and up, or of both fused."""
     out: str = "mlp.down_proj"
     gated: bool = True
     gate_scale: float = 1.0
-    """Multiplies the gate before it is activated (Falcon-H1)."""
+    """Factor on the gate before its activation (Falcon-H1)."""
     gate_cutoff: float | None = None
-    """Of the gates of a token those that are not so many deviations above their mean are 0 before they are activated,
-    and the others what they are above it (Gemma 3n)."""
+    """Before activation, gates keep what they exceed this many standard deviations above their token's mean by, and are
+    0 below (Gemma 3n)."""
     out_bias: bool | None = None
     act: str = "mlp.act_fn"
-    """The name that what is learned of the activation is stored under."""
+    """Stored name of the activation's learned values."""
     transposed: bool = False
-    """Matrices are stored as [inputs, outputs] (GPT-2)."""
+    """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
     also: str = ""
-    """What some files say in place of ``mlp`` (Kimi Linear's, as transformers writes them)."""
+    """Alternative to ``mlp`` in stored names (Kimi Linear in transformers' form)."""
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """Into gate and up; and down."""
+        """The projections to gate and up, and down."""
         each = (2 if self.gated else 1) * self.inner // len(self.into)
         into = tuple((name, each) for name in self.into)
         out_bias = self.bias if self.out_bias is None else self.out_bias
@@ -61,7 +61,7 @@ class MLPSpec:
         )
 
     def products(self, hidden: int) -> int:
-        """Elements of the matrices that a token is multiplied with."""
+        """Weights that a token is multiplied by."""
         return sum(projection.elements for projection in self.projections(hidden))
 
     def idle(self, hidden: int) -> int:
@@ -69,14 +69,14 @@ class MLPSpec:
         return 0
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a checkpoint stores of it."""
+        """Shapes of its stored tensors, by name."""
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
         if self.activation == "xielu":
             yield from ((f"{prefix}.{self.act}.{which}", (1,)) for which in ("alpha_p", "alpha_n"))
 
     def check(self) -> None:
-        """Raises :class:`ConfigError` where its parts contradict each other."""
+        """Raise :class:`ConfigError` for contradictory fields."""
         if self.gated and self.activation == "xielu":
             raise ConfigError(f"a gated MLP with {self.activation} is not known")
         if not self.gated and self.gate_scale != 1:
@@ -87,62 +87,63 @@ class MLPSpec:
 
 @dataclass(frozen=True)
 class RouterSpec:
-    """Which experts a token takes and what their outputs are multiplied by, of the product with the router's matrix."""
+    """How a token's experts and their weights follow from the router's product."""
 
     top_k: int
     score: RouterScore = "softmax"
-    """Over all experts, of each alone, or for each choice over the experts left that come near it (Phi-3.5-MoE)."""
+    """``softmax`` over all experts, ``sigmoid`` of each, or ``sparsemixer``: for each choice, a softmax over the
+    remaining experts near it (Phi-3.5-MoE)."""
     renormalize: bool = True
-    """Weights are divided by their sum."""
+    """Whether weights are divided by their sum."""
     scale: float = 1.0
-    """Multiplies the weights."""
+    """Factor on the weights."""
     groups: int = 1
-    """Experts stand in so many groups, of which ``top_groups`` are looked at (DeepSeek-V3, arXiv:2412.19437)."""
+    """Number of groups of experts, of which the best ``top_groups`` are considered (DeepSeek-V3, arXiv:2412.19437)."""
     top_groups: int = 1
     group_score: GroupScore = "top2"
-    """A group's best score, or the sum of its two best."""
+    """A group's score: its best, or the sum of its two best."""
     nearness: float = 0.0
-    """What ``sparsemixer`` calls near: see :class:`stentor.kernels.Router`."""
+    """``sparsemixer``'s threshold: see :class:`stentor.kernels.Router`."""
 
 
 class ExpertTensor(NamedTuple):
-    """One stored tensor of experts' matrices: where it goes."""
+    """A stored tensor of experts' matrices, and its destination."""
 
     name: str
     """Within the layer."""
     shape: tuple[int, ...]
     out: bool
-    """Of the second product; else of gate and up."""
+    """Whether it belongs to the second product, not to gate and up."""
     expert: int | None
-    """None: it has all of them."""
+    """None: of all experts."""
     first: int
-    """Of the outputs that it fills."""
+    """First output that it fills."""
     outputs: int
 
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """What the matrices of experts, and of their router, are stored under.
+    """Stored names of the matrices of experts and their router.
 
-    A name with ``{}`` is that of the matrix [outputs, inputs] of the expert of this number; one without holds those of
-    all experts, [experts, outputs, inputs].
+    A name with ``{}`` is the matrix [outputs, inputs] of one expert; one without has all experts', [experts, outputs,
+    inputs].
     """
 
     router: str = "mlp.gate"
     into: tuple[str, ...] = ("mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight")
-    """Gate and up, or both together; or up alone, where there is no gate."""
+    """Gate and up, or both fused; only up without a gate."""
     out: str = "mlp.experts.{}.down_proj.weight"
     correction: str = "mlp.gate.e_score_correction_bias"
-    """Of a router that has one."""
+    """If the router has one."""
     correction_row: bool = False
-    """It is [1, experts]."""
+    """Whether it is [1, experts]."""
     transposed: bool = False
-    """Those of all experts are [experts, inputs, outputs]."""
+    """Whether matrices of all experts are [experts, inputs, outputs]."""
     interleaved: bool = False
-    """Outputs of gate and up take turns where both are stored together."""
+    """Whether outputs of fused gate and up alternate."""
 
     def tensors(self, experts: int, inner: int, hidden: int, *, gated: bool) -> Iterator[ExpertTensor]:
-        """All of them, in the order of their names here; those stored apart, expert by expert."""
+        """All tensors, in the order of these names; separate ones expert by expert."""
         each = (2 if gated else 1) * inner // len(self.into)
         parts = [(name, False, at * each, each, hidden) for at, name in enumerate(self.into)]
         parts.append((self.out, True, 0, hidden, inner))
@@ -157,30 +158,30 @@ class ExpertNames:
 
 
 APART: Final = ExpertNames()
-"""As most checkpoints have them."""
+"""Names in most checkpoints."""
 STACKED: Final = ExpertNames(into=("mlp.experts.gate_up_proj",), out="mlp.experts.down_proj")
-"""As transformers holds them since version 5."""
+"""Names in transformers since version 5."""
 
 
 @dataclass(frozen=True)
 class PartNorms:
-    """What is stored where router, experts and shared experts each norm the stream for themselves (Gemma 4)."""
+    """Stored names if router, experts and shared experts have separate norms of the stream (Gemma 4)."""
 
     experts_in: str
     experts_out: str
     shared_in: str
     shared_out: str
     router_scale: str
-    """Multiplies what the router takes, [hidden], normed without weights and divided by √hidden."""
+    """Factor on the router's input, [hidden], which is normed without weights and divided by √hidden."""
     expert_scale: str
-    """Multiplies an expert's output, [experts]."""
+    """Factor on each expert's output, [experts]."""
 
 
 @dataclass(frozen=True)
 class MoESpec:
-    """A mixture of experts: each token takes ``router.top_k`` of ``experts`` networks.
+    """A mixture of experts: each token uses ``router.top_k`` of ``experts`` networks.
 
-    The sum of their outputs, by the router's weights, and of that of the shared experts, which all tokens take.
+    The output is the sum of theirs with the router's weights, plus that of the shared experts, which all tokens use.
     """
 
     experts: int
@@ -190,42 +191,42 @@ class MoESpec:
     activation: ExpertActivation = "silu"
     gated: bool = True
     latent: int = 0
-    """Experts take so many numbers made of a token, and what they give is brought back (Nemotron 3 Super); 0: they take
-    the token."""
+    """Size of a projection of the token that experts work on, and that their output is projected back from (Nemotron 3
+    Super); 0: they work on the token."""
     latent_names: tuple[str, str] = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
-    """Of the matrices that do so."""
+    """Stored names of these projections."""
     bias: bool = False
     """Of both products of all experts."""
     router_bias: bool = False
     weight_input: bool = False
-    """The router's weights multiply what experts take, not what they give (Llama 4)."""
+    """Whether the router's weights multiply the experts' input, not their output (Llama 4)."""
     correction: bool = False
-    """A number an expert is added to the scores where experts are chosen, and not where they are weighed."""
+    """Whether a number an expert is added to the scores for the choice, but not for the weights."""
     names: tuple[ExpertNames, ...] = (APART, STACKED)
-    """As checkpoints store them; a checkpoint that has those of another than the first is read as well."""
+    """Possible stored names; the first is usual."""
     shared: MLPSpec | None = None
     """All shared experts together."""
     part_norms: PartNorms | None = None
     shared_scale: float = 1.0
-    """Multiplies what the shared experts give."""
+    """Factor on the shared experts' output."""
     shared_gate: str = ""
-    """The name of a matrix [1, hidden], the sigmoid of whose product multiplies the shared experts' output."""
+    """Stored name of a matrix [1, hidden] whose product, through a sigmoid, gates the shared experts."""
 
     def expert_tensors(self, hidden: int, names: ExpertNames | None = None) -> Iterator[ExpertTensor]:
-        """Of the matrices of experts, under the first of its names or those given."""
+        """The tensors of experts' matrices, under its first names or ``names``."""
         return (names or self.names[0]).tensors(self.experts, self.inner, self.width(hidden), gated=self.gated)
 
     @property
     def into(self) -> int:
-        """Outputs of the first product of one expert."""
+        """Outputs of an expert's first product."""
         return (2 if self.gated else 1) * self.inner
 
     def width(self, hidden: int) -> int:
-        """Of what experts take and give."""
+        """Input and output size of experts."""
         return self.latent or hidden
 
     def latents(self, hidden: int) -> tuple[Projection, ...]:
-        """To what experts take, and back; none where that is the token itself."""
+        """The projections to the experts' input and back; empty without."""
         if not self.latent:
             return ()
         there, back = self.latent_names
@@ -235,7 +236,7 @@ class MoESpec:
         )
 
     def expert_biases(self, hidden: int, names: ExpertNames | None = None) -> Iterator[ExpertTensor]:
-        """Of their biases, under the names of the matrices with another ending."""
+        """The tensors of experts' biases, named like the matrices with another ending."""
         for tensor in self.expert_tensors(hidden, names) if self.bias else ():
             stem = tensor.name.removesuffix(".weight")
             name = f"{stem}_bias" if stem == tensor.name else f"{stem}.bias"
@@ -243,7 +244,7 @@ class MoESpec:
             yield tensor._replace(name=name, shape=(*experts, tensor.outputs))
 
     def products(self, hidden: int) -> int:
-        """Elements of the matrices that a token is multiplied with: of the experts that it takes."""
+        """Weights that a token is multiplied by, with the experts that it uses."""
         shared = self.shared.products(hidden) if self.shared else 0
         gate = hidden if self.shared_gate else 0
         of_one = (self.into + self.inner) * self.width(hidden)
@@ -251,13 +252,13 @@ class MoESpec:
         return self.experts * hidden + of_one * self.router.top_k + latents + shared + gate
 
     def idle(self, hidden: int) -> int:
-        """Parameters that a token does not use: those of the experts that it does not take."""
+        """Parameters of the experts that a token does not use."""
         tensors = (*self.expert_tensors(hidden), *self.expert_biases(hidden))
         of_one = sum(math.prod(tensor.shape) for tensor in tensors) // self.experts
         return of_one * (self.experts - self.router.top_k)
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a checkpoint stores of it."""
+        """Shapes of its stored tensors, by name."""
         names = self.names[0]
         if self.router_bias:
             yield f"{prefix}.{names.router}.bias", (self.experts,)
@@ -279,7 +280,7 @@ class MoESpec:
             yield f"{prefix}.{norms.expert_scale}", (self.experts,)
 
     def check(self) -> None:
-        """Raises :class:`ConfigError` where its parts contradict each other."""
+        """Raise :class:`ConfigError` for contradictory fields."""
         router, experts = self.router, self.experts
         if not self.gated and self.activation == "swiglu_oai":
             raise ConfigError("experts without a gate with swiglu_oai are not known")
@@ -303,22 +304,22 @@ class MoESpec:
 
 @dataclass(frozen=True)
 class OpaqueSpec:
-    """A network of another library's modules, of which only its output is known."""
+    """A network in another library's modules, of which only the output is known."""
 
     def products(self, hidden: int) -> int:
-        """Elements of the matrices that a token is multiplied with: none that are known."""
+        """Unknown: 0."""
         return 0
 
     def idle(self, hidden: int) -> int:
-        """Parameters that a token does not use: none that are known."""
+        """Unknown: 0."""
         return 0
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a checkpoint stores of it: its modules say."""
+        """Unknown: none."""
         return iter(())
 
     def check(self) -> None:
-        """It has no parts that could contradict each other."""
+        """Nothing to check."""
 
 
 FeedForwardSpec = MLPSpec | MoESpec | OpaqueSpec

@@ -1,7 +1,7 @@
-"""From the metadata of a projector file (llama.cpp's ``mmproj``) to the config.json that says the same: the types of
-projectors, what the text model of each is, and the tower that is made of it.
+"""Converts a projector file's metadata (llama.cpp's ``mmproj``) to the equivalent config.json: projector types, their
+text models, and the tower's spec.
 
-A text model in a GGUF file sees or hears by a second file, which holds the tower and its projector.
+A GGUF text model takes media by a second file with the tower and its projector.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,27 +23,27 @@ _ALONE: Final = "without it, text alone is served"
 
 @dataclass(frozen=True)
 class Projector:
-    """What a type of projector implies."""
+    """The properties of a projector type."""
 
     model_type: str
-    """Of the model in transformers, unless :attr:`made` says another."""
+    """transformers' model type, unless :attr:`made` sets another."""
     made: Callable[[Projecting, TextFile], Values]
     tokens: tuple[str, ...] = ()
-    """Tokens that stand for pictures: the first that the vocabulary has; none: it sees none. Old vocabularies end
-    before the model's own, and another that no text holds takes its place."""
+    """Candidates for the picture placeholder, of which the first in the vocabulary is used; empty: no pictures. Old
+    vocabularies lack the model's own, and a token that does not occur in texts is used."""
     texts: tuple[str, ...] = ()
-    """Architectures of the text models that it belongs to; none: all those that no other type names."""
+    """Architectures of its text models; empty: all that no other type lists."""
     video: str = ""
-    """The token that stands for videos."""
+    """The video placeholder."""
     others: tuple[str, ...] = ()
-    """Further model types that have it."""
+    """Further model types with this projector."""
     sounds: tuple[str, ...] = ()
     """As :attr:`tokens`, for sounds."""
 
 
 _QWEN_TOKENS: Final = ("<|image_pad|>",)
 _RESERVED: Final = ("<|audio|>", "<|reserved_special_token_247|>", "<unused0>", "<|vision_pad|>")
-"""Of Ultravox, whose own token stands in no vocabulary: one of Llama 3, Gemma 3 and Qwen3 that no text holds."""
+"""Ultravox's placeholders, since its own is in no vocabulary: unused tokens of Llama 3, Gemma 3 and Qwen3."""
 PROJECTORS: Final[Mapping[str, Projector]] = {
     "idefics3": Projector("idefics3", vision.idefics3, ("<image>",), others=("smolvlm",)),
     "gemma3": Projector("gemma3", vision.gemma3, ("<image_soft_token>", "<unused0>", "<pad>"), ("gemma3",)),
@@ -82,22 +82,21 @@ PROJECTORS: Final[Mapping[str, Projector]] = {
         "gemma4", sounds.gemma4_small, ("<|image|>",), ("gemma4",), "<|video|>", sounds=("<|audio|>",)
     ),
 }
-"""By the names that llama.cpp gives them, those of two encoders with a plus between them."""
+"""By llama.cpp's names, those of two encoders joined by a plus."""
 _THINKERS: Final = frozenset({"qwen2_5_omni", "qwen3_omni_moe"})
-"""Model types of which a part of the config.json is that of a model that reads and writes texts."""
+"""Model types whose config.json has the text model in a part of it."""
 _FROM_CHECKPOINTS: Final = frozenset({"glma", "musicflamingo", "nemotron_v2_vl"})
-"""Types of projectors of models that see or hear here as safetensors files alone."""
+"""Projector types of models that take media here only as safetensors."""
 _NAMED: Final = frozenset(each for projector in PROJECTORS.values() for each in projector.texts)
 
 
 def projector_names(model_type: str) -> list[str]:
-    """What files call the projector of a model; none where they are not read."""
+    """Projector types in files of a model type; empty if not supported."""
     return [name for name, row in PROJECTORS.items() if model_type in (row.model_type, *row.others)]
 
 
 def described_by(file: Projecting, text: TextFile) -> Values:
-    """The config.json of both files together, as far as what sees or hears is concerned. Raises :class:`ConfigError`
-    where they do not belong together."""
+    """The config.json of both files, as far as media are concerned. Raises :class:`ConfigError` if they do not fit."""
     kind, projector = file.kind, _projector_of(file)
     architecture = text.architecture
     if architecture not in projector.texts if projector.texts else architecture in _NAMED:
@@ -122,7 +121,7 @@ def described_by(file: Projecting, text: TextFile) -> Values:
 
 
 def _projector_of(file: Projecting) -> Projector:
-    """Raises :class:`ConfigError` for one that is not read, or that its encoders are not of."""
+    """The projector's type. Raises :class:`ConfigError` if it is not supported, or does not fit its encoders."""
     found = file.kind
     projector = PROJECTORS.get(found)
     if projector is None:
@@ -146,30 +145,30 @@ def _projector_of(file: Projecting) -> Projector:
 
 
 def is_native(described: Mapping[str, object]) -> bool:
-    """Whether our own layers are what sees: not where it hears too, nor where it clips (small ones of Gemma 4)."""
+    """Whether the tower runs on our own layers: not with an audio encoder, nor with clipping (small Gemma 4 models)."""
     fields = Fields(described)
     sees = fields.table("vision_config")
     return sees is not None and not fields.has("audio_config") and not Fields(sees).flag("use_clipped_linears")
 
 
 def tower_spec(file: Projecting, described: Mapping[str, object], hidden: int) -> VisionSpec:
-    """The tower as the file stores it, of a decoder of this hidden size. Raises :class:`ConfigError`."""
+    """The tower's spec as stored in the file, for a decoder of this hidden size. Raises :class:`ConfigError`."""
     spec = vision_spec_from_hf(described, hidden)
     fused = "v.blk.0.attn_qkv.weight" in file.shapes
     layers = tuple(replace(layer, mixer=replace(layer.attention, fused=fused)) for layer in spec.layers)
     spec = replace(spec, layers=layers)
     norm = spec.projector.norm
-    if norm is not None and norm.plus_one:  # stored with their 1 added
+    if norm is not None and norm.plus_one:  # stored with 1 added
         spec = replace(spec, projector=replace(spec.projector, norm=replace(norm, plus_one=False)))
     return spec
 
 
 def seeing(spec: ModelSpec, metadata: Mapping[str, object], described: Mapping[str, object]) -> ModelSpec:
-    """The text model beside a tower. Raises :class:`ConfigError`."""
+    """The text model's spec for use with a tower. Raises :class:`ConfigError`."""
     architecture = Fields(metadata).text("general.architecture")
     spec = replace(spec, text_part=True, scales_media=architecture.startswith("granite"))
     if described["model_type"] == "gemma3":
-        return with_mixers(spec, whole_spans=True)  # tokens of a picture see each other
+        return with_mixers(spec, whole_spans=True)  # bidirectional attention within pictures
     if described["model_type"] == "gemma4":
         if not is_native(described):
             return spec

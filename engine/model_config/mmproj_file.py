@@ -1,4 +1,4 @@
-"""What the two files of a model say of themselves: a projector file (llama.cpp's ``mmproj``), and the text model's."""
+"""The metadata of a model's two files: a projector file (llama.cpp's ``mmproj``) and the text model's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from .model_spec import ModelSpec
 from .whisper_config import MOST_MEL_BINS
 
 Values = dict[str, object]
-"""Of a config.json."""
+"""Fields of a config.json."""
 _SPECIAL: Final = frozenset({2, 3, 4})
-"""Types of tokens that are found whole in a text: unknown, control, user-defined."""
+"""Token types that are matched as a whole in a text: unknown, control, user-defined."""
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """What the pairing asks of the text model's file."""
+    """The parts of a text model's file that pairing needs."""
 
     metadata: Mapping[str, object]
     spec: ModelSpec
@@ -27,7 +27,8 @@ class TextFile:
         return Fields(self.metadata).text("general.architecture")
 
     def first_of(self, names: Sequence[str]) -> int | None:
-        """The id of the first of these tokens that the vocabulary has, and finds in texts as a whole."""
+        """The id of the first of these tokens that is in the vocabulary and is matched as a whole; None if there is
+        none."""
         tokens = self.metadata.get("tokenizer.ggml.tokens")
         types = self.metadata.get("tokenizer.ggml.token_type")
         for name in names:
@@ -40,7 +41,7 @@ class TextFile:
 
 @dataclass(frozen=True)
 class Projecting:
-    """What a projector file says of itself."""
+    """The contents of a projector file."""
 
     metadata: Mapping[str, object]
     shapes: Shapes
@@ -60,23 +61,25 @@ class Projecting:
 
     @property
     def sees(self) -> bool:
-        """Whether it has an encoder of pictures."""
+        """Whether it has a vision encoder."""
         return self.clip.flag("has_vision_encoder")
 
     @property
     def hears(self) -> bool:
-        """Whether it has an encoder of sounds."""
+        """Whether it has an audio encoder."""
         return self.clip.flag("has_audio_encoder")
 
     @property
     def encoder(self) -> Fields:
-        """What it says of its encoder; of two, of that of pictures."""
+        """The keys of its encoder; of the vision encoder if there are two."""
         return self.audio if self.hears and not self.sees else self.vision
 
     @property
     def kind(self) -> str:
-        """The projector's type, or those of both its encoders with a plus between them; empty where none is said.
-        Raises :class:`ConfigError` for a file of another sort."""
+        """The projector's type, or those of both encoders joined by a plus; "" if missing.
+
+        Raises :class:`ConfigError` for another kind of file.
+        """
         if Fields(self.metadata).text("general.architecture", "") != "clip":
             raise ConfigError("it is no projector: general.architecture is not 'clip'")
         old = "mlp" if self.clip.flag("has_llava_projector") else ""
@@ -86,11 +89,11 @@ class Projecting:
 
     @property
     def clips(self) -> bool:
-        """Whether what goes into products is clipped, and what comes out of them."""
+        """Whether inputs and outputs of products are clipped."""
         return any(name.endswith(".input_max") for name in self.shapes)
 
     def outputs(self, tensor: str) -> int:
-        """Of the matrix of this name. Raises :class:`ConfigError`."""
+        """Outputs of this matrix. Raises :class:`ConfigError`."""
         shape = self.shapes.get(tensor, ())
         if len(shape) < 2:
             raise ConfigError(f"the tensor {tensor} is missing")
@@ -98,23 +101,23 @@ class Projecting:
 
     @property
     def swapped(self) -> bool:
-        """Whether networks have the names of their products the other way round, as old converters wrote them."""
+        """Whether the names of the networks' products are swapped, as old converters wrote them."""
         down = self.shapes.get("v.blk.0.ffn_down.weight", ())
         hidden = self.vision.integer("embedding_length")
         return "v.blk.0.ffn_gate.weight" not in self.shapes and len(down) == 2 and down[0] == hidden != down[1]
 
     @property
     def inner(self) -> int:
-        """Of a layer's network; the key of some files says another size."""
+        """Inner size of a layer's network; the key is wrong in some files."""
         return self.outputs(f"v.blk.0.ffn_{'down' if self.swapped else 'up'}.weight")
 
     @property
     def embedding(self) -> int:
-        """Columns of what the tower makes; of LLaVA the key says something else."""
+        """Size of the tower's embeddings; the key is wrong for LLaVA."""
         return self.outputs("mm.2.weight") if self.kind == "mlp" else self.encoder.integer("projection_dim")
 
     def whisper(self) -> Values:
-        """``audio_config``, as Whisper and its descendants have it."""
+        """``audio_config`` of Whisper and its descendants."""
         audio = self.audio
         return {
             "d_model": audio.integer("embedding_length"),
@@ -126,7 +129,7 @@ class Projecting:
         }
 
     def tower(self) -> Values:
-        """``vision_config``, as most families have it."""
+        """``vision_config`` of most families."""
         vision = self.vision
         return {
             "hidden_size": vision.integer("embedding_length"),
@@ -139,12 +142,12 @@ class Projecting:
         }
 
     def activation(self, unsaid: str) -> str:
-        """``unsaid``: where neither GELU nor SiLU is named."""
+        """The activation; ``unsaid``: if neither GELU nor SiLU is named."""
         return "gelu" if self.clip.flag("use_gelu") else "silu" if self.clip.flag("use_silu") else unsaid
 
 
 def decoder(text: TextFile, model_type: str) -> Values:
-    """``text_config`` for a class of transformers whose decoder is left out: what its projector asks of it."""
+    """``text_config`` for a transformers class whose decoder is removed: the sizes that its projector needs."""
     one = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"), 1)
     sizes = {"hidden_size": text.spec.hidden_size, "vocab_size": text.spec.vocab_size}
     return {"model_type": model_type, **sizes, **one}

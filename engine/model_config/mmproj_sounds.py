@@ -1,5 +1,5 @@
-"""Readers of projector files whose encoder takes sounds, or that have one of sounds beside that of pictures. What keys
-leave unsaid is what all published models of the family have."""
+"""Reads projector files with an audio encoder, alone or beside a vision encoder. Values without keys are those of all
+published models of the family."""
 
 from .config_fields import MOST_LAYERS, ConfigError
 from .mmproj_file import Projecting, TextFile, Values, decoder
@@ -8,7 +8,7 @@ from .whisper_config import MOST_MEL_BINS
 
 
 def ultravox(file: Projecting, text: TextFile) -> Values:
-    """Since version 0.5; files of those before lack a norm."""
+    """Ultravox from version 0.5; earlier files lack a norm."""
     if "mm.a.norm_mid.weight" not in file.shapes:
         raise ConfigError("the tensor mm.a.norm_mid.weight is missing")
     return {
@@ -33,14 +33,14 @@ def qwen3_asr(file: Projecting, text: TextFile) -> Values:
 
 
 def _by_seconds(file: Projecting) -> Values:
-    """A second of audio is encoded by itself in all published models."""
+    """All published models encode each second of audio separately."""
     own = {"output_dim": file.embedding, "downsample_hidden_size": file.shapes.get("a.conv2d.1.weight", (0,))[-1]}
     encoder = {name: value for name, value in file.whisper().items() if name != "max_source_positions"}
     return {**encoder, **own}
 
 
 def granite_speech(file: Projecting, text: TextFile) -> Values:
-    """A conformer (arXiv:2005.08100), and a Q-Former (arXiv:2301.12597) that makes few embeddings of each window."""
+    """A conformer (arXiv:2005.08100), and a Q-Former (arXiv:2301.12597) that makes a few embeddings of each window."""
     audio = file.audio
     hidden = audio.integer("embedding_length")
     encoder = {
@@ -95,7 +95,7 @@ def qwen3_omni(file: Projecting, text: TextFile) -> Values:
 
 
 def gemma4_small(file: Projecting, text: TextFile) -> Values:
-    """With a conformer beside its tower, both of which clip."""
+    """With a conformer beside its tower; both clip."""
     audio = file.audio
     encoder = {
         "hidden_size": audio.integer("embedding_length"),

@@ -1,5 +1,5 @@
-"""Readers of projector files whose encoder takes pictures: ``vision_config`` and what belongs to it. Keys are
-llama.cpp's; what they leave unsaid is read off tensors, or is what all published models of the family have."""
+"""Reads projector files with a vision encoder: ``vision_config`` and related fields. Keys are llama.cpp's; values
+without keys are read from tensors, or are those of all published models of the family."""
 
 from math import isqrt
 
@@ -19,7 +19,7 @@ def gemma3(file: Projecting, text: TextFile) -> Values:
 
 
 def mlp(file: Projecting, text: TextFile) -> Values:
-    """LLaVA with CLIP or SigLIP, whose files leave out layers behind the one whose output is taken."""
+    """LLaVA with CLIP or SigLIP; files omit layers behind the one that is used."""
     if "v.image_newline" in file.shapes or "model.image_newline" in file.shapes:
         raise ConfigError("it is of LLaVA 1.6, whose tiles have no native form; expected one of LLaVA 1.5")
     if "mm.3.weight" in file.shapes or "mm.2.weight" not in file.shapes:
@@ -41,7 +41,7 @@ def mlp(file: Projecting, text: TextFile) -> Values:
 
 
 def pixtral(file: Projecting, text: TextFile) -> Values:
-    """Pixtral, or Mistral 3 where neighbours are merged."""
+    """Pixtral, or Mistral 3 if neighbours are merged."""
     if "mm.patch_merger.weight" in file.shapes:
         return {"model_type": "mistral3", **_merged(file, text)}
     return _merged(file, text)
@@ -85,7 +85,7 @@ def qwen2(file: Projecting, text: TextFile) -> Values:
 
 
 def qwen2_5(file: Projecting, text: TextFile) -> Values:
-    """Windows are of 112 pixels in all files; videos have 2 positions a second."""
+    """Windows have 112 pixels in all files; videos have 2 positions a second."""
     pattern, layers = file.vision.integer("n_wa_pattern"), file.vision.integer("block_count", most=MOST_LAYERS)
     whole = [layer for layer in range(layers) if (layer + 1) % pattern == 0]
     own = {"window_size": 112, "fullatt_block_indexes": whole, "tokens_per_second": 2}
@@ -93,7 +93,7 @@ def qwen2_5(file: Projecting, text: TextFile) -> Values:
 
 
 def qwen3(file: Projecting, text: TextFile) -> Values:
-    """Qwen3-VL, or Qwen3.5, which adds nothing behind layers."""
+    """Qwen3-VL, or Qwen3.5, which adds nothing behind decoder layers."""
     layers = range(file.vision.integer("block_count", most=MOST_LAYERS))
     taps = [layer for layer in layers if f"v.deepstack.{layer}.fc1.weight" in file.shapes]
     own = {"num_position_embeddings": file.outputs("v.position_embd.weight"), "deepstack_visual_indexes": taps}
@@ -148,7 +148,7 @@ def kimi_k25(file: Projecting, text: TextFile) -> Values:
 
 
 def glm4v(file: Projecting, text: TextFile) -> Values:
-    """GLM-4.1V, or with experts GLM-4.5V."""
+    """GLM-4.1V, or GLM-4.5V with experts."""
     vision = file.vision
     own = {
         "intermediate_size": file.outputs("mm.up.weight"),
@@ -171,7 +171,7 @@ def llama4(file: Projecting, text: TextFile) -> Values:
 
 
 def gemma4(file: Projecting, text: TextFile) -> Values:
-    """No key says how many heads of keys there are."""
+    """No key has the number of key heads."""
     vision, table = file.vision, file.shapes.get("v.position_embd.weight", ())
     if len(table) != 3 or table[2] != 2:
         raise ConfigError(f"v.position_embd.weight has the shape {list(table)}, expected rows of columns and of rows")

@@ -1,7 +1,7 @@
-"""What makes vectors and scores of hidden states, read from a model's folder. Torch-free.
+"""Describes pooling models, read from a model's folder. Torch-free.
 
-A model for pooling is a backbone (an encoder, or a decoder that is asked for no tokens) and what comes behind it: the
-modules of sentence-transformers, and perhaps a head that scores.
+A pooling model is a backbone (an encoder, or a decoder without generation), sentence-transformers' modules, and
+optionally a scoring head.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,19 +20,19 @@ ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 _MOST_LABELS: Final = 100_000
 _EACH_TOKEN: Final = "ForTokenClassification"
 _CLASSIFIERS: Final = ("GPT2", "GPTBigCode", "GPTNeoX", "Falcon")
-"""Decoders whose heads for each token have the name that encoders' have."""
+"""Decoders whose token classification heads are named like encoders'."""
 JINA_VL: Final = "JinaVLForRanking"
-"""jina-reranker-m0: Qwen2-VL, which scores a query and a document, either a picture."""
+"""jina-reranker-m0: Qwen2-VL that scores a query and a document, either of which may be a picture."""
 _JINA_VL_SHIFT: Final = -2.65
-"""In its makers' code, and in no file."""
+"""Only in its authors' code."""
 
 
 @dataclass(frozen=True)
 class ScoreHead:
-    """out(norm(act(dense(pooled)))), of which only ``out`` is always there."""
+    """out(norm(act(dense(pooled)))); only ``out`` is always present."""
 
     pooling: PoolingMode | None
-    """None scores each token."""
+    """None: each token is scored."""
     out: str
     """Name of the last layer's tensors in the checkpoint."""
     labels: tuple[str, ...]
@@ -45,41 +45,41 @@ class ScoreHead:
     norm_bias: bool = True
     norm_eps: float = 1e-5
     tied_rows: tuple[int, ...] = ()
-    """Instead of a layer of its own, rows of the model's output embedding: (true, false) scores by the difference of
-    the two tokens' logits, (true,) by its logit. ``out`` is then the embedding's name."""
+    """Rows of the output embedding ``out`` that replace a layer: (true, false) scores by the difference of the two
+    tokens' logits, (true,) by its logit."""
     shift: float = 0.0
-    """Added to what ``out`` makes."""
+    """Added to the output of ``out``."""
 
 
 @dataclass(frozen=True)
 class SparseHead:
-    """log(1 + relu(logits)), the largest of all tokens of a text: SPLADE (arXiv:2109.10086)."""
+    """SPLADE (arXiv:2109.10086): the maximum over a text's tokens of log(1 + relu(logits))."""
 
     dense: str
     norm: str
     bias: str
-    """Name of the bias of logits, whose weight is the word embedding."""
+    """Name of the logits' bias; their weight is the word embedding."""
     activation: DenseActivation
     norm_eps: float
 
 
 @dataclass(frozen=True)
 class TokenWeights:
-    """relu of one number a token (BGE-M3, arXiv:2402.03216), whose tensors are in ``file``."""
+    """BGE-M3 (arXiv:2402.03216): relu of one number a token; its tensors are in ``file``."""
 
     file: str
 
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """A linear layer on every token, normalised (ColBERT, arXiv:2004.12832)."""
+    """ColBERT (arXiv:2004.12832): a linear layer on every token, normalised."""
 
     outputs: int
     bias: bool
     file: str = ""
-    """Or folder, within the model's, that its tensors are in; "": they are among the model's own, as ``linear``."""
+    """File or folder of its tensors, within the model's; "": in the checkpoint, as ``linear``."""
     skip_first: bool = False
-    """The first token's vector is left out (BGE-M3)."""
+    """Whether the first token has no vector (BGE-M3)."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class PoolingConfig:
     score: ScoreHead | None = None
     sparse: SparseHead | TokenWeights | None = None
     vectors: TokenVectors | None = None
-    """None: the hidden states themselves."""
+    """None: the hidden states."""
     matryoshka: bool | tuple[int, ...] = False
-    """Whether vectors may be cut, and to which lengths where the model names them."""
+    """Whether vectors may be shortened, and the lengths if the model lists them."""
 
     @property
     def architecture(self) -> str:
@@ -105,19 +105,19 @@ class PoolingConfig:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """What :attr:`Pooling.adapter` may name; most models have none."""
+        """Possible values of :attr:`Pooling.adapter`; empty for most models."""
         return self.backbone.adapters.names if self.backbone.adapters else ()
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Files or folders, within the model's or as a whole path, that tensors are in besides the checkpoint's."""
+        """Files or folders with further tensors, within the model's or as absolute paths."""
         found = [str(module.folder) for module in self.modules.after if isinstance(module, Dense | LayerNormed)]
         found += [head.file for head in (self.sparse, self.vectors) if isinstance(head, TokenWeights | TokenVectors)]
         return tuple(name for name in found if name)
 
     @property
     def causal(self) -> bool:
-        """Whether tokens see only those before them."""
+        """Whether attention is causal."""
         return isinstance(self.backbone, ModelSpec) and not self.backbone.bidirectional
 
     @property
@@ -130,7 +130,7 @@ class PoolingConfig:
 def score_head(
     config: Mapping[str, object], backbone: EncoderConfig | ModelSpec | TransformersEncoder
 ) -> ScoreHead | None:
-    """The head that ``architectures`` names; None where it names none. Raises :class:`ConfigError`."""
+    """The head of ``architectures``; None if there is none. Raises :class:`ConfigError`."""
     if isinstance(backbone, TransformersEncoder):
         return _transformers_head(config, backbone)
     if backbone.architecture.endswith("ForSequenceClassification"):
@@ -147,7 +147,7 @@ def score_head(
 
 
 def _reward_head(pooling: PoolingMode | None, labels: tuple[str, ...], activate: ScoreActivation) -> ScoreHead:
-    """As Qwen's reward models have it: of a text, or of each of its tokens."""
+    """The head of Qwen's reward models, for a text or each of its tokens."""
     return ScoreHead(pooling, "score.2", labels, activate, dense="score.0", activation="relu")
 
 
@@ -169,7 +169,7 @@ def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | Model
 
 
 def _transformers_head(config: Mapping[str, object], backbone: TransformersEncoder) -> ScoreHead | None:
-    """Of which transformers' own modules are run: only what is made of their logits counts."""
+    """A head that transformers runs; only the use of its logits is described."""
     if backbone.module.endswith("ForSequenceClassification"):
         return ScoreHead("cls", "", _labels(config), _activation(config))
     if backbone.module.endswith(_EACH_TOKEN):
@@ -215,7 +215,7 @@ def _modernbert_head(
 
 
 def dense_activation(name: str) -> DenseActivation:
-    """By transformers' name. Raises :class:`ConfigError`."""
+    """The activation by transformers' name. Raises :class:`ConfigError`."""
     known: Mapping[str, DenseActivation] = {
         "gelu": "gelu",
         "relu": "relu",
@@ -231,7 +231,7 @@ def dense_activation(name: str) -> DenseActivation:
 
 
 def _labels(config: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of classes, in their order."""
+    """The class names, in order."""
     given = config.get("id2label")
     if isinstance(given, Mapping) and given:
         names = {str(key): str(value) for key, value in given.items()}
@@ -244,7 +244,7 @@ def _labels(config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _activation(config: Mapping[str, object]) -> ScoreActivation:
-    """As sentence-transformers says where it does, else by what the model was trained for."""
+    """The activation by sentence-transformers' fields, else by the training objective."""
     own = config.get("sentence_transformers")
     named = own.get("activation_fn") if isinstance(own, Mapping) else None
     named = named or config.get("sbert_ce_default_activation_function")
@@ -262,13 +262,13 @@ def _activation(config: Mapping[str, object]) -> ScoreActivation:
 
 
 def yes_no_head(true_token: int, false_token: int | None, embedding: str) -> ScoreHead:
-    """A language model that says yes or no: one score, the probability of yes among the two."""
+    """A language model that answers yes or no: its score is the probability of yes among the two."""
     tied_rows = (true_token,) if false_token is None else (true_token, false_token)
     return ScoreHead("lasttoken", embedding, ("LABEL_0",), "sigmoid", out_bias=False, tied_rows=tied_rows)
 
 
 def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> SparseHead:
-    """The masked-language head of a SPLADE model. Raises :class:`ConfigError` where none is known."""
+    """The masked-language head of a SPLADE model. Raises :class:`ConfigError` if it is not known."""
     activation: DenseActivation = "relu" if dense_mlp(backbone).activation == "relu" else "gelu"
     eps = backbone.norm_eps
     match backbone.family:
@@ -290,7 +290,7 @@ def sparse_head(config: Mapping[str, object], backbone: EncoderConfig) -> Sparse
 
 
 def native_dimensions(backbone: Backbone, modules: SentenceModules) -> int:
-    """Of a text's vector: what the modules make of hidden states."""
+    """Size of a text's vector behind the modules."""
     size = backbone.output_size * len(modules.pooling)
     for module in modules.after:
         inputs = getattr(module, "inputs", getattr(module, "size", size))
@@ -301,7 +301,7 @@ def native_dimensions(backbone: Backbone, modules: SentenceModules) -> int:
 
 
 def matryoshka_of(config: Mapping[str, object]) -> bool | tuple[int, ...]:
-    """What a config.json says of cutting vectors, in the fields that vLLM reads."""
+    """The shortening of vectors in a config.json, in vLLM's fields."""
     given = config.get("matryoshka_dimensions")
     if isinstance(given, Sequence) and not isinstance(given, str) and given:
         sizes = [each for each in given if isinstance(each, int) and not isinstance(each, bool) and each > 0]
@@ -312,7 +312,7 @@ def matryoshka_of(config: Mapping[str, object]) -> bool | tuple[int, ...]:
 
 
 def tasks_of(config: PoolingConfig) -> tuple[PoolingTask, ...]:
-    """What can be asked of such a model, what it was made for first."""
+    """The supported tasks, the primary one first."""
     tasks: list[PoolingTask] = []
     if config.score is not None:
         tasks.append("token_classify" if config.score.pooling is None else "classify")
@@ -325,7 +325,7 @@ def tasks_of(config: PoolingConfig) -> tuple[PoolingTask, ...]:
 
 
 def looks_at_all(config: PoolingConfig, request: Pooling) -> bool:
-    """Whether a request needs the hidden states of all its tokens, not of the last alone."""
+    """Whether a request needs the hidden states of all tokens, not only the last."""
     match request.task:
         case "embed":
             return config.modules.pooling != ("lasttoken",)

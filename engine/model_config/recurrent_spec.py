@@ -1,7 +1,7 @@
-"""Mixers that keep a state of fixed size in place of keys and values: what each is made of. Torch-free.
+"""Describes mixers with a state of fixed size in place of keys and values. Torch-free.
 
-Each has a convolution over the last few tokens. :class:`ShortConvSpec` has nothing else; behind that of the others runs
-a recurrence (:mod:`stentor.kernels`: ``gated_delta``, ``mamba2`` and ``selective_scan``).
+Each has a convolution over the last few tokens. :class:`ShortConvSpec` consists of it; in the others a recurrence
+follows (:mod:`stentor.kernels`: ``gated_delta``, ``mamba2`` and ``selective_scan``).
 """
 
 import math
@@ -14,34 +14,34 @@ from .projection import Projection
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 DeltaStorage = Literal["by_head", "by_part", "apart", "low_rank"]
-"""``by_head``: queries, keys, values and gates of each key head side by side, and its two numbers a value head
-(Qwen3-Next). ``by_part``: first those of all that is convolved, then gates, and numbers (Qwen3.5). ``apart``: a matrix
-for each, and three convolutions (OLMo Hybrid). ``low_rank``: the same, with gates and decays from a few columns each,
-where every channel of a key decays by itself and gates go through a sigmoid (Kimi Linear, arXiv:2510.26692)."""
+"""``by_head``: queries, keys, values and gates by key head, then two numbers a value head (Qwen3-Next). ``by_part``:
+all convolved channels, then gates, then numbers (Qwen3.5). ``apart``: a matrix each, and three convolutions (OLMo
+Hybrid). ``low_rank``: the same, with low-rank gates and decays, separate decays of key channels, and sigmoid gates
+(Kimi Linear, arXiv:2510.26692)."""
 Mamba2Norm = Literal["gated", "ungated", "none"]
-"""``gated``: what is normed has been multiplied by its gates. ``ungated``: that follows. ``none``: gates alone."""
+"""``gated``: the norm's input is multiplied by gates. ``ungated``: its output is. ``none``: gates only."""
 
 MambaNorm = Literal["none", "plain", "weighted"]
-"""Of what makes steps, of B and of C: ``plain`` ones have no weights (Falcon Mamba), ``weighted`` ones do (Jamba)."""
+"""Norms of steps, B and C: ``plain`` without weights (Falcon Mamba), ``weighted`` with (Jamba)."""
 
 
 @dataclass(frozen=True)
 class StateTensor:
-    """A part of the state of one sequence in one layer."""
+    """A part of one sequence's state in one layer."""
 
     shape: tuple[int, ...]
     recurrent: bool
-    """Whether a recurrence changes it, which keeps it in float32 if nothing else is asked for. Otherwise it is the last
-    inputs of a convolution, kept as activations are."""
+    """Whether a recurrence updates it; float32 by default. Otherwise it holds the last inputs of a convolution, in the
+    dtype of activations."""
 
     def nbytes(self, inputs: int, recurrent: int) -> int:
-        """By the bytes of an element of either kind."""
+        """Bytes, by the bytes of an element of either kind."""
         return math.prod(self.shape) * (recurrent if self.recurrent else inputs)
 
 
 @dataclass(frozen=True)
 class ShortConvSpec:
-    """out(c * conv(b * x)) with b, c and x of one projection (LFM2, arXiv:2511.23404)."""
+    """out(c * conv(b * x)) with b, c and x from one projection (LFM2, arXiv:2511.23404)."""
 
     channels: int
     width: int
@@ -51,32 +51,32 @@ class ShortConvSpec:
     name: str = "conv"
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """Into b, c and x; and out."""
+        """The projections to b, c and x, and out."""
         return (
             Projection(((f"{self.name}.in_proj", 3 * self.channels),), hidden, self.bias),
             Projection(((f"{self.name}.out_proj", hidden),), self.channels, self.bias),
         )
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a checkpoint stores of it."""
+        """Shapes of its stored tensors, by name."""
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
         yield from _conv_shapes(f"{prefix}.{self.name}.conv", self.channels, self.width, self.bias)
 
     @property
     def keeps(self) -> None:
-        """Nothing of a token: all is in the state."""
+        """None: nothing is cached a token."""
         return None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         return (StateTensor((self.channels, self.width - 1), recurrent=False),)
 
     def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions besides its projections: next to nothing."""
+        """Multiplications and additions besides projections: negligible."""
         return 0
 
     def check(self) -> None:
-        """Raises :class:`ConfigError`."""
+        """Raise :class:`ConfigError` for contradictory fields."""
         _check_width(self.width)
 
 
@@ -92,11 +92,11 @@ class GatedDeltaSpec:
     """Tokens that the convolution sees, the current one included."""
     stored: DeltaStorage = "by_head"
     beta_scale: float = 1.0
-    """Multiplies what is written: beyond 1 what a key held before is turned round (OLMo Hybrid)."""
+    """Factor on the update; beyond 1 a key's former value is reversed (OLMo Hybrid)."""
     norm_eps: float | None = None
     """Of the gated norm; None: the model's."""
     tiled: bool = False
-    """What leads out takes the first value head of every key head, then the second of each (GGUF)."""
+    """Whether the output projection takes the first value head of every key head, then the second of each (GGUF)."""
     name: str = "linear_attn"
 
     @property
@@ -109,35 +109,35 @@ class GatedDeltaSpec:
 
     @property
     def channels(self) -> int:
-        """Of the convolution: queries, keys and values."""
+        """Channels of the convolution: queries, keys and values."""
         return 2 * self.keys + self.values
 
     @property
     def by_channel(self) -> bool:
-        """Whether channels of a key decay by themselves."""
+        """Whether channels of a key decay separately."""
         return self.stored == "low_rank"
 
     @property
     def decays(self) -> int:
-        """Numbers of a token that become its decays."""
+        """Decays a token."""
         return self.v_heads * self.k_dim if self.by_channel else self.v_heads
 
     @property
     def rates(self) -> tuple[int, ...]:
-        """Of the stored tensor of what decays are multiplied by."""
+        """Shape of the stored decay rates."""
         return (1, 1, self.v_heads, 1) if self.by_channel else (self.v_heads,)
 
     @property
     def split(self) -> tuple[int, int, int, int]:
-        """What is projected in, where it does not lie by head: what is convolved, gates, and two numbers a value head;
-        or what gates and decays are made of."""
+        """Sizes of the projected parts unless stored by head: convolved channels, gates, and two numbers a value head;
+        or the low-rank inputs of gates and decays."""
         if self.by_channel:
             return self.channels, self.v_dim, self.v_heads, self.k_dim
         return self.channels, self.values, self.v_heads, self.v_heads
 
     def projections(self, hidden: int) -> tuple[Projection, ...]:
-        """Into what is convolved, gates, and two numbers a value head; and out. Where a few columns stand between, also
-        into gates and decays."""
+        """The projections to convolved channels, gates and two numbers a value head; out; with low rank also to gates
+        and decays."""
         keys, values, heads = self.keys, self.values, self.v_heads
         stored: tuple[tuple[str, int], ...]
         match self.stored:
@@ -169,7 +169,7 @@ class GatedDeltaSpec:
 
     @property
     def convolutions(self) -> tuple[tuple[str, int], ...]:
-        """Names and channels of those stored, side by side."""
+        """Names and channels of the stored convolutions."""
         if not self._apart:
             return ((f"{self.name}.conv1d", self.channels),)
         parts = ("q", self.keys), ("k", self.keys), ("v", self.values)
@@ -181,7 +181,7 @@ class GatedDeltaSpec:
         return f"{self.name}.{'o_norm' if self._apart else 'norm'}"
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a checkpoint stores of it."""
+        """Shapes of its stored tensors, by name."""
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
         for name, channels in self.convolutions:
@@ -192,7 +192,7 @@ class GatedDeltaSpec:
 
     @property
     def keeps(self) -> None:
-        """Nothing of a token: all is in the state."""
+        """None: nothing is cached a token."""
         return None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
@@ -200,11 +200,11 @@ class GatedDeltaSpec:
         return StateTensor((self.channels, self.width - 1), recurrent=False), recurrent
 
     def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions besides its projections: the state is scaled, read, added to and read."""
+        """Multiplications and additions besides projections: the state is scaled, read, updated and read."""
         return 7 * tokens * self.v_heads * self.k_dim * self.v_dim
 
     def check(self) -> None:
-        """Raises :class:`ConfigError`."""
+        """Raise :class:`ConfigError` for contradictory fields."""
         _check_width(self.width)
         if self.v_heads % self.k_heads:
             raise ConfigError(f"{self.v_heads} value heads do not divide among {self.k_heads} key heads")
@@ -217,7 +217,7 @@ class Mamba2Spec:
     heads: int
     head_dim: int
     groups: int
-    """Heads of a group share B and C."""
+    """Groups of heads that share B and C."""
     state_dim: int
     width: int
     """Tokens that the convolution sees, the current one included."""
@@ -226,14 +226,14 @@ class Mamba2Spec:
     """Of both projections."""
     least_step: float = 0.0
     most_step: float = math.inf
-    """Steps are kept within."""
+    """Bounds of steps."""
     norm_groups: int = 1
-    """Each is normed by itself."""
+    """Each is normed separately."""
     norm_workers: int = 1
-    """That have a part of each group, where several split the model."""
+    """Workers that have a part of each group, if several split the model."""
     norm: Mamba2Norm = "gated"
     scales: tuple[float, float, float, float, float] | None = None
-    """Multiply gates, x, B, C and steps as they are projected (Falcon-H1); None: nothing does."""
+    """Factors on projected gates, x, B, C and steps (Falcon-H1); None: none."""
     name: str = "mamba"
 
     @property
@@ -242,11 +242,11 @@ class Mamba2Spec:
 
     @property
     def channels(self) -> int:
-        """Of the convolution: x, B and C."""
+        """Channels of the convolution: x, B and C."""
         return self.inner + 2 * self.groups * self.state_dim
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
-        """Into gates, what is convolved, and steps; and out."""
+        """The projections to gates, convolved channels and steps, and out."""
         into = self.inner + self.channels + self.heads
         return (
             Projection(((f"{self.name}.in_proj", into),), hidden, self.bias),
@@ -254,7 +254,7 @@ class Mamba2Spec:
         )
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a checkpoint stores of it."""
+        """Shapes of its stored tensors, by name."""
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
         yield from _conv_shapes(f"{prefix}.{self.name}.conv1d", self.channels, self.width, self.conv_bias)
@@ -264,7 +264,7 @@ class Mamba2Spec:
 
     @property
     def keeps(self) -> None:
-        """Nothing of a token: all is in the state."""
+        """None: nothing is cached a token."""
         return None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
@@ -272,11 +272,11 @@ class Mamba2Spec:
         return StateTensor((self.channels, self.width - 1), recurrent=False), recurrent
 
     def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions besides its projections: the state is scaled, added to and read."""
+        """Multiplications and additions besides projections: the state is scaled, updated and read."""
         return 5 * tokens * self.inner * self.state_dim
 
     def check(self) -> None:
-        """Raises :class:`ConfigError`."""
+        """Raise :class:`ConfigError` for contradictory fields."""
         _check_width(self.width)
         if self.heads % self.groups:
             raise ConfigError(f"{self.heads} heads of a state space do not divide among {self.groups} groups")
@@ -286,26 +286,27 @@ class Mamba2Spec:
 
 @dataclass(frozen=True)
 class MambaSpec:
-    """Mamba (arXiv:2312.00752) between a convolution and a gate: each channel has a state and steps of its own (Mamba,
+    """Mamba (arXiv:2312.00752) between a convolution and a gate: each channel has its own state and steps (Mamba,
     Falcon Mamba, Jamba)."""
 
     inner: int
     """Channels."""
     rank: int
-    """Dims of what steps are made of."""
+    """Size of the steps' low-rank input."""
     state_dim: int
     width: int
     """Tokens that the convolution sees, the current one included."""
     conv_bias: bool = True
     bias: bool = False
-    """Of what leads in and out."""
+    """Of the input and output projections."""
     norm: MambaNorm = "none"
     norm_eps: float | None = None
     """Of these norms; None: the model's."""
     name: str = "mamba"
 
     def projections(self, hidden: int) -> tuple[Projection, Projection, Projection, Projection]:
-        """Into what is convolved, and gates; out; of what is convolved what makes steps, B and C; and steps of that."""
+        """The projections to convolved channels and gates; out; from convolved channels to the steps' input, B and C;
+        and to steps."""
         low = self.rank + 2 * self.state_dim
         return (
             Projection(((f"{self.name}.in_proj", 2 * self.inner),), hidden, self.bias),
@@ -316,7 +317,7 @@ class MambaSpec:
 
     @property
     def norms(self) -> tuple[tuple[str, int], ...]:
-        """Names and sizes of those of what makes steps, of B and of C; none where nothing is normed."""
+        """Names and sizes of the norms of the steps' input, B and C; empty without."""
         if self.norm == "none":
             return ()
         sizes = (self.rank, self.state_dim, self.state_dim)
@@ -325,7 +326,7 @@ class MambaSpec:
         )
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Of what a checkpoint stores of it."""
+        """Shapes of its stored tensors, by name."""
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
         yield from _conv_shapes(f"{prefix}.{self.name}.conv1d", self.inner, self.width, self.conv_bias)
@@ -337,7 +338,7 @@ class MambaSpec:
 
     @property
     def keeps(self) -> None:
-        """Nothing of a token: all is in the state."""
+        """None: nothing is cached a token."""
         return None
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
@@ -345,11 +346,11 @@ class MambaSpec:
         return StateTensor((self.inner, self.width - 1), recurrent=False), recurrent
 
     def work(self, tokens: int, context: int) -> int:
-        """Multiplications and additions besides its projections: the state is scaled, added to and read."""
+        """Multiplications and additions besides projections: the state is scaled, updated and read."""
         return 5 * tokens * self.inner * self.state_dim
 
     def check(self) -> None:
-        """Raises :class:`ConfigError`."""
+        """Raise :class:`ConfigError` for contradictory fields."""
         _check_width(self.width)
 
 

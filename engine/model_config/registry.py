@@ -1,7 +1,7 @@
-"""Every architecture that draws tokens, by its name: who reads its description.
+"""All generating architectures by name, with the reader of their description.
 
-What is read decides who runs it (:mod:`..worker.setup`). Models that make vectors and scores are told apart by more
-than a name: :mod:`..loading.pooling_checkpoint`.
+The type of the description determines the worker's family (:mod:`..worker.setup`). Pooling models are recognised by
+more than a name: :mod:`..loading.pooling_checkpoint`.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,9 +24,9 @@ Described = ModelSpec | WhisperConfig | VoxtralRealtimeConfig
 
 class Architecture(NamedTuple):
     model_type: str
-    """What a config.json says that names no architecture."""
+    """In a config.json without ``architectures``."""
     read: Callable[[Mapping[str, object], Mapping[str, object]], Described]
-    """From a config.json and a generation_config.json, which may be empty. Raises
+    """Reads a config.json and a generation_config.json, which may be empty. Raises
     :class:`.config_fields.ConfigError`."""
 
 
@@ -46,9 +46,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 def read_config(
     config: Mapping[str, object], generation: Mapping[str, object], implementation: Implementation = "auto"
 ) -> Described:
-    """By the ``implementation`` that is to run the model: ``auto`` takes ours where there is one. Raises
-    :class:`.config_fields.ConfigError` for an architecture that is not served, and for a field that is missing or
-    wrong."""
+    """Read a description for an ``implementation``; ``auto`` prefers ours.
+
+    Raises :class:`.config_fields.ConfigError` for an unsupported architecture, and missing or wrong fields.
+    """
     if implementation == "transformers":
         return transformers_spec(config)
     known = {name: each.model_type for name, each in ARCHITECTURES.items()}
@@ -64,8 +65,10 @@ def run_by_transformers(
     config: Mapping[str, object],
     implementation: Implementation,
 ) -> T:
-    """What ``read`` makes of a config.json that is not native here. Raises :class:`.config_fields.ConfigError` where it
-    cannot, or may not, since a native model was asked for."""
+    """Read a config.json that is not native here with ``read``.
+
+    Raises :class:`.config_fields.ConfigError` if that fails, or if a native model was requested.
+    """
     try:
         found = read(config)
     except ConfigError as error:

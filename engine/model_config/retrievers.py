@@ -1,4 +1,4 @@
-"""Models of late interaction over pictures of pages: one that sees, and a layer on each of its tokens (ColPali,
+"""Late-interaction retrievers over pictures of pages: a vision model with a layer on each token (ColPali,
 arXiv:2407.01449). Torch-free."""
 
 from collections.abc import Callable, Mapping
@@ -18,18 +18,18 @@ Read = Callable[[Mapping[str, object]], EncoderConfig | ModelSpec]
 
 class Retriever(NamedTuple):
     model_type: str
-    """Of the model that it is made of."""
+    """Of the underlying model."""
     read: Read
-    """What reads the text of that model."""
+    """Reads the text part of that model."""
 
 
 def _decoder(seeing: Seeing, *, bidirectional: bool) -> Read:
-    """``bidirectional``: tokens see those behind them too."""
+    """``bidirectional``: attention in both directions."""
 
     def read(inner: Mapping[str, object]) -> ModelSpec:
         spec = checked(text_reader(seeing, BY_TYPE)(Fields(_causal(inner)), seeing.model_type))
         rope = spec.layers[0].attention.rope
-        if rope is not None and rope.axes:  # transformers counts positions of pictures as those of text here
+        if rope is not None and rope.axes:  # transformers gives pictures text positions here
             spec = with_mixers(spec, rope=replace(rope, axes=()))
         return replace(spec, tie_embeddings=True, bidirectional=bidirectional)
 
@@ -52,8 +52,10 @@ RETRIEVERS: Final[Mapping[str, Retriever]] = {
 
 
 def retriever_from_hf(config: Mapping[str, object]) -> tuple[EncoderConfig | ModelSpec, TokenVectors] | None:
-    """What reads the text of such a model, and the layer on its tokens; None for another model. Raises
-    :class:`.config_fields.ConfigError`."""
+    """The text model of a retriever, and its token layer; None for another model.
+
+    Raises :class:`.config_fields.ConfigError`.
+    """
     fields = Fields(config)
     kind = fields.text("model_type", "")
     if kind not in RETRIEVERS:
@@ -67,7 +69,7 @@ def retriever_from_hf(config: Mapping[str, object]) -> tuple[EncoderConfig | Mod
 
 
 def _causal(described: Mapping[str, object]) -> Mapping[str, object]:
-    """The same as readers of decoders take it: what tokens see, the kind of retriever says."""
+    """The config without the direction of attention, which the kind of retriever determines."""
     text = described.get("text_config")
     if not isinstance(text, Mapping):
         return described

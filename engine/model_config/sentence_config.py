@@ -1,4 +1,4 @@
-"""How hidden states become one vector a text, in the words of sentence-transformers' modules. Torch-free."""
+"""Describes sentence-transformers' modules, from hidden states to one vector a text. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer; its tensors ``linear.weight`` and perhaps ``linear.bias`` are in ``folder``."""
+    """A linear layer; its tensors ``linear.weight`` and optionally ``linear.bias`` are in ``folder``."""
 
     folder: Path
     inputs: int
@@ -30,7 +30,7 @@ class LayerNormed:
 
 @dataclass(frozen=True)
 class Normalized:
-    """Vectors are scaled to length 1."""
+    """Scaling of vectors to length 1."""
 
 
 Module = Dense | LayerNormed | Normalized
@@ -38,23 +38,23 @@ Module = Dense | LayerNormed | Normalized
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """What comes behind a model's hidden states."""
+    """The modules behind a model's hidden states."""
 
     pooling: tuple[PoolingMode, ...]
-    """Laid one after another, where there are several."""
+    """Several modes are concatenated."""
     include_prompt: bool = True
-    """Whether a prompt's tokens are pooled with the rest."""
+    """Whether a prompt's tokens are pooled too."""
     after: tuple[Module, ...] = ()
     """In order."""
     max_length: int | None = None
-    """Tokens beyond are cut off; None: the model's own limit."""
+    """Tokens beyond are truncated; None: the model's limit."""
     lower_case: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Put before texts of a task, by its name."""
+    """Prefixes of texts by task name."""
     default_prompt: str | None = None
-    """The name of the one that is put before texts of which nothing is said."""
+    """Name of the default prefix."""
     bare: bool = False
-    """Texts lose their punctuation (ASCII), and white space between words becomes one blank (SigLIP)."""
+    """Whether ASCII punctuation is removed and white space collapsed (SigLIP)."""
 
     @property
     def normalizes(self) -> bool:

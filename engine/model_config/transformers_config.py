@@ -1,9 +1,9 @@
-"""Reads the config.json of a decoder that transformers' own modelling code runs: whatever transformers ships, and
-nothing that a checkpoint brings along.
+"""Reads the config.json of decoders that run transformers' modelling code: any that transformers ships, but no code
+from a checkpoint.
 
-The description is transformers' configuration class, which knows the defaults of its architecture; it is imported only
-for a model that is read here. What layers really ask of attention is found by running them once
-(:mod:`..models.transformers_modules`), before weights are loaded.
+The description is transformers' configuration class, which has the architecture's defaults; it is imported only for
+such models. The attention of layers is found by running them once (:mod:`..models.transformers_modules`), before
+weights are loaded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,38 +17,37 @@ from .model_spec import LayerSpec, ModelSpec, checked
 
 _ATTENDING: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _FOREIGN: Final = ("auto_map", "transformers_version", "_name_or_path")
-"""Fields of a config.json that say where code is fetched, or nothing of the model."""
+"""Fields of a config.json that name code to fetch, or do not describe the model."""
 
 
 _UNNAMED_LENGTHS: Final[Mapping[str, int]] = {"bloom": 2048}
-"""By model type, where no description names a longest context: what it was trained with, since it has no last
-position."""
+"""Training length by model type, for models without a context length, which have no last position."""
 
 
 @dataclass(frozen=True)
 class KeptKeys:
-    """What a layer that attends by its own code keeps of a token."""
+    """The cache of a layer that attends by its own code."""
 
     layer: int
-    """The number that its module has."""
+    """The number of its module."""
     key_dim: int
     value_dim: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformersSpec(ModelSpec):
-    """A decoder whose layers are transformers' modules: known by what they keep of tokens."""
+    """A decoder with transformers' modules as layers, described by their cache."""
 
     rows: tuple[KeptKeys, ...] = ()
-    """Of each of ``layers``, where modules attend by their own code, a row at a time. Empty: all rows are computed at
-    once, over an attention that the modules are given."""
+    """For each of ``layers``, if modules attend by their own code, row by row. Empty: all rows run together, with a
+    given attention function."""
     takes_media: bool = False
-    """In transformers; here it is served for its text alone."""
+    """In transformers; here only its text is served."""
 
 
 def configuration(config: Mapping[str, object]) -> Any:
-    """transformers' configuration of the model that a config.json describes. Raises :class:`ConfigError`."""
-    from transformers import CONFIG_MAPPING  # late: it brings torch
+    """transformers' configuration for a config.json. Raises :class:`ConfigError`."""
+    from transformers import CONFIG_MAPPING  # late: it imports torch
 
     kind = Fields(config).text("model_type", "")
     if kind not in CONFIG_MAPPING:
@@ -56,20 +55,20 @@ def configuration(config: Mapping[str, object]) -> Any:
     fields = {name: value for name, value in config.items() if name not in _FOREIGN}
     try:
         return CONFIG_MAPPING[kind].from_dict(fields)
-    except Exception as error:  # classes check their fields in many ways
+    except Exception as error:  # classes validate in many ways
         raise ConfigError(f"transformers cannot read its config.json: {first_line(error)}") from error
 
 
 class DrawingClass(NamedTuple):
-    """A class of transformers that draws tokens."""
+    """A generating class of transformers."""
 
     name: str
     takes_media: bool
 
 
 def drawing_class(config: Mapping[str, object]) -> DrawingClass:
-    """For a config.json. Raises :class:`ConfigError` where there is none in transformers."""
-    from transformers.models.auto import modeling_auto as auto  # late: it brings torch
+    """The class for a config.json. Raises :class:`ConfigError` if transformers has none."""
+    from transformers.models.auto import modeling_auto as auto  # late: it imports torch
 
     fields = Fields(config)
     kind, named = fields.text("model_type", ""), fields.texts("architectures")
@@ -91,8 +90,8 @@ def _names(listed: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def transformers_spec(config: Mapping[str, object]) -> TransformersSpec:
-    """What a config.json says of a decoder. Raises :class:`ConfigError` for what cannot run over a paged cache, as far
-    as its description tells."""
+    """The spec of a decoder. Raises :class:`ConfigError` for models that cannot use a paged cache, as far as the
+    description tells."""
     whole = configuration(config)
     if getattr(whole, "is_encoder_decoder", False):
         raise ConfigError("it is an encoder-decoder, which transformers' modules do not run here")
@@ -154,7 +153,7 @@ def transformers_spec(config: Mapping[str, object]) -> TransformersSpec:
 
 
 def first_line(error: Exception) -> str:
-    """Of what another library says."""
+    """The first line of another library's message."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__).rstrip(".")[:200]
 
@@ -164,7 +163,7 @@ def _typed(made: Any) -> bool:
 
 
 def _is_encoder(made: Any) -> bool:
-    """Of BERT's kind, whose class for drawing tokens is causal only as a decoder."""
+    """Whether it is like BERT, whose generating class is causal only as a decoder."""
     return hasattr(made, "type_vocab_size") or made.model_type == "bert-generation"
 
 
@@ -181,8 +180,8 @@ def _size(made: Any, name: str, default: int | None = None) -> int:
 
 
 def _said(made: Any, name: str) -> Any:
-    """Of all layers alike; None where nothing is, which a probe of the layers finds."""
+    """A field that is the same for all layers; None if missing, which a probe of the layers finds."""
     try:
         return getattr(made, name, None)
-    except Exception:  # transformers' own, of a field that differs between layers
+    except Exception:  # transformers' error for a field that differs between layers
         return None

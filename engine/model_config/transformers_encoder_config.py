@@ -1,6 +1,7 @@
-"""Reads the config.json of a model whose hidden states transformers' own modelling code computes, text by text: an
-encoder, or the encoder of a translator. What makes vectors and scores of them is told by
-:mod:`..loading.pooling_checkpoint`, as for any other backbone.
+"""Reads the config.json of encoders that run transformers' modelling code, text by text; also of translation models'
+encoders.
+
+Their poolers and heads are described by :mod:`..loading.pooling_checkpoint`, as for other backbones.
 """
 
 import sys
@@ -13,23 +14,23 @@ from .model_spec import Backbone, checked
 from .transformers_config import configuration
 
 _UNNAMED_LENGTH = 512
-"""Most tokens of a text where a description names no longest: what T5 was trained with."""
+"""Default length of a text: T5's training length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformersEncoder(Backbone):
-    """Known by the size of its hidden states; of its layers nothing is asked."""
+    """Described by the size of its hidden states; its layers are unknown."""
 
     module: str
-    """transformers' class, with a head that scores if the checkpoint has one."""
+    """transformers' class, with a scoring head if the checkpoint has one."""
     token_types: int = 0
-    """Kinds of tokens that are told apart (first text, second text); 0: none."""
+    """Number of token types (first text, second text); 0: none."""
     described: Mapping[str, object] = field(compare=False)
     """The config.json."""
 
 
 def transformers_encoder(config: Mapping[str, object]) -> TransformersEncoder:
-    """Raises :class:`ConfigError` for what no class of transformers makes hidden states of."""
+    """The encoder's description. Raises :class:`ConfigError` if no transformers class makes hidden states."""
     made = configuration(config)
     name = _class_name(config)
     if getattr(made, "quantization_config", None):
@@ -52,8 +53,8 @@ def transformers_encoder(config: Mapping[str, object]) -> TransformersEncoder:
 
 
 def _class_name(config: Mapping[str, object]) -> str:
-    """The class with the head that ``architectures`` names, or one that makes hidden states alone."""
-    from transformers.models.auto import modeling_auto as auto  # late: it brings torch
+    """The class with the head of ``architectures``, or one without a head."""
+    from transformers.models.auto import modeling_auto as auto  # late: it imports torch
 
     fields = Fields(config)
     kind, named = fields.text("model_type", ""), fields.texts("architectures") or ()
@@ -80,8 +81,7 @@ def _size(made: Any, name: str) -> int:
 
 
 def _longest(made: Any, name: str) -> int:
-    """Tokens of a text. RoBERTa's kind counts positions from behind the one of padding, which takes rows of the
-    table."""
+    """Most tokens of a text. RoBERTa's positions begin behind that of padding, whose rows are in the table."""
     import transformers
 
     given = getattr(made, "max_position_embeddings", None) or getattr(made, "n_positions", None)

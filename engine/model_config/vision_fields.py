@@ -1,4 +1,4 @@
-"""What readers of towers have in common: fields of a config.json, and parts of a specification. Torch-free."""
+"""Common parts of vision tower readers: fields of a config.json, and parts of a spec. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ _ACTIVATIONS: Final[Mapping[str, ProductActivation]] = {
     "silu": "silu",
 }
 MOST_SIDE: Final = 1 << 14
-"""Pixels or patches of a side, pictures in a grid."""
+"""Limit on pixels or patches of a side, and pictures in a grid."""
 
 
 @dataclass(frozen=True)
 class SeeingModel:
-    """The whole config.json, and what it says of its tower."""
+    """The whole config.json and its tower's part."""
 
     whole: Fields
     vision: Fields
@@ -37,7 +37,7 @@ def activation_of(fields: Fields, name: str, default: str) -> ProductActivation:
 
 
 def side_of(fields: Fields, name: str, default: int) -> int:
-    """A number of pixels, or two that are one."""
+    """A size in pixels, or two equal ones."""
     sizes = fields.get(name)
     if isinstance(sizes, list | tuple) and len(sizes) == 2 and sizes[0] == sizes[1]:
         return Fields({name: sizes[0]}).integer(name, most=MOST_SIDE)
@@ -45,7 +45,7 @@ def side_of(fields: Fields, name: str, default: int) -> int:
 
 
 def attention_of(heads: int, hidden: int, *, bias: bool, turns: bool = False) -> AttentionSpec:
-    """``turns``: by the row and the column of a patch."""
+    """``turns``: rotation by a patch's row and column."""
     if hidden % heads:
         raise ConfigError(f"{heads} heads do not divide {hidden} dimensions")
     head_dim = hidden // heads
@@ -54,17 +54,17 @@ def attention_of(heads: int, hidden: int, *, bias: bool, turns: bool = False) ->
 
 
 def theta_of(vision: Fields) -> float:
-    """The rotary base, which files of both generations name."""
+    """The rotary base, in either generation of names."""
     return Fields(vision.table("rope_parameters") or {}).positive("rope_theta", vision.positive("rope_theta", 10_000.0))
 
 
 def layer_numbers(fields: Fields, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    """Numbers of layers."""
+    """Layer numbers."""
     return tuple(int(number) for number in fields.numbers(name)) if fields.has(name) else default
 
 
 def two_products(model: SeeingModel, *, biased: bool) -> tuple[ProjectorProduct, ProjectorProduct]:
-    """``biased`` is a default."""
+    """``biased``: a default."""
     bias = model.whole.flag("multimodal_projector_bias", biased)
     activation = activation_of(model.whole, "projector_hidden_act", "gelu")
     return (
@@ -74,7 +74,7 @@ def two_products(model: SeeingModel, *, biased: bool) -> tuple[ProjectorProduct,
 
 
 def up_to(spec: VisionSpec, output: int) -> VisionSpec:
-    """Without the layers behind an output: number 0 is what the first layer takes, -1 what the last one gives."""
+    """The spec up to one output: number 0 is the first layer's input, -1 the last one's output."""
     count = output if output >= 0 else len(spec.layers) + 1 + output
     if not 0 < count <= len(spec.layers):
         raise ConfigError(f"vision_feature_layer is {output}, expected one of {len(spec.layers)} layers")

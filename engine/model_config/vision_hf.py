@@ -1,4 +1,4 @@
-"""From a config.json to a :class:`.vision_spec.VisionSpec`: a reader for each family of models that see. Torch-free."""
+"""Reads a :class:`.vision_spec.VisionSpec` from a config.json, by family. Torch-free."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,8 +32,10 @@ from .vision_tiled import eagle, llama4, llama_nemotron_vl, merged_by, nemotron_
 
 
 def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec:
-    """``hidden``: the decoder's hidden size. Raises :class:`.config_fields.ConfigError` for a tower that is not known
-    here, naming the field."""
+    """The tower's spec; ``hidden``: the decoder's hidden size.
+
+    Raises :class:`.config_fields.ConfigError`, naming the field, if the tower is not supported here.
+    """
     whole = Fields(config)
     kind = whole.text("model_type", "")
     vision = whole.table("vision_config") or whole.table("vit_config")
@@ -45,7 +47,7 @@ def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec
 
 
 def _internvl(model: SeeingModel) -> VisionSpec:
-    """The two scales of a layer are multiplied into the products that they follow while these are loaded."""
+    """InternVL: a layer's two scales are multiplied into the preceding products at load."""
     vision, whole = model.vision, model.whole
     merge = merged_by(whole)
     if whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS) != -1:
@@ -95,7 +97,7 @@ def _internvl(model: SeeingModel) -> VisionSpec:
 
 
 def _gemma4(model: SeeingModel) -> VisionSpec:
-    """Small models clip what goes into products and comes out of them, and hear: these have no native form."""
+    """Small Gemma 4 models clip products and take audio, which is not supported natively."""
     vision = model.vision
     if vision.flag("use_clipped_linears") or model.whole.table("audio_config") is not None:
         raise ConfigError("a tower of Gemma 4 that clips, or beside one that hears, has no native form")
@@ -172,6 +174,6 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "Llama_Nemotron_Nano_VL": llama_nemotron_vl,
     "NemotronH_Nano_VL_V2": nemotron_h_vl,
 }
-"""By the model type of the whole."""
+"""By the model type of the whole model."""
 NATIVE_TOWERS: Final = frozenset(_READERS)
 """Model types whose towers run on our own layers."""

@@ -1,5 +1,5 @@
-"""MoonViT, the tower of Kimi-VL (arXiv:2504.07491) and Kimi K2.5: pictures in their own size, whose patches have
-learned positions and turn besides. Torch-free."""
+"""MoonViT, the tower of Kimi-VL (arXiv:2504.07491) and Kimi K2.5: pictures in their own size, with learned positions
+and rotation. Torch-free."""
 
 from dataclasses import replace
 from typing import Final
@@ -14,7 +14,7 @@ from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSp
 _EPS: Final = 1e-5
 """Of all its norms."""
 _PREFIXED: Final = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
-"""Fields whose names Kimi K2.5 begins with ``vt_``."""
+"""Fields with the prefix ``vt_`` in Kimi K2.5."""
 
 
 def kimi_vl(model: SeeingModel) -> VisionSpec:
@@ -60,7 +60,7 @@ def kimi_vl(model: SeeingModel) -> VisionSpec:
 
 
 def kimi_k25(model: SeeingModel) -> VisionSpec:
-    """As transformers' files say it, or as its makers' own do. What tells frames of a video apart no picture has."""
+    """Kimi K2.5 in transformers' fields or its authors'. Pictures do not use the frame positions of videos."""
     given = model.vision.values
     renamed = {f"vt_{name}": name for name in _PREFIXED}
     renamed |= {f"pos_emb_{side}": f"init_pos_emb_{side}" for side in ("height", "width")}

@@ -1,5 +1,5 @@
 """The towers of Ovis 2 and 2.5 (arXiv:2405.20797, arXiv:2508.11737): AIMv2 over tiles, and SigLIP 2 over pictures in
-their own size, each embedding of which is a mean of visual words by how likely they are. Torch-free."""
+their own size. Each embedding is the mean of visual words, weighted by probability. Torch-free."""
 
 from dataclasses import replace
 from typing import Final
@@ -14,7 +14,7 @@ _THETA: Final = 10_000.0
 
 
 def ovis2(model: SeeingModel) -> VisionSpec:
-    """Tokens of text that begin, part and end a picture have embeddings behind those of visual words."""
+    """Ovis 2: text tokens that begin, separate and end pictures have embeddings behind those of visual words."""
     vision = model.vision
     if (kind := vision.text("tokenize_function", "softmax")) != "softmax":
         raise ConfigError(f"tokenize_function is {kind[:40]!r}, expected 'softmax'")
@@ -118,7 +118,7 @@ def ovis2_5(model: SeeingModel) -> VisionSpec:
 
 
 def _layers(said: str) -> tuple[int, ...]:
-    """Numbers between strokes, of layers that see a picture whole; none where all do."""
+    """Layers with attention to whole pictures, from numbers between bars; empty: all."""
     numbers = said.split("|") if said else []
     if not all(number.isdecimal() for number in numbers):
         raise ConfigError(f"fullatt_block_indexes is {said[:40]!r}, expected such as '7|15'")

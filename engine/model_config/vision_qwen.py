@@ -1,4 +1,4 @@
-"""Towers that take patches beside a grid: Qwen-VL's and GLM-4V's. Torch-free."""
+"""Towers that take patches with a grid: Qwen-VL's and GLM-4V's. Torch-free."""
 
 from dataclasses import replace
 from typing import Final
@@ -21,8 +21,8 @@ def _qwen(
     merger: tuple[str, str, str],
     outputs: int,
 ) -> VisionSpec:
-    """What Qwen2-VL and those that followed it have in common; ``depth`` and ``patch`` are defaults, ``merger`` has the
-    names of its norm and products."""
+    """The common part of Qwen2-VL and its successors; ``depth`` and ``patch`` are defaults, ``merger`` has the names of
+    norm and products."""
     vision, biased = model.vision, kind == "layer"
     merge = vision.integer("spatial_merge_size", 2, most=MOST_SIDE)
     norm, into, out = (f"projector.{name}" for name in merger)

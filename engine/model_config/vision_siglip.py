@@ -1,4 +1,4 @@
-"""Towers of SigLIP's kind, CLIP and Pixtral, with the projectors of the families that have them. Torch-free."""
+"""Towers like SigLIP's, CLIP and Pixtral, with the projectors of their families. Torch-free."""
 
 from dataclasses import replace
 from typing import Final
@@ -22,7 +22,7 @@ from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSp
 _SIGLIP_NORMS: Final = Norms(mixer_in="layer_norm1", mlp_in="layer_norm2", kind="layer", bias=True)
 _SIGLIP_HEAD: Final = ("head.",)
 _NOT_EMBEDDED: Final = ("logit_scale", "logit_bias", "embeddings.position_ids")
-"""By what training multiplies cosines, and a buffer of old files."""
+"""The factor on cosines in training, and a buffer of old files."""
 
 
 def siglip_tower(
@@ -35,7 +35,7 @@ def siglip_tower(
     activation: str = "gelu_pytorch_tanh",
     eps: float = 1e-6,
 ) -> VisionSpec:
-    """Of a picture of the size that positions were learned for; the options are defaults."""
+    """The tower for pictures of the size of its learned positions; the options are defaults."""
     vision = model.vision
     hidden = vision.integer("hidden_size", width)
     side = side_of(vision, "image_size", 224) // (size := side_of(vision, "patch_size", patch))
@@ -61,7 +61,7 @@ def siglip_tower(
 
 
 def _clip(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
-    """As :func:`siglip_tower`, with a class token, which takes the first of the positions."""
+    """As :func:`siglip_tower`, with a class token at the first position."""
     spec = siglip_tower(model, projector, patch=32, activation="quick_gelu", eps=1e-5)
     return replace(
         spec,
@@ -102,13 +102,13 @@ def _pixtral(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
 
 
 def clip(model: SeeingModel) -> VisionSpec:
-    """CLIP's own tower, of which a class token makes the vector of a picture."""
+    """CLIP: a picture's vector comes from a class token."""
     spec = _clip(model, ProjectorSpec((ProjectorProduct("visual_projection", model.hidden, False),)))
     return replace(spec, pool="class", unused=_NOT_EMBEDDED)
 
 
 def siglip(model: SeeingModel) -> VisionSpec:
-    """SigLIP's own, of which a learned query does."""
+    """SigLIP: a picture's vector comes from a learned query."""
     if not model.vision.flag("vision_use_head", True):
         raise ConfigError("vision_use_head is false, expected true: nothing makes one vector of a picture's patches")
     return replace(siglip_tower(model, ProjectorSpec(())), pool="probe", unused=_NOT_EMBEDDED)
@@ -148,7 +148,7 @@ def gemma3(model: SeeingModel) -> VisionSpec:
 
 
 def llava(model: SeeingModel, layer: int = -2, strategy: str = "default") -> VisionSpec:
-    """Of any of these towers, up to the layer whose output is taken before it is normed; the options are defaults."""
+    """One of these towers, up to the layer whose output is used without a norm; the options are defaults."""
     towers = {"clip_vision_model": _clip, "siglip_vision_model": siglip_tower, "pixtral": _pixtral}
     kind = model.vision.text("model_type", "clip_vision_model")
     if kind not in towers:
@@ -184,7 +184,7 @@ def llava_onevision(model: SeeingModel) -> VisionSpec:
 
 
 def _in_tiles(model: SeeingModel, spec: VisionSpec, canvases: tuple[tuple[int, int], ...]) -> VisionSpec:
-    """``canvases`` are a default."""
+    """``canvases``: a default."""
     side = side_of(model.vision, "image_size", 336)
     given = model.whole.get("image_grid_pinpoints")
     if given is not None:
@@ -205,7 +205,7 @@ def _is_size(given: object) -> bool:
 
 
 def _gated_products(model: SeeingModel, inner: int) -> tuple[ProjectorProduct, ...]:
-    """Of Cohere's: the second half of the first gates the first half."""
+    """Cohere's products: the second half of the first gates the first half."""
     return (
         ProjectorProduct("projector.linear_1", inner // 2, True, "silu", gated_by_half=True),
         ProjectorProduct("projector.linear_2", model.hidden, True),

@@ -1,8 +1,8 @@
-"""What a vision tower is made of, and what brings its output into the space of a decoder. Torch-free.
+"""Describes a vision tower and its projector as values. Torch-free.
 
-Towers are bidirectional encoders over patches of pictures. Their layers are those of other encoders; what they have
-besides are values here: how patches are cut, how their positions are told, who sees whom, and how neighbours become one
-embedding. Layers behind the one whose output is taken are left out.
+Towers are bidirectional encoders over patches of pictures, with the layers of other encoders. Values describe the rest:
+how patches are cut, their positions, attention windows, and how neighbours are joined to embeddings. Layers behind the
+one whose output is used are left out.
 """
 
 import math
@@ -14,53 +14,51 @@ from .config_fields import ConfigError
 from .model_spec import Backbone, NormKind, dense_mlp
 
 PatchSource = Literal["pixels", "sized", "patches", "rows", "shaped"]
-"""``pixels``: pictures as rectangles of pixels; ``sized``: the same, beside how much of each is picture (Pixtral);
-``patches``: as patches already, beside a grid (Qwen2-VL); ``rows``: the same, row by row (Kimi-VL); ``shaped``: as
-patches row by row, filled up to one number for all pictures, beside rows and columns (SigLIP 2), or the column and row
-of each (Gemma 4)."""
+"""Form of the input. ``pixels``: rectangles of pixels. ``sized``: the same, with the size of each picture (Pixtral).
+``patches``: patches with a grid (Qwen2-VL). ``rows``: the same, row by row (Kimi-VL). ``shaped``: patches row by row,
+padded to one number for all pictures, with rows and columns (SigLIP 2), or the column and row of each (Gemma 4)."""
 PositionKind = Literal["none", "exact", "buckets", "bilinear", "antialiased", "sampled", "axial"]
-"""How a patch finds its row in a learned square of positions. ``exact``: the picture has the square's own size.
-``buckets``: by the part of the picture's height and width that lies before the patch (Idefics3). ``bilinear``: the
-square is stretched to the picture, corner on corner (Qwen3-VL). ``antialiased``: it is resized as a picture is, by a
-bilinear filter (SigLIP 2). ``sampled``: by a bicubic one, as wide for a smaller picture as for a larger (GLM-4V,
-Kimi-VL).
-``axial``: it adds a row for its column and one for its row, of a table that has those of columns first (Gemma 4)."""
+"""How a patch's position embedding is found in a learned square. ``exact``: the picture has the square's size.
+``buckets``: by relative height and width (Idefics3). ``bilinear``: the square is interpolated to the picture, corners
+aligned (Qwen3-VL). ``antialiased``: it is resized by an antialiased bilinear filter (SigLIP 2). ``sampled``: by a
+bicubic filter of fixed width (GLM-4V, Kimi-VL). ``axial``: the sum of a row for its column and one for its row, from a
+table with columns first (Gemma 4)."""
 ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu2"]
 JoinKind = Literal["beside", "mean"]
 PoolKind = Literal["none", "class", "probe"]
-"""What of a picture is projected. ``none``: its patches; ``class``: its class token alone (CLIP); ``probe``: what a
-learned query finds in its patches (SigLIP)."""
+"""What is projected of a picture. ``none``: its patches. ``class``: its class token (CLIP). ``probe``: the result of a
+learned query over its patches (SigLIP)."""
 
 MARKS: Final = 4
-"""Embeddings that stand before and behind those of a picture, and of a video."""
+"""Embeddings before and behind those of a picture, and of a video."""
 
 
 @dataclass(frozen=True)
 class AxialRope:
-    """The first half of the rotating pairs turns by the row of a patch, the second by its column."""
+    """The first half of the rotating pairs rotates by a patch's row, the second by its column."""
 
     theta: float
     columns_first: bool = False
-    """The first half turns by the column."""
+    """Whether the first half rotates by the column."""
     columns_between: bool = False
-    """Columns turn by the frequencies that lie between those of rows (Pixtral), not by the same."""
+    """Whether columns use the frequencies between those of rows (Pixtral), not the same."""
     alternating: bool = False
-    """In place of halves every second pair turns by the column, the first among them (Kimi-VL)."""
+    """Whether pairs alternate between column and row, column first, in place of halves (Kimi-VL)."""
 
 
 @dataclass(frozen=True)
 class ProjectorNorm:
     name: str
-    """Without one it has no weights."""
+    """"": it has no weights."""
     kind: NormKind
     eps: float
     bias: bool = False
     plus_one: bool = False
     joined: bool = False
-    """It is taken over what has been joined, not over each patch."""
+    """Whether it norms joined patches, not each patch."""
 
     def shapes(self, prefix: str, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of what is stored of a norm over so many numbers."""
+        """Shapes of its stored tensors, for ``size`` numbers."""
         if not self.name:
             return
         yield f"{prefix}{self.name}.weight", (size,)
@@ -76,21 +74,20 @@ class ProjectorProduct:
     activation: ProductActivation | None = None
     """Of its output."""
     channels_first: bool = False
-    """The stored matrix has the neighbours of each channel beside each other, not the channels of each neighbour
+    """Whether the stored matrix has the neighbours of each channel adjacent, not the channels of each neighbour
     (Mistral 3)."""
     transposed: bool = False
-    """Stored as [inputs, outputs] under its bare name (Gemma 3)."""
+    """Whether it is stored as [inputs, outputs] under its bare name (Gemma 3)."""
     norm: ProjectorNorm | None = None
     """Of its output, before the activation."""
     norm_last: bool = False
-    """It is taken behind the activation."""
+    """Whether it follows the activation."""
     softmax: bool = False
-    """Its output, normed, becomes probabilities."""
+    """Whether its normed output becomes probabilities."""
     gate: str = ""
-    """The name of another product of the same inputs, whose output is activated in place of its own and multiplies
-    it."""
+    """Name of another product of the same inputs, which is activated and multiplies the output."""
     gated_by_half: bool = False
-    """The gate is stored behind it, as its second half."""
+    """Whether the gate is stored as its second half."""
 
     @property
     def stored_outputs(self) -> int:
@@ -99,23 +96,23 @@ class ProjectorProduct:
 
 @dataclass(frozen=True)
 class ProjectorSpec:
-    """From patches to embeddings: neighbours are joined, and products follow."""
+    """From patches to embeddings: joins neighbours, then multiplies."""
 
     products: tuple[ProjectorProduct, ...]
     join: JoinKind = "beside"
     norm: ProjectorNorm | None = None
     scale: float = 1.0
-    """Multiplies what is joined."""
+    """Factor on joined patches."""
     standard: tuple[str, str] | None = None
-    """The names of what is subtracted from that, and of what multiplies the difference."""
+    """Names of an offset that is subtracted, and of a factor on the difference."""
 
     def inputs(self, hidden: int, merge: int) -> tuple[int, ...]:
-        """Of each product."""
+        """Inputs of each product."""
         first = hidden * (merge * merge if self.join == "beside" else 1)
         return (first, *(product.outputs for product in self.products))[: len(self.products)]
 
     def shapes(self, prefix: str, hidden: int, merge: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Of what is stored."""
+        """Shapes of its stored tensors, by name."""
         if self.norm is not None:
             yield from self.norm.shapes(prefix, self.inputs(hidden, merge)[0] if self.norm.joined else hidden)
         for name in self.standard or ():
@@ -131,83 +128,83 @@ class ProjectorSpec:
 
 @dataclass(frozen=True)
 class TileSpec:
-    """A picture is seen whole and in tiles of one size (LLaVA-NeXT). The embeddings of its tiles are put together to
-    those of one picture, where the padding around it has none and a learned embedding ends each row."""
+    """A picture is encoded whole and in tiles of one size (LLaVA-NeXT). Its tiles' embeddings are joined to those of
+    one picture, without padding, with a learned embedding at the end of each row."""
 
     canvases: tuple[tuple[int, int], ...]
-    """Heights and widths in pixels that tiles make up."""
+    """(height, width) in pixels of possible tilings."""
     side: int
-    """Pixels of a tile."""
+    """Pixels of a tile's side."""
     most: int = 0
-    """Of a picture of more than so many tiles embeddings are resized to fewer; 0: of none."""
+    """Tiles beyond which embeddings are reduced; 0: never."""
     end: str = "image_newline"
-    """The name of the embedding that ends rows."""
+    """Name of the embedding at the end of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisionSpec(Backbone):
-    """One tower; ``max_position`` are the positions that are learned, ``layers`` those up to the one that is taken."""
+    """One tower. ``max_position``: number of learned positions. ``layers``: up to the one whose output is used."""
 
     names: str
-    """Whose names its tensors have."""
+    """Determines the names of its tensors."""
     patch: int
-    """Pixels of a side."""
+    """Pixels of a patch's side."""
     projector: ProjectorSpec
     channels: int = 3
     frames: int = 1
-    """Of a video, that a patch spans."""
+    """Video frames that a patch spans."""
     source: PatchSource = "pixels"
     patch_name: str = "embeddings.patch_embedding"
     patch_bias: bool = True
     positions: PositionKind = "none"
     position_name: str = "embeddings.position_embedding"
     class_token: bool = False
-    """A token of its own stands before the patches of each picture; it has no embedding."""
+    """Whether a class token, without an embedding, precedes each picture's patches."""
     class_name: str = "embeddings.class_embedding"
     registers: int = 0
-    """Tokens that stand before the patches of each picture, at no position of theirs; they have no embeddings."""
+    """Register tokens before each picture's patches, without positions or embeddings."""
     register_name: str = ""
     rope: AxialRope | None = None
     first_norm: str = ""
-    """The name of a norm of what layers take."""
+    """Name of a norm of the first layer's input."""
     positions_last: bool = False
-    """Positions are added behind that norm."""
+    """Whether positions are added behind that norm."""
     final_norm: str = ""
-    """The name of a norm of what they give."""
+    """Name of a norm of the last layer's output."""
     merge: int = 1
     """Patches on each side of the square that becomes one embedding."""
     window: int = 0
-    """Embeddings on each side of the square whose patches see each other; 0: all of a picture do."""
+    """Embeddings on each side of an attention window; 0: whole pictures."""
     whole_layers: tuple[int, ...] = ()
-    """Where patches see the whole picture all the same."""
+    """Layers with attention to whole pictures in spite of the window."""
     pool: PoolKind = "none"
     head_name: str = "head"
-    """Before the names of what finds it by a probe."""
+    """Prefix of the probe's tensor names."""
     deepstack: tuple[int, ...] = ()
-    """Layers whose output is projected too, for the first layers of the decoder."""
+    """Layers whose output is projected too, for the first decoder layers."""
     deepstack_projector: ProjectorSpec | None = None
     taken: tuple[int, ...] = ()
-    """Layers, counted from 1, whose outputs are projected side by side in place of the last one's."""
+    """Layers, counted from 1, whose outputs are concatenated and projected in place of the last one's."""
     tiles: TileSpec | None = None
     video: bool = False
-    """Frames of videos are pictures to it; as tiles of a quarter of the embeddings."""
+    """Whether video frames are encoded like pictures; with tiles, to a quarter of the embeddings."""
     centred: bool = False
-    """Pixels come from 0 to 1, and are taken from -1 to 1."""
+    """Whether pixels from 0 to 1 are scaled to -1 to 1."""
     marks: str = ""
-    """The name of :data:`MARKS` embeddings."""
+    """Name of the :data:`MARKS` embeddings."""
     words: tuple[int, ...] = ()
-    """Tokens of text whose embeddings are the tower's."""
+    """Text tokens whose embeddings are the tower's."""
     unused: tuple[str, ...] = ()
-    """Beginnings of names that checkpoints may hold and nothing is made of."""
+    """Prefixes of tensors in checkpoints that are not used."""
 
     @property
     def side(self) -> int:
-        """Of the square of learned positions."""
+        """Side of the square of learned positions."""
         return int((self.max_position - self.class_token) ** 0.5)
 
     @property
     def taken_size(self) -> int:
-        """Numbers of a patch that are projected."""
+        """Numbers a patch that are projected."""
         return self.hidden_size * max(1, len(self.taken))
 
     @property
@@ -216,7 +213,7 @@ class VisionSpec(Backbone):
 
     @property
     def patch_values(self) -> int:
-        """Numbers of a patch."""
+        """Input numbers of a patch."""
         return self.channels * self.frames * self.patch * self.patch
 
     @property
@@ -225,14 +222,13 @@ class VisionSpec(Backbone):
 
     @property
     def head_network(self) -> tuple[int, ProductActivation]:
-        """Of what stands behind a probe: its inner size and activation, which are those of the layers."""
+        """(inner size, activation) of the network behind a probe, those of the layers."""
         mlp = dense_mlp(self)
         found = next(each for each in get_args(ProductActivation) if each == mlp.activation)
         return mlp.inner, found
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every tensor of a checkpoint of plain weights, by the names that
-        :class:`..models.vision_tower.VisionTower` has for them."""
+        """Shapes of all tensors of a plain checkpoint, by the names in :class:`..models.vision_tower.VisionTower`."""
         hidden = self.hidden_size
         found: dict[str, tuple[int, ...]] = {f"{self.patch_name}.weight": (hidden, self.patch_values)}
         if self.patch_bias:
@@ -281,7 +277,7 @@ class VisionSpec(Backbone):
         return sum(map(math.prod, self.shapes().values()))
 
     def check(self) -> None:
-        """Raises :class:`ConfigError` where its parts contradict each other."""
+        """Raise :class:`ConfigError` for contradictory fields."""
         if not self.layers:
             raise ConfigError("the tower has no layer whose output is taken")
         if not all(0 < number <= len(self.layers) for number in self.taken):

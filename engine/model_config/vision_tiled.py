@@ -1,5 +1,4 @@
-"""Towers over tiles, four of whose patches beside each other are projected: Llama 4, Eagle 2.5, Nemotron Nano VL.
-Torch-free."""
+"""Towers over tiles whose squares of four patches are projected: Llama 4, Eagle 2.5, Nemotron Nano VL. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +14,7 @@ from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSp
 
 
 def merged_by(fields: Fields, name: str = "downsample_ratio") -> int:
-    """Patches on each side that one embedding is made of."""
+    """Patches on each side of the square that becomes one embedding."""
     ratio = fields.positive(name, 0.5)
     merge = round(1 / ratio)
     if merge * ratio != 1.0:
@@ -24,7 +23,7 @@ def merged_by(fields: Fields, name: str = "downsample_ratio") -> int:
 
 
 def eagle(model: SeeingModel) -> VisionSpec:
-    """SigLIP 2, and two products of squares of its patches (Eagle 2.5)."""
+    """Eagle 2.5: SigLIP 2, and two products of squares of patches."""
     whole = model.whole
     kind = model.vision.text("model_type", "siglip_vision_model")
     if kind != "siglip_vision_model":
@@ -41,7 +40,7 @@ def eagle(model: SeeingModel) -> VisionSpec:
 
 
 def llama4(model: SeeingModel) -> VisionSpec:
-    """Patches have learned positions and turn besides, by their columns first."""
+    """Llama 4: learned positions and rotation, by columns first."""
     vision = model.vision
     hidden, inner = vision.integer("hidden_size", 768), vision.integer("intermediate_size", 5632)
     merge, outputs = merged_by(vision, "pixel_shuffle_ratio"), vision.integer("projector_output_dim", 4096)
@@ -99,11 +98,11 @@ _RADIO_SIZES: Final[Mapping[str, _Sizes]] = {
     "vit_large_patch16_224": _Sizes(1024, 24, 16),
     "vit_huge_patch16_224": _Sizes(1280, 32, 16),
 }
-"""Files name these, and say no sizes."""
+"""Sizes by the name in files."""
 
 
 def nemotron_h_vl(model: SeeingModel) -> VisionSpec:
-    """C-RADIO (arXiv:2312.06709), and products with a square (Nemotron Nano 12B v2 VL)."""
+    """Nemotron Nano 12B v2 VL: C-RADIO (arXiv:2312.06709), and products with a square."""
     inner = model.whole.integer("projector_hidden_size", 20_480)
     return _radio(
         model,
@@ -115,7 +114,7 @@ def nemotron_h_vl(model: SeeingModel) -> VisionSpec:
 
 
 def llama_nemotron_vl(model: SeeingModel) -> VisionSpec:
-    """The same tower beside Llama (Llama 3.1 Nemotron Nano VL)."""
+    """Llama 3.1 Nemotron Nano VL: the same tower with Llama."""
     inner = model.whole.integer("projector_hidden_size", 4096)
     return _radio(
         model,
@@ -127,7 +126,7 @@ def llama_nemotron_vl(model: SeeingModel) -> VisionSpec:
 
 
 def _radio(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
-    """Over tiles of one size, to which its positions are resized."""
+    """C-RADIO over tiles of one size, to which its positions are resized."""
     whole, vision = model.whole, model.vision
     args = Fields(vision.table("args") or {})
     name = args.text("model", "vit_huge_patch16_224")
@@ -164,7 +163,7 @@ def _radio(model: SeeingModel, projector: ProjectorSpec) -> VisionSpec:
 
 
 def _registers(args: Fields) -> int:
-    """Tokens before the patches: one for each teacher, filled up to a whole number of so many."""
+    """Number of register tokens: one a teacher, rounded up to a multiple."""
     teachers = args.get("teachers")
     names = (
         {str(Fields(each).get("name")) for each in teachers if isinstance(each, Mapping)}

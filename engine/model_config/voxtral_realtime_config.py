@@ -1,4 +1,4 @@
-"""What a Voxtral Realtime is made of: a decoder, and an encoder through which its positions hear. Torch-free."""
+"""Describes Voxtral Realtime: a decoder with a streaming audio encoder. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from .model_spec import ModelSpec
 
 ARCHITECTURE = "VoxtralRealtimeForConditionalGeneration"
 HOP = 160
-"""Samples from one frame of the spectrogram to the next, at 16 kHz."""
+"""Samples between spectrogram frames, at 16 kHz."""
 HALF_WINDOW = 200
-"""Samples on either side of a frame's middle that it is made of."""
+"""Samples of a frame on either side of its middle."""
 _STRIDE = 2
-"""Of the convolutions together."""
+"""Of both convolutions together."""
 _MOST_MEL_BINS = 1024
 
 
 @dataclass(frozen=True)
 class StreamEncoderConfig:
-    """A causal encoder whose positions see no further back than a window."""
+    """A causal encoder with a window."""
 
     mel_bins: int
     hidden_size: int
@@ -41,9 +41,9 @@ class VoxtralRealtimeConfig:
     decoder: ModelSpec
     encoder: StreamEncoderConfig
     downsample: int
-    """Encoder positions that become one of the decoder."""
+    """Encoder positions joined to one decoder position."""
     delay: int
-    """Decoder positions by which text comes after what is heard."""
+    """Decoder positions by which text lags the audio."""
 
     @property
     def vocab_size(self) -> int:
@@ -63,7 +63,7 @@ class VoxtralRealtimeConfig:
 
     @property
     def frames(self) -> int:
-        """Frames of the spectrogram that one position of the decoder hears."""
+        """Spectrogram frames of one decoder position."""
         return self.downsample * _STRIDE
 
     @property
@@ -78,7 +78,7 @@ class VoxtralRealtimeConfig:
 
 
 def voxtral_realtime_config_from_hf(config: Mapping[str, object]) -> VoxtralRealtimeConfig:
-    """From a config.json. Raises :class:`ConfigError` when a field is missing or wrong."""
+    """Read a config.json. Raises :class:`ConfigError` for a missing or wrong field."""
     fields = Fields(config)
     text, audio = fields.table("text_config"), fields.table("audio_config")
     if text is None or audio is None:

@@ -1,4 +1,4 @@
-"""What a Whisper model is made of (arXiv:2212.04356), whatever file described it. Torch-free."""
+"""Describes a Whisper model (arXiv:2212.04356), independent of its file format. Torch-free."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from .model_spec import Backbone, LayerSpec, Norms
 
 ARCHITECTURE = "WhisperForConditionalGeneration"
 HOP = 160
-"""Samples from one frame of the spectrogram to the next, at 16 kHz."""
+"""Samples between spectrogram frames, at 16 kHz."""
 FRAMES_PER_POSITION = 2
 """The second convolution halves the frames."""
 SECONDS_PER_POSITION = 0.02
@@ -23,7 +23,7 @@ MOST_MEL_BINS = 1024
 
 
 def whisper_layer(hidden: int, heads: int, inner: int) -> LayerSpec:
-    """Of the encoder, or the decoder."""
+    """A layer of the encoder, or of the decoder without cross-attention."""
     head_dim = hidden // heads
     mixer = AttentionSpec(heads, heads, head_dim, head_dim**-0.5, None, out="out_proj")
     mixer = replace(mixer, qkv_bias=True, key_bias=False, output_bias=True)
@@ -33,7 +33,7 @@ def whisper_layer(hidden: int, heads: int, inner: int) -> LayerSpec:
 
 @dataclass(frozen=True)
 class WhisperConfig:
-    """An encoder over log-mel frames, and a decoder that attends to it with as many heads for keys as for queries."""
+    """An encoder over log-mel frames, and a decoder with cross-attention and as many key heads as query heads."""
 
     architecture: str
     """transformers' class name, for messages."""
@@ -41,7 +41,7 @@ class WhisperConfig:
     hidden_size: int
     mel_bins: int
     source_positions: int
-    """Encoder positions of a window: 1500, half a minute."""
+    """Encoder positions of a window: 1500, for 30 seconds."""
     encoder_layers: int
     encoder_heads: int
     encoder_intermediate_size: int
@@ -52,22 +52,22 @@ class WhisperConfig:
     intermediate_size: int
     """Of the decoder."""
     max_position: int
-    """Tokens of the decoder: 448."""
+    """Most tokens of the decoder: 448."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    """Of <|endoftext|>, which ends a transcript; empty where no file says it."""
+    """<|endoftext|>, which ends a transcript; empty if no file has it."""
     suppressed: tuple[int, ...] = ()
-    """Tokens that a transcript never holds."""
+    """Tokens that no transcript contains."""
     suppressed_first: tuple[int, ...] = ()
-    """Tokens that it does not begin with."""
+    """Tokens that no transcript begins with."""
     alignment_heads: tuple[tuple[int, int], ...] = ()
-    """(decoder layer, head) of the cross-attention that follows what is spoken; see :attr:`aligning_heads`."""
+    """(decoder layer, head) of cross-attention that follows the speech; see :attr:`aligning_heads`."""
     median_filter: int = 7
-    """Odd number of positions over which the weights of aligning heads are smoothed."""
+    """Width, in positions, of the median filter on aligning heads' weights; odd."""
 
     @property
     def encoder(self) -> Backbone:
-        """Of positions in place of tokens."""
+        """With positions in place of tokens."""
         layer = whisper_layer(self.hidden_size, self.encoder_heads, self.encoder_intermediate_size)
         return self._backbone("model.encoder.layers", (layer,) * self.encoder_layers, self.source_positions)
 
@@ -91,12 +91,12 @@ class WhisperConfig:
 
     @property
     def cache_groups(self) -> tuple[CacheSpec, ...]:
-        """Of the decoder's attention to itself."""
+        """Of the decoder's self-attention."""
         return (CacheSpec("full", tuple(range(self.num_layers)), 0, self.num_heads, self.head_dim),)
 
     @property
     def cross_group(self) -> CacheSpec:
-        """Of its attention to audio: one encoder slot holds all positions of a window."""
+        """Of its cross-attention: one encoder slot holds all positions of a window."""
         return replace(self.cache_groups[0], kind="cross", positions=self.source_positions)
 
     @property
@@ -111,7 +111,7 @@ class WhisperConfig:
 
     @property
     def frames(self) -> int:
-        """Frames of the spectrogram of one window."""
+        """Spectrogram frames of one window."""
         return self.source_positions * FRAMES_PER_POSITION
 
     @property
@@ -121,7 +121,7 @@ class WhisperConfig:
 
     @property
     def aligning_heads(self) -> tuple[tuple[int, int], ...]:
-        """The heads that were found to align, or all of the upper half of the layers where nobody looked."""
+        """The configured alignment heads, or all heads of the upper half of the layers."""
         if self.alignment_heads:
             return self.alignment_heads
         layers = range(self.num_layers // 2, self.num_layers)
@@ -129,9 +129,9 @@ class WhisperConfig:
 
 
 def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> WhisperConfig:
-    """From a config.json and a generation_config.json, which may be empty.
+    """Read a config.json and a generation_config.json, which may be empty.
 
-    Raises :class:`ConfigError` when a field is missing or wrong.
+    Raises :class:`ConfigError` for a missing or wrong field.
     """
     fields, generated = Fields(config), Fields(generation)
     activation = fields.text("activation_function", "gelu")
@@ -169,10 +169,10 @@ def whisper_config_from_hf(config: Mapping[str, object], generation: Mapping[str
 def whisper_config_from_ct2(
     config: Mapping[str, object], shapes: Mapping[str, tuple[int, ...]], heads: tuple[int, int], eot: int | None
 ) -> WhisperConfig:
-    """From CTranslate2's config.json and what stands in its model.bin.
+    """Read CTranslate2's config.json and variables.
 
-    ``shapes`` are those of all variables, ``heads`` the encoder's and the decoder's, ``eot`` the id of <|endoftext|>.
-    Raises :class:`ConfigError` when something is missing or wrong.
+    ``shapes``: of all variables. ``heads``: the encoder's and the decoder's. ``eot``: id of <|endoftext|>. Raises
+    :class:`ConfigError` for missing or wrong values.
     """
     fields = Fields(config)
 
@@ -214,7 +214,7 @@ def whisper_config_from_ct2(
 
 
 def checked_whisper(config: WhisperConfig) -> WhisperConfig:
-    """The config itself, or :class:`ConfigError` where its parts contradict each other."""
+    """The config. Raises :class:`ConfigError` for contradictory fields."""
     for side, heads in (("encoder", config.encoder_heads), ("decoder", config.num_heads)):
         if heads <= 0 or config.hidden_size % heads:
             raise ConfigError(f"{config.hidden_size} dimensions do not divide among {heads} heads of the {side}")
@@ -232,7 +232,7 @@ def checked_whisper(config: WhisperConfig) -> WhisperConfig:
 
 
 def _first_of(name: str, *places: Fields) -> tuple[int, ...]:
-    """Token ids from the first place that has the field."""
+    """Token ids from the first place with the field."""
     return next((fields.token_ids(name) for fields in places if fields.has(name)), ())
 
 

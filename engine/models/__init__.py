@@ -1,1 +1,1 @@
-"""Models: the modules of each architecture, over layers and kernels."""
+"""Models: the modules of each architecture, built from layers and kernels."""

@@ -1,4 +1,4 @@
-"""When tokens are spoken, by the cross-attention that follows the audio and the best path through it."""
+"""Word timing: aligns tokens with audio by cross-attention weights and dynamic time warping."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ import torch
 from ..model_config.whisper_config import SECONDS_PER_POSITION
 
 _LEAST = 1e-12
-"""Deviations below are none: all tokens attend alike."""
+"""Lower bound of a standard deviation."""
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Of the n tokens of a row that were to be aligned."""
+    """The alignment of a row's n tokens."""
 
     times: list[float]
-    """n + 1: seconds at which each begins, and at which the last one ends."""
+    """n + 1 seconds: the beginning of each token, and the end of the last."""
     probabilities: list[float]
-    """n: of each token given those before it, beside all other text."""
+    """n: probability of each token given those before it, among text tokens."""
 
 
 def token_times(weights: Iterable[torch.Tensor], first: int, width: int) -> list[float]:
-    """Attention weights [rows, positions] of each head → the seconds at which what rows [first, rows) predict begins.
+    """Attention weights [rows, positions] of each head → seconds at which the predictions of rows [first, rows) begin.
 
-    Weights are compared across rows, smoothed by a median of ``width`` positions and averaged over heads, one in memory
-    at a time; the best monotonic path through them says when one row hands over to the next.
+    Weights are normalised across rows, smoothed by a median of ``width`` positions and averaged over heads, one in
+    memory at a time. The best monotonic path through them gives the transitions from one row to the next.
     """
-    total, count = torch.zeros(()), 0  # added to whatever device the first is on
+    total, count = torch.zeros(()), 0  # on the device of the first head
     for head in weights:
         deviation, mean = torch.std_mean(head, dim=0, correction=0)
         total = total + median_filter((head - mean) / deviation.clamp(min=_LEAST), width)
@@ -39,13 +39,13 @@ def token_times(weights: Iterable[torch.Tensor], first: int, width: int) -> list
 
 
 def median_filter(values: torch.Tensor, width: int) -> torch.Tensor:
-    """Medians over ``width`` (odd) values of the last dimension, which is mirrored at its ends."""
+    """Medians over ``width`` (odd) values of the last dimension, mirrored at its ends."""
     reach, length = width // 2, values.shape[-1]
     if not reach or length <= reach:
         return values
     padded = torch.nn.functional.pad(values, (reach, reach), mode="reflect")
     shifted = [padded[..., first : first + length] for first in range(width)]
-    # Of more than half of the values the least and the greatest cannot be the median: they make room for another.
+    # The least and the greatest of more than half of the values cannot be the median and are replaced by another.
     kept = shifted[: reach + 2]
     for following in [*shifted[reach + 2 :], None]:
         for i in range(1, len(kept)):
@@ -59,7 +59,7 @@ def median_filter(values: torch.Tensor, width: int) -> torch.Tensor:
 def handovers(cost: npt.NDArray[np.float64]) -> list[int]:
     """The column at which the cheapest path from the first cell to the last enters each row.
 
-    A path goes right, down, or both: down or both only where that is cheaper than either other way, as OpenAI's does.
+    A path goes right, down, or both; down or both only if strictly cheaper than the alternatives, as in OpenAI's code.
     """
     came = _ways(cost)
     row, column = len(cost) - 1, cost.shape[1] - 1
@@ -73,11 +73,11 @@ def handovers(cost: npt.NDArray[np.float64]) -> list[int]:
 
 
 def _ways(cost: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
-    """How the best path came to each cell: 0 from both, 1 from above, 2 from the left. Diagonal by diagonal."""
+    """The best predecessor of each cell: 0 diagonal, 1 above, 2 left. Computed by diagonals."""
     rows, columns = cost.shape
     came = np.full((rows, columns), 2, dtype=np.int8)
     infinite = np.float32(np.inf)
-    # best[i] of a diagonal is the cell in row i - 1; row 0 of these lies outside
+    # best[i] of a diagonal is the cell in row i - 1; row 0 is outside
     before, last = np.full(rows + 1, infinite), np.full(rows + 1, infinite)
     before[0] = 0
     for diagonal in range(rows + columns - 1):

@@ -1,5 +1,4 @@
-"""Encoders of sounds on our own layers: Whisper's (arXiv:2212.04356), and what makes embeddings of its output, as in
-Ultravox and FunAudioChat."""
+"""Audio encoders on our own layers: Whisper's (arXiv:2212.04356) with a projector, as in Ultravox and FunAudioChat."""
 
 import math
 import re
@@ -29,21 +28,22 @@ _ENCODER: Final = re.compile(r"\A(?:(?:continuous_)?audio_tower\.)?(?:model\.enc
 _UNUSED: Final = re.compile(
     r"\A(?:(?:audio_tower\.)?(?:model\.decoder|proj_out)|audio_invert_tower|continuous_audio_tower\.audio_bos_eos_token)\."
 )
-"""Of a whole Whisper model; and of one that speaks."""
+"""Tensors of the rest of a Whisper model, and of a speech decoder."""
 _UNITS: Final = re.compile(r"\Aaudio_tower\.(?:embed_tokens|output_matching)\.")
 _SEEN_BEHIND: Final = 2
 """Frames that a position sees behind its own."""
 _POSITIONS: Final = 1500
-"""Of windows that go through the layers together."""
+"""Positions of windows that go through the layers together."""
 _MOST_SILENT: Final = 2
-"""Embeddings that a sound may have behind those of its frames."""
+"""Most embeddings of a sound behind those of its frames."""
 _LONGEST: Final = 10_000.0
-"""Positions that the slowest wave takes for a turn by one."""
+"""Positions of the slowest wave for one radian."""
 
 
 class AudioTower(Tower):
-    """Takes what a model's processor makes of a sound: ``audio_values`` [windows, mel bins, frames], of which the first
-    ``audio_lens`` [windows] are sound; and ``audio_embeddings``, how many it has, where windows do not say."""
+    """Encodes the output of a model's processor: ``audio_values`` [windows, mel bins, frames], of which the first
+    ``audio_lens`` [windows] frames are sound, and ``audio_embeddings``, their number, unless it follows from the
+    windows."""
 
     def __init__(self, spec: AudioSpec, context: LayerContext) -> None:
         super().__init__(spec, context)
@@ -98,8 +98,8 @@ class AudioTower(Tower):
         return Encoded(self._groups(self._projector(self._final_norm.plain(_pairs(hidden))), payload))
 
     def _window(self, values: torch.Tensor, frames: int) -> torch.Tensor:
-        """values [mel bins, frames] → [embeddings, hidden]. What fills a window up is not seen; of its positions those
-        are computed that become an embedding beside others."""
+        """values [mel bins, frames] → [embeddings, hidden]. Padding is not seen; its positions are computed only if
+        they share an embedding with others."""
         spec = self.spec
         real = -(-frames // 2)
         count = -(-real // spec.stack) * spec.stack
@@ -109,7 +109,7 @@ class AudioTower(Tower):
         return self._projector(hidden.view(-1, spec.joined_size))
 
     def _embedded(self, values: torch.Tensor, seen: int, frames: int) -> torch.Tensor:
-        """values [mel bins, frames], of which ``seen`` are looked at → [⌈frames / 2⌉, hidden]"""
+        """values [mel bins, frames], of which ``seen`` are read → [⌈frames / 2⌉, hidden]"""
         context, count = self._context, -(-frames // 2)
         x = values[:, :seen].T.to(context.device, context.dtype)
         for convolution, stride in zip(self._convolutions, (1, 2), strict=True):
@@ -117,8 +117,10 @@ class AudioTower(Tower):
         return x[:count] + self._positions[: min(count, len(x))]
 
     def _through_layers(self, x: torch.Tensor, lengths: list[int], real: int = 0) -> torch.Tensor:
-        """x [positions, hidden] of windows of these ``lengths``, which do not see each other; of one window ``real``
-        may be seen, where it is not 0."""
+        """x [positions, hidden] of windows of these ``lengths``, with attention within each.
+
+        ``real``: positions that may be seen of a single window; 0: all.
+        """
         device = self._context.device
         positions = torch.cat([torch.arange(length, device=device) for length in lengths])
         texts = sequences(lengths, device, positions < real if 0 < real < len(x) else None)
@@ -133,7 +135,7 @@ class AudioTower(Tower):
 
 
 class _Groups:
-    """What a :class:`..model_config.audio_spec.SoundGroups` describes."""
+    """Groups embeddings, as a :class:`..model_config.audio_spec.SoundGroups` describes."""
 
     def __init__(self, weights: WeightMap, spec: AudioSpec, context: LayerContext) -> None:
         assert spec.groups is not None
@@ -161,14 +163,14 @@ class _Groups:
 
 
 def _pairs(x: torch.Tensor) -> torch.Tensor:
-    """x [positions, hidden] → [positions // 2, hidden]: means of two; one alone is its own."""
+    """x [positions, hidden] → [positions // 2, hidden]: means of two; a single one is unchanged."""
     if len(x) < 2:
         return x
     return x[: len(x) // 2 * 2].view(-1, 2, x.shape[1]).float().mean(dim=1).to(x.dtype)
 
 
 def _sinusoids(positions: int, hidden: int) -> torch.Tensor:
-    """Sines and cosines [positions, hidden] (arXiv:1706.03762)."""
+    """Sinusoidal positions [positions, hidden] (arXiv:1706.03762)."""
     half = hidden // 2
     steps = torch.exp(torch.arange(half) * (-math.log(_LONGEST) / max(1, half - 1)))
     angles = torch.arange(positions)[:, None] * steps
@@ -176,7 +178,7 @@ def _sinusoids(positions: int, hidden: int) -> torch.Tensor:
 
 
 def native_audio_tower(described: Mapping[str, object], hidden: int, context: LayerContext) -> AudioTower | None:
-    """That of a config.json, for a decoder of this hidden size; None where it is not known here."""
+    """The tower of a config.json, for a decoder of this hidden size; None if it is not supported here."""
     try:
         return AudioTower(audio_spec_from_hf(described, hidden), context)
     except ConfigError:
@@ -184,13 +186,13 @@ def native_audio_tower(described: Mapping[str, object], hidden: int, context: La
 
 
 def _triples(x: torch.Tensor, stride: int) -> torch.Tensor:
-    """x [time, inputs] → [⌈time / stride⌉, 3 · inputs]: each step with those beside it, zeros where there are none."""
+    """x [time, inputs] → [⌈time / stride⌉, 3 · inputs]: each step with its neighbours, padded with zeros."""
     padded = torch.nn.functional.pad(x, (0, 0, 1, 1))
     return torch.cat([padded[first : first + len(x) : stride] for first in range(3)], dim=1)
 
 
 def _named(spec: AudioSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """By the names that :class:`AudioTower` has, matrices with two dimensions."""
+    """The tensors under the names of :class:`AudioTower`, matrices with two dimensions."""
     known = spec.shapes()
     for stored, tensor in tensors:
         if _UNUSED.match(stored):
@@ -204,6 +206,6 @@ def _named(spec: AudioSpec, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iter
                 tensor = tensor[spec.groups.row : spec.groups.row + 1]
         if tensor.dim() == 3:
             tensor = tensor.transpose(1, 2).flatten(1)
-        # what has no place is refused by the name that it is stored under
+        # errors should give the stored name of an unknown tensor
         made = stored_as_multiplied(spec.projector, spec.joined_size, 1, name, tensor)
         yield (name if name in known else stored), made

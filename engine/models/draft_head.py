@@ -1,4 +1,4 @@
-"""Heads that draft for a decoder: see :mod:`..model_config.draft_head_spec`."""
+"""Draft heads of a decoder; see :mod:`..model_config.draft_head_spec`."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -20,12 +20,12 @@ _PASSED_OVER: Final = ("rotary_emb.inv_freq", "t2d", "shared_head.head.weight")
 
 
 class DraftHead:
-    """The head's one layer, an operation a call, with embeddings and a head of its own or those of its model."""
+    """A draft head of one layer, with its own embeddings and output head or the model's. Not compiled to a program."""
 
     def __init__(
         self, spec: DraftHeadSpec, model: Decoder | ModelSpec, context: LayerContext, max_model_len: int
     ) -> None:
-        """``model`` is the one that it drafts for; its description is enough where the head's shapes alone count."""
+        """``model``: the model that it drafts for; its spec suffices if only shapes are used."""
         own = spec.backbone
         self.spec = spec
         self.weights = WeightMap()
@@ -65,14 +65,13 @@ class DraftHead:
             self.weights.pass_over("d2t")
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fills the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
         named = ((self.spec.name_of(name), tensor) for name, tensor in tensors)
         passed = _PASSED_OVER if self.spec.embeds else (*_PASSED_OVER, "embed_tokens.weight")
         self.weights.load(named, ignore=passed)
 
     def features(self, hidden: torch.Tensor, taps: torch.Tensor | None) -> torch.Tensor:
-        """What :meth:`combined` takes, [tokens, …] float32: a pass of the model's hidden states, or what was taken on
-        its way."""
+        """The input of :meth:`combined`, [tokens, …] float32: the model's hidden states, or copies of its stream."""
         if self.spec.taps:
             assert taps is not None
             return taps.float()
@@ -80,13 +79,16 @@ class DraftHead:
         return self._model.normed(hidden)
 
     def combined(self, features: torch.Tensor) -> torch.Tensor:
-        """What :meth:`forward` takes of the model [tokens, hidden]."""
+        """The model's input to :meth:`forward`, [tokens, hidden]."""
         x = features.to(self.context.dtype)
         return x if self.spec.joins else self._fc(x)
 
     def forward(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
-        """``batch`` has the tokens that follow those whose ``hidden`` states [tokens, hidden] are given, at their
-        positions. Returns what the layer leaves [tokens, hidden]; keys and values go to the batch's cache."""
+        """Run the layer; returns its output [tokens, hidden], and writes keys and values to the batch's cache.
+
+        ``batch`` has the tokens that follow those with the ``hidden`` states [tokens, hidden], at the positions of the
+        latter.
+        """
         spec, embedded = self.spec, self._embedded(batch)
         x = hidden.to(embedded.dtype)
         if self._embedding_norm is not None and self._hidden_norm is not None:
@@ -104,12 +106,12 @@ class DraftHead:
         return residual + delta
 
     def fed_back(self, stream: torch.Tensor) -> torch.Tensor:
-        """What :meth:`forward` has left [rows, hidden] → what it takes in place of hidden states for the tokens behind
-        these."""
+        """Output of :meth:`forward` [rows, hidden] → its ``hidden`` input for the tokens behind."""
         return self._norm.plain(stream) if self.spec.feeds_normed and self._norm is not None else stream
 
     def logits(self, stream: torch.Tensor) -> torch.Tensor:
-        """What :meth:`forward` has left [rows, hidden] → float32 [rows, vocabulary]; -inf for what it cannot draft."""
+        """Output of :meth:`forward` [rows, hidden] → float32 [rows, vocabulary]; -inf for tokens that it cannot
+        draft."""
         x = stream if self._norm is None else self._norm.plain(stream)
         if self._head is None:
             assert isinstance(self._model, Decoder)

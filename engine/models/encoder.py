@@ -1,7 +1,7 @@
 """Encoders of whole texts: BERT, RoBERTa, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE, Jina's, and those of CLIP and
 SigLIP.
 
-They differ by :class:`..model_config.encoder_config.EncoderConfig`, not by code. Texts are concatenated without
+They differ in their :class:`..model_config.encoder_config.EncoderConfig`, not in code. Texts are concatenated without
 padding.
 """
 
@@ -29,10 +29,10 @@ from .encoder_names import parts_of
 
 
 class Encoder:
-    """Token ids in, hidden states out; nothing is kept from one batch to the next."""
+    """Token ids in, hidden states out; stateless between batches."""
 
     def __init__(self, config: EncoderConfig, context: LayerContext, max_model_len: int) -> None:
-        """``max_model_len``: the longest text, of which rotary tables are made."""
+        """``max_model_len``: the longest text, for rotary tables."""
         self.config = config
         self.weights = WeightMap()
         self.context = context
@@ -80,7 +80,7 @@ class Encoder:
         return LayerNorm(self.weights, name, config.hidden_size, config.norm_eps, self._context, bias=config.norm_bias)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Whole texts → hidden states [tokens, hidden]. Media stand in place of embeddings of their tokens, or of these
+        """Whole texts → hidden states [tokens, hidden]. Media replace the embeddings of their tokens, or the hidden
         states."""
         tokens, positions, texts, token_types = batch.tokens, batch.positions, batch.texts, batch.token_types
         assert isinstance(tokens, torch.Tensor)
@@ -116,13 +116,13 @@ class Encoder:
         return hidden if batch.media is None or self.config.embeds_media else batch.media.put(hidden)
 
     def place_media(self, positions: torch.Tensor) -> int:
-        """As a decoder's. Raises ValueError: no encoder tells media apart by frame, row and column."""
+        """As for a decoder. Always raises ValueError: no encoder has m-rope positions."""
         raise ValueError(
             f"{len(positions)} positions are given for media, which {self.config.architecture} has none of"
         )
 
     def _distances(self, table: torch.Tensor, max_seqlen: int) -> torch.Tensor:
-        """What MPNet adds to scores, float32 [heads, longest, longest], by query and key."""
+        """MPNet's bias on scores, float32 [heads, longest, longest], by query and key."""
         places = torch.arange(max_seqlen, device=table.device)
         buckets = distance_buckets(
             places[None, :] - places[:, None], self.config.relative_buckets, self.config.relative_distance
@@ -131,8 +131,8 @@ class Encoder:
 
 
 def distance_buckets(distance: torch.Tensor, buckets: int, farthest: int) -> torch.Tensor:
-    """The bucket of each distance (key minus query): half for each direction, near ones exact and far ones by their
-    logarithm (arXiv:1910.10683, section 2.1)."""
+    """The bucket of each distance (key minus query): half for each direction, near ones exact and far ones logarithmic
+    (arXiv:1910.10683, section 2.1)."""
     half = buckets // 2
     exact = half // 2
     away = distance.abs()

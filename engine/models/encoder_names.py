@@ -1,7 +1,7 @@
-"""The many names that encoders' tensors have, as the one set that :class:`.encoder.Encoder` fills its weights by.
+"""Maps the tensor names of encoder checkpoints to the one set of names of :class:`.encoder.Encoder`.
 
-Of layers they are those that transformers' newer encoders and decoders share. What checkpoints store fused is taken
-apart: queries, keys and values; gate and up.
+Layer names are those that transformers' newer encoders and decoders share. Fused tensors are split: queries, keys and
+values; gate and up.
 """
 
 import re
@@ -39,7 +39,7 @@ _FLASH = {
     r"encoder\.layers\.(\d+)\.mlp\.fc2": "layers.{}.mlp.down_proj",
     r"encoder\.layers\.(\d+)\.norm2": "layers.{}.post_mlp_layernorm",
 }
-"""Of XLM-RoBERTa as Jina's own files have it."""
+"""XLM-RoBERTa in the files of Jina."""
 _PATTERNS: Mapping[EncoderFamily, Mapping[str, str]] = {
     "bert": {**_EMBEDDINGS, **_BERT},
     "roberta": {**_EMBEDDINGS, **_BERT, **_FLASH},
@@ -114,15 +114,17 @@ _SPLITS: Mapping[str, Split] = {
     "up_gate": ("mlp.up_proj", "mlp.gate_proj"),
 }
 _BACKBONES = re.compile(r"(?:bert|roberta|distilbert|mpnet|model|nomic_bert|gte|new)\.")
-"""What a model with a head puts before the names of the encoder."""
+"""Prefixes of the encoder in models with a head."""
 _OLD_ENDINGS = {"gamma": "weight", "beta": "bias"}
 _ADAPTED = re.compile(r"(.+)\.parametrizations\.weight\.(?:(original)|0\.(lora_[AB]))")
-"""A weight to which tasks add something: itself, and what is added."""
+"""A weight with task adapters: the original, and A and B."""
 
 
 def parts_of(family: EncoderFamily, module: str) -> tuple[str, ...]:
-    """The names of :class:`.encoder.Encoder` for a linear layer that a checkpoint calls ``module``: of a fused one
-    those of its parts, in order. A name that the family has not is its own."""
+    """The names in :class:`.encoder.Encoder` of a linear layer that a checkpoint calls ``module``.
+
+    Several, in order, for a fused one. An unknown name is returned unchanged.
+    """
     if (prefix := _BACKBONES.match(module)) is not None:
         module = module[prefix.end() :]
     name = _renamed([(re.compile(pattern), target) for pattern, target in _PATTERNS[family].items()], module)
@@ -133,8 +135,11 @@ def parts_of(family: EncoderFamily, module: str) -> tuple[str, ...]:
 
 
 def canonical(family: EncoderFamily, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors under the names of :class:`.encoder.Encoder`, fused ones in parts, and what tasks add to these under the
-    name of the first; those of a head keep theirs."""
+    """Tensors under the names of :class:`.encoder.Encoder`: fused ones split, task adapters under the first part's
+    name.
+
+    Tensors of a head keep their names.
+    """
     patterns = [(re.compile(pattern), target) for pattern, target in _PATTERNS[family].items()]
     for stored, tensor in tensors:
         if (adapted := _ADAPTED.fullmatch(stored)) is not None:

@@ -1,6 +1,6 @@
-"""One piece of media as a model's processor leaves it: the tensors that its encoder takes, in one run of bytes.
+"""One medium as prepared by a model's processor: the input tensors of its encoder, serialised.
 
-The format is that of safetensors, whose metadata says the modality.
+The format is safetensors; its metadata has the modality.
 """
 
 import json
@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 GIVEN: Final = "image_embeds"
-"""The one tensor of a payload that brings the embeddings themselves: [embeddings, hidden]."""
+"""The only tensor of a payload that brings embeddings directly: [embeddings, hidden]."""
 _LENGTH = 8
-"""Bytes before the header, which say how long it is."""
+"""Bytes of the header's length, before the header."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Payload:
     modality: str
     """``image``, ``video`` or ``audio``."""
     tensors: Mapping[str, torch.Tensor]
-    """By the names of the arguments that the encoder takes them as."""
+    """By argument name of the encoder."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The same as a decoder takes it."""
+    """An encoded medium."""
 
     embeddings: torch.Tensor
     """[embeddings, hidden], in place of those of placeholder tokens."""
@@ -46,7 +46,7 @@ def write_payload(payload: Payload) -> bytes:
 
 
 def read_payload(data: bytes | memoryview) -> Payload:
-    """The tensors are copies. Raises ValueError for bytes that are no payload."""
+    """Parse a payload; tensors are copies. Raises ValueError for other bytes."""
     raw = bytes(data)
     try:
         tensors = load(raw)

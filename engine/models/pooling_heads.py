@@ -1,4 +1,4 @@
-"""What scores hidden states, weighs tokens, or makes vectors of them. Everything is float32."""
+"""Heads on hidden states: scores, sparse weights, token vectors. Computed in float32."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -11,7 +11,7 @@ from ..layers.weights import WeightError, WeightMap, check_shape
 from ..model_config.pooling_config import ScoreActivation, ScoreHead, SparseHead, TokenVectors, TokenWeights
 
 _TOKENS: Final = 128
-"""Of which logits are held at once: a vocabulary of 250k in float32 is then 128 MB."""
+"""Tokens whose logits are held at once: 128 MB of float32 for a vocabulary of 250k."""
 
 _SCORE: Final[Mapping[ScoreActivation, Callable[[torch.Tensor], torch.Tensor]]] = {
     "identity": lambda logits: logits,
@@ -21,7 +21,7 @@ _SCORE: Final[Mapping[ScoreActivation, Callable[[torch.Tensor], torch.Tensor]]] 
 
 
 def activated(head: ScoreHead, logits: torch.Tensor) -> torch.Tensor:
-    """Scores as the model's makers mean them."""
+    """Scores with the activation that the model was published with."""
     return _SCORE[head.activate](logits)
 
 
@@ -61,7 +61,7 @@ class _Norm:
 
 
 class Scorer:
-    """Scores of classes, of each text or of each token."""
+    """Scores by class, of each text or each token."""
 
     def __init__(self, head: ScoreHead, size: int, context: LayerContext) -> None:
         self.head = head
@@ -79,9 +79,9 @@ class Scorer:
             self._out = _Layer(self.weights, head.out, size, len(head.labels), context, bias=head.out_bias)
 
     def take_rows(self, embedding: torch.Tensor) -> None:
-        """Where the head is the difference of two rows of the output embedding: that embedding, as stored.
+        """Take the output embedding, as stored, if the head is the difference of two of its rows.
 
-        Raises :class:`..layers.weights.WeightError` where it has no such rows.
+        Raises :class:`..layers.weights.WeightError` if the rows do not exist.
         """
         assert isinstance(self._out, torch.Tensor)
         if max(self.head.tied_rows) >= len(embedding):
@@ -93,7 +93,7 @@ class Scorer:
         self._out.copy_(rows[:1] if len(rows) == 1 else rows[:1] - rows[1:])
 
     def __call__(self, hidden: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
-        """hidden [tokens, size], starts int64 [texts + 1] → logits float32 [texts or tokens, labels]."""
+        """hidden [tokens, size], cu_seqlens int64 [texts + 1] → logits float32 [texts or tokens, labels]."""
         x = hidden.float() if self.head.pooling is None else pool(hidden, cu_seqlens, (self.head.pooling,))
         if self._dense is not None:
             x = ACTIVATE[self.head.activation](self._dense(x))
@@ -103,7 +103,7 @@ class Scorer:
 
 
 class SpladeWeights:
-    """Weights over the vocabulary."""
+    """SPLADE: weights over the vocabulary."""
 
     def __init__(self, head: SparseHead, size: int, vocabulary: int, context: LayerContext) -> None:
         self.weights = WeightMap()
@@ -119,15 +119,15 @@ class SpladeWeights:
         return self.weights.total_bytes + self._words.nbytes
 
     def take_words(self, words: torch.Tensor) -> None:
-        """The word embeddings [vocabulary, size], as stored, which are the output layer too.
+        """Take the word embeddings [vocabulary, size], as stored, as the output layer.
 
-        Raises :class:`..layers.weights.WeightError` where they are of another shape.
+        Raises :class:`..layers.weights.WeightError` for another shape.
         """
         check_shape("the word embedding", words, tuple(self._words.shape))
         self._words.copy_(words)
 
     def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden [tokens, size] of one text → (ids int64 [n], weights float32 [n]), those above 0."""
+        """hidden [tokens, size] of one text → (ids int64 [n], weights float32 [n]) of the weights above 0."""
         x = self._norm(ACTIVATE[self._activation](self._dense(hidden.float())))
         best = torch.zeros_like(self._bias)
         for piece in x.split(_TOKENS):
@@ -137,7 +137,7 @@ class SpladeWeights:
 
 
 class LexicalWeights:
-    """Weights of the tokens that a text has: of each the largest."""
+    """Weights of a text's own tokens; the largest for repeated ones."""
 
     def __init__(self, head: TokenWeights, size: int, context: LayerContext) -> None:
         self.weights = WeightMap()
@@ -149,7 +149,7 @@ class LexicalWeights:
         return self.weights.total_bytes
 
     def __call__(self, hidden: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :meth:`SpladeWeights.__call__`; special tokens are among them."""
+        """As :meth:`SpladeWeights.__call__`; includes special tokens."""
         given = torch.relu(self._layer(hidden.float()))[:, 0]
         ids, places = tokens.unique(return_inverse=True)
         best = torch.zeros(len(ids), device=given.device).scatter_reduce_(0, places, given, "amax")

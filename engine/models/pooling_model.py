@@ -1,4 +1,4 @@
-"""A model that makes vectors and scores: a backbone, and what comes behind it."""
+"""Pooling models: a backbone with poolers and heads, for vectors and scores."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,21 +42,21 @@ _OTHER_HEADS = (
     "head.",
     "decoder.",
 )
-"""What may be stored beside a backbone, and is not asked for."""
+"""Tensors of other heads, which are ignored."""
 
 
 @dataclass(frozen=True)
 class PooledTensor:
-    """What was made of one prompt."""
+    """The result for one prompt."""
 
     values: torch.Tensor
     """float32 [rows, columns]"""
     ids: torch.Tensor | None = None
-    """Of ``sparse``: int64 [columns]"""
+    """For ``sparse``: int64 [columns]"""
 
 
 class PoolingModel:
-    """The backbone is run by whoever owns the batch; :meth:`pool` makes of its hidden states what was asked for."""
+    """The caller runs the backbone; :meth:`pool` makes the requested results from its hidden states."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class PoolingModel:
         media_tokens: int = 0,
         media_layers: Sequence[int] = (),
     ) -> None:
-        """``media_tokens`` and ``media_layers`` as a :class:`.decoder.Decoder` takes them."""
+        """``media_tokens``, ``media_layers``: as for :class:`.decoder.Decoder`."""
         self.config = config
         self._context = context
         size = config.backbone.output_size
@@ -82,7 +82,7 @@ class PoolingModel:
                     described, context, max_model_len, media_tokens=media_tokens, media_layers=media_layers
                 )
         if context.adapters is not None:
-            context.adapters.by_name.pop("lm_head", None)  # nobody draws tokens
+            context.adapters.by_name.pop("lm_head", None)  # no tokens are sampled
         self._adapters = {name: number for number, name in enumerate(config.adapters)}
         self.after = PostPooling(config.modules.after, context)
         self.scorer: Scorer | TransformersScorer | None = None
@@ -100,23 +100,23 @@ class PoolingModel:
 
     @property
     def context(self) -> LayerContext:
-        """How it was made."""
+        """The context that it was made with."""
         return self._context
 
     @property
     def reader(self) -> Decoder | Encoder:
-        """What reads the text of a model that takes media."""
+        """The text model of a model that takes media."""
         assert not isinstance(self._backbone, TransformersBackbone)
         return self._backbone
 
     @property
     def weights(self) -> WeightMap:
-        """Of the backbone."""
+        """The backbone's weights."""
         return self._backbone.weights
 
     @property
     def total_bytes(self) -> int:
-        """Of everything that is loaded."""
+        """Bytes of all weights."""
         behind = [weights.total_bytes for _, weights in self.after.weights]
         heads = [head.weights.total_bytes for head in (self.scorer, self.vectors) if head is not None]
         if self.sparse is not None:
@@ -125,34 +125,36 @@ class PoolingModel:
 
     @property
     def token_types(self) -> int:
-        """Kinds of tokens that the backbone tells apart."""
+        """Number of token types of the backbone."""
         return 0 if isinstance(self._backbone, Decoder) else self._backbone.config.token_types
 
     def adapter_numbers(self, adapters: Sequence[str]) -> list[int]:
-        """For each text the number of the adapter that it names, of
-        :attr:`..model_config.pooling_config.PoolingConfig.adapters`; -1 for any other name. Empty where there are
-        none."""
+        """The number of each text's adapter in :attr:`..model_config.pooling_config.PoolingConfig.adapters`; -1 for
+        other names.
+
+        Empty if the model has none.
+        """
         return [self._adapters.get(name, -1) for name in adapters] if self._adapters else []
 
     def programs(self, caches: Sequence[LayerCache]) -> Programs | None:
-        """See :meth:`.decoder.Decoder.programs`; None where the backbone is none."""
+        """See :meth:`.decoder.Decoder.programs`; None if the backbone is no decoder."""
         return self._backbone.programs(caches) if isinstance(self._backbone, Decoder) else None
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Hidden states [tokens, hidden] as the backbone leaves them."""
+        """Hidden states [tokens, hidden] of the backbone."""
         return self._backbone.forward(batch)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Some of those states, as :meth:`pool` takes them."""
+        """Some of those states in the form for :meth:`pool`."""
         return self._backbone.normed(hidden) if isinstance(self._backbone, Decoder) else hidden
 
     @property
     def tasks(self) -> tuple[PoolingTask, ...]:
-        """What can be asked for."""
+        """The supported tasks."""
         return tasks_of(self.config)
 
     def load(self, tensors: Tensors, files: Callable[[str], Tensors]) -> None:
-        """Fills everything from the checkpoint's ``tensors``; ``files`` reads one beside it, by its name or folder.
+        """Load all weights from the checkpoint's ``tensors``; ``files`` reads others by file or folder name.
 
         Raises :class:`..layers.weights.WeightError`.
         """
@@ -192,7 +194,7 @@ class PoolingModel:
             self.vectors.weights.load((f"linear.{name.rpartition('.')[2]}", tensor) for name, tensor in stored)
 
     def _heads(self) -> list[WeightMap]:
-        """Those whose tensors are among the checkpoint's own."""
+        """Weight maps of heads whose tensors are in the checkpoint itself."""
         found = []
         if self.scorer is not None and not self.scorer.head.tied_rows:
             found.append(self.scorer.weights)
@@ -203,7 +205,7 @@ class PoolingModel:
         return found
 
     def _shared_name(self) -> str:
-        """The tensor of the backbone, or of its output, that a head multiplies by; "" where there is none."""
+        """The backbone's tensor that a head shares; "" if none does."""
         if isinstance(self.sparse, SpladeWeights):
             return "embeddings.word.weight"
         if self.scorer is not None and self.scorer.head.tied_rows:
@@ -211,7 +213,7 @@ class PoolingModel:
         return ""
 
     def _named(self, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-        """Under the names that the backbone knows, whether it was stored with a head or alone."""
+        """The backbone's tensors under its own names, stored with or without a head."""
         if isinstance(self.config.backbone, EncoderConfig):
             yield from canonical(self.config.backbone.family, tensors)
             return
@@ -225,8 +227,14 @@ class PoolingModel:
     def pool(
         self, hidden: torch.Tensor, tokens: torch.Tensor, cu_seqlens: torch.Tensor, requests: Sequence[Pooling]
     ) -> list[PooledTensor]:
-        """hidden [tokens, size] and tokens int64 [tokens] of texts that begin at ``cu_seqlens`` (int64 [texts + 1]), of
-        which each has its request; a text may be its last token alone, where its request looks at nothing else."""
+        """Make the requested result of each text.
+
+        Args:
+            hidden: [tokens, size]. A text may be its last token alone, if its request needs no others.
+            tokens: int64 [tokens].
+            cu_seqlens: int64 [texts + 1].
+            requests: one a text.
+        """
         made: list[PooledTensor | None] = [None] * len(requests)
         embedding = [number for number, request in enumerate(requests) if request.task == "embed"]
         if embedding:

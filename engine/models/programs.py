@@ -1,4 +1,4 @@
-"""A decoder's pass as two programs for a CPU: from tokens to hidden states, and from some of those to logits."""
+"""A decoder's pass as two CPU programs: from tokens to hidden states, and from some of those to logits."""
 
 import operator
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from ..layers.forward_batch import ForwardBatch, LayerCache
 
 
 class Body:
-    """From tokens to hidden states, bound to the caches that it writes."""
+    """The program from tokens to hidden states, bound to its caches."""
 
     def __init__(self, residual: Traced, caches: Sequence[LayerCache]) -> None:
-        """``residual`` is what the recorded body leaves as hidden states."""
+        """``residual``: the recorded hidden states."""
         program = residual.program
         self.residual = program.compact([residual.buffer])[residual.buffer]
         self.forward = Forward(program, [cache.tensors for cache in caches])
 
     def hidden(self, batch: ForwardBatch) -> torch.Tensor:
-        """float32 [tokens, hidden], good until the next call. Raises ValueError for a batch that no program takes."""
+        """float32 [tokens, hidden], valid until the next call. Raises ValueError for an unsupported batch."""
         tokens = batch.tokens
         if not isinstance(tokens, torch.Tensor) or batch.added is not None:
             raise ValueError("packed weights embed tokens alone: nothing can be added")
@@ -31,13 +31,13 @@ class Body:
 
 
 class Programs:
-    """Both programs, bound to the caches that they write."""
+    """Both programs, bound to their caches."""
 
     def __init__(
         self, residual: Traced, hidden: Traced, logits: Traced, caches: Sequence[LayerCache], *, adapts: bool = False
     ) -> None:
-        """``residual`` is what the recorded body leaves as hidden states; the recorded head makes ``logits`` of some of
-        these, ``hidden``. ``adapts``: rows may have adapters."""
+        """``residual``: the recorded body's hidden states. ``hidden``, ``logits``: input and output of the recorded
+        head. ``adapts``: rows may have adapters."""
         head = logits.program
         self.adapts = adapts
         self._caches = tuple(caches)
@@ -48,7 +48,7 @@ class Programs:
 
     @property
     def calls(self) -> list[str]:
-        """What a pass does between native stretches, in words."""
+        """Operations that a pass calls between native stretches, in words."""
         return self._body.forward.program.calls + self._head.program.calls
 
     @property
@@ -57,7 +57,7 @@ class Programs:
         return self._body.forward.expands
 
     def over(self, caches: Sequence[LayerCache]) -> bool:
-        """Whether these are the caches that the programs write."""
+        """Whether these are the programs' caches."""
         return len(caches) == len(self._caches) and all(
             mine.group == theirs.group and all(map(operator.is_, mine.tensors, theirs.tensors))
             for mine, theirs in zip(self._caches, caches, strict=True)
@@ -68,14 +68,14 @@ class Programs:
         return self._body.hidden(batch)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float [rows, hidden] → float32 [rows, vocabulary], good until the next call."""
+        """float [rows, hidden] → float32 [rows, vocabulary], valid until the next call."""
         self._head.buffer(self._hidden, len(hidden)).copy_(hidden)
         self._head.run(len(hidden))
         return self._head.buffer(self._logits, len(hidden))
 
     def step_over(self, tokens: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32], block_size: int) -> Step | None:
-        """A whole step over these tables as one call, see :class:`stentor.kernels.forward.Step`; None where an
-        operation has to be called on the way."""
+        """A step over these tables as one native call, see :class:`stentor.kernels.forward.Step`; None if the program
+        has calls."""
         if self.calls:
             return None
         return Step(
@@ -90,5 +90,5 @@ class Programs:
         )
 
     def last_hidden(self, tokens: int) -> torch.Tensor:
-        """float32 [tokens, hidden] of the last step, which was run for ``every`` token; good until the next."""
+        """float32 [tokens, hidden] of the last step, which was run for ``every`` token; valid until the next."""
         return self._body.forward.buffer(self._body.residual, tokens)

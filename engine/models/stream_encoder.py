@@ -1,7 +1,7 @@
-"""A causal encoder of speech that hears as it is spoken to, as Voxtral Realtime has one.
+"""A causal speech encoder for streamed audio, as in Voxtral Realtime.
 
-What it keeps of each stream between two pieces is bounded: samples that the next frame needs, the ends of what the
-convolutions saw, and keys and values of as many positions as its window holds.
+The state of a stream is bounded: samples for the next frame, the last inputs of convolutions, and keys and values of
+one window.
 """
 
 from dataclasses import dataclass, field
@@ -17,29 +17,29 @@ from ..model_config.voxtral_realtime_config import HALF_WINDOW, VoxtralRealtimeC
 
 _FLOOR = 1e-10
 _LOUDEST = 1.5
-"""Power of ten that the loudest point of any speech is taken to have: a window's own is not known yet."""
+"""Assumed power of ten of the loudest point of any speech, since that of the whole audio is unknown."""
 _RANGE = 8.0
 
 
 @dataclass
 class Listening:
-    """One stream, between two pieces."""
+    """The state of one stream between two pieces."""
 
     samples: torch.Tensor
-    """float32: those that a later frame needs, the first of which is number ``start``."""
+    """float32: samples that later frames need, beginning with number ``start``."""
     start: int = 0
     position: int = 0
-    """Positions of the decoder that have been heard."""
+    """Decoder positions encoded so far."""
     ended: bool = False
     before: list[torch.Tensor] = field(default_factory=list)
-    """What each convolution saw last, [channels, steps]."""
+    """The last inputs of each convolution, [channels, steps]."""
     keys: list[torch.Tensor] = field(default_factory=list)
-    """Of each layer, [positions, heads, head_dim]; at most as many as a position sees beside itself."""
+    """By layer, [positions, heads, head_dim]; at most as many as a position sees besides itself."""
     values: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def end(self) -> int:
-        """Number of the sample that comes next."""
+        """Number of the next sample."""
         return self.start + len(self.samples)
 
 
@@ -58,7 +58,7 @@ class _Features:
 
 
 class _CausalConvolution:
-    """A convolution of three steps that sees none that has yet to come; before the first there are zeros."""
+    """A causal convolution of width 3, padded with zeros before the first step."""
 
     WIDTH = 3
 
@@ -70,11 +70,11 @@ class _CausalConvolution:
         weights.add(f"{name}.bias", self._bias)
         self._stride = stride
         self.kept = self.WIDTH - stride
-        """Steps that the next piece sees again."""
+        """Input steps kept for the next piece."""
         self.inputs = inputs
 
     def __call__(self, x: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """x [inputs, steps] after ``before`` → [outputs, steps / stride], and what comes before the next."""
+        """x [inputs, steps] behind ``before`` → [outputs, steps / stride], and ``before`` for the next piece."""
         x = torch.cat((before, x), dim=1)
         out = torch.nn.functional.conv1d(x.unsqueeze(0), self._weight, self._bias, stride=self._stride)[0]
         return torch.nn.functional.gelu(out), x[:, x.shape[1] - self.kept :].clone()
@@ -104,9 +104,9 @@ class _Layer:
         keys: torch.Tensor,
         values: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """x [positions, hidden] after ``keys`` and ``values`` of those before → the same shape, and what to keep.
+        """x [positions, hidden] behind cached ``keys`` and ``values`` → the same shape, and the new caches.
 
-        ``seen`` bool [positions, all positions] says which sees which.
+        ``seen``: bool [positions, all positions], which sees which.
         """
         count = len(x)
         qkv = self._qkv(self._attention_norm.plain(x)).view(count, 3, self._heads, self._head_dim)
@@ -124,7 +124,7 @@ class _Layer:
 
 
 class StreamEncoder:
-    """Samples of a stream in, one embedding a position of the decoder out."""
+    """Samples of a stream in, one embedding a decoder position out."""
 
     def __init__(self, weights: WeightMap, config: VoxtralRealtimeConfig, context: LayerContext) -> None:
         encoder = config.encoder
@@ -145,13 +145,13 @@ class StreamEncoder:
 
     @property
     def stream_bytes(self) -> int:
-        """What a long stream keeps, nearly all of it keys and values."""
+        """Bytes of a long stream's keys and values, nearly all of its state."""
         encoder = self._config.encoder
         width = encoder.num_heads * encoder.head_dim
         return 2 * encoder.num_layers * (encoder.window - 1) * width * self._context.dtype.itemsize
 
     def begin(self) -> Listening:
-        """A stream of which nothing has been heard."""
+        """The state of a new stream."""
         encoder, context = self._config.encoder, self._context
 
         def nothing() -> torch.Tensor:
@@ -168,7 +168,7 @@ class StreamEncoder:
         )
 
     def feed(self, stream: Listening, pcm: bytes, *, ended: bool) -> None:
-        """More samples (s16le, 16 kHz, mono); after the end there is silence."""
+        """Add samples (s16le, 16 kHz, mono); silence follows the end."""
         if pcm:
             more = torch.frombuffer(bytearray(pcm), dtype=torch.int16).to(self._context.device).float() / 32768.0
             stream.samples = torch.cat((stream.samples, more))
@@ -177,7 +177,7 @@ class StreamEncoder:
     def listen(self, stream: Listening, count: int) -> torch.Tensor:
         """The embeddings of the next ``count`` positions, [count, the decoder's hidden size]; mutates the stream.
 
-        Raises ValueError where samples for them have yet to come.
+        Raises ValueError if their samples have not come.
         """
         x = self._frames(stream, count * self._config.frames).to(self._context.dtype)
         for number, convolution in enumerate(self._convolutions):
@@ -193,7 +193,7 @@ class StreamEncoder:
         return self._projector_out(torch.nn.functional.gelu(self._projector_in(grouped)))
 
     def _frames(self, stream: Listening, count: int) -> torch.Tensor:
-        """The next frames, [bins, count]; samples that no later frame needs are dropped."""
+        """The next frames, [bins, count]; drops samples that no later frame needs."""
         first = stream.position * self._config.frames
         needed = (first + count - 1) * HOP + HALF_WINDOW
         if (lacking := needed - stream.end) > 0:
@@ -202,7 +202,7 @@ class StreamEncoder:
             stream.samples = torch.nn.functional.pad(stream.samples, (0, lacking))
         samples = stream.samples[: needed - stream.start]
         if not first:
-            samples = torch.cat((samples[1 : HALF_WINDOW + 1].flip(0), samples))  # mirrored, as the model was trained
+            samples = torch.cat((samples[1 : HALF_WINDOW + 1].flip(0), samples))  # mirrored, as in training
         if self._features is None:
             self._features = _Features(self._config.encoder.mel_bins, self._context.device)
         found = self._features(samples)
@@ -212,7 +212,8 @@ class StreamEncoder:
         return found
 
     def _positions(self, stream: Listening, count: int) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """Rotary factors of the next encoder positions, float32 [count, 1, head_dim / 2] each, and who sees whom."""
+        """Rotary factors of the next encoder positions, float32 [count, 1, head_dim / 2] each, and the attention
+        mask."""
         encoder, device = self._config.encoder, self._context.device
         start = stream.position * self._config.downsample
         at = torch.arange(start, start + count, device=device)
@@ -224,6 +225,6 @@ class StreamEncoder:
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [positions, heads, head_dim], its halves as pairs."""
+    """Rotate x [positions, heads, head_dim], with its halves as pairs."""
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

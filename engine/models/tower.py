@@ -1,4 +1,4 @@
-"""What towers on our own layers have in common: they are filled by name, and let others compute between their parts."""
+"""The common part of towers on our own layers: loading by name, and yielding between parts."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from .payload import Encoded, Payload
 
 
 class Tower(ABC):
-    """Takes what a model's processor makes of media, and returns their embeddings."""
+    """Encodes the output of a model's processor to embeddings."""
 
     def __init__(self, backbone: Backbone, context: LayerContext) -> None:
         self.weights = WeightMap()
@@ -30,7 +30,7 @@ class Tower(ABC):
         self._context = replace(
             context,
             float32_stream=context.packed,
-            adapters=None,  # what is encoded is shared by all requests
+            adapters=None,  # all requests share the encodings
             quantized=_online(context),
             tells_experts=False,
             before_part=self._before_part,
@@ -45,45 +45,44 @@ class Tower(ABC):
         return make_norm(self.weights, name, self._backbone.layers[0].norms, self._backbone, self._context)
 
     def before_parts(self, pause: BeforePart) -> None:
-        """``pause`` is called before each of its products and attentions from now on, or before each part of one."""
+        """Call ``pause`` before each product and attention, or before each part of one."""
         self._pause = pause
 
     def _before_part(self, seconds: float) -> float:
         return math.inf if self._pause is None else self._pause(seconds)
 
     def words(self) -> dict[int, torch.Tensor]:
-        """Tokens of text whose embeddings are the tower's, [hidden] each by id: there are none."""
+        """Embeddings [hidden] that the tower provides for text tokens, by id: none by default."""
         return {}
 
     @property
     def dtype(self) -> torch.dtype:
-        """That weights are multiplied in."""
+        """The compute dtype."""
         return self._context.dtype
 
     @property
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of its weights, by the names that :attr:`weights` has for them."""
+        """Shapes of its weights by their names in :attr:`weights`."""
 
     @abstractmethod
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fills it from a checkpoint's tensors that are not the decoder's. Raises
-        :class:`..layers.weights.WeightError`."""
+        """Load a checkpoint's tensors outside of the decoder. Raises :class:`..layers.weights.WeightError`."""
 
     @abstractmethod
     def encode(self, payload: Payload) -> Encoded:
-        """Raises ValueError for a modality that the tower has not, and for tensors that it does not take."""
+        """Encode a payload. Raises ValueError for an unsupported modality or wrong tensors."""
 
 
 def _online(context: LayerContext) -> QuantizedCheckpoint | None:
-    """The context's formats where weights are quantised as they are loaded, or listed by their names (GGUF): other
-    towers are stored plain, under names that rules for stored formats do not mean."""
+    """The context's formats if weights are quantised while loading or listed by name (GGUF). Other towers are stored
+    plain, under names that rules for stored formats do not mean."""
     quantized = context.quantized
     return quantized if quantized and all(isinstance(rule.format, OnlineFormat) for rule in quantized.rules) else None
 
 
 def sequences(lengths: Sequence[int], device: torch.device, real: torch.Tensor | None = None) -> Texts:
-    """So many positions each, of which all are seen, or the ``real`` ones."""
+    """Sequences of these lengths with attention within each, to all positions or the ``real`` ones."""
     starts = _starts(torch.tensor(lengths))
     varlen = VarlenBatch(starts, max(lengths))
     if real is None:

@@ -1,7 +1,7 @@
-"""The attention that transformers' modules are given: over a paged cache, or one that only notes what they ask for.
+"""Attention functions for transformers' modules: over the paged cache, or recording what modules ask for.
 
-Modules call the function registered under their configuration's name of an attention, and hand on to it what the pass
-was called with: an object of :class:`Attends`. Those that look no function up get one of their own
+Modules call the function registered under the attention name of their configuration, and pass on an argument of the
+forward: an object of :class:`Attends`. Modules that do not look up a function get a replacement
 (:mod:`.transformers_falcon`).
 """
 
@@ -20,13 +20,13 @@ from ..model_config.config_fields import ConfigError
 
 PAGED: Final = "stentor_paged"
 PROBED: Final = "stentor_probed"
-"""Names of attention functions; masks are made for the second alone, and tell what they let a token see."""
+"""Names of attention functions; masks are made only for the second, and report what a token sees."""
 HANDED: Final = "stentor_attends"
-"""The argument that modules hand on."""
+"""The argument that modules pass on."""
 
 
 class Attends(Protocol):
-    """What a pass attends over."""
+    """The attention of one forward pass."""
 
     def attend(
         self, module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: object, asked: Mapping[str, Any]
@@ -36,20 +36,20 @@ class Attends(Protocol):
 
 @dataclass(frozen=True)
 class Sees:
-    """What a mask lets a token see: so many before it, itself included; 0: all."""
+    """What a mask lets a token see: this many tokens up to itself; 0: all."""
 
     window: int
 
 
 @dataclass(frozen=True)
 class AttendsPaged:
-    """Over the caches of a batch, to which keys and values go first."""
+    """Attention over a batch's caches, after writing keys and values to them."""
 
     batch: ForwardBatch
     layers: Mapping[int, int]
-    """By the number that a module has: which of the caches is its."""
+    """Cache index by the module's layer number."""
     specs: Sequence[AttentionSpec]
-    """Of each cache."""
+    """By cache index."""
 
     def attend(
         self, module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: object, asked: Mapping[str, Any]
@@ -79,10 +79,11 @@ class AttendsPaged:
 
 @dataclass
 class AttendsProbed:
-    """Over nothing: notes what each module asks for. Raises :class:`ConfigError` for what no paged cache gives."""
+    """Records the attention that each module asks for. Raises :class:`ConfigError` if the paged cache does not support
+    it."""
 
     specs: dict[int, AttentionSpec] = field(default_factory=dict)
-    """By the number that a module has, in the order in which they attend."""
+    """By the module's layer number, in the order of attention."""
 
     def attend(
         self, module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: object, asked: Mapping[str, Any]
@@ -117,7 +118,7 @@ class AttendsProbed:
 
 @cache
 def register() -> None:
-    """Makes both known to transformers, once a process."""
+    """Register both functions in transformers, once a process."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(PAGED, _attention)
@@ -142,7 +143,7 @@ def _mask(
     use_vmap: bool = False,
     **_asked: Any,
 ) -> Sees:
-    """Asks a mask about a few pairs of a query and a key, far enough into a text that windows and chunks differ."""
+    """The mask's window, from a few pairs of query and key, far enough into a text that windows and chunks differ."""
     zero = torch.zeros((), dtype=torch.int64, device=device)
     window = local_size or 0
     at = 3 * window or 1 << 20

@@ -1,4 +1,4 @@
-"""Decoders that transformers' own modules compute, over the caches of a batch."""
+"""Decoders that run transformers' modules over the batch's caches."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -15,15 +15,14 @@ from .transformers_names import module_tensors
 from .transformers_rows import check_rows, hidden_by_row
 
 _BUFFERS: Final = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias")
-"""Endings of buffers that old checkpoints hold, and that modules make themselves."""
+"""Endings of buffers in old checkpoints that modules make themselves."""
 
 
 class TransformersDecoder:
-    """Token ids in, hidden states and logits out, as :class:`.decoder.Decoder`: rows stand one after another in a batch
-    of one, each token with its position, and attention alone tells them apart.
+    """Token ids in, hidden states and logits out, as :class:`.decoder.Decoder`.
 
-    Hidden states come behind the last norm. A row's numbers may depend on what shares its pass as far as torch's
-    products do.
+    The rows are concatenated in a batch of one, each token with its position; only attention separates them. Hidden
+    states are those behind the last norm. As far as torch's products depend on the batch, so do a row's results.
     """
 
     def __init__(
@@ -45,8 +44,11 @@ class TransformersDecoder:
                 self.weights.add(name, tensor)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fills the modules from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError` for one that is
-        missing, has no place or another shape, and where modules compute other things here than in transformers."""
+        """Load the modules from a checkpoint's tensors.
+
+        Raises :class:`..layers.weights.WeightError` for a tensor that is missing, unknown or of another shape, and if
+        modules compute something else here than in transformers.
+        """
         modules = self._modules
         named = module_tensors(modules.head, modules.conversions, modules.tensors, tensors)
         self.weights.load(named, ignore=_BUFFERS)
@@ -55,7 +57,7 @@ class TransformersDecoder:
             check_rows(modules, self.config, self.context.device)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Hidden states [tokens, hidden] behind the last norm; keys and values go to the batch's caches."""
+        """Hidden states [tokens, hidden] behind the last norm; writes keys and values to the batch's caches."""
         assert isinstance(batch.tokens, torch.Tensor)
         if self.config.rows:
             return hidden_by_row(self._modules, self.config, batch)

@@ -1,4 +1,4 @@
-"""Hidden states and scores that transformers' own modules compute, each text by itself."""
+"""Encoders and classification heads that run transformers' modules, text by text."""
 
 import copy
 import inspect
@@ -20,11 +20,11 @@ from .transformers_names import module_tensors
 
 _TRIAL_TOKENS: Final = 3
 _POOLER: Final = "pooler."
-"""What a model without a head may have, and is not asked for."""
+"""Ignored in models without a head."""
 
 
 class _Encoded:
-    """What a model returns, of which a head takes the hidden states and perhaps one vector of the text."""
+    """A model's output in the form that heads read: hidden states, and optionally a pooled vector."""
 
     def __init__(self, hidden: torch.Tensor, pooled: torch.Tensor | None) -> None:
         self.last_hidden_state, self.pooler_output = hidden, pooled
@@ -37,8 +37,7 @@ class _Encoded:
 
 
 class _EncodedInput(torch.nn.Module):
-    """Stands where a model with a head has the model below it: gives the head the hidden states that it is called
-    with, and what the pooler below makes of them."""
+    """Replaces the base model below a head: returns the given hidden states, pooled by the base model's pooler."""
 
     def __init__(self, below: Any) -> None:
         super().__init__()
@@ -47,7 +46,7 @@ class _EncodedInput(torch.nn.Module):
 
     def forward(self, *_unused: Any, inputs_embeds: torch.Tensor, **_asked: Any) -> _Encoded:
         pooled = None
-        if isinstance(self._pooler, torch.nn.Linear):  # ALBERT's
+        if isinstance(self._pooler, torch.nn.Linear):  # ALBERT
             pooled = self._pooler(inputs_embeds[:, 0])
             pooled = pooled if self._activation is None else self._activation(pooled)
         elif self._pooler is not None:
@@ -56,11 +55,11 @@ class _EncodedInput(torch.nn.Module):
 
 
 class TransformersBackbone:
-    """Token ids in, hidden states out, as :class:`.encoder.Encoder`. Texts of one length are computed at once, so that
-    none is padded and each has the numbers that transformers gives it."""
+    """Token ids in, hidden states out, as :class:`.encoder.Encoder`. Texts of equal length run together, so that none
+    is padded and results equal transformers'."""
 
     def __init__(self, config: TransformersEncoder, context: LayerContext) -> None:
-        """Raises :class:`ConfigError` where transformers cannot make the modules."""
+        """Raises :class:`ConfigError` if transformers cannot make the modules."""
         from transformers.conversion_mapping import get_model_conversion_mapping
 
         self.config = config
@@ -85,8 +84,10 @@ class TransformersBackbone:
                 self.weights.add(name, tensor)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fills the modules from a checkpoint's tensors; those of heads that the model does not have are left out.
-        Raises :class:`WeightError`."""
+        """Load the modules from a checkpoint's tensors; ignores those of heads that the model does not have.
+
+        Raises :class:`WeightError`.
+        """
         named = module_tensors(self._model, self._conversions, self._tensors, tensors)
         self.weights.load((name, tensor) for name, tensor in named if self.weights.wants(name))
         if self._head is not None:
@@ -111,7 +112,7 @@ class TransformersBackbone:
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The head's, of a text's hidden states [tokens, hidden] → float32 [1 or tokens, labels]."""
+        """The head's logits for a text's hidden states [tokens, hidden] → float32 [1 or tokens, labels]."""
         assert self._head is not None
         made: torch.Tensor = self._head(inputs_embeds=hidden[None], return_dict=True).logits
         return made.float().view(-1, made.shape[-1])
@@ -127,35 +128,34 @@ class TransformersBackbone:
         return hidden
 
     def _check_head(self) -> None:
-        """Whether the head says of hidden states what the whole model says of their text. Raises
-        :class:`WeightError`."""
+        """Check that the head on hidden states gives the logits of the whole model. Raises :class:`WeightError`."""
         tokens = torch.arange(_TRIAL_TOKENS, device=self._context.device)[None] % self.config.vocab_size
         try:
             with torch.inference_mode():
                 whole = self._model(input_ids=tokens, return_dict=True).logits
                 ours = self.logits(self._hidden(tokens, None)[0])
-        except Exception as error:  # code of another library, of which anything may be asked
+        except Exception as error:  # another library's code may raise anything
             raise WeightError(f"transformers' {self.config.module} cannot score: {first_line(error)}") from error
         if not torch.allclose(ours, whole.float().view(ours.shape), rtol=1e-3, atol=1e-3):
             raise WeightError(f"the head of transformers' {self.config.module} needs more than hidden states")
 
 
 class TransformersScorer:
-    """As :class:`.pooling_heads.Scorer`, by a head of transformers'."""
+    """As :class:`.pooling_heads.Scorer`, with transformers' head."""
 
     def __init__(self, head: ScoreHead, backbone: TransformersBackbone) -> None:
         self.head = head
         self.weights = WeightMap()
-        """Empty: its tensors are among the backbone's."""
+        """Empty: the backbone has its tensors."""
         self._backbone = backbone
 
     def __call__(self, hidden: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
-        """hidden [tokens, size], starts int64 [texts + 1] → logits float32 [texts or tokens, labels]."""
+        """hidden [tokens, size], cu_seqlens int64 [texts + 1] → logits float32 [texts or tokens, labels]."""
         return torch.cat([self._backbone.logits(text) for text in hidden.split(cu_seqlens.diff().tolist())])
 
 
 def _made(config: TransformersEncoder, context: LayerContext) -> Any:
-    """The modules, with values in buffers alone; a pooler only where a head of theirs may ask for it."""
+    """The modules with values in buffers only; with a pooler only if a head of theirs may use it."""
     import transformers
     from transformers.initialization import no_init_weights
 
@@ -166,7 +166,7 @@ def _made(config: TransformersEncoder, context: LayerContext) -> Any:
     try:
         with no_init_weights(), torch.device(context.place):
             model = which._from_config(configuration(config.described), **given)
-    except Exception as error:  # code of another library
+    except Exception as error:  # another library's code
         raise ConfigError(f"transformers cannot make its {config.module}: {first_line(error)}") from error
     model.eval().requires_grad_(False)
     model.tie_weights()

@@ -1,6 +1,6 @@
-"""Falcon's attention for transformers' modules, whose own looks no attention function up.
+"""Falcon's attention for transformers' modules, which do not look up attention functions.
 
-Falcon's layers choose a class of attention by the configured name, and hand on ``past_key_values`` alone.
+Falcon's layers choose an attention class by the configured name, and pass on ``past_key_values`` only.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FALCON: Final = "FalconForCausalLM"
 
 @dataclass(frozen=True)
 class HandedAsCache:
-    """What a pass attends over, in the place of transformers' cache: one that is empty before each pass."""
+    """The pass's attention in place of transformers' cache, which reports being empty."""
 
     over: Attends
 
@@ -32,11 +32,11 @@ class HandedAsCache:
 
 @cache
 def register_falcon() -> None:
-    """Makes the attention known to transformers' Falcon, once a process."""
+    """Register the attention in transformers' Falcon, once a process."""
     from transformers.models.falcon import modeling_falcon as falcon
 
     class PagedFalconAttention(falcon.FalconAttention):
-        """Queries, keys and values as Falcon makes them, over what the pass attends to."""
+        """Falcon's projections with the pass's attention."""
 
         def forward(  # type: ignore[override]  # the cache is ours
             self,
@@ -53,7 +53,7 @@ def register_falcon() -> None:
             assert layer_past is not None
             fused = self.query_key_value(hidden_states)
             q, k, v = (each.transpose(1, 2) for each in self._split_heads(fused))
-            if self.new_decoder_architecture:  # Falcon repeats those of a group for each of its heads
+            if self.new_decoder_architecture:  # Falcon repeats keys and values for each head of a group
                 repeats = self.num_heads // (self.num_kv_heads or self.num_heads)
                 k, v = k[:, ::repeats], v[:, ::repeats]
             if alibi is None:

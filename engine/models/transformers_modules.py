@@ -1,4 +1,4 @@
-"""transformers' modules of a decoder: made without values, looked into, and run once to learn what they ask for."""
+"""transformers' modules of a decoder: made without values, inspected, and run once to learn their attention."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,13 +20,13 @@ _PROBED_TOKENS: Final = 3
 TRIED_TOKENS: Final = 6
 _ROUNDING: Final[Mapping[torch.dtype, float]] = {torch.float32: 1e-3}
 _MUCH_ROUNDING: Final = 0.1
-"""Most that two ways to the same numbers may differ by on average, in units of their size: by dtype, and in others."""
+"""Largest mean difference between two ways to the same result, relative to its mean size: by dtype, and for others."""
 _STRETCHED: Final = ("dynamic", "longrope")
-"""Rotary kinds whose angles follow from the longest sequence of a pass."""
+"""Rotary kinds whose angles depend on the longest sequence of a pass."""
 
 
 class _Given:
-    """What a decoder returns, of which a head takes the hidden states alone: of all else there is nothing."""
+    """A decoder's output with hidden states only, for the head."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         self.last_hidden_state = hidden
@@ -39,15 +39,14 @@ class _Given:
 
 
 class HeadInput(torch.nn.Module):
-    """Stands where a model has its decoder: gives the head the hidden states that it is called with."""
+    """Replaces a model's decoder, so that the head gets the given hidden states."""
 
     def forward(self, *_unused: Any, inputs_embeds: torch.Tensor, **_asked: Any) -> _Given:
         return _Given(inputs_embeds)
 
 
 class RotaryTable(torch.nn.Module):
-    """A rotary module's angles of all positions up to a length, so that those of a row do not follow from what shares
-    its pass."""
+    """The angles of a rotary module for all positions up to a length, so that they do not depend on the batch."""
 
     def __init__(self, module: Any, length: int, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
@@ -61,18 +60,18 @@ class RotaryTable(torch.nn.Module):
 
 @dataclass
 class Modules:
-    """A model in two: its decoder, which ends with the last norm, and the rest, which makes logits."""
+    """A model split into its decoder, which ends with the last norm, and the rest, which makes logits."""
 
     decoder: Any
     head: Any
     tensors: Mapping[str, torch.Tensor]
-    """Parameters and stored buffers, by the names that transformers has for them."""
+    """Parameters and stored buffers by transformers' names."""
     conversions: Sequence[Any]
-    """Of a checkpoint's names and tensors to these."""
+    """transformers' conversions of a checkpoint's names and tensors."""
     hand: Callable[[Attends], dict[str, Any]]
-    """How what a pass attends over is given to the decoder."""
+    """Makes the decoder's arguments for a pass's attention."""
     path: str
-    """Of the decoder in the whole."""
+    """Of the decoder in the model."""
     takes_positions: bool
     dtype: torch.dtype
 
@@ -81,11 +80,11 @@ class Modules:
         return self._hidden(tokens, positions, use_cache=False, **self.hand(over))
 
     def hidden_alone(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """The same of a text that is nothing but these."""
+        """The same for a text of only these tokens."""
         return self._hidden(tokens, positions, use_cache=False)
 
     def hidden_of_row(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
-        """The same of a row's next tokens, behind those in transformers' ``cache``, to which they are added."""
+        """The same for a row's next tokens behind those in transformers' ``cache``, which is extended."""
         return self._hidden(tokens, positions, use_cache=True, past_key_values=cache)
 
     def _hidden(self, tokens: torch.Tensor, positions: torch.Tensor, **given: Any) -> torch.Tensor:
@@ -96,7 +95,7 @@ class Modules:
 
     @contextmanager
     def joined(self) -> Iterator[Any]:
-        """The whole model as it stands in transformers, with an attention of its own."""
+        """The whole model as in transformers, with its own attention."""
         parent, _, last = self.path.rpartition(".")
         place, stands_in = self.head.get_submodule(parent), self.head.get_submodule(self.path)
         attention = self.head.config._attn_implementation
@@ -109,7 +108,7 @@ class Modules:
             setattr(place, last, stands_in)
 
     def are_alike(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Whether what these modules have computed in two ways differs by rounding alone."""
+        """Whether two results of these modules differ by rounding only."""
         apart = (one.float() - other.float()).abs().mean()
         return bool(apart <= _ROUNDING.get(self.dtype, _MUCH_ROUNDING) * other.float().abs().mean())
 
@@ -122,8 +121,10 @@ class Modules:
 def make_modules(
     config: Mapping[str, object], dtype: torch.dtype, device: torch.device, attention: str | None = PAGED
 ) -> Modules:
-    """Of a config.json, with values in buffers alone; an ``attention`` of None is that of the modules' own. Raises
-    :class:`ConfigError`."""
+    """Make the modules of a config.json, with values in buffers only. Raises :class:`ConfigError`.
+
+    ``attention``: name of the attention function; None: the modules' own attention.
+    """
     import transformers
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.initialization import no_init_weights
@@ -180,9 +181,11 @@ def _handed_to_falcon(over: Attends) -> dict[str, Any]:
 
 
 def probed(config: Mapping[str, object], spec: TransformersSpec) -> TransformersSpec:
-    """The spec with what the layers really ask of attention, or keep where they attend by their own code: found in a
-    pass of a few tokens over weights that share memory. Raises :class:`ConfigError` for a model that cannot run over a
-    paged cache."""
+    """The spec with the layers' real attention, or their cache if they attend by their own code.
+
+    Found by a pass of a few tokens with weights of shared memory. Raises :class:`ConfigError` for a model that the
+    paged cache does not support.
+    """
     try:
         return _tried(_probed_at_once, config, spec)
     except ConfigError as error:
@@ -205,7 +208,7 @@ def _tried(
             return probe(config, spec)
     except ConfigError:
         raise
-    except Exception as error:  # code of another library, of which anything may be asked
+    except Exception as error:  # another library's code may raise anything
         raise ConfigError(f"{type(error).__name__}, {first_line(error)}") from error
 
 
@@ -223,7 +226,7 @@ def _probed_at_once(config: Mapping[str, object], spec: TransformersSpec) -> Tra
 
 
 def _probed_by_row(config: Mapping[str, object], spec: TransformersSpec) -> TransformersSpec:
-    """A layer's keys and values of one head are as wide as the wider of the two in the paged cache."""
+    """In the paged cache, a layer's keys and values of a head are as wide as the wider of the two."""
     from transformers import DynamicCache
 
     modules, tokens, positions = _to_probe(config, None)
@@ -251,7 +254,7 @@ def _probed_by_row(config: Mapping[str, object], spec: TransformersSpec) -> Tran
 
 
 def _to_probe(config: Mapping[str, object], attention: str | None) -> tuple[Modules, torch.Tensor, torch.Tensor]:
-    """With a few tokens and their positions."""
+    """The modules with a few tokens and their positions."""
     cpu = torch.device("cpu")
     modules = make_modules(config, torch.bfloat16, cpu, attention)
     _share_zeros(modules)
@@ -267,11 +270,11 @@ def _sized(
 
 
 def check_decoder(modules: Modules, vocab_size: int, device: torch.device) -> None:
-    """Raises :class:`WeightError` for a model that says other things of a text than its decoder alone does, given
-    positions from 0 on, which is what runs here."""
-    if modules.hand is _handed_to_falcon:  # whose modules attend to what they are handed alone
+    """Check that the decoder alone, with positions from 0 on, computes what the whole model does. Raises
+    :class:`WeightError`."""
+    if modules.hand is _handed_to_falcon:  # its modules read only what they are passed
         return
-    # in the middle of the vocabulary: of paddings some models count no positions
+    # from the middle of the vocabulary, since some models do not count positions of padding
     tokens = (torch.arange(TRIED_TOKENS, device=device) + vocab_size // 2) % vocab_size
     positions = torch.arange(TRIED_TOKENS, device=device)
     with torch.inference_mode():
@@ -287,8 +290,10 @@ def check_decoder(modules: Modules, vocab_size: int, device: torch.device) -> No
 
 
 def fix_positions(modules: Modules, length: int, dtype: torch.dtype, device: torch.device) -> None:
-    """Puts tables of ``length`` positions in place of rotary modules whose angles follow from what is computed.
-    Raises :class:`ConfigError` for one that asks for more than positions."""
+    """Replace rotary modules whose angles depend on the batch by tables of ``length`` positions.
+
+    Raises :class:`ConfigError` for one that needs more than positions.
+    """
     for path, module in list(modules.decoder.named_modules()):
         kind = getattr(module, "rope_type", None)
         kinds = kind.values() if isinstance(kind, dict) else (kind,)
@@ -301,17 +306,17 @@ def fix_positions(modules: Modules, length: int, dtype: torch.dtype, device: tor
 
 
 def layer_numbers(specs: Sequence[LayerSpec]) -> dict[int, int]:
-    """Of each layer that attends the number of its cache: all do."""
+    """Cache number by layer: all layers have one."""
     return {number: number for number in range(len(specs))}
 
 
 def _within(mixer: AttentionSpec, longest: int) -> AttentionSpec:
-    """A window longer than the context is none."""
+    """The mixer without its window, if that is longer than the context."""
     return replace(mixer, window=0) if mixer.window >= longest else mixer
 
 
 def _share_zeros(modules: Modules) -> None:
-    """Parameters of one shape become one tensor of zeros, so that a large model takes the memory of a layer."""
+    """Replace parameters of equal shape by one tensor of zeros, so that a large model takes the memory of one layer."""
     zeros: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
     for part in (modules.decoder, modules.head):
         for parameter in part.parameters():

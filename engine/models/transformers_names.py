@@ -1,4 +1,4 @@
-"""A checkpoint's tensors under the names that transformers' modules have for them, joined or cut as these want them."""
+"""Converts a checkpoint's tensors to the names and shapes of transformers' modules."""
 
 import re
 from collections import defaultdict
@@ -17,9 +17,11 @@ def module_tensors(
     known: Mapping[str, torch.Tensor],
     tensors: Iterable[tuple[str, torch.Tensor]],
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """By transformers' own ``conversions``. A tensor that is stored under its module's name comes at once; one that is
-    made of several comes once all have been read. Those that the model passes over are left out. Raises
-    :class:`WeightError`."""
+    """Apply transformers' own ``conversions``.
+
+    A tensor stored under its final name is yielded at once; one made of several, after all have been read. Tensors that
+    the model ignores are left out. Raises :class:`WeightError`.
+    """
     from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
     renamings = [each for each in conversions if isinstance(each, WeightRenaming)]
@@ -43,7 +45,7 @@ def module_tensors(
             converter.add_tensor(name, stored, pattern, tensor)  # type: ignore[arg-type]  # it takes tensors as well
         try:
             made = converter.convert(name, model=model, config=model.config)
-        except Exception as error:  # operations of another library over what a file holds
+        except Exception as error:  # another library's operations on a file's contents
             raise WeightError(f"{name} cannot be made of what the checkpoint holds: {error}") from error
         for target, found in made.items():
             yield target, found[0] if isinstance(found, list) else found

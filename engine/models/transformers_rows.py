@@ -1,8 +1,8 @@
-"""Decoders whose modules attend by their own code: a row at a time, over a cache of transformers' that holds what the
-paged one has of the row, and whose new keys and values go to the paged one behind the pass.
+"""Decoders whose modules attend by their own code: runs one row at a time over a transformers cache.
 
-So runs what no attention function can be given to: a bias to scores by distance (ALiBi), positions that modules count
-themselves, keys that are wider than values.
+That cache is filled from the row's part of the paged cache, to which new keys and values are copied after the pass.
+This supports modules that take no attention function: with a bias by distance (ALiBi), own position counting, or keys
+wider than values.
 """
 
 from itertools import pairwise
@@ -21,7 +21,7 @@ from .transformers_modules import TRIED_TOKENS, Modules
 
 
 def hidden_by_row(modules: Modules, spec: TransformersSpec, batch: ForwardBatch) -> torch.Tensor:
-    """Hidden states [tokens, hidden]; keys and values go to the batch's caches."""
+    """Hidden states [tokens, hidden]; writes keys and values to the batch's caches."""
     tokens, of_rows = batch.tokens, batch.paged[0]
     assert isinstance(tokens, torch.Tensor)
     parts = []
@@ -40,8 +40,10 @@ def hidden_by_row(modules: Modules, spec: TransformersSpec, batch: ForwardBatch)
 
 
 def check_rows(modules: Modules, spec: TransformersSpec, device: torch.device) -> None:
-    """Raises :class:`WeightError` for modules that compute other hidden states of a text in two passes than in one:
-    their tokens see those behind them, or need more than keys and values."""
+    """Check that a text gives equal hidden states in one pass and in two. Raises :class:`WeightError`.
+
+    They differ if tokens see later ones, or if modules need more than keys and values.
+    """
     from transformers import DynamicCache
 
     tokens = torch.arange(TRIED_TOKENS, device=device) % spec.vocab_size
@@ -59,7 +61,7 @@ def check_rows(modules: Modules, spec: TransformersSpec, device: torch.device) -
 
 
 def _filled(modules: Modules, spec: TransformersSpec, batch: ForwardBatch, row: int, past: int) -> Any:
-    """A cache of transformers' with the first ``past`` keys and values of a row."""
+    """A transformers cache with the first ``past`` keys and values of a row."""
     from transformers import DynamicCache
 
     cache: Any = DynamicCache()
@@ -75,7 +77,7 @@ def _filled(modules: Modules, spec: TransformersSpec, batch: ForwardBatch, row: 
 
 
 def _as_wide(rows: torch.Tensor, width: int) -> torch.Tensor:
-    """[heads, tokens, dim] → [tokens, heads, width], with zeros behind what is narrower."""
+    """[heads, tokens, dim] → [tokens, heads, width], padded with zeros."""
     return pad(rows, (0, width - rows.shape[2])).transpose(0, 1).contiguous()
 
 

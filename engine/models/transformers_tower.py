@@ -1,8 +1,7 @@
-"""What turns media into embeddings, run by transformers' own modules: a model's tower and projector.
+"""Media encoders that run transformers' modules: a model's tower and projector.
 
-A model class of transformers has one method for each modality (``get_image_features``), which takes what its processor
-makes and returns what stands in place of tokens. The class is made whole, without values; its decoder and head are
-taken out of it, and what is left is filled by name.
+A transformers model class has one method for each modality (``get_image_features``), from the processor's output to
+embeddings. The class is made without values, its decoder and head are removed, and the rest is loaded by name.
 """
 
 import math
@@ -23,38 +22,40 @@ from .transformers_names import module_tensors
 
 
 class _Nothing(torch.nn.Module):
-    """Stands where a model has its decoder."""
+    """Replaces a model's decoder."""
 
     def forward(self, *_args: Any, **_kwargs: Any) -> None:
         raise RuntimeError("the tower of a model has called its decoder")
 
 
 _PROJECTED_LATER: Final = ("Llama4ForConditionalGeneration",)
-"""Classes whose methods leave out the projector, which their whole pass calls."""
+"""Classes whose methods leave out the projector, which the forward calls."""
 _UNLISTED: Final[Mapping[str, str]] = {
     "audioflamingo3": "AudioFlamingo3ForConditionalGeneration",
     "qwen2_5_omni_thinker": "Qwen2_5OmniThinkerForConditionalGeneration",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerForConditionalGeneration",
 }
-"""Classes by model type, that transformers has without saying that they take media."""
+"""Classes by model type that transformers does not list as multimodal."""
 _OF_TEXTS: Final = ("text_model", "text_projection")
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class TransformersTower:
-    """Takes a payload of tensors, one piece of media each, and returns its embeddings."""
+    """Encodes payloads, one medium each."""
 
     def __init__(
         self, described: Mapping[str, object], dtype: torch.dtype, device: torch.device, *, shapes_only: bool = False
     ) -> None:
-        """``described``: the config.json. ``shapes_only``: without memory for weights. Raises
-        :class:`..model_config.config_fields.ConfigError`."""
+        """``described``: the config.json. ``shapes_only``: without memory for weights.
+
+        Raises :class:`..model_config.config_fields.ConfigError`.
+        """
         self.dtype, self._device = dtype, device
         try:
             self._make(described, shapes_only)
         except ConfigError:
             raise
-        except Exception as error:  # code of another library, of which anything may be asked
+        except Exception as error:  # another library's code may raise anything
             raise ConfigError(
                 f"transformers cannot make what sees of its config.json: {type(error).__name__}, {first_line(error)}"
             ) from error
@@ -86,7 +87,7 @@ class TransformersTower:
             self.weights.add(name, tensor)
 
     def before_parts(self, pause: BeforePart) -> None:
-        """``pause`` is called before each of its products from now on."""
+        """Call ``pause`` before each of its products."""
 
         def before(*_: object) -> None:
             pause(math.inf)
@@ -97,18 +98,17 @@ class TransformersTower:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of its weights, by the names that transformers has for them."""
+        """Shapes of its weights by transformers' names."""
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fills it from a checkpoint's tensors that are not the decoder's. Raises
-        :class:`..layers.weights.WeightError`."""
+        """Load a checkpoint's tensors outside of the decoder. Raises :class:`..layers.weights.WeightError`."""
         named = module_tensors(self._model, self._conversions, self._tensors, tensors)
         self.weights.load(named, ignore=("position_ids", "rotary_emb.inv_freq", "rotary_pos_emb.inv_freq"))
 
     @torch.inference_mode()
     def words(self) -> dict[int, torch.Tensor]:
-        """Tokens of text whose embeddings are the tower's, [hidden] each by id: those around pictures of Ovis 2."""
+        """Embeddings [hidden] that the tower provides for text tokens, by id: those around pictures of Ovis 2."""
         ids = getattr(self._model.config, "visual_indicator_token_ids", ())
         if not ids:
             return {}
@@ -118,10 +118,10 @@ class TransformersTower:
 
     @torch.inference_mode()
     def encode(self, payload: Payload) -> Encoded:
-        """Raises ValueError for a payload that the model has no method for, or that its method does not take."""
+        """Encode a payload. Raises ValueError if the model has no method for it, or the method refuses it."""
         own = _METHODS.get((type(self._model).__name__, payload.modality))
         name = f"get_{payload.modality}_features"
-        inner = getattr(self._model, "model", None)  # some classes have methods of videos there alone
+        inner = getattr(self._model, "model", None)  # some classes have methods for videos only there
         method = getattr(self._model, name, None) or getattr(inner, name, None)
         if method is None and own is None:
             raise ValueError(f"the model has no encoder for {payload.modality}s")
@@ -144,7 +144,7 @@ class TransformersTower:
 
 
 def _class_of(described: Mapping[str, object]) -> Any:
-    """The class in transformers that a config.json names, or that its model type has."""
+    """The transformers class named by a config.json, or that of its model type."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
 
@@ -159,7 +159,7 @@ def _class_of(described: Mapping[str, object]) -> Any:
 
 
 def _take_out_decoder(model: Any) -> None:
-    """Or a tower for texts beside that for pictures."""
+    """Remove the decoder, or a text tower beside a vision tower."""
     texts = [module for name, module in model.named_children() if name in _OF_TEXTS]
     for module in texts or (model.get_decoder(), model.get_output_embeddings()):
         path = next((path for path, each in model.named_modules() if each is module and path), "")
@@ -170,7 +170,7 @@ def _take_out_decoder(model: Any) -> None:
 
 
 def _materialise(model: Any, device: torch.device) -> None:
-    """Gives its tensors memory, and buffers that no checkpoint holds their values."""
+    """Allocate the tensors, and initialise buffers that checkpoints do not hold."""
     kept = set(model.state_dict())
     model.to_empty(device=device)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -180,7 +180,7 @@ def _materialise(model: Any, device: torch.device) -> None:
 
 
 def _read(found: Any) -> Encoded:
-    """What a method of transformers returns: rows of one piece of media, whole or in a list."""
+    """The output of a transformers method, for one medium: rows, or a list of them."""
     behind: dict[int, torch.Tensor] = {}
     for layer, features in enumerate(getattr(found, "deepstack_features", None) or ()):
         behind[layer] = _rows(features)
@@ -193,14 +193,14 @@ def _rows(features: Any) -> torch.Tensor:
 
 
 def _qwen2_audio(model: Any, input_features: torch.Tensor, feature_attention_mask: torch.Tensor) -> torch.Tensor:
-    """[embeddings, hidden] of sounds that are filled up to a window each: what fills them up is not seen."""
+    """[embeddings, hidden] of sounds padded to one window each; padding is masked."""
     from transformers.masking_utils import create_bidirectional_mask
 
     inner = model.model
     tower = inner.audio_tower
     steps, counts = tower._get_feat_extract_output_lengths(feature_attention_mask.sum(-1))
     seen = _first(steps, (input_features.shape[-1] - 2) // 2 + 1)
-    # only its shape is looked at
+    # only its shape is used
     like = input_features.new_zeros(*seen.shape, 1)
     mask = create_bidirectional_mask(config=tower.config, inputs_embeds=like, attention_mask=seen.long())
     found = inner.multi_modal_projector(tower(input_features, attention_mask=mask).last_hidden_state)
@@ -209,14 +209,14 @@ def _qwen2_audio(model: Any, input_features: torch.Tensor, feature_attention_mas
 
 
 def _gemma4_sounds(model: Any, input_features: torch.Tensor, input_features_mask: torch.Tensor) -> torch.Tensor:
-    """[embeddings, hidden], without those of what fills sounds up."""
+    """[embeddings, hidden], without the padding of sounds."""
     found = model.model.get_audio_features(input_features, input_features_mask, return_dict=True)
     kept: torch.Tensor = found.pooler_output[found.attention_mask]
     return kept
 
 
 def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
-    """[rows, length]: so many of each row."""
+    """bool [rows, length]: True for the first ``counts`` of each row."""
     return torch.arange(length, device=counts.device) < counts[:, None]
 
 
@@ -224,5 +224,4 @@ _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
     ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
 }
-"""What encodes media where transformers' class of a model has no method for it, or its whole pass leaves something out
-of what that returns; by the name of the class and the modality."""
+"""Encoder functions, by class name and modality, for classes without a method or with a method that omits a step."""

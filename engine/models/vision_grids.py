@@ -1,8 +1,7 @@
-"""Where the patches of a picture lie: their order, their positions, and who sees whom.
+"""The layout of a picture's patches: order, positions, attention windows.
 
-Patches that become one embedding stand beside each other, row by row, and embeddings follow each other row by row.
-Where layers attend in windows, embeddings of one window stand beside each other instead, so that both kinds of
-attention are over sequences without gaps.
+Patches that are joined to one embedding are adjacent, row by row, and so are embeddings. If layers attend in windows,
+the embeddings of a window are adjacent instead, so that both kinds of attention run over sequences without gaps.
 """
 
 from dataclasses import dataclass
@@ -13,26 +12,28 @@ import torch
 from ..model_config.vision_spec import AxialRope, PositionKind
 
 Grid = tuple[int, int]
-"""Rows and columns of patches of a picture, or of a frame of a video."""
+"""Rows and columns of patches of a picture or a video frame."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Of one grid."""
+    """The layout of one grid."""
 
     rows: torch.Tensor
-    """int64 [patches]: the row of each, in the order in which they are computed."""
+    """int64 [patches]: the row of each, in computing order."""
     columns: torch.Tensor
     windows: tuple[int, ...]
     """Patches of each window."""
     order: torch.Tensor | None
-    """int64 [embeddings]: the embeddings in that order; None where it is row by row."""
+    """int64 [embeddings]: their indices in computing order; None for row by row."""
 
 
 @lru_cache(maxsize=64)
 def layout(grid: Grid, merge: int, window: int) -> Layout:
-    """``window``: embeddings on each side of one; 0: none. Raises ValueError for a grid that squares of ``merge``
-    patches a side do not fill."""
+    """The layout of a grid. Raises ValueError unless squares of ``merge`` patches a side fill it.
+
+    ``window``: embeddings on each side of a window; 0: none.
+    """
     height, width = grid
     if height % merge or width % merge or not height * width:
         raise ValueError(f"a picture of {height} x {width} patches is not made of squares of {merge} x {merge}")
@@ -66,7 +67,7 @@ def turns(
 
 @dataclass(frozen=True)
 class Learned:
-    """Rows of a table, of which each patch has one, or several that are weighed and added."""
+    """Position embeddings: one table row a patch, or a weighted sum of several."""
 
     rows: torch.Tensor
     """int64 [patches] or [patches, n]"""
@@ -83,10 +84,10 @@ class Learned:
 
 @dataclass(frozen=True)
 class Resampled:
-    """The whole table as a square that is resized to the grid."""
+    """Position embeddings from the table as a square, resized to the grid."""
 
     down: torch.Tensor
-    """float32 [rows, side]: of each row of the grid the weights of those of the square."""
+    """float32 [rows, side]: weights of the square's rows for each row of the grid."""
     across: torch.Tensor
     """float32 [columns, side]"""
     at: Layout
@@ -103,8 +104,10 @@ class Resampled:
 
 @lru_cache(maxsize=64)
 def learned(grid: Grid, filled: Grid, merge: int, window: int, side: int, kind: PositionKind) -> Learned | Resampled:
-    """Which rows of a learned square of ``side`` a side tell the patches of a grid where they are, in their order: the
-    first row where it has been filled up behind ``filled``. Raises ValueError for a grid that has none."""
+    """The position embeddings of a grid's patches, from a learned square of ``side`` a side.
+
+    Patches of padding, behind ``filled``, use the first row. Raises ValueError for an unsupported grid.
+    """
     at = layout(grid, merge, window)
     match kind:
         case "exact" if grid != (side, side):
@@ -132,7 +135,7 @@ def learned(grid: Grid, filled: Grid, merge: int, window: int, side: int, kind: 
 
 
 def _stretched(grid: Grid, side: int, at: Layout) -> Learned:
-    """The four rows around each patch once the square has the size of the grid."""
+    """Bilinear interpolation between four table rows, with the square resized to the grid."""
     (row, down), (column, right) = _between(grid[0], side, at.rows), _between(grid[1], side, at.columns)
     rows, columns = ((place, (place + 1).clamp(max=side - 1)) for place in (row, column))
     corners = [each * side + beside for each in rows for beside in columns]
@@ -141,21 +144,21 @@ def _stretched(grid: Grid, side: int, at: Layout) -> Learned:
 
 
 def _buckets(size: int, side: int) -> torch.Tensor:
-    """int64 [size]: of each place along a side of a picture, the one of ``side`` places that lies as far along."""
+    """int64 [size]: for each place along a side, the one of ``side`` places at the same relative distance."""
     bounds = torch.arange(1 / side, 1.0, 1 / side)
     along = torch.arange(size, dtype=torch.float32) * (1.0 / torch.tensor(size))
     return torch.bucketize(along.clamp(max=1.0 - 1e-6), bounds, right=True)
 
 
 def _between(size: int, side: int, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The place of ``side`` at or before each, where first and last meet, and how far it lies behind that."""
+    """The place of ``side`` at or before each, with both ends aligned, and the fraction behind it."""
     exact = at.float() * (side - 1) / max(size - 1, 1)
     low = exact.floor()
     return low.long(), exact - low
 
 
 def _antialiased(size: int, side: int) -> torch.Tensor:
-    """[size, side]: of each of ``size`` places the weights of ``side``, where these are resized."""
+    """[size, side]: weights of an antialiased resize from ``side`` to ``size``."""
     unit = torch.eye(side)[None, None]
     made: torch.Tensor = torch.nn.functional.interpolate(
         unit, (size, side), mode="bilinear", antialias=True, align_corners=False
@@ -164,8 +167,7 @@ def _antialiased(size: int, side: int) -> torch.Tensor:
 
 
 def _sampled(size: int, side: int) -> torch.Tensor:
-    """[size, side]: the same by a bicubic filter of one width, where the first and the last place go on beyond the
-    sides."""
+    """[size, side]: weights of a bicubic resize with fixed filter width, where the border is repeated."""
     unit = torch.eye(side).view(1, side, side, 1)
     places = (torch.arange(size) + 0.5) / size * 2 - 1
     at = torch.stack((torch.zeros(size), places), dim=1).view(1, size, 1, 2)

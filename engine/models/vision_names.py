@@ -1,4 +1,4 @@
-"""The names that towers' tensors have in checkpoints, as those that :class:`.vision_tower.VisionTower` has."""
+"""Maps the tensor names of vision towers in checkpoints to those of :class:`.vision_tower.VisionTower`."""
 
 import math
 import re
@@ -16,9 +16,9 @@ _TOWER: Final = re.compile(
 )
 _PROJECTOR: Final = re.compile(r"\A(?:model\.)?(?:connector|multi_modal_projector|mm_projector|vision_projection)\.")
 _IN_PROJ: Final = re.compile(r"(.+)\.in_proj_(weight|bias)")
-"""Queries, keys and values as torch's own attention has them."""
+"""Queries, keys and values in torch's own attention."""
 _BARE: Final = ("weight", "bias")
-"""How the names of tensors end that are no module's of their own."""
+"""Endings that are not a parameter's own name."""
 _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "siglip": ((r"\Amodel\.image_newline\Z", "image_newline"),),
     "gemma4": (
@@ -56,20 +56,20 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\Adeepstack_merger_list\.(\d+)\.", r"deepstack.\1.projector."),
     ),
 }
-"""Patterns and what stands for them, by :attr:`..model_config.vision_spec.VisionSpec.names`."""
+"""(pattern, replacement) by :attr:`..model_config.vision_spec.VisionSpec.names`."""
 
 
 _TURNED: Final = re.compile(r"\.(?:q|k)_(?:proj|norm)\.weight\Z")
-"""What heads that turn are made of."""
+"""Weights of rotated heads."""
 _SCALES: Final[Mapping[str, str]] = {"lambda_1": "attention.projection_layer", "lambda_2": "mlp.fc2"}
-"""Of each scale of a layer (arXiv:2103.17239) the product whose outputs it multiplies (InternVL)."""
+"""The product whose outputs each layer scale multiplies (arXiv:2103.17239, InternVL)."""
 _SCALED: Final = tuple(f".{product}" for product in _SCALES.values())
 
 Named = Iterable[tuple[str, torch.Tensor]]
 
 
 def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of a tower and its projector, matrices with two dimensions; without those that nothing is made of."""
+    """The tensors of a tower and its projector, matrices with two dimensions; without unused ones."""
     shapes = spec.shapes()
     renamed = _renamed(spec, tensors)
     for stored, tensor in _scaled(renamed) if spec.names == "internvl" else renamed:
@@ -77,10 +77,10 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
         if spec.names == "radio" and name == f"{spec.position_name}.weight":
             tensor = _resized(tensor, spec.side)
         if spec.names == "llama4" and name == f"{spec.position_name}.weight":
-            tensor = tensor.roll(1, 0)  # the class token's is stored behind those of patches
+            tensor = tensor.roll(1, 0)  # the class token's position is stored behind those of patches
         shape = shapes.get(name)
         if tensor.dim() > 2 and shape is not None and tensor.numel() == math.prod(shape):
-            tensor = tensor.reshape(shape)  # a convolution whose steps are as long as itself, or one row
+            tensor = tensor.reshape(shape)  # a convolution with stride equal to its size, or a single row
         if spec.names == "ovis2_5" and name == "projector.vte.weight":
             yield f"{spec.marks}.weight", tensor[-MARKS:]
             tensor = tensor[:-MARKS]
@@ -109,12 +109,11 @@ def _renamed(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch.Tens
                 yield f"{joint[1]}.{part}_proj.{joint[2]}", piece
             continue
         known = name in parts or front in parts or last in _SCALES
-        yield name if known else stored, tensor  # what has no place is refused by the name that it is stored under
+        yield name if known else stored, tensor  # errors should give the stored name of an unknown tensor
 
 
 def _resized(table: torch.Tensor, side: int) -> torch.Tensor:
-    """A learned square of positions [1, positions, hidden] as it is for pictures of ``side`` patches a side. Raises
-    ValueError."""
+    """A learned square of positions [1, positions, hidden], resized to ``side`` patches a side. Raises ValueError."""
     known = math.isqrt(table.shape[-2])
     if known * known != table.shape[-2]:
         raise ValueError(f"{table.shape[-2]} learned positions are no square")
@@ -124,13 +123,13 @@ def _resized(table: torch.Tensor, side: int) -> torch.Tensor:
 
 
 def _quarters(tensor: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """From heads whose halves turn each by themselves, a quarter with a quarter, to such as turn half with half."""
+    """Reorder heads from rotating by quarters within each half to rotating half with half."""
     quarters: torch.Tensor = tensor.unflatten(0, (-1, 4, head_dim // 4))[:, [0, 2, 1, 3]]
     return quarters.flatten(0, 2)
 
 
 def _scaled(tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:
-    """Products with the scales of their outputs in them, whichever of both comes first."""
+    """Multiply the scales into their products, in any order of the two."""
     scales: dict[str, torch.Tensor] = {}
     waiting: defaultdict[str, list[tuple[str, torch.Tensor]]] = defaultdict(list)
     for name, tensor in tensors:
@@ -148,5 +147,5 @@ def _scaled(tensors: Named) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _by(scale: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Of each output its scale times what makes it, in float32."""
+    """Scale each output of a product, in float32."""
     return tensor.float() * scale.view(-1, *[1] * (tensor.dim() - 1))

@@ -1,4 +1,4 @@
-"""From what a model's processor makes of media to the patches that its tower takes."""
+"""Converts the output of a model's processor to the patches of its tower."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from .vision_grids import Grid, layout
 
 @dataclass(frozen=True)
 class Patches:
-    """Of pictures, or frames of videos, one after another."""
+    """Patches of pictures or video frames, concatenated."""
 
     values: torch.Tensor
     """[patches, channels · frames · patch · patch], in the order of :func:`.vision_grids.layout`."""
     grids: tuple[Grid, ...]
     real: torch.Tensor | None = None
-    """bool [patches]: false where a picture was filled up, which no patch sees; None: nowhere."""
+    """bool [patches]: False for padding, which no patch sees; None: no padding."""
     filled: tuple[Grid, ...] | None = None
-    """Of each picture the rows and columns that are real."""
+    """Rows and columns of each picture without padding."""
 
 
 def read_patches(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
-    """``tensors`` are a payload's. Raises ValueError for those that the tower does not take."""
+    """Convert a payload's ``tensors``. Raises ValueError for unsuitable ones."""
     if spec.source in ("patches", "rows"):
         return _of_grid(spec, tensors)
     if spec.source == "shaped":
@@ -50,8 +50,7 @@ def _given(tensors: Mapping[str, torch.Tensor], *names: str) -> torch.Tensor:
 
 
 def _cut(spec: VisionSpec, pixels: torch.Tensor, mask: torch.Tensor | None) -> Patches:
-    """Pictures of one size. Those that are all zero stand for none; ``mask`` [pictures, height, width] is 0 where a
-    picture was filled up."""
+    """Pictures of one size. Those of zeros only are dropped; ``mask`` [pictures, height, width] is 0 for padding."""
     if spec.positions == "buckets":
         there = pixels.flatten(1).any(dim=1)
         pixels = pixels[there]
@@ -71,9 +70,11 @@ def _cut(spec: VisionSpec, pixels: torch.Tensor, mask: torch.Tensor | None) -> P
 
 
 def _in_squares(pixels: torch.Tensor, grid: Grid, patch: int, merge: int) -> torch.Tensor:
-    """[pictures, channels, height, width] → [pictures · patches, channels · patch · patch]: patches of a square of
-    ``merge`` a side beside each other; what is left of a picture behind whole patches is left out."""
-    layout(grid, merge, 0)  # refuses what squares do not fill
+    """[pictures, channels, height, width] → [pictures · patches, channels · patch · patch].
+
+    Patches of a square of ``merge`` a side are adjacent. Pixels behind the last whole patch are dropped.
+    """
+    layout(grid, merge, 0)  # refuses incomplete squares
     pictures, channels = pixels.shape[:2]
     down, across = grid[0] // merge, grid[1] // merge
     cut = pixels[:, :, : grid[0] * patch, : grid[1] * patch]
@@ -82,7 +83,7 @@ def _in_squares(pixels: torch.Tensor, grid: Grid, patch: int, merge: int) -> tor
 
 
 def _of_sizes(spec: VisionSpec, pixels: torch.Tensor, sizes: torch.Tensor | None) -> Patches:
-    """Each picture is the first ``sizes`` [pictures, 2] of its rows and columns."""
+    """Pictures padded to one size, of which the first ``sizes`` [pictures, 2] rows and columns are real."""
     height, width = pixels.shape[2:]
     if sizes is None:
         sizes = torch.tensor([[height, width]] * len(pixels))
@@ -100,7 +101,7 @@ def _of_sizes(spec: VisionSpec, pixels: torch.Tensor, sizes: torch.Tensor | None
 
 
 def _of_grid(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
-    """Patches in squares already, or row by row, beside (frames, rows, columns) of each picture or video."""
+    """Patches in squares already, or row by row, with (frames, rows, columns) of each picture or video."""
     values = _given(tensors, "pixel_values", "pixel_values_videos")
     values = values.flatten(0, -2) if spec.source == "patches" else values.flatten(1)
     thw = _given(tensors, "image_grid_thw", "video_grid_thw").reshape(-1, 3).tolist()
@@ -117,14 +118,14 @@ def _of_grid(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
 
 
 def _places(spec: VisionSpec, grid: Grid) -> torch.Tensor:
-    """int64 [patches]: in the order of :func:`.vision_grids.layout`, which of those row by row each is."""
+    """int64 [patches]: the row-by-row index of each, in the order of :func:`.vision_grids.layout`."""
     at = layout(grid, spec.merge, spec.window)
     return at.rows * grid[1] + at.columns
 
 
 def _of_shapes(spec: VisionSpec, tensors: Mapping[str, torch.Tensor]) -> Patches:
-    """Patches row by row, filled up to one number for all pictures, beside rows and columns of each, or of each patch,
-    where those that fill up have -1."""
+    """Patches row by row, padded to one number for all pictures, with the shape of each, or the place of each patch (-1
+    for padding)."""
     values = _given(tensors, "pixel_values", *(["pixel_values_videos"] if spec.video else []))
     places = [tensors[name] for name in ("image_position_ids", "video_position_ids") if name in tensors]
     shapes = places[0].amax(dim=1).flip(-1) + 1 if places else _given(tensors, "spatial_shapes")

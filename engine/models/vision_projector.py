@@ -1,4 +1,4 @@
-"""From a tower's patches to embeddings of a decoder: neighbours are joined, normed, and multiplied."""
+"""Projects a tower's patches to a decoder's embeddings: joins neighbours, norms and multiplies."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,16 +15,16 @@ from ..layers.weights import WeightMap
 from ..model_config.vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec
 
 _WIDE_ROWS: Final = 256
-"""Embeddings at a time, of which each is a mean of as many as a vocabulary has."""
+"""Embeddings computed at a time if each is a mean over a whole vocabulary."""
 
 
 class Projector:
-    """What a :class:`..model_config.vision_spec.ProjectorSpec` describes."""
+    """A projector described by a :class:`..model_config.vision_spec.ProjectorSpec`."""
 
     def __init__(
         self, weights: WeightMap, spec: ProjectorSpec, hidden: int, merge: int, context: LayerContext, prefix: str = ""
     ) -> None:
-        """``hidden``: of a patch; ``merge``: patches on each side of what is joined; ``prefix`` is put before names."""
+        """``hidden``: size of a patch. ``merge``: patches on each side of a joined square. ``prefix``: of names."""
         self._hidden, self._merge, self._mean = hidden, merge, spec.join == "mean"
         self._stream = context.stream
         self._joined_first = spec.norm is not None and spec.norm.joined
@@ -42,7 +42,7 @@ class Projector:
         ]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [patches, hidden], those that are joined beside each other → [embeddings, outputs]"""
+        """x [patches, hidden], joined ones adjacent → [embeddings, outputs]"""
         if self._norm is not None and not self._joined_first:
             x = self._norm.plain(x)
         x = self._joined(x)
@@ -70,7 +70,7 @@ class Projector:
 
 
 class _Product:
-    """A matrix, and what becomes of its output."""
+    """A product with its activation, gate and norm."""
 
     def __init__(
         self, weights: WeightMap, prefix: str, spec: ProjectorProduct, inputs: int, context: LayerContext
@@ -103,10 +103,10 @@ class _Product:
 
 
 def stored_as_multiplied(spec: ProjectorSpec, hidden: int, merge: int, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A projector's stored weight as the matrix [outputs, inputs] that patches are multiplied by."""
+    """A projector's stored weight as the matrix [outputs, inputs] that is applied."""
     for product in spec.products:
         if product.gated_by_half and name.rpartition(".")[0] == product.name:
-            return tensor.roll(product.outputs, 0)  # a gate stands first
+            return tensor.roll(product.outputs, 0)  # the gate comes first
         if name == f"{product.name}.weight" and product.transposed:
             return tensor.T
         if name == f"{product.name}.weight" and product.channels_first:

@@ -1,5 +1,4 @@
-"""Embeddings of a picture that is seen whole and in tiles, put together to those of one picture (LLaVA-NeXT,
-arXiv:2408.03326)."""
+"""Joins the embeddings of a whole picture and of its tiles (LLaVA-NeXT, arXiv:2408.03326)."""
 
 import math
 from collections.abc import Mapping
@@ -9,14 +8,16 @@ import torch
 from ..model_config.vision_spec import TileSpec
 
 _MOST_STRETCHED = 1.1
-"""How much longer than it may be a side is before it is resized."""
+"""Largest excess of a side that is not resized."""
 
 
 def put_together(
     spec: TileSpec, tensors: Mapping[str, torch.Tensor], embeddings: torch.Tensor, end: torch.Tensor
 ) -> torch.Tensor:
-    """``tensors`` are a payload's; ``embeddings`` [tiles · side · side, hidden], the whole's first; ``end`` [hidden] →
-    [embeddings, hidden]. Raises ValueError for tiles that make up no picture."""
+    """Join embeddings [tiles · side · side, hidden], the whole picture's first → [embeddings, hidden].
+
+    ``tensors``: a payload's. ``end`` [hidden]: end-of-row embedding. Raises ValueError for an invalid number of tiles.
+    """
     count = tensors["pixel_values"].flatten(0, -4).shape[0]
     tiles = embeddings.view(count, -1, embeddings.shape[1])
     if count == 1:
@@ -36,7 +37,7 @@ def put_together(
 
 
 def pooled(embeddings: torch.Tensor, frames: int, end: torch.Tensor) -> torch.Tensor:
-    """Of a video: [frames · side · side, hidden] → a quarter of them, and ``end`` [hidden] behind all."""
+    """Embeddings of a video [frames · side · side, hidden] → a quarter of them, with ``end`` [hidden] behind all."""
     side = math.isqrt(len(embeddings) // frames)
     half = math.ceil(side / 2)
     found = _resized(embeddings.view(frames, side, side, -1), half, half)
@@ -44,7 +45,7 @@ def pooled(embeddings: torch.Tensor, frames: int, end: torch.Tensor) -> torch.Te
 
 
 def _canvas(spec: TileSpec, height: int, width: int) -> tuple[int, int]:
-    """That which a picture fills with the most pixels of its own, and of these the smallest."""
+    """The canvas that keeps most of the picture's pixels, and of these the smallest."""
 
     def fit(canvas: tuple[int, int]) -> tuple[int, int]:
         scale = min(canvas[1] / width, canvas[0] / height)
@@ -55,7 +56,7 @@ def _canvas(spec: TileSpec, height: int, width: int) -> tuple[int, int]:
 
 
 def _without_padding(lattice: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """lattice [rows, columns, hidden] of a canvas, less those above and below the picture, or beside it."""
+    """lattice [rows, columns, hidden] of a canvas, without the padding around the picture."""
     rows, columns, _ = lattice.shape
     if width / height > columns / rows:
         padding = (rows - int(round(height * (columns / width), 7))) // 2
@@ -65,7 +66,7 @@ def _without_padding(lattice: torch.Tensor, height: int, width: int) -> torch.Te
 
 
 def _fewer(spec: TileSpec, lattice: torch.Tensor, side: int) -> torch.Tensor:
-    """As many as the most tiles have, where there are clearly more."""
+    """The lattice, resized to the size for the largest number of tiles if it is clearly larger."""
     rows, columns, _ = lattice.shape
     longer = math.sqrt(rows * columns / (spec.most * side**2)) if spec.most else 0.0
     if longer <= _MOST_STRETCHED:
@@ -74,6 +75,6 @@ def _fewer(spec: TileSpec, lattice: torch.Tensor, side: int) -> torch.Tensor:
 
 
 def _resized(lattices: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """[n, rows, columns, hidden], as pictures are."""
+    """Resize [n, rows, columns, hidden] bilinearly."""
     made = torch.nn.functional.interpolate(lattices.permute(0, 3, 1, 2), (rows, columns), mode="bilinear")
     return made.permute(0, 2, 3, 1)

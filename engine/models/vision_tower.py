@@ -1,8 +1,8 @@
 """Vision towers on our own layers: SigLIP's (arXiv:2303.15343), CLIP's (arXiv:2103.00020), Pixtral's (arXiv:2410.07073)
 and Qwen-VL's (arXiv:2409.12191, arXiv:2502.13923).
 
-They differ by :class:`..model_config.vision_spec.VisionSpec`, not by code. Pictures of several sizes are computed in
-one pass, one after another and without padding: each is a sequence that sees itself.
+They differ in their :class:`..model_config.vision_spec.VisionSpec`, not in code. Pictures of several sizes run in one
+pass, concatenated without padding, with attention within each.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ from .vision_projector import Projector
 from .vision_tiles import pooled, put_together
 
 _PASS: Final = 2048
-"""Patches from which on a pass takes no further picture: more would only leave the processor's caches."""
+"""A pass with this many patches takes no further picture: more would exceed the processor's caches."""
 
 
 class VisionTower(Tower):
-    """Takes what a model's processor makes of pictures or videos, and returns their embeddings."""
+    """Encodes a processor's pictures or videos to embeddings."""
 
     def __init__(self, spec: VisionSpec, context: LayerContext) -> None:
         super().__init__(spec, context)
@@ -156,7 +156,7 @@ class VisionTower(Tower):
         return Encoded(self._embeddings(self._projector, hidden, back), behind)
 
     def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
-        """One before the patches of each of so many pictures of one size."""
+        """Put the class token before the patches of each picture; all have one size."""
         assert self._positions is not None
         return _behind((token + self._positions[0])[None], x, pictures)
 
@@ -172,7 +172,7 @@ class VisionTower(Tower):
         return made if back is None else made[back]
 
     def _positions_of(self, patches: Patches, table: torch.Tensor) -> torch.Tensor:
-        """What tells each patch where it is, [patches, hidden]."""
+        """Position embeddings of the patches, [patches, hidden]."""
         spec = self.spec
         sizes = zip(patches.grids, patches.filled or patches.grids, strict=True)
         of_patches = table[spec.class_token :]
@@ -181,7 +181,7 @@ class VisionTower(Tower):
         return torch.cat(made)
 
     def _batches(self, patches: Patches, layouts: Sequence[Layout]) -> tuple[ForwardBatch, ForwardBatch | None]:
-        """For layers whose patches see a whole picture, and for those that see a window."""
+        """The batches of layers with attention within whole pictures, and of those with windows."""
         spec, device = self.spec, self._context.device
         lengths = [len(each.rows) + spec.class_token + spec.registers for each in layouts]
         positions = torch.arange(sum(lengths), device=device)
@@ -201,18 +201,18 @@ class VisionTower(Tower):
 
 
 def _turned(places: torch.Tensor, class_token: bool) -> torch.Tensor:
-    """By how much patches turn: from 1 on where a class token before them does not."""
+    """Rotary positions of patches: from 1 on behind a class token, which does not rotate."""
     return torch.nn.functional.pad(places + 1, (1, 0)) if class_token else places
 
 
 def _behind(tokens: torch.Tensor, x: torch.Tensor, pictures: int) -> torch.Tensor:
-    """``tokens`` [tokens, hidden] before the patches of each of so many pictures of one size."""
+    """Put ``tokens`` [tokens, hidden] before the patches of each picture; all have one size."""
     before = tokens.expand(pictures, -1, -1)
     return torch.cat((before, x.view(pictures, -1, x.shape[1])), dim=1).flatten(0, 1)
 
 
 def native_tower(described: Mapping[str, object], hidden: int, context: LayerContext) -> VisionTower | None:
-    """That of a config.json, for a decoder of this hidden size; None where it is not known here."""
+    """The tower of a config.json, for a decoder of this hidden size; None if it is not supported here."""
     try:
         return VisionTower(vision_spec_from_hf(described, hidden), context)
     except ConfigError:
@@ -220,7 +220,7 @@ def native_tower(described: Mapping[str, object], hidden: int, context: LayerCon
 
 
 def _passes(patches: Patches) -> Iterator[Patches]:
-    """Whole pictures, as many as a pass takes."""
+    """Split whole pictures into passes."""
     first = begin = end = 0
     for number, (height, width) in enumerate(patches.grids):
         end += height * width
@@ -233,7 +233,7 @@ def _passes(patches: Patches) -> Iterator[Patches]:
 
 
 def _order(orders: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    """Of the embeddings of all pictures, in the order in which they are computed."""
+    """The order of the embeddings of all pictures; None if one is row by row."""
     found: list[torch.Tensor] = []
     first = 0
     for each in orders:
@@ -245,7 +245,7 @@ def _order(orders: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
 
 
 class ProbeHead:
-    """A learned query attends to the patches of each picture, and a network follows (SigLIP, arXiv:2303.15343)."""
+    """Pools patches by attention from a learned query, followed by a network (SigLIP, arXiv:2303.15343)."""
 
     def __init__(self, weights: WeightMap, spec: VisionSpec, context: LayerContext) -> None:
         layer, hidden = spec.layers[0], spec.hidden_size
@@ -264,8 +264,8 @@ class ProbeHead:
         self._down = Linear(weights, {f"{name}.mlp.fc2": hidden}, inner, context, bias=True, dtype=stream)
 
     def __call__(self, x: torch.Tensor, starts: torch.Tensor, longest: int) -> torch.Tensor:
-        """x [patches, hidden] of pictures that begin at ``starts`` (int32 [pictures + 1]), of which none has more than
-        ``longest`` → [pictures, hidden]"""
+        """x [patches, hidden], starts int32 [pictures + 1] → [pictures, hidden]; ``longest``: most patches of a
+        picture."""
         pictures, heads, head_dim = len(starts) - 1, self._attention.heads, self._attention.head_dim
         q = self._query(self._probe.expand(pictures, -1).contiguous()).view(pictures, heads, head_dim)
         k, v = self._keys_values(x).view(-1, 2, heads, head_dim).unbind(1)

@@ -1,8 +1,8 @@
-"""Voxtral Realtime: a decoder that hears a little more at each position, and writes what was said some positions ago.
+"""Voxtral Realtime: a decoder that reads a piece of audio at each position and writes text with a fixed delay.
 
-The input of a position is its token's embedding and what :mod:`.stream_encoder` makes of the audio of that position. By
-how much text comes late is told to each layer as a factor of one of its norms. It is the same for all requests, so it
-is multiplied into the norm's weights when they are loaded, and what is left is a Mistral.
+The input of a position is its token's embedding plus the embedding of its audio by :mod:`.stream_encoder`. The delay
+enters each layer as a factor on one of its norms. It is the same for all requests, so it is multiplied into the norm's
+weights at load, which leaves a Mistral.
 """
 
 import math
@@ -25,8 +25,8 @@ _THETA = 10_000.0
 
 
 class VoxtralRealtime:
-    """Tokens and their audio in, hidden states and logits out: see :class:`.decoder.Decoder`, to whose
-    embeddings is added what :class:`.stream_encoder.StreamEncoder` makes of each position's audio."""
+    """Tokens and their audio in, hidden states and logits out, as :class:`.decoder.Decoder`, with the embeddings of
+    :class:`.stream_encoder.StreamEncoder` added."""
 
     def __init__(self, config: VoxtralRealtimeConfig, context: LayerContext, max_model_len: int) -> None:
         self.config = config
@@ -36,7 +36,7 @@ class VoxtralRealtime:
         self.weights = _Weights(self.decoder.weights, audio)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fills the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
         audio: list[tuple[str, torch.Tensor]] = []
         self.decoder.load(self._language(tensors, audio))
         self.weights.audio.load(audio)
@@ -52,7 +52,7 @@ class VoxtralRealtime:
     def _language(
         self, tensors: Iterable[tuple[str, torch.Tensor]], audio: list[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """The decoder's, under the names that a Mistral has; those of the encoder go to ``audio``."""
+        """The decoder's tensors under a Mistral's names; those of the encoder are added to ``audio``."""
         waiting: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors:
             if not name.startswith(_LANGUAGE):
@@ -72,7 +72,7 @@ class VoxtralRealtime:
         yield from ((f"{layer}{_NORM}", parts[_NORM]) for layer, parts in waiting.items() if _NORM in parts)
 
     def _delayed(self, parts: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The norm's weights times one plus what the delay makes of it."""
+        """The norm's weights times one plus the factor of the delay."""
         first, second, norm = (parts[name].float() for name in (_FIRST, _SECOND, _NORM))
         half = self.config.decoder.hidden_size // 2
         steps = torch.arange(half, device=norm.device).float()
@@ -83,7 +83,7 @@ class VoxtralRealtime:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Those of both parts."""
+    """The weight maps of both parts."""
 
     language: WeightMap
     audio: WeightMap

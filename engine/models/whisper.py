@@ -1,9 +1,9 @@
-"""Whisper (arXiv:2212.04356): an encoder over half a minute of audio, and a decoder that attends to it.
+"""Whisper (arXiv:2212.04356): an encoder of 30 seconds of audio, and a decoder with cross-attention to it.
 
-The decoder's own keys and values lie in the caller's paged cache, as those of any decoder. What it attends to of the
-audio is computed once a window and kept in *encoder slots*, paged alike: slot p has the blocks
-[p · slot_blocks, (p + 1) · slot_blocks) of the caches of the config's ``cross_group``. Every token of a step is then a
-row of its own over all keys of its encoder slot, so that one operation serves any mixture of prompts and decode rows.
+The decoder's keys and values are in the caller's paged cache, as for any decoder. The keys and values of the audio are
+computed once a window and stored in paged *encoder slots*: slot p has the blocks [p · slot_blocks, (p + 1) ·
+slot_blocks) of the caches of the config's ``cross_group``. In cross-attention every token is a row of its own over all
+keys of its encoder slot, so that one operation serves any mixture of prompts and decode rows.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ from .alignment import Aligned, token_times
 
 
 class Convolution:
-    """A convolution of three steps with one step of zeros before and after, and a bias."""
+    """A convolution of width 3 with a bias, padded with one step of zeros at both ends."""
 
     WIDTH = 3
 
@@ -68,12 +68,12 @@ class Convolution:
         pack_plain_(packed, 0, weight.transpose(1, 2).reshape(self._outputs, -1))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [windows, time, inputs] → [windows, ⌈time / stride⌉, outputs]; time is a multiple of the stride."""
+        """x [windows, time, inputs] → [windows, ⌈time / stride⌉, outputs]; time must be a multiple of the stride."""
         windows, time, _ = x.shape
-        room = time + 2 * self._stride  # before and after, in whole strides
+        room = time + 2 * self._stride  # with padding, in whole strides
         padded = x.new_zeros(windows * room + self.WIDTH, self._inputs)
         padded[: windows * room].view(windows, room, -1)[:, 1 : time + 1] = x
-        count = windows * room // self._stride  # some rows of each window are nobody's
+        count = windows * room // self._stride  # includes unused rows between windows
         rows = padded.as_strided((count, self.WIDTH * self._inputs), (self._stride * self._inputs, 1))
         if self._packed is not None:
             out = linear_packed(rows, self._packed, self._bias.float())
@@ -84,22 +84,22 @@ class Convolution:
 
 
 _WINDOWS_AT_ONCE = 8
-"""Encoded together, which bounds what that takes; on a host's own cores one already keeps them busy."""
+"""Windows encoded together, which bounds the memory; on a CPU a single one keeps the cores busy."""
 _VALUES_A_PIECE = 1 << 30
-"""Multiply-adds of what others wait for who share a host's own cores: some 5 ms of two of them."""
+"""Multiply-adds for which other models may wait on a CPU: about 5 ms of two cores."""
 _LEAST_PIECE = 64
-"""Rows: fewer take as long as these."""
+"""Rows; fewer take as long."""
 
 
 L = TypeVar("L", bound=Layer)
 
 
 def _go_on() -> None:
-    """Where nobody is let in."""
+    """Used where no other model shares the device."""
 
 
 class _EncoderLayer(Layer):
-    """Computed in pieces of rows, between which others get the device."""
+    """An encoder layer computed in pieces of rows, between which others may use the device."""
 
     def in_pieces(
         self,
@@ -109,10 +109,12 @@ class _EncoderLayer(Layer):
         after_piece: Callable[[], None],
         adapted: Callable[[int], AdapterRows | None],
     ) -> None:
-        """Adds to ``residual`` [positions of all windows, hidden], in place.
+        """Add the layer to ``residual`` [positions of all windows, hidden], in place.
 
-        ``adapted`` says which rows of a part of so many have adapters. ``after_piece`` is called between parts of at
-        most ``piece`` rows: all, or fewer where there is one window only.
+        Args:
+            piece: most rows between calls of ``after_piece``; one window may have smaller pieces.
+            after_piece: called between pieces.
+            adapted: the adapters for a number of rows.
         """
         rows, texts, attention, mlp = len(residual), batch.texts, self._mixer, self._mlp
         assert texts is not None
@@ -141,9 +143,9 @@ class _EncoderLayer(Layer):
 class Whisper:
     """Audio and token ids in, hidden states and logits out.
 
-    ``caches`` are those of the decoder's self-attention, ``cross_caches`` those of the config's ``cross_group`` in
-    blocks of :data:`..model_config.whisper_config.ENCODER_BLOCK`, one a layer each, as
-    :func:`..worker.caches.allocate_caches` makes them; :meth:`write_encodings` writes the latter.
+    ``caches`` are those of the decoder's self-attention. ``cross_caches`` are those of the config's ``cross_group``, in
+    blocks of :data:`..model_config.whisper_config.ENCODER_BLOCK`, written by :meth:`write_encodings`. Both have one a
+    layer, made by :func:`..worker.caches.allocate_caches`.
     """
 
     def __init__(self, config: WhisperConfig, context: LayerContext) -> None:
@@ -177,7 +179,7 @@ class Whisper:
         self._piece = max(_LEAST_PIECE, _VALUES_A_PIECE // a_row)
         self._log_mel: LogMel | None = None
         self._cross: tuple[npt.NDArray[np.int32], kernels.AttentionBatch] | None = None
-        """What :meth:`cross_batch` was asked last, and its answer."""
+        """The last arguments of :meth:`cross_batch`, and its result."""
 
     def _layers(self, kind: type[L], model: Backbone) -> list[L]:
         rotary = RotaryTables(model.max_position, model.max_position, self.context)
@@ -189,14 +191,14 @@ class Whisper:
         return table
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fills the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
-        self.weights.load(tensors, ignore=("proj_out.weight",))  # the head's copy of the embeddings
+        """Load the weights from a checkpoint's tensors. Raises :class:`..layers.weights.WeightError`."""
+        self.weights.load(tensors, ignore=("proj_out.weight",))  # a copy of the embeddings
 
     def cross_batch(self, encoder_slots: npt.NDArray[np.integer] | Sequence[int]) -> kernels.AttentionBatch:
-        """The encoder slot of each token of a step, in their order → :attr:`..layers.forward_batch.Encoded.paged`."""
+        """The encoder slot of each token of a step → :attr:`..layers.forward_batch.Encoded.paged`."""
         wanted = np.asarray(encoder_slots, dtype=np.int32)
         if self._cross is not None and np.array_equal(self._cross[0], wanted):
-            return self._cross[1]  # rows that decode are the same step after step
+            return self._cross[1]  # decoding rows are the same in many steps
         batch = self._cross_batch(wanted)
         self._cross = wanted.copy(), batch
         return batch
@@ -217,7 +219,8 @@ class Whisper:
         )
 
     def features(self, windows: Sequence[bytes | memoryview]) -> torch.Tensor:
-        """Samples (s16le, 16 kHz, mono), at most ``config.samples`` each → log-mel float32 [windows, frames, bins]."""
+        """Samples (s16le, 16 kHz, mono), at most ``config.samples`` a window → log-mel float32 [windows, frames,
+        bins]."""
         if self._log_mel is None:
             self._log_mel = LogMel(self.config.mel_bins, self.context.device)
         return self._log_mel(windows, self.config.samples)
@@ -230,8 +233,8 @@ class Whisper:
     ) -> torch.Tensor:
         """[windows, frames, bins] → [windows, source_positions, hidden]
 
-        ``adapters`` are the slots of those of each window, below 0 for none. ``after_layer`` is called between parts of
-        the work, which for one window on the host's own cores are short.
+        ``adapters``: the adapter slot of each window, negative for none. ``after_layer``: called between parts of the
+        work, which are short for one window on a CPU.
         """
         x = features.to(self.context.stream)
         pause = after_layer or _go_on
@@ -256,7 +259,7 @@ class Whisper:
         after_layer: Callable[[], None] | None = None,
         adapters: Sequence[int] = (),
     ) -> None:
-        """Encodes each window of samples (as :meth:`features`) into its encoder slot of ``caches``; slots are distinct.
+        """Encode windows of samples (as :meth:`features`) into distinct encoder slots of ``caches``.
 
         ``after_layer`` and ``adapters``: as for :meth:`encode`.
         """
@@ -276,7 +279,7 @@ class Whisper:
         pause: Callable[[], None],
         adapters: Sequence[int],
     ) -> None:
-        """Encodings [windows, source_positions, hidden] to their encoder slots."""
+        """Write encodings [windows, source_positions, hidden] to their encoder slots."""
         room = self.config.slot_blocks * ENCODER_BLOCK
         ids = torch.tensor(list(encoder_slots), device=encoded.device).unsqueeze(1)
         slots = (ids * room + torch.arange(self.config.source_positions, device=encoded.device)).flatten()
@@ -289,7 +292,7 @@ class Whisper:
             pause()
 
     def _adapted(self, adapters: Sequence[int], count: int) -> AdapterRows | None:
-        """Of so many rows, of all windows alike, those whose window has an adapter."""
+        """The adapters of ``count`` rows, divided equally among the windows; None if there are none."""
         if max(adapters, default=-1) < 0:
             return None
         assert self.context.adapters is not None
@@ -297,10 +300,10 @@ class Whisper:
         return AdapterRows.of(adapters, lengths, self.context.device, self.context.adapters.slots)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Hidden states [tokens, hidden], before the last norm.
+        """Hidden states [tokens, hidden] before the last norm.
 
-        Writes the tokens' keys and values to the batch's caches. What they see of audio is :meth:`cross_batch` of
-        their encoder slots. What is returned may be good until the next pass only.
+        Writes the tokens' keys and values to the batch's caches. Cross-attention uses :meth:`cross_batch`. The result
+        may be valid until the next pass only.
         """
         table, tokens = self._embedding, batch.tokens
         assert isinstance(tokens, torch.Tensor)
@@ -329,11 +332,15 @@ class Whisper:
         encoder_slot: int,
         cross_caches: Sequence[LayerCache],
     ) -> Aligned:
-        """When the tokens [start, len(tokens)) of a row are spoken, after a forward pass that computed all of them.
+        """Align the tokens [start, len(tokens)) of a row, after a pass that computed all of them.
 
-        ``tokens`` are all of the row, of which token 0 was token ``first`` of the pass that returned ``hidden`` and
-        filled ``queries``; ``encoder_slot`` is where its audio lies, of which ``frames`` encoder positions are audio.
-        At least one token comes before ``start``.
+        Args:
+            tokens: all of the row; token 0 was token ``first`` of the pass.
+            start: at least 1.
+            hidden: returned by the pass.
+            queries: filled by the pass.
+            frames: encoder positions that are audio.
+            encoder_slot: of the row's audio.
         """
         rows = slice(first, first + len(tokens))
         attended = (
@@ -344,12 +351,12 @@ class Whisper:
         wanted = torch.tensor(list(tokens[start:]), device=hidden.device)
         logits = self.logits(hidden[first + start - 1 : first + len(tokens) - 1])
         if self.config.eos_token_ids and len(wanted) and int(wanted.max()) < (end := min(self.config.eos_token_ids)):
-            logits = logits[:, :end]  # of text, beside other text
+            logits = logits[:, :end]  # text tokens only
         likely = logits.log_softmax(-1).gather(1, wanted.unsqueeze(1)).exp()
         return Aligned(times, likely.flatten().tolist())
 
     def _attended(self, q: torch.Tensor, k: torch.Tensor, encoder_slot: int, head: int, frames: int) -> torch.Tensor:
-        """Weights of one head, float32 [tokens, frames]."""
+        """Cross-attention weights of one head, float32 [tokens, frames]."""
         first = encoder_slot * self.config.slot_blocks
         blocks = slice(first, first + self.config.slot_blocks)
         keys = k[blocks, head].transpose(0, 1).reshape(k.shape[2], -1)[:, :frames].float()  # [head_dim, frames]

@@ -1,4 +1,4 @@
-"""Quantised weights: what checkpoints hold, which kernel takes it, and the layers that multiply by it.
+"""Quantised weights: stored formats, the choice of a kernel, and the stored tensors' meaning.
 
 :mod:`.formats` and :mod:`.parse` are torch-free; the others belong to the worker.
 """

@@ -1,7 +1,7 @@
-"""Who multiplies by a quantised weight: the implementations in order of preference, and what keeps each from it.
+"""Chooses the kernel for a quantised weight: implementations in order of preference, with the reasons against each.
 
-This is the one place where that is decided. An implementation says by an unsupported reason (a clause, None for none)
-that it cannot take a layer; the first without one runs, and the refusals are shown at start-up.
+This is the only place for that decision. An implementation gives an unsupported reason (a clause; None for none); the
+first without one is used, and start-up shows the other reasons.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,8 @@ from .formats import (
 )
 
 Backend = Literal["auto", "kernels", "packed", "expanded"]
-"""``kernels``: stored as it came, multiplied by the kernel of its format. ``packed``: its codes laid out anew for a
-CPU's instructions. ``expanded``: turned into plain weights."""
+"""``kernels``: as stored, multiplied by the kernel of its format. ``packed``: codes rearranged for a CPU's
+instructions. ``expanded``: dequantised to plain weights."""
 
 GGUF_KERNELS: frozenset[str] = frozenset(BLOCK_KINDS)
 PACKED_GGUF: tuple[Stored, ...] = (
@@ -48,7 +48,7 @@ CODED_GROUPS = (16, 32, 64, 128)
 
 @dataclass(frozen=True)
 class Layer:
-    """What is known of a layer when its kernel is chosen."""
+    """The properties of a layer that the choice depends on."""
 
     format: Format
     device: torch.device
@@ -56,17 +56,17 @@ class Layer:
     """Of activations."""
     inputs: int
     outputs: tuple[int, ...]
-    """Of each part that is fused into the layer."""
+    """Of each part fused into the layer."""
     invariant: bool = False
     packed: bool = False
     """Whether weights can be packed for this CPU."""
     experts: bool = False
-    """Whether it is one product of all experts of a layer."""
+    """Whether it is one product of all of a layer's experts."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The implementation chosen, and why those preferred to it were not."""
+    """The chosen implementation, and the reasons against preferred ones."""
 
     name: Backend
     refusals: tuple[str, ...] = ()
@@ -82,10 +82,10 @@ class Selection:
 
 
 def select(layer: Layer, wanted: Backend = "auto") -> Selection:
-    """The implementation of one layer. Raises ValueError where none can take it, with every reason.
+    """The implementation for a layer. Raises ValueError, with all reasons, if there is none.
 
-    Another than ``auto`` passes over those preferred to it; ``kernels`` also asks for them on any device, where
-    their plain torch versions run.
+    ``wanted`` other than ``auto`` skips preferred implementations; ``kernels`` also requests them on any device, where
+    their torch versions run.
     """
     refusals: list[str] = []
     preference = list(_PREFERENCE)

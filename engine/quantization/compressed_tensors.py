@@ -1,4 +1,4 @@
-"""compressed-tensors' ``quantization_config`` (what llm-compressor writes). Torch-free."""
+"""Parses compressed-tensors' ``quantization_config`` (written by llm-compressor). Torch-free."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
@@ -49,7 +49,7 @@ _INT8_INPUTS: Mapping[str, Literal["token", "tensor"]] = {"token": "token", "ten
 
 
 def compressed_tensors(fields: Fields, patterns: Patterns) -> QuantizedCheckpoint:
-    """Raises :class:`ConfigError` where a group asks for what no kernel of ours computes."""
+    """Parse the config. Raises :class:`ConfigError` for groups that no kernel supports."""
     stored = fields.text("format", "dense")
     if stored not in _FORMATS:
         raise ConfigError(f"compressed-tensors' format {stored!r} is not read, expected one of {', '.join(_FORMATS)}")
@@ -68,7 +68,7 @@ def compressed_tensors(fields: Fields, patterns: Patterns) -> QuantizedCheckpoin
         targets = patterns(group.get("targets") or ["Linear"], f"config_groups.{name}.targets")
         own = table.text("format", stored)
         rules.append(QuantizationRule(targets, _format(name, table, own)))
-    # a rule that names modules is meant before one for all of a class
+    # rules for named modules come before those for a class
     rules.sort(key=lambda rule: "Linear" in rule.targets)
     cache = fields.table("kv_cache_scheme")
     if cache is not None and (cache.get("num_bits"), cache.get("type")) != (8, "float"):
@@ -91,7 +91,7 @@ def _format(name: str, group: Fields, stored: str) -> Format:
     if kind == "float" and bits == 4 and symmetric and (fp4 := _FP4.get(stored)) is not None:
         if weights.integer("group_size", fp4.group) != fp4.group:
             raise ConfigError(f"{where}: {fp4.name} in groups of {weights.integer('group_size')}, expected {fp4.group}")
-        return fp4  # inputs are multiplied as they are, which is finer where they are meant to be quantised
+        return fp4  # inputs are not quantised, which is more precise if they should be
     if kind == "float" and bits == 8 and stored != "pack-quantized":
         block = (FP8_BLOCK, FP8_BLOCK)
         if strategy == "block":
@@ -129,7 +129,7 @@ def _one_of(where: str, what: str, strategy: str, known: Mapping[str, T]) -> T:
 
 
 def _activations(where: str, inputs: Mapping[str, object] | None, kind: str, known: Mapping[str, T]) -> T | None:
-    """How inputs are quantised, ``tensor`` for a stored scale; None where they are not."""
+    """How inputs are quantised, ``tensor`` for a stored scale; None if they are not."""
     if inputs is None:
         return None
     table = Fields(inputs, "")
@@ -142,7 +142,7 @@ def _activations(where: str, inputs: Mapping[str, object] | None, kind: str, kno
     if not dynamic and strategy != "tensor":
         raise ConfigError(f"{where}: stored input scales by {strategy!r} are not read, expected tensor")
     if dynamic and strategy == "tensor":
-        strategy = "token"  # finer than asked, and computed in one pass
+        strategy = "token"  # more precise than requested, and computed in one pass
     if strategy == "group" and table.integer("group_size", FP8_BLOCK) != FP8_BLOCK:
         raise ConfigError(f"{where}: inputs in groups of {table.integer('group_size')}, expected {FP8_BLOCK}")
     return _one_of(where, "quantised inputs", strategy, known)

@@ -1,7 +1,7 @@
-"""How the weights of a layer are stored, whatever file said so. Torch-free.
+"""Storage formats of a layer's weights, independent of their description. Torch-free.
 
-A *part* is one projection of the checkpoint, ``model.layers.0.self_attn.q_proj``; its tensors are the part's
-name with an ending: ``.weight``, ``.weight_scale``, ``.qweight``.
+A *part* is one projection of the checkpoint, ``model.layers.0.self_attn.q_proj``; its tensors have the part's name with
+an ending: ``.weight``, ``.weight_scale``, ``.qweight``.
 """
 
 import re
@@ -21,7 +21,7 @@ class FP8Format:
 
     granularity: Literal["tensor", "channel", "block"]
     activations: Literal["none", "token", "tensor", "group"] = "none"
-    """How inputs are quantised: not at all, by a scale a token or a group of 128, or by one stored scale."""
+    """How inputs are quantised: not, with a scale a token or a group of 128, or with one stored scale."""
     scale_ending: str = "weight_scale"
     block: tuple[int, int] = (FP8_BLOCK, FP8_BLOCK)
     input_ending: str = "input_scale"
@@ -45,20 +45,20 @@ class Int8Format:
 
 @dataclass(frozen=True)
 class Int4Format:
-    """Four-bit weights that share a scale, and a zero point where not symmetric, in groups along the inputs."""
+    """4-bit weights with a scale, and a zero point if not symmetric, for groups along the inputs."""
 
     packing: Literal["gptq", "awq", "compressed-tensors"]
     group: int
-    """Inputs that share a scale; 0 means all."""
+    """Inputs that share a scale; 0: all."""
     symmetric: bool
     act_order: bool = False
-    """Inputs belong to groups by a stored index, not by their place."""
+    """Whether inputs are assigned to groups by a stored index, not by position."""
     whole_groups: bool = True
-    """All inputs of a group are there: a worker of several may have some of a group's, where an index says which."""
+    """Whether all inputs of a group are here. With an index, a worker of several may have only some of them."""
     zero_offset: int = 0
     """Added to stored zero points: 1 in GPTQ's first format."""
     scales: ScaleType = "float32"
-    """What holds every scale as it is stored."""
+    """The narrowest type that holds every stored scale exactly."""
 
     @property
     def name(self) -> str:
@@ -67,23 +67,23 @@ class Int4Format:
 
 @dataclass(frozen=True)
 class GroupedInt8Format:
-    """Eight-bit weights that share a scale, and a zero point where not symmetric, in groups along the inputs.
+    """8-bit weights with a scale, and a zero point if not symmetric, for groups along the inputs.
 
     Inputs are not quantised.
     """
 
     packing: Literal["gptq", "compressed-tensors"]
     group: int
-    """Inputs that share a scale; 0 means all."""
+    """Inputs that share a scale; 0: all."""
     symmetric: bool
     act_order: bool = False
-    """Inputs belong to groups by a stored index, not by their place."""
+    """Whether inputs are assigned to groups by a stored index, not by position."""
     whole_groups: bool = True
-    """All inputs of a group are there: a worker of several may have some of a group's, where an index says which."""
+    """Whether all inputs of a group are here. With an index, a worker of several may have only some of them."""
     zero_offset: int = 0
     """Added to stored zero points: 1 in GPTQ's first format."""
     scales: ScaleType = "float32"
-    """What holds every scale as it is stored."""
+    """The narrowest type that holds every stored scale exactly."""
 
     @property
     def name(self) -> str:
@@ -92,15 +92,15 @@ class GroupedInt8Format:
 
 @dataclass(frozen=True)
 class FP4Format:
-    """Four-bit floats (E2M1) that share a scale in groups along the inputs; inputs are not quantised.
+    """4-bit floats (E2M1) with scales for groups along the inputs; inputs are not quantised.
 
-    ``mxfp4``: 32 share a power of two (OCP Microscaling Formats specification 1.0). ``nvfp4``: 16 share a float8_e4m3,
-    and all of a part a float32.
+    ``mxfp4``: a power of two for 32 (OCP Microscaling Formats specification 1.0). ``nvfp4``: a float8_e4m3 for 16, and
+    a float32 for the whole part.
     """
 
     kind: Literal["mxfp4", "nvfp4"]
     packing: Literal["compressed-tensors", "modelopt", "gpt-oss"]
-    """``gpt-oss``: ``_blocks`` [experts, outputs, blocks, 16] and ``_scales`` [experts, outputs, blocks] of experts."""
+    """``gpt-oss``: experts' ``_blocks`` [experts, outputs, blocks, 16] and ``_scales`` [experts, outputs, blocks]."""
 
     @property
     def name(self) -> str:
@@ -113,10 +113,10 @@ class FP4Format:
 
 @dataclass(frozen=True)
 class GGUFFormat:
-    """Raw blocks of one of GGUF's types."""
+    """Blocks of one GGUF type."""
 
     kind: str
-    """``Q4_K``."""
+    """Such as ``Q4_K``."""
 
     @property
     def name(self) -> str:
@@ -125,7 +125,7 @@ class GGUFFormat:
 
 @dataclass(frozen=True)
 class OnlineFormat:
-    """Plain weights, quantised by us while they load: a scale a channel, inputs by token."""
+    """Plain weights that are quantised at load: a scale a channel, inputs by token."""
 
     dtype: Literal["fp8", "int8"]
 
@@ -139,8 +139,8 @@ Format = FP8Format | Int8Format | GroupedInt8Format | Int4Format | FP4Format | G
 
 @dataclass(frozen=True)
 class QuantizationRule:
-    """Which parts have a format: a class of modules (``Linear``), a name, its last component, or ``re:`` and a
-    regular expression, as compressed-tensors writes them."""
+    """The format of some parts: of a class of modules (``Linear``), a name, its last component, or ``re:`` and a
+    regular expression, as in compressed-tensors."""
 
     targets: tuple[str, ...]
     format: Format
@@ -148,23 +148,23 @@ class QuantizationRule:
 
 @dataclass(frozen=True)
 class QuantizedCheckpoint:
-    """What a checkpoint's quantisation amounts to. Rules are tried in order; ``ignore`` goes before them."""
+    """A checkpoint's quantisation. ``ignore`` is tried first, then the rules in order."""
 
     method: str
-    """The name the checkpoint gives it."""
+    """The checkpoint's name for it."""
     rules: tuple[QuantizationRule, ...] = ()
     ignore: tuple[str, ...] = ()
     parts: dict[str, Format] = field(default_factory=dict)
-    """Formats of single parts, where the file lists them (GGUF)."""
+    """Formats of single parts, if the file lists them (GGUF)."""
     kv_cache_fp8: bool = False
-    """Scales for an fp8 KV cache are stored."""
+    """Whether scales for an fp8 KV cache are stored."""
     plain: frozenset[str] = frozenset()
-    """Parts whose weights the file holds as floats, whatever the rules say."""
+    """Parts stored as floats, whatever the rules say."""
     stored_as: Callable[[str], str] | None = None
-    """What the checkpoint calls a part, where who asks calls it otherwise."""
+    """Maps a caller's name of a part to the checkpoint's."""
 
     def format_of(self, part: str) -> Format | None:
-        """The format of a part's weight; None where it is stored plain."""
+        """The format of a part's weight; None if it is plain."""
         if self.stored_as is not None:
             part = self.stored_as(part)
         if part in self.parts:
@@ -178,7 +178,7 @@ class QuantizedCheckpoint:
 
 
 def matches(pattern: str, part: str) -> bool:
-    """Whether a pattern names a part: as a whole, by whole components at either end, by ``*``, or as ``re:``."""
+    """Whether a pattern matches a part: the whole name, whole components at either end, ``*``, or ``re:``."""
     if pattern.startswith("re:"):
         return re.match(pattern[3:], part) is not None
     if "*" in pattern:

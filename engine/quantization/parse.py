@@ -1,8 +1,7 @@
-"""From a checkpoint's description of its quantisation to :class:`.formats.QuantizedCheckpoint`. Torch-free.
+"""Parses a checkpoint's description of its quantisation to a :class:`.formats.QuantizedCheckpoint`. Torch-free.
 
-Read are ``quantization_config`` of config.json (transformers' FP8, GPTQ, AWQ, compressed-tensors, ModelOpt)
-and the files beside it that ModelOpt and the older GPTQ and AWQ programs write. Anything else is refused by
-name with what to use instead.
+Supported: ``quantization_config`` of config.json (transformers' FP8, GPTQ, AWQ, compressed-tensors, ModelOpt), and the
+files beside it of ModelOpt and older GPTQ and AWQ programs. Other methods are refused by name, with an alternative.
 """
 
 import re
@@ -29,17 +28,17 @@ _REFUSED: Mapping[str, str] = {
     "sparseml": "use a dense compressed-tensors checkpoint",
     "nvfp4": _OTHER,
 }
-"""Known methods that are not read, and the way out."""
+"""Known unsupported methods, with an alternative."""
 
 FILES: Mapping[str, str] = {
     "hf_quant_config.json": "modelopt",
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
 }
-"""Files that describe a quantisation beside config.json, and whose they are."""
+"""Files beside config.json that describe a quantisation, with their method."""
 
 _EXPERTS = r"re:.*\.mlp\.experts\.(gate_up|down)_proj$"
-"""What is stored in MXFP4 of gpt-oss."""
+"""The MXFP4 weights of gpt-oss."""
 
 SUPPORTED = ("fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4")
 
@@ -50,11 +49,10 @@ MAX_PATTERN_LENGTH = 512
 def parse_quantization(
     config: Mapping[str, object], beside: Mapping[str, object] | None = None, method: str = "modelopt"
 ) -> QuantizedCheckpoint | None:
-    """What config.json says or, where it says nothing, one of :data:`FILES`; None for an unquantised checkpoint.
+    """The quantisation in config.json, or else in one of :data:`FILES`; None for an unquantised checkpoint.
 
-    ``beside`` is what that file holds, ``method`` who writes it.
-
-    Raises :class:`ConfigError` for a method that is not read, or fields that contradict it.
+    ``beside``: that file's content. ``method``: its method. Raises :class:`ConfigError` for an unsupported method or
+    contradictory fields.
     """
     table = config.get("quantization_config") or config.get("compression_config")
     if table is None and beside is not None:
@@ -118,7 +116,7 @@ def _gptq(fields: Fields) -> QuantizedCheckpoint:
     form = (Int4Format if bits == 4 else GroupedInt8Format)(
         packing="gptq",
         group=_group(fields),
-        symmetric=False,  # zero points are stored either way
+        symmetric=False,  # zero points are stored in either case
         act_order=fields.flag("desc_act"),
         zero_offset=0 if stored == "gptq_v2" else 1,
     )
@@ -133,7 +131,7 @@ def _awq(fields: Fields) -> QuantizedCheckpoint:
     version = fields.text("version", fields.text("checkpoint_format", "gemm")).lower()
     if version != "gemm":
         raise ConfigError(f"AWQ of version {version!r}, expected gemm")
-    # without zero points every one that is stored is 8
+    # without zero points, all stored ones are 8
     form = Int4Format(packing="awq", group=_group(fields, "q_group_size"), symmetric=False)
     return QuantizedCheckpoint("awq", (QuantizationRule(("Linear",), form),), (*_unquantised(fields), "lm_head"))
 
@@ -164,13 +162,13 @@ def _modelopt(fields: Fields) -> QuantizedCheckpoint:
 
 
 def _unquantised(fields: Fields) -> tuple[str, ...]:
-    """transformers' list, or that of AutoFP8."""
+    """transformers' list of unquantised modules, or AutoFP8's."""
     name = "modules_to_not_convert" if fields.values.get("modules_to_not_convert") else "ignored_layers"
     return patterns(fields.values.get(name), name)
 
 
 def patterns(found: object, name: str) -> tuple[str, ...]:
-    """A list of patterns, bounded, each of which compiles. Raises :class:`ConfigError`."""
+    """A bounded list of valid patterns. Raises :class:`ConfigError`."""
     if found is None:
         return ()
     if not isinstance(found, list | tuple) or len(found) > MAX_PATTERNS:

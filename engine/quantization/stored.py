@@ -1,6 +1,6 @@
-"""The stored tensors of one quantised projection: which there are, and what they stand for.
+"""The stored tensors of one quantised projection: which exist, and their meaning.
 
-``expand`` is the definition of each format, in float32: the plain weight [outputs, inputs].
+``expand`` defines each format: the plain weight [outputs, inputs], computed in float32.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Stored = Mapping[str, torch.Tensor]
 
 
 PartFormat = FP8Format | Int8Format | GroupedInt8Format | Int4Format | FP4Format
-"""Formats of which each part has its own tensors."""
+"""Formats in which each part has its own tensors."""
 
 _WORDS = ("qweight", "qzeros", "weight_packed", "weight_zero_point")
 """Four-bit values come eight to a word."""
@@ -29,7 +29,7 @@ class StoredError(Exception):
 
 
 def endings(format: PartFormat) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a projection must have, and what it may have that is passed over."""
+    """(required endings, endings that are ignored) of a projection."""
     match format:
         case FP8Format(scale_ending=scale, input_ending=inputs, activations="tensor"):
             return ("weight", scale, inputs), ()
@@ -64,7 +64,7 @@ def scale_rows(format: FP8Format | Int8Format, stored: Stored, outputs: int, inp
     if isinstance(format, FP8Format) and format.granularity == "block":
         rows, columns = format.block
         expected = (-(-outputs // rows), -(-inputs // columns))
-        if scale.dim() == 4 and scale.shape[1::2] == (1, 1):  # ModelOpt keeps the dimensions that it reduced over
+        if scale.dim() == 4 and scale.shape[1::2] == (1, 1):  # ModelOpt keeps reduced dimensions
             scale = scale[:, 0, :, 0]
         if tuple(scale.shape) != expected:
             raise StoredError(f"{ending} has shape {tuple(scale.shape)}, expected {expected}")
@@ -85,7 +85,7 @@ def largest_input_scale(format: FP8Format | Int8Format, stored: Stored) -> torch
 
 
 def checked_weight(stored: Stored, dtype: torch.dtype, outputs: int, inputs: int) -> torch.Tensor:
-    """The stored weight [outputs, inputs] where it is one value an element."""
+    """The stored weight [outputs, inputs], of one value an element."""
     weight = stored["weight"]
     if weight.dtype != dtype or tuple(weight.shape) != (outputs, inputs):
         raise StoredError(
@@ -96,7 +96,7 @@ def checked_weight(stored: Stored, dtype: torch.dtype, outputs: int, inputs: int
 
 
 def pack_int4(format: Int4Format, stored: Stored, outputs: int, inputs: int) -> W4Weight:
-    """The four-bit weight in the layout of the kernels."""
+    """The 4-bit weight in the kernels' layout."""
     for ending, tensor in stored.items():
         if ending in _WORDS and (tensor.dtype != torch.int32 or tensor.dim() != 2 or not tensor.numel()):
             raise StoredError(
@@ -157,7 +157,7 @@ def expand(
 
 
 class GroupedWeight(NamedTuple):
-    """A weight of four or eight bits taken apart: value = scale · (code - zero) of the group of its input."""
+    """A weight of four or eight bits: value = scale · (code - zero), by the input's group."""
 
     codes: torch.Tensor
     """uint8 [outputs, inputs]"""
@@ -166,7 +166,7 @@ class GroupedWeight(NamedTuple):
     zeros: torch.Tensor | None
     """float32 [outputs, groups]; None: 128."""
     order: torch.Tensor
-    """int64 [inputs], the group of each input."""
+    """int64 [inputs]: the group of each input."""
 
     def values(self) -> torch.Tensor:
         """The plain weight, float32 [outputs, inputs]."""
@@ -175,10 +175,10 @@ class GroupedWeight(NamedTuple):
 
 
 def read_grouped(format: Int4Format | GroupedInt8Format, stored: Stored, outputs: int, inputs: int) -> GroupedWeight:
-    """The weight of a part, whose codes and zero points come several to a word, from the lowest bits up.
+    """The weight of a part. Codes and zero points are stored several to a word, from the lowest bits up.
 
     Raises:
-        StoredError: shapes or dtypes that do not fit.
+        StoredError: wrong shapes or dtypes.
     """
     bits, gptq = 4 if isinstance(format, Int4Format) else 8, format.packing == "gptq"
     each = 32 // bits
@@ -219,7 +219,7 @@ def _codes(stored: Stored, ending: str, shape: tuple[int, int], bits: int, *, al
 
 
 class FP4Weight(NamedTuple):
-    """A four-bit float weight taken apart: value = E2M1[code] · (scale · factor)."""
+    """A 4-bit float weight: value = E2M1[code] · (scale · factor)."""
 
     codes: torch.Tensor
     """uint8 [outputs, inputs], 0…15."""
@@ -237,10 +237,10 @@ class FP4Weight(NamedTuple):
 
 
 def read_fp4(format: FP4Format, stored: Stored, outputs: int, inputs: int) -> FP4Weight:
-    """The weight of a part. Of each byte the low half is the first value.
+    """The weight of a part. The low half of each byte is the first value.
 
     Raises:
-        StoredError: shapes or dtypes that do not fit, or a scale that is no positive number.
+        StoredError: wrong shapes or dtypes, or a scale that is not a positive number.
     """
     packed = stored["weight" if format.packing == "modelopt" else "weight_packed"]
     scales = stored["weight_scale"]
@@ -258,7 +258,7 @@ def read_fp4(format: FP4Format, stored: Stored, outputs: int, inputs: int) -> FP
 
 
 def e8m0(scales: torch.Tensor) -> torch.Tensor:
-    """Stored exponents of two (bias 127) as float32. Raises :class:`StoredError` where they are not of eight bits."""
+    """Stored exponents of two (bias 127) as float32. Raises :class:`StoredError` for other types."""
     if scales.dtype not in (torch.uint8, torch.float8_e8m0fnu):
         raise StoredError(f"scales are {_dtype(scales)}, expected uint8")
     return scales.view(torch.float8_e8m0fnu).float()
@@ -272,10 +272,10 @@ def fp4_weight(
     group: int,
     factor: torch.Tensor | None = None,
 ) -> FP4Weight:
-    """Takes packed bytes [outputs, inputs / 2] apart, beside scales float32 [outputs, inputs / group].
+    """Unpack bytes [outputs, inputs / 2] with scales float32 [outputs, inputs / group].
 
     Raises:
-        StoredError: shapes or dtypes that do not fit, or a scale that is no number.
+        StoredError: wrong shapes or dtypes, or a NaN scale.
     """
     expected, groups = (outputs, inputs // 2), (outputs, inputs // group)
     if packed.dtype != torch.uint8 or tuple(packed.shape) != expected or inputs % group:
@@ -289,10 +289,10 @@ def fp4_weight(
 
 
 def gpt_oss_weight(blocks: torch.Tensor, scales: torch.Tensor, outputs: int, inputs: int) -> FP4Weight:
-    """One expert's matrix of gpt-oss: blocks uint8 [outputs, blocks, 16] and scales uint8 [outputs, blocks].
+    """One expert's matrix of gpt-oss: blocks uint8 [outputs, blocks, 16], scales uint8 [outputs, blocks].
 
     Raises:
-        StoredError: shapes or dtypes that do not fit, or a scale that is no number.
+        StoredError: wrong shapes or dtypes, or a NaN scale.
     """
     if blocks.dim() != 3 or blocks.shape[2] != 16:
         raise StoredError(f"blocks are {_dtype(blocks)} {tuple(blocks.shape)}, expected uint8 [outputs, blocks, 16]")

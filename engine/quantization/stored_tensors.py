@@ -1,4 +1,4 @@
-"""What a checkpoint's tensors say of its quantisation where its description is silent or wrong. Torch-free."""
+"""Completes and corrects a checkpoint's description of its quantisation by its tensors. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,16 +21,16 @@ _NARROW: tuple[ScaleType, ...] = ("float16", "bfloat16")
 
 
 def correct_by_tensors(quantized: QuantizedCheckpoint, types: Mapping[str, str]) -> QuantizedCheckpoint:
-    """The description with what the names and types of tensors add to it.
+    """The description, corrected by the names and types of tensors.
 
-    A projection whose weight is stored as floats is not quantised: exporters skip projections that their lists do
-    not name. A head that has scales is quantised, although most formats leave it out unsaid. Two programs
-    write FP8 with a scale a tensor, by one description but under different names. And scales of groups are kept in
-    the 16 bits that they are stored in.
+    - A projection stored as floats is not quantised: exporters skip projections that their lists do not name.
+    - A head with scales is quantised, although most formats exclude it implicitly.
+    - FP8 with a scale a tensor is written by two programs, with one description but different names.
+    - Scales of groups are kept in the 16 bits in which they are stored.
 
     Args:
-        quantized: what the description says.
-        types: the type that each stored tensor has by its name, of floats torch's name for it.
+        quantized: the description.
+        types: type by tensor name; torch's name for floats.
     """
     floats = frozenset(
         name.removesuffix(".weight") for name, type in types.items() if type in _FLOATS and name.endswith(".weight")
@@ -52,7 +52,7 @@ def _as_transformers_names(format: Format) -> Format:
 
 
 def _with_scales(format: Format, types: Mapping[str, str]) -> Format:
-    """The type that all scales of groups have, where it is one of 16 bits."""
+    """The format with the type of all group scales, if that is one of 16 bits."""
     if not isinstance(format, Int4Format | GroupedInt8Format):
         return format
     ending = "weight_scale" if format.packing == "compressed-tensors" else "scales"

@@ -1,4 +1,4 @@
-"""Speech: voices on disk, the speech process, and the server's end of it.
+"""Speech synthesis: voices on disk, the speech process, and its client in the server.
 
-What makes sound (onnxruntime and Piper, or torch and transformers) is imported in that process alone.
+The synthesis libraries (onnxruntime and Piper, or torch and transformers) are imported in that process only.
 """

@@ -1,4 +1,4 @@
-"""What a speech model offers, whatever it is made of."""
+"""The interface of speech models."""
 
 import threading
 from collections.abc import Callable
@@ -8,15 +8,15 @@ from stentor.protocols.ipc.speech import VoicePlace
 
 
 class Stopped(Exception):
-    """The work was given up because nobody wants it any more."""
+    """The work was cancelled."""
 
 
 class CannotSpeak(Exception):
-    """The text says why: in one line, for the operator or for who asked."""
+    """Synthesis is impossible; the message is one line for the operator or client."""
 
 
 class Stop:
-    """Ends one piece of work from another thread."""
+    """Cancels one piece of work from another thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,7 +34,7 @@ class Stop:
                 self._action()
 
     def then(self, action: Callable[[], None]) -> None:
-        """Calls ``action``, which must be quick, when the work shall end: at once where it shall already."""
+        """Call ``action``, which must be quick, on cancellation; at once if it has happened."""
         with self._lock:
             self._action = action
             if self._set:
@@ -42,10 +42,10 @@ class Stop:
 
 
 class Synthesizer(Protocol):
-    """Voices that have been loaded. One thread calls it."""
+    """Loaded voices. Used by one thread."""
 
     def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
-        """One sentence as pcm; empty where there is nothing to say.
+        """Synthesize one sentence to PCM; empty if there is nothing to say.
 
         Raises :class:`Stopped` once ``stop`` is set, and :class:`CannotSpeak`.
         """

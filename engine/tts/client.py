@@ -1,4 +1,4 @@
-"""The owner's end of the speech process: starts it, starts it again, and hands sentences to it."""
+"""The client of the speech process: starts and restarts it, and sends sentences."""
 
 import asyncio
 import contextlib
@@ -32,27 +32,27 @@ from .process import MODULE
 logger = logging.getLogger(__name__)
 
 _RING: Final = 1 << 21
-"""Bytes: a sentence of some twenty seconds goes in at once."""
+"""Bytes: holds a sentence of about twenty seconds."""
 _LOAD_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 2.0
-"""Between two looks at the clock."""
+"""Interval of time-out checks."""
 _SENTENCE_SECONDS: Final = 30.0
 _SECONDS_PER_CHAR: Final = 0.5
-"""At a speed of 1: many times what a machine takes that does anything else besides."""
+"""At a speed of 1; many times the duration on a busy machine."""
 _POLICY: Final = RestartPolicy(math.inf, max_first_failures=3, healthy_after=60.0)
-"""A sentence that was spoken ends a row of deaths, too."""
+"""A spoken sentence resets the count of deaths too."""
 _MANY_DEATHS: Final = 6
-"""In a row, after which nobody waits for the next process any more."""
+"""Consecutive deaths after which no request waits for the next process."""
 _TRIES: Final = 2
-"""Processes that a sentence may have under it."""
+"""Processes that may die with a sentence."""
 
 
 class SpeechUnavailable(Exception):
-    """Nobody can speak; the text says why, in one line."""
+    """No speech is available; the message is one line."""
 
 
 class SentenceFailed(Exception):
-    """This one cannot be spoken, and others can; the text says why, in one line."""
+    """This sentence cannot be spoken, others can; the message is one line."""
 
 
 class _Refused(Exception):
@@ -64,38 +64,38 @@ class _Job:
         self.request: Final = request
         self.future: Final[asyncio.Future[SpeechPiece]] = asyncio.get_running_loop().create_future()
         self.deaths = 0
-        """Processes that died while it was the one they worked on."""
+        """Processes that died while working on it."""
 
 
 class SpeechClient:
-    """One process at a time. :meth:`run` is its life; everything happens in that loop."""
+    """Runs one process at a time, within :meth:`run`'s event loop."""
 
     def __init__(self, start: StartSpeech, module: str = MODULE, patience: float = 1.0) -> None:
-        """``module`` is what the process runs; ``patience`` stretches the time that a sentence may take."""
+        """``module``: run by the process. ``patience``: multiplies the time limit of a sentence."""
         self._start = start
         self._module = module
         self._patience = patience
         self._jobs: dict[int, _Job] = {}
-        """In the order in which they came; the first is the one that is worked on."""
+        """In order of arrival; the process works on the first."""
         self._next_job = 0
         self._endpoint: Endpoint | None = None
         """Of a process that is ready."""
         self._child: Child | None = None
         self._received_at = 0.0
-        """When the process last said something, or was last given something to do."""
+        """When the process last sent something or got work."""
         self._restarts = Restarts(_POLICY)
         self._stuck = False
-        """Whether the last process does not die."""
+        """Whether the last process could not be killed."""
         self._was_ready = asyncio.Event()
         self.on_restart: Callable[[], None] = _nothing
-        """Is called whenever a process is started in place of another."""
+        """Called whenever a process is started in place of another."""
         self.failure: str | None = None
-        """Why there is none and will be none."""
+        """Why there is no process and will be none."""
         self._why: str | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether a process was ready once."""
+        """Whether a process has been ready."""
         return self._was_ready.is_set() and self.failure is None
 
     @property
@@ -104,7 +104,7 @@ class SpeechClient:
 
     @property
     def stalled(self) -> str | None:
-        """Why nothing can be spoken just now, while another process starts."""
+        """Why nothing can be spoken at present, while another process starts."""
         return None if self._up or not self.ready else self._why or "another speech process starts"
 
     @property
@@ -114,17 +114,17 @@ class SpeechClient:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """The pid of the process; None if there is none."""
         return None if self._child is None else self._child.pid
 
     async def wait_started(self) -> None:
-        """Until the first process is ready. Raises :class:`SpeechUnavailable`."""
+        """Wait until the first process is ready. Raises :class:`SpeechUnavailable`."""
         await self._was_ready.wait()
         if self.failure is not None:
             raise SpeechUnavailable(self.failure)
 
     async def synthesize(self, text: str, voice: str, speed: float) -> SpeechPiece:
-        """One sentence; cancelled, it is stopped. Where the process dies of it or beside it, another one is given it.
+        """Synthesize one sentence; if cancelled, it is stopped. If the process dies, the next one gets the sentence.
 
         Raises :class:`SentenceFailed` and :class:`SpeechUnavailable`.
         """
@@ -144,13 +144,13 @@ class SpeechClient:
                     self._endpoint.try_send(encode_speech(AbortSpeech(job.request.job)))
 
     async def _send(self, request: Synthesize) -> None:
-        """Where there is nobody now, the next one is given it."""
+        """Send a request; without a process, the next one gets it."""
         if self._endpoint is not None:
             with contextlib.suppress(ChannelError):
                 await self._endpoint.send(encode_speech(request))
 
     async def run(self) -> None:
-        """Until it is cancelled; returns where no process comes to be ready, and no other would (:attr:`failure`)."""
+        """Run until cancelled; returns early if no process becomes ready and none will (:attr:`failure`)."""
         try:
             while True:
                 self._why = await self._live()
@@ -175,7 +175,7 @@ class SpeechClient:
 
     @property
     def _hopeless(self) -> bool:
-        """Whether nobody should wait for the process that starts next."""
+        """Whether requests should not wait for the next process."""
         return self._restarts.in_a_row >= _MANY_DEATHS and not self._up
 
     def _fail_all(self, error: Exception) -> None:
@@ -184,7 +184,7 @@ class SpeechClient:
         self._jobs.clear()
 
     async def _live(self) -> str:
-        """One process from start to end; returns how it ended. Raises ``PermanentFailure``."""
+        """Run one process from start to end; returns how it ended. Raises ``PermanentFailure``."""
         try:
             pair = ChannelPair.create(_RING)
         except (ChannelError, OSError) as error:
@@ -200,7 +200,7 @@ class SpeechClient:
                 await self._serve(pair.parent)
             except ChannelError:
                 with anyio.move_on_after(1):
-                    await child.wait()  # how it ended is known a moment after the channel's end
+                    await child.wait()  # its exit status follows the channel's end
                 return _ended(child)
             except _Refused as refusal:
                 if not self.ready:
@@ -210,14 +210,14 @@ class SpeechClient:
                 return f"was silent for more than {self._allowed():.0f} seconds"
             finally:
                 was_up = self._up
-                self._endpoint = None  # told at once: the process may take long to die
+                self._endpoint = None  # before the process is dead, which may take long
                 self._stuck = not await child.aclose()
                 self._child = None
                 if was_up:
                     self._blame()
 
     async def _serve(self, endpoint: Endpoint) -> NoReturn:
-        """Raises ``ChannelError`` at the process's end, ``TimeoutError`` where it is late, and ``_Refused``."""
+        """Raises ``ChannelError`` at the process's end, ``TimeoutError`` if it is late, and ``_Refused``."""
         self._received_at = time.monotonic()
         await endpoint.send(encode_speech(self._start))
         while True:
@@ -252,7 +252,7 @@ class SpeechClient:
                     _settle(job_of, SentenceFailed(message.why))
 
     def _allowed(self) -> float:
-        """Seconds for what is awaited of the process."""
+        """Time limit in seconds for the process's next message."""
         if not self._up:
             return _LOAD_SECONDS
         first = next(iter(self._jobs.values()), None)
@@ -262,13 +262,13 @@ class SpeechClient:
         return self._patience * (_SENTENCE_SECONDS + _SECONDS_PER_CHAR * len(first.request.text) * slowness)
 
     def _blame(self) -> None:
-        """The sentence that was worked on may have been what the process died of."""
+        """Count the process's death against the sentence that it was working on."""
         first = next(iter(self._jobs.values()), None)
         if first is None:
             return
         first.deaths += 1
         if first.deaths >= _TRIES:
-            self._restarts.progressed()  # they have a reason, and it goes
+            self._restarts.progressed()  # the deaths are explained
             self._restarts.excuse()
             del self._jobs[first.request.job]
             _settle(first, SentenceFailed("the speech process died of this sentence"))
@@ -284,7 +284,7 @@ def _ended(child: Child) -> str:
 
 
 def _nothing() -> None:
-    """For an owner who does not count."""
+    """Default: no count."""
 
 
 def _settle(job: _Job, outcome: SpeechPiece | Exception) -> None:

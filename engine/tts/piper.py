@@ -1,8 +1,8 @@
-"""Piper voices: espeak-ng makes phonemes of text, and onnxruntime runs the model.
+"""Piper voices: espeak-ng converts text to phonemes, and onnxruntime runs the model.
 
-Piper's own parts (GPL-3) turn text into the numbers that a voice was trained on, and are imported in the process that
-speaks, nowhere else. Noise is drawn by a generator inside the model that only loading it again would reset, so that
-equal text sounds alike but is not the same to the bit.
+Piper's own parts (GPL-3), which convert text to a voice's input, are imported in the speech process only. The model
+draws noise from an internal generator that only loading it again would reset, so equal text sounds alike without being
+equal to the bit.
 """
 
 import json
@@ -18,32 +18,32 @@ from .backend import CannotSpeak, Stop, Stopped
 _PEAK: Final = 32767.0
 _SILENCE: Final = 1e-8
 _MOST_PHONEMES: Final = 320
-"""Of one run of a model, at a speed of 1: some twenty seconds, for which it takes half a gigabyte."""
+"""Of one run at a speed of 1: about twenty seconds of speech, for half a gigabyte of memory."""
 _LEAST_PHONEMES: Final = 60
 _RUNS: Final = 4
-"""As many of the longest are made of one sentence. Only a script that the voice cannot read takes more, for it is
-spelled out, letter by letter: the rest of that is left out, for others wait."""
+"""Most runs of full length for one sentence. Only a script that the voice cannot read needs more, because it is spelled
+letter by letter; the rest is left out, since others wait."""
 _WARM_UP: Final = "Good morning, and welcome: this is a sentence of about the usual length."
 
 
 class PiperSynthesizer:
-    """Every voice's model, loaded and warm."""
+    """The loaded models of all voices."""
 
     def __init__(self, voices: Sequence[VoicePlace], threads: int) -> None:
-        """Raises :class:`CannotSpeak`."""
+        """Load and warm up the models. Raises :class:`CannotSpeak`."""
         try:
             import onnxruntime
             from piper import PiperVoice
             from piper.config import PiperConfig
         except ImportError as error:
             raise CannotSpeak(f"piper-tts cannot be imported ({error}): install the extra `speech` again") from error
-        logging.getLogger("piper").setLevel(logging.ERROR)  # it names every sound that a voice lacks
-        onnxruntime.set_default_logger_severity(3)  # errors: it writes past our log
+        logging.getLogger("piper").setLevel(logging.ERROR)  # it logs every sound that a voice lacks
+        onnxruntime.set_default_logger_severity(3)  # errors only: it does not use our log
         self._run_options = onnxruntime.RunOptions
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # threads that wait by turning round would take the cores of whoever shares the machine
+        # spinning threads would take the cores of other processes
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
         self._voices: dict[str, Any] = {}
@@ -51,12 +51,12 @@ class PiperSynthesizer:
             try:
                 session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
                 config = PiperConfig.from_dict(json.loads(Path(f"{path}.json").read_bytes()))
-            except Exception as error:  # the library raises kinds of its own for every way in which a file is broken
+            except Exception as error:  # the library raises errors of many types for broken files
                 raise CannotSpeak(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
             self._voices[path] = PiperVoice(session=session, config=config)
         for place in {place.path: place for place in voices}.values():
             try:
-                self.speak(_WARM_UP, place, 1.0, Stop())  # what is slow the first time: dictionaries, buffers
+                self.speak(_WARM_UP, place, 1.0, Stop())  # the first run is slow: dictionaries, buffers
             except CannotSpeak as error:
                 why = " ".join(str(error.__cause__).split())
                 raise CannotSpeak(f"{place.path} cannot be used: {error} ({why})") from error
@@ -81,7 +81,7 @@ class PiperSynthesizer:
             samples = self._run(loaded, phonemes, voice.speaker, speed, stop)
             peak = float(np.max(np.abs(samples))) if samples.size else 0.0
             if peak >= _SILENCE:
-                samples = samples * (_PEAK / peak)  # as Piper does: what a voice gives is of any loudness
+                samples = samples * (_PEAK / peak)  # as Piper does, since voices differ in loudness
             pieces.append(np.clip(samples, -_PEAK, _PEAK).astype("<i2").tobytes())
         return b"".join(pieces)
 
@@ -112,7 +112,7 @@ class PiperSynthesizer:
 
 
 def _runs(phonemes: list[str], most: int) -> Iterator[list[str]]:
-    """In parts that end between words, where there is such a place in their second half."""
+    """Split phonemes into parts of at most ``most``, between words if possible in a part's second half."""
     while len(phonemes) > most:
         end = next((place for place in range(most, most // 2, -1) if phonemes[place - 1] == " "), most)
         yield phonemes[:end]

@@ -1,6 +1,6 @@
-"""The speech process: tied to its owner first, then loaded with all that is heavy.
+"""The speech process: ties itself to its owner before the heavy imports.
 
-The main thread reads the mailbox; another one works, so that a sentence that nobody wants any more can be stopped.
+The main thread reads the mailbox; another one works, so that a sentence can be cancelled.
 """
 
 import logging
@@ -44,7 +44,7 @@ def main() -> int:
     try:
         return _SpeechProcess(owner).run()
     except ChannelError:
-        return 0  # the owner is gone, or has no more use for us
+        return 0  # the owner is gone or has ended the channel
 
 
 class _Job:
@@ -56,9 +56,9 @@ class _Job:
 class _SpeechProcess:
     def __init__(self, owner: Endpoint) -> None:
         self._owner = owner
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()  # bounded by its owner, who sends few at a time
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()  # bounded by its owner, which sends few at a time
         self._known: dict[int, _Job] = {}
-        """Not answered yet. Each of the two threads changes its own entries alone."""
+        """Unanswered jobs. Each of the two threads changes only its own entries."""
 
     def run(self) -> int:
         pending = self._receive()
@@ -98,7 +98,7 @@ class _SpeechProcess:
                 raise TypeError("StartSpeech came twice")
 
     def _next_job(self, born: int) -> _Job:
-        """Waits for it; where none comes for a while, what the last ones took and freed goes back to the system."""
+        """Wait for a job; after some idle time, return freed memory to the system."""
         try:
             return self._jobs.get(timeout=IDLE_SECONDS)
         except queue.Empty:
@@ -114,13 +114,13 @@ class _SpeechProcess:
                 del self._known[job.request.job]
                 self._send(answer)
             except ChannelError:
-                return  # the main thread notices, too
+                return  # the main thread notices too
 
 
 def load(start: StartSpeech) -> Synthesizer:
-    """Raises :class:`CannotSpeak`."""
+    """Load the voices. Raises :class:`CannotSpeak`."""
     if start.backend == "piper":
-        from .piper import PiperSynthesizer  # each brings half a second of imports, and one of them is enough
+        from .piper import PiperSynthesizer  # each takes half a second to import, and only one is needed
 
         return PiperSynthesizer(start.voices, start.threads)
     from .vits import VitsSynthesizer

@@ -1,4 +1,4 @@
-"""VITS voices (``facebook/mms-tts-*``) by transformers' own modelling code, in float32 on the CPU."""
+"""VITS voices (``facebook/mms-tts-*``) by transformers' modelling code, in float32 on the CPU."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,18 +11,18 @@ from .backend import CannotSpeak, Stop, Stopped
 
 _PEAK: Final = 32767.0
 _SEED: Final = 0
-"""Of the noise of every sentence: equal text gives equal samples."""
+"""Seed of every sentence's noise: equal text gives equal samples."""
 
 
 class VitsSynthesizer:
     """One checkpoint, whose speakers are the voices."""
 
     def __init__(self, voices: Sequence[VoicePlace], threads: int) -> None:
-        """Raises :class:`CannotSpeak`."""
+        """Load the checkpoint. Raises :class:`CannotSpeak`."""
         from transformers import VitsModel, VitsTokenizer
         from transformers.utils.logging import set_verbosity_error
 
-        set_verbosity_error()  # it quotes what it cannot read
+        set_verbosity_error()  # it quotes text that it cannot read
         torch.set_num_threads(threads)
         folder = voices[0].path
         try:
@@ -30,7 +30,7 @@ class VitsSynthesizer:
             self._model: Any = VitsModel.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
             )
-        except Exception as error:  # the library raises kinds of its own for every way in which a file is broken
+        except Exception as error:  # the library raises errors of many types for broken files
             raise CannotSpeak(f"{folder} cannot be loaded: {' '.join(str(error).split())}") from error
         self._model.eval()
         self._rate = float(self._model.config.speaking_rate)
@@ -40,7 +40,7 @@ class VitsSynthesizer:
 
     def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop) -> bytes:
         inputs = self._tokenizer(text, return_tensors="pt")
-        if inputs["input_ids"].shape[1] <= 1:  # blanks stand around every letter, and there is none that it knows
+        if inputs["input_ids"].shape[1] <= 1:  # blanks surround every letter, and no letter is known
             return b""
         self._stop = stop
         with torch.inference_mode(), torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""Which voices lie in a folder, and who can speak with them. Only descriptions are read.
+"""Finds the voices in a folder, and their backend. Only descriptions are read.
 
 A Piper voice is ``NAME.onnx`` with ``NAME.onnx.json`` beside it; a folder may hold several. A folder with
 ``config.json`` of ``model_type: vits``, ``model.safetensors`` and ``vocab.json`` is a checkpoint of transformers'
@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Voices(NamedTuple):
     backend: SpeechBackend
     places: tuple[VoicePlace, ...]
-    """Never empty; the first is the default."""
+    """Not empty; the first is the default."""
     sample_rate: int
 
 

@@ -30,11 +30,11 @@ _NATIVE_CODED = {
 }
 _DECODES: "Kept[DecodeLaunch]" = Kept()
 MAX_TRITON_DIM = 256
-"""Dims of a head that the Triton kernels' tiles hold."""
+"""The largest head dim that fits the Triton kernels' tiles."""
 
 
 def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`paged_attention` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`paged_attention` runs. Raises ValueError if one is asked for that cannot run."""
     native = native_attention_unsupported_reason(q) or native_cache_unsupported_reason(k_cache, q.dtype)
     triton = triton_unsupported_reason(q, variant) or triton_cache_unsupported_reason(k_cache)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
@@ -43,7 +43,7 @@ def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
 
 
 def native_attention_unsupported_reason(q: Tensor) -> str | None:
-    """Why the native variant cannot take these queries; None when it can."""
+    """Returns why the native variant cannot take these queries; None if it can."""
     return native_unsupported_reason(_NATIVE.get(q.dtype), q)
 
 
@@ -64,38 +64,38 @@ def paged_attention(
     invariant: bool = False,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Attends each new token to the keys of its sequence up to itself; they are in the cache already.
+    """Attends each new token to the keys of its sequence up to itself, which are in the cache already.
 
     Args:
-        q: [T, Hq, D]; heads and dims contiguous, rows may be strided. Hq is a multiple of the cache's
-            heads; query head h reads kv head ``h // (Hq / Hkv)``.
-        k_cache, v_cache: the layer's caches (:func:`stentor.kernels.make_kv_cache`), the dtype of ``q``,
+        q: [T, Hq, D]; heads and dims contiguous, rows may be strided. Hq is a multiple of the cache's heads; query head
+            h reads kv head ``h // (Hq / Hkv)``.
+        k_cache, v_cache: the layer's caches (:func:`stentor.kernels.make_kv_cache`), of the dtype of ``q``,
             float8_e4m3fn or int8.
         batch: the sequences; T tokens in all.
         scale: multiplies q·k; positive.
-        window: tokens that a query sees, itself included; 0 means all.
-        chunk: a query sees those from the last multiple of it on (Llama 4), in place of a window; 0 means all.
+        window: tokens that a query sees, itself included; 0: all.
+        chunk: in place of a window, a query sees the tokens from the last multiple of ``chunk`` on (Llama 4); 0: all.
         softcap: c > 0 turns a score s into c·tanh(s/c) before the softmax.
-        sinks: [Hq] float32, a score of each head that takes part in its softmax and has no value (attention
-            sinks, arXiv:2309.17453; learned in gpt-oss, arXiv:2508.10925); the soft cap does not touch it.
-        causal: False shows every query all ``seq_lens`` keys of its sequence, which then may be fewer than
-            its queries (cross-attention over a cache of the encoder's keys); it takes no window and no chunk.
-        k_scale, v_scale: what the contents of caches are multiplied by, float32: of float8 ones [Hkv], of int8 ones
-            [blocks, Hkv, size] (:func:`stentor.kernels.write_kv_` writes them); none for others.
-        invariant: the same row whatever shares its batch and however its sequence is cut into chunks, bitwise. The
-            native variant always is; the Triton one sums in parts of 512 keys then; the reference is not.
+        sinks: [Hq] float32, a score per head that takes part in its softmax and has no value (attention sinks,
+            arXiv:2309.17453; learned in gpt-oss, arXiv:2508.10925); the soft cap does not apply to it.
+        causal: False shows every query all ``seq_lens`` keys of its sequence, which may be fewer than its queries
+            (cross-attention over a cache of the encoder's keys); then there is no window and no chunk.
+        k_scale, v_scale: scales of the caches' contents, float32: [Hkv] for float8, [blocks, Hkv, size] for int8
+            (:func:`stentor.kernels.write_kv_` writes them), none for others.
+        invariant: a row has the same bits whatever shares its batch and however its sequence is chunked. The native
+            variant always does this; the Triton one then sums in parts of 512 keys; the reference never does.
         variant: forces an implementation.
 
     Returns:
-        [T, Hq, D], a new contiguous tensor; sums are in float32. A query that sees no key gives zeros. The
-        native variant's row depends only on its own position, query and keys, bitwise: not on the batch,
-        the chunking or the thread count.
+        [T, Hq, D], a new contiguous tensor; sums are in float32. A query that sees no key gives zeros. In the native
+        variant a row depends, bit for bit, only on its own position, query and keys: not on the batch, the chunking or
+        the thread count.
 
     Raises:
         ValueError: shapes, dtypes, strides or numbers that do not fit.
-        IndexError: a block table that leads outside the cache or is shorter than its sequence, on the CPU;
-            the Triton variant does not look, for it would have to wait for the device.
-        MemoryError: no room to plan the batch, on the CPU.
+        IndexError: on the CPU, a block table that leads outside the cache or is shorter than its sequence. The Triton
+            variant does not check, because it would have to wait for the device.
+        MemoryError: on the CPU, no room to plan the batch.
     """
     optional = sinks, k_scale, v_scale
     given = (q, k_cache, v_cache, *[each for each in optional if each is not None])
@@ -127,7 +127,7 @@ def paged_attention(
         raise ValueError(f"paged_attention: window {window} and chunk {chunk} need causal attention")
     if sinks is not None and (sinks.shape != (heads,) or sinks.dtype != torch.float32 or not sinks.is_contiguous()):
         raise ValueError(f"paged_attention: sinks {describe(sinks)} must be contiguous float32 [{heads}]")
-    window = window or -chunk  # as the variants take both
+    window = window or -chunk  # variants take a chunk as a negative window
     chosen = choose(q, k_cache, variant)
     if chosen == "reference":
         return reference.paged_attention(
@@ -160,8 +160,11 @@ def attend_native(
     after: int,
     fewer: bool,
 ) -> Tensor:
-    """The native variant, after checks of its arguments. A query sees ``after`` keys after its own (-1: all);
-    ``fewer``: sequences may have fewer keys than queries. Raises as :func:`paged_attention` does."""
+    """Runs the native variant with checked arguments.
+
+    A query sees ``after`` keys after its own (-1: all). ``fewer``: sequences may have fewer keys than queries. Raises
+    as :func:`paged_attention` does.
+    """
     tokens, heads, dim = q.shape
     blocks, kv_heads, _, size = k_cache.shape
     out = torch.empty((tokens, heads, dim), dtype=q.dtype)

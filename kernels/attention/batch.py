@@ -1,4 +1,4 @@
-"""What one step's attention needs to know about its sequences."""
+"""What the attention of one step needs to know about its sequences."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -11,27 +11,27 @@ from ..guards import describe
 from ..launch import cdiv
 
 _NO_MEMORY = -2
-"""What native functions return where they cannot plan a batch."""
+"""The code that native functions return if they cannot plan a batch."""
 MAX_DECODE_QUERY_LEN = 8
-"""Most new tokens of a sequence among the decode rows."""
+"""The most new tokens per sequence of the decode rows."""
 LENGTHS_ALIKE = 128
-"""Launches for decode rows change when their longest sequence passes a multiple of it."""
+"""Launches for decode rows change when their longest sequence passes a multiple of this."""
 
 
 @dataclass(frozen=True)
 class AttentionBatch:
-    """S sequences whose T new tokens stand one after another in the batch.
+    """S sequences whose T new tokens are one after another in the batch.
 
-    Token i of the n new tokens of sequence s has position ``seq_lens[s] - n + i`` and sees the keys of
-    positions [0, position]. All tensors are contiguous and on one device.
+    Token i of the n new tokens of sequence s has position ``seq_lens[s] - n + i`` and sees the keys of positions [0,
+    position]. All tensors are contiguous and on one device.
 
-    Decode rows come first. They have one number of new tokens, known on the host. How many tokens the sequences
-    behind them have, perhaps none, is read on the device, so that a launch for a batch can be replayed with other
-    lengths. A sequence with ``seq_lens`` 0 is padding: its tokens have slots like any other, which lead to a block that
-    nobody reads, and their output is zeros. Padding is for the Triton and the reference variant.
+    Decode rows come first. Each has the same number of new tokens, known on the host. The numbers of tokens of the
+    sequences after them, which may be 0, are read on the device, so that a launch can be replayed with other lengths. A
+    sequence with ``seq_lens`` 0 is padding: its tokens have slots like any other, in a block that nobody reads, and
+    their output is zeros. Only the Triton and the reference variants take padding.
 
-    Lengths stay what they are while a batch is used, but for replays of a graph that holds all of its operations:
-    what was planned for one layer serves the next.
+    The lengths must not change while a batch is in use, except in replays of a graph that holds all of its operations:
+    layers share what the first of them planned.
 
     Raises:
         ValueError: a dtype, a shape or a number of decode rows that does not fit.
@@ -40,19 +40,19 @@ class AttentionBatch:
     query_start: Tensor
     """[S + 1] int32: tokens [query_start[s], query_start[s + 1]) are those of sequence s."""
     seq_lens: Tensor
-    """[S] int32: keys visible to the last token of each sequence, itself included."""
+    """[S] int32: the keys visible to the last token of each sequence, itself included."""
     block_tables: Tensor
     """[S, max_blocks] int32: block of the keys [i * block_size, (i + 1) * block_size); unused entries are ignored."""
     slots: Tensor
-    """[T] int64: where each token's key and value are written."""
+    """[T] int64: the slot that each token's key and value are written to."""
     max_query_len: int
-    """Most new tokens of one sequence."""
+    """The most new tokens of one sequence."""
     max_seq_len: int
-    """Largest of ``seq_lens``."""
+    """The largest of ``seq_lens``."""
     decode_rows: int = 0
-    """The first so many sequences have exactly ``decode_query_len`` new tokens each."""
+    """The number of first sequences that have exactly ``decode_query_len`` new tokens each."""
     decode_query_len: int = 1
-    """1 to 8."""
+    """From 1 to 8."""
 
     def __post_init__(self) -> None:
         sequences = self.seq_lens.shape[0]
@@ -77,13 +77,13 @@ class AttentionBatch:
 
     @property
     def addresses(self) -> tuple[int, int, int, int]:
-        """For native functions: where the lengths and tables lie, and how many sequences there are."""
+        """The addresses of the lengths and tables, and the number of sequences, for native functions."""
         tables = self.block_tables.data_ptr()
         return self.query_start.data_ptr(), self.seq_lens.data_ptr(), tables, self.num_sequences
 
     def check_fault(self, fault: int, operation: str, what: str = "the lengths or the block table") -> None:
-        """Raises what a native function says went wrong: MemoryError, or IndexError that names a sequence whose
-        ``what`` lead elsewhere."""
+        """Raises the error that a native function's code stands for: MemoryError, or IndexError naming a sequence whose
+        ``what`` are out of range."""
         if fault == _NO_MEMORY:
             raise MemoryError(
                 f"{operation}: no room to plan {self.num_tokens} tokens of {self.num_sequences} sequences"
@@ -93,7 +93,7 @@ class AttentionBatch:
 
     @cached_property
     def decodes(self) -> tuple[int, ...] | None:
-        """Where all are decode rows, the numbers that a launch for them depends on; else None."""
+        """The numbers that a launch for decode rows depends on, if all sequences are decode rows; else None."""
         if self.decode_tokens < self.num_tokens or not self.decode_rows:
             return None
         tables = self.block_tables.shape[1]
@@ -101,19 +101,21 @@ class AttentionBatch:
 
     @cached_property
     def plans(self) -> dict[Hashable, Tensor]:
-        """How launches for decode rows split keys, by what that depends on besides ``seq_lens``: the first layer of its
-        kind plans on the device, and those behind it read that."""
+        """How launches for decode rows split keys, by what that depends on apart from ``seq_lens``. The first layer of
+        its kind plans on the device, and later layers reuse the plan."""
         return {}
 
     @property
     def bound(self) -> int:
-        """Of all lengths, the same for many steps."""
+        """An upper bound of all lengths, the same for many steps."""
         return cdiv(self.max_seq_len, LENGTHS_ALIKE) * LENGTHS_ALIKE
 
     @property
     def whole_prompt(self) -> int:
-        """Tokens of the one sequence behind the decode rows, where it has no keys but theirs; 0 where it may have, or
-        there are others. By host numbers alone: where a graph is captured they are bounds, and it is 0."""
+        """The tokens of the one sequence after the decode rows, if it surely has no earlier keys; else 0.
+
+        It reads host numbers only. While a graph is captured these are bounds, and it is 0.
+        """
         tokens = self.num_tokens - self.decode_tokens
         alone = self.num_sequences == self.decode_rows + 1
         return tokens if alone and tokens == self.max_query_len == self.max_seq_len else 0

@@ -1,19 +1,19 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Flash-decoding: a sequence's keys are split among programs, the last of which joins what they found.
+"""Flash-decoding: a sequence's keys are split among programs, and the last one to finish joins their results.
 
 With s = scale · q·k (softcapped, hidden keys at -∞), a program that took the keys P of one query leaves
 
-    lse = log2 Σ_P 2^(s log2 e)        o = Σ_P 2^(s log2 e - lse) v    (where it sees none of P: -1e30 and 0)
+    lse = log2 Σ_P 2^(s log2 e)        o = Σ_P 2^(s log2 e - lse) v    (if it sees none of P: -1e30 and 0)
 
 and the whole is Σ_programs 2^(lse - top) o / (Σ_programs 2^(lse - top) + 2^(sink log2 e - top)).
 
-How many programs a sequence gets is settled on the device, from the lengths, by one launch for all layers of a step:
-all of them together take about ``target`` items of like size, however the lengths differ, and the grid depends on none
-of them. The queries of all heads that read one kv head, and of all new tokens, are the rows of one matrix.
+One launch for all layers of a step decides on the device, from the lengths, how many programs each sequence gets.
+Together they take about ``target`` items of similar size, however the lengths differ, and the grid does not depend on
+the lengths. The queries of all heads that read one kv head, and of all new tokens, are the rows of one matrix.
 
-Nobody waits for another. Each counts itself once what it found is in memory, and who finds itself to be the
-last reads it all, in the order of the keys: the bits do not depend on who that is. It leaves the count at zero for the
-next launch, so a captured one can be replayed.
+No program waits for another. Each writes its result to memory and then increments a counter. The one that finds itself
+last reads all results in the order of the keys, so the bits do not depend on which one it is. It resets the counter to
+zero, so a captured launch can be replayed.
 """
 
 import triton
@@ -24,10 +24,10 @@ from .prefill_inner import first_seen
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1e30)
-"""Below any score, and finite: what is hidden altogether then has the weight 2^(-∞) = 0, not NaN."""
+"""Below any score, and finite: if all keys are hidden, the weight is 2^(-∞) = 0, not NaN."""
 ITEM_NUMBERS = tl.constexpr(6)
-"""Of an item of a plan: its row, or -1 where it is nobody's; the row's length; the tiles [begin, end) of its keys that
-are the item's; the row's first item, and how many it has."""
+"""The numbers in an item of a plan: its row, or -1 if the item is unused; the row's length; the tiles [begin, end) of
+keys that the item takes; the row's first item, and how many items it has."""
 
 
 @triton.jit
@@ -37,7 +37,7 @@ def ceil_div(a, b):
 
 @triton.jit
 def first_key(length, window, QUERY_LEN: tl.constexpr, WINDOWED: tl.constexpr):
-    """The first key that the first new token sees."""
+    """Returns the first key that the first new token sees."""
     if WINDOWED:
         return first_seen(length - QUERY_LEN, window)
     else:
@@ -56,8 +56,8 @@ def split_counts(
     MIN_TILES: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Numbers [0, ROWS) and into how many items each of these sequences is split: at least 1, at most target + rows
-    in all; 0 from ``rows`` on."""
+    """Returns the numbers [0, ROWS) and into how many items each of these sequences is split: at least 1, at most
+    target + rows in all, and 0 from ``rows`` on."""
     row = tl.arange(0, ROWS)
     length = tl.load(seq_lens + row, mask=row < rows, other=0)
     tiles = ceil_div(length, TILE) - first_key(length, window, QUERY_LEN, WINDOWED) // TILE
@@ -105,7 +105,8 @@ def split_kernel(
 
 @triton.jit
 def block_of(table, tile, in_tile, length, SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Where a tile's keys lie: one block, or [TILE] blocks where a block is smaller; int32, which registers hold."""
+    """Returns the blocks of a tile's keys, int32 to save registers: one block, or [TILE] blocks if blocks are
+    smaller."""
     if SIZE % TILE == 0:
         return tl.load(table + tile // (SIZE // TILE), mask=tile * TILE < length, other=0)
     else:
@@ -155,9 +156,9 @@ def decode_kernel(
 ):
     """Program (i, j): the j-th item of ``plan`` (:func:`split_kernel`), for BLOCK_M of the queries of one kv head.
 
-    Writes to ``out`` where its sequence is one item, else to ``partial``: means [items, queries, DIM], and behind them
-    what they weigh [items, queries]. ``arrived`` [rows, programs of an item] counts the items of a sequence that have
-    done so. JOIN_M: of BLOCK_M, those that are queries, rounded up; JOINED: items that are read at once.
+    If its sequence is one item, it writes to ``out``. Otherwise it writes to ``partial``: means [items, queries, DIM],
+    followed by their weights [items, queries]. ``arrived`` [rows, programs of an item] counts the finished items of a
+    sequence. JOIN_M: how many of BLOCK_M are queries, rounded up. JOINED: items read at once.
     """
     follow(DEPENDENT)
     item = tl.program_id(1)
@@ -184,7 +185,7 @@ def decode_kernel(
     if FLOAT8:
         factor *= tl.load(k_scale + kv_head)
         if queries.dtype == tl.bfloat16:
-            # float16 holds every float8, and one instruction makes two of them; bfloat16 takes many.
+            # float16 holds every float8, and one instruction converts two; bfloat16 takes many.
             wide = queries.to(tl.float32)
             largest = tl.maximum(tl.max(tl.abs(wide), 1), 1e-30)
             queries = (wide / largest[:, None]).to(tl.float16)
@@ -200,7 +201,7 @@ def decode_kernel(
     values_of_head = v_cache + kv_head * v_head_stride
     in_tile = tl.arange(0, TILE)
     peak = tl.full([BLOCK_M], LOWEST, tl.float32)
-    # Warps share the columns of so few rows. A sum for each column leaves crossing warps to the end.
+    # Warps share the columns of so few rows. With a sum per column, warps exchange data only at the end.
     COLUMNS: tl.constexpr = TILE if BLOCK_M == 16 else 1
     totals = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
     sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -220,7 +221,7 @@ def decode_kernel(
             mask=held[:, None] & (dim < DIM)[None, :],
             other=0.0,
         )
-        # Fetched a turn before the keys are: the pipeline would count the wait for it as a stage of theirs.
+        # Loaded one turn before the keys: the pipeline would count the wait for it as one of their stages.
         block = block_of(table, tile + 1, in_tile, length, SIZE, TILE)
         scores = tl.dot(queries, k.to(queries.dtype), input_precision="ieee") * factor[:, None]
         if SOFTCAPPED:
@@ -237,20 +238,20 @@ def decode_kernel(
         totals = totals * shrink + (weights if COLUMNS == TILE else tl.sum(weights, 1)[:, None])
         values = v.to(queries.dtype)
         if FLOAT8:
-            # Changes nothing, but keeps the compiler from reading single bytes in the layout of a dot's operand:
+            # Changes no value, but keeps the compiler from reading single bytes in the layout of a dot's operand:
             # values are widened as they lie, 16 bytes at once, and transposed by ldmatrix.
             values = tl.where((key < length)[:, None], values, 0.0)
         sums = tl.dot(weights.to(queries.dtype), values, sums * shrink, input_precision="ieee")
         peak = new_peak
 
-    # read here, since the loop has no registers for what only the end needs
+    # read again here: the loop has no registers for what only the end needs
     row = tl.load(numbers, volatile=True)
     token = row.to(tl.int64) * QUERY_LEN + m // GROUP
     first_item = tl.load(numbers + 4)
     used = tl.load(numbers + 5)
     total = tl.sum(totals, 1)
     total = tl.where(total > 0.0, total, 1.0)
-    if sinks is not None:  # of several items, joining adds it
+    if sinks is not None:  # with several items, joining adds it
         above = tl.load(sinks + head, mask=m < QUERIES, other=0.0) * LOG2_E - peak
         total += tl.where(used == 1, tl.exp2(tl.minimum(above, 126.0)), 0.0)
     result = sums / total[:, None]
@@ -265,7 +266,7 @@ def decode_kernel(
         at = item.to(tl.int64) * every_query + kv_head * QUERIES + m
         tl.store(partial + at[:, None] * DIM + dim[None, :], result, mask=inside)
         tl.store(partial_lse + at, peak + tl.log2(total), mask=m < QUERIES)
-        tl.debug_barrier()  # one thread counts for all: what all have stored is before it
+        tl.debug_barrier()  # one thread counts for all: their stores come before it
         count = arrived + row * tl.num_programs(0) + tl.program_id(0)
         if tl.atomic_add(count, 1, sem="acq_rel", scope="gpu") == used - 1:
             tl.store(count, 0)
@@ -296,8 +297,11 @@ def join_items(
     JOIN_M: tl.constexpr,
     JOINED: tl.constexpr,
 ):
-    """Writes to ``out``, of JOIN_M queries of a kv head from ``first_query`` on, what the ``used`` items of a sequence
-    from ``first_item`` on found. That is read where other multiprocessors see it too, past the cache of this one."""
+    """Joins the ``used`` items of a sequence from ``first_item`` on, for JOIN_M queries of a kv head from
+    ``first_query`` on, and writes to ``out``.
+
+    Reads bypass this multiprocessor's cache, to see what the other ones wrote.
+    """
     m = first_query + tl.arange(0, JOIN_M)
     fits = m < GROUP * QUERY_LEN
     head = kv_head * GROUP + m % GROUP

@@ -1,4 +1,5 @@
-"""What decode attention offers the tuner: 64 sequences of 4096 keys, with Llama-3.1-8B's and Qwen3-32B's heads."""
+"""The decode attention workloads for the tuner: 64 sequences of 4096 keys, with the heads of Llama-3.1-8B and
+Qwen3-32B."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,12 +15,15 @@ KV_HEADS, DIM = 8, 128
 BLOCK_SIZES = (16, 32, 64, 128)
 CACHES = (torch.bfloat16, torch.float8_e4m3fn)
 SHARED_BYTES = 160 * 1024
-"""Of the tiles that are under way at once: an H200's multiprocessor has 227 KiB for one program and what it needs."""
+"""The most shared memory for tiles in flight: an H200's multiprocessor has 227 KiB for one program and its other
+needs."""
 
 
 def tunables() -> list[Tunable]:
-    """Both models' shapes for one new token: their groups of 4 and 8 fill one tile of queries and share a key; and
-    that of eight new tokens for the larger group."""
+    """Returns both models' shapes for one new token, and the larger group's for eight.
+
+    For one token the groups of 4 and of 8 fill one tile of queries and share a key.
+    """
     return [
         Tunable(
             OPERATION,
@@ -34,7 +38,7 @@ def tunables() -> list[Tunable]:
 
 
 def candidates(dtype: torch.dtype) -> list[Config]:
-    """Tiles, warps and stages that fit, each with few and with many programs."""
+    """Returns tiles, warps and stages that fit, each with few and with many programs."""
     return [
         Config.of(TILE=tile, MIN_KEYS=128, PROGRAMS_PER_SM=programs, num_warps=warps, num_stages=stages)
         for tile in (32, 64, 128)
@@ -46,7 +50,7 @@ def candidates(dtype: torch.dtype) -> list[Config]:
 
 
 def workload(group: int, query_len: int, size: int, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-    """One layer that finds a plan, on scattered blocks, 1 GiB of keys and values in bfloat16."""
+    """Returns one layer's decode with a ready plan, on scattered blocks, with 1 GiB of keys and values in bfloat16."""
     width = KEYS // size
     generator = torch.Generator(device).manual_seed(0)
     shape = (ROWS * width, KV_HEADS, size, DIM)

@@ -1,4 +1,4 @@
-"""Block sizes of the kernels that take many queries of a sequence, and how heads are packed in a tile."""
+"""Block sizes of the kernels that take many queries of a sequence, and how many heads share a tile."""
 
 import torch
 
@@ -8,27 +8,27 @@ from ..tuning import Config
 
 LOG2E = 1.4426950408889634
 FAR = 1 << 30
-"""A window that hides nothing, and to which positions can be added in 32 bits."""
+"""A window that hides nothing; positions can be added to it in 32 bits."""
 FEW_ROWS = 8192
-"""Tokens times heads up to which tiles are small, so that there is one for every multiprocessor."""
+"""Up to this many tokens times heads tiles are small, so that every multiprocessor gets one."""
 LARGE_SHARED = (80, 90, 100, 103)
-"""Compute capabilities with 164 KiB of shared memory and more for a program; the others have 99."""
+"""Compute capabilities with 164 KiB or more of shared memory per program; the others have 99."""
 
 
 def pack_heads(group: int, block: int) -> int:
-    """Heads of a kv head that one tile of ``block`` rows holds."""
+    """Returns how many heads of a kv head one tile of ``block`` rows holds."""
     return min(group, block)
 
 
 def few_rows(rows: int) -> bool:
-    """Whether a launch of so many tokens times heads takes small tiles."""
+    """Whether a launch of this many tokens times heads uses small tiles."""
     return rows <= FEW_ROWS
 
 
 def attention_key(
     dim: int, group: int, dtype: torch.dtype, kv_dtype: torch.dtype, size: int = 0, *, few: bool, windowed: bool
 ) -> str:
-    """The tuning table's key. ``size`` is the cache's block size, 0 without one."""
+    """Returns the tuning table's key. ``size`` is the cache's block size, 0 without one."""
     names = "_".join(str(each).removeprefix("torch.") for each in (dtype, kv_dtype))
     where = f"block{size}" if size else "unpaged"
     span = "_windowed" if windowed else ""
@@ -36,7 +36,7 @@ def attention_key(
 
 
 def default_config(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype, *, few: bool, windowed: bool) -> Config:
-    """The largest tiles that fit the device's registers and shared memory."""
+    """Returns the largest tiles that fit the device's registers and shared memory."""
     if interpreted():
         return Config.of(BLOCK_M=32, BLOCK_N=32)
     wide = dim > 128

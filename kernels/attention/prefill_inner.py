@@ -1,12 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Parts of the attention kernels that take many queries of a sequence (FlashAttention-2, arXiv:2307.08691).
+"""Building blocks of the attention kernels that take many queries of a sequence (FlashAttention-2, arXiv:2307.08691).
 
-A program takes a tile of queries of one sequence, with all the heads that share a kv head, so that keys and
-values are read once for the group: row r of the tile is token ``r // PACK`` and head ``r % PACK``. It walks over
-tiles of keys that stand at absolute positions and keeps the softmax's maximum and total of each row. A hidden
-key adds an exact zero, so a row does not depend on where its chunk began or who shares its tile.
+A program takes a tile of queries of one sequence, with all the heads that share a kv head, so that keys and values are
+read once for the group. Row r of the tile is token ``r // PACK`` and head ``r % PACK``. The program walks over tiles of
+keys at absolute positions, and keeps the softmax's maximum and total of each row. A hidden key adds an exact zero, so a
+row does not depend on where its chunk began or on what shares its tile.
 
-Scores are in units of log 2 from the multiplication on: exp2 is what the hardware has.
+Scores are in units of log 2 from the multiplication on, because the hardware has exp2.
 """
 
 import triton
@@ -15,10 +15,11 @@ import triton.language as tl
 
 @triton.jit
 def find_tile(query_start, sequences, tile, BLOCK_Q: tl.constexpr):
-    """Sequence of the ``tile``-th tile and the tile's number within it, which may lie past the sequence's end.
+    """Returns the sequence of the ``tile``-th tile, and the tile's number within it, which may lie past the sequence's
+    end.
 
-    The tiles of sequence s begin at ``(query_start[s] - query_start[0]) // BLOCK_Q + s``: at least as many as it
-    needs, and found without a look at the sequences before it.
+    The tiles of sequence s begin at ``(query_start[s] - query_start[0]) // BLOCK_Q + s``. That leaves at least as many
+    as it needs, and can be computed without reading the sequences before it.
     """
     first = tl.load(query_start)
     low = 0
@@ -35,8 +36,11 @@ def find_tile(query_start, sequences, tile, BLOCK_Q: tl.constexpr):
 
 @triton.jit
 def first_seen(position, window):
-    """The first key that a query at ``position`` sees: of ``window`` tokens up to itself, or where that is below 0
-    from the last multiple of ``-window`` on."""
+    """Returns the first key that a query at ``position`` sees.
+
+    A positive ``window`` is that many tokens up to the query itself. A negative one is a chunk: the tokens from the
+    last multiple of ``-window`` on.
+    """
     held = tl.maximum(position, 0)
     chunk = tl.maximum(-window, 1)
     return tl.where(window > 0, tl.maximum(position - window + 1, 0), held - held % chunk)
@@ -44,14 +48,14 @@ def first_seen(position, window):
 
 @triton.jit
 def key_range(first, last, keys, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, BLOCK_N: tl.constexpr):
-    """What a tile of queries at positions [first, last] sees of ``keys`` keys.
+    """Returns which of ``keys`` keys a tile of queries at positions [first, last] sees.
 
-    With ``LEFT`` a query at p sees no key before p - left, or where left + 1 is a negative chunk before that of p
-    (:func:`first_seen`); with ``RIGHT`` none after p + right.
+    With ``LEFT`` a query at p sees no key before p - left; if left + 1 is negative, none before its chunk
+    (:func:`first_seen`). With ``RIGHT`` it sees none after p + right.
 
     Returns:
         begin, end: the keys that some query may see.
-        whole, rest: tiles in [whole, rest) are seen whole by every query; ``begin // BLOCK_N * BLOCK_N`` and
+        whole, rest: tiles in [whole, rest) are seen in full by every query; ``begin // BLOCK_N * BLOCK_N`` and
             ``whole`` to ``rest`` are multiples of BLOCK_N, and begin's multiple <= whole <= rest.
     """
     begin = 0
@@ -70,7 +74,7 @@ def key_range(first, last, keys, left, right, LEFT: tl.constexpr, RIGHT: tl.cons
 
 @triton.jit
 def visible_keys(position, key, end, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """[queries, keys]: which keys before ``end`` each query at ``position`` sees."""
+    """Returns [queries, keys]: which keys before ``end`` each query at ``position`` sees."""
     visible = (key < end)[None, :]
     if RIGHT:
         visible = visible & (key[None, :] <= (position + right)[:, None])
@@ -81,7 +85,8 @@ def visible_keys(position, key, end, left, right, LEFT: tl.constexpr, RIGHT: tl.
 
 @triton.jit
 def load_rows(base, rows, columns, inside, DIM: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr):
-    """``base + rows + columns`` [rows, columns]; zeros for columns from ``DIM`` of ``WIDTH`` on, and outside."""
+    """Loads ``base + rows + columns`` [rows, columns]; zeros for columns from ``DIM`` to ``WIDTH``, and for rows not
+    ``inside``."""
     at = base + (rows[:, None] + columns[None, :])
     if MASKED:
         return tl.load(at, mask=inside[:, None] & (columns < DIM)[None, :], other=0.0)
@@ -93,7 +98,7 @@ def load_rows(base, rows, columns, inside, DIM: tl.constexpr, WIDTH: tl.constexp
 
 @triton.jit
 def start_softmax(sinks, head, ROWS: tl.constexpr):
-    """Maximum and total of rows that have seen no key; a sink is a score without a value."""
+    """Returns the maximum and total of rows that have seen no key yet; a sink counts as a score without a value."""
     if sinks is None:
         top = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
@@ -118,14 +123,14 @@ def attend(
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Takes a tile of keys into the running softmax.
+    """Adds a tile of keys to the running softmax.
 
     Args:
         q: [M, D]. k: [D, N]. v: [N, D], all of one dtype.
-        sums: [M, D] float32, of the values weighted so far. top, total: [M] float32.
-        visible: [M, N] or broadcast to it; read where MASKED.
-        scale: positive; q·k times it is the score (in units of log 2 but for SOFTCAP).
-        softcap: read where SOFTCAP, after whose tanh scores are brought to units of log 2.
+        sums: [M, D] float32, the weighted sum of values so far. top, total: [M] float32.
+        visible: [M, N] or broadcast to it; read if MASKED.
+        scale: positive; q·k times it is the score, in units of log 2 unless SOFTCAP.
+        softcap: read if SOFTCAP; after its tanh the scores are brought to units of log 2.
     """
     scores = tl.dot(q, k, input_precision=PRECISION)
     if SOFTCAP:
@@ -138,7 +143,7 @@ def attend(
     higher = tl.maximum(top, tl.max(scores, 1) * scale)
     pivot = higher
     if MASKED:
-        pivot = tl.where(higher == float("-inf"), 0.0, higher)  # a row that has seen nothing yet
+        pivot = tl.where(higher == float("-inf"), 0.0, higher)  # -inf: the row has seen no key yet
     weights = tl.exp2(scores * scale - pivot[:, None])
     shrink = tl.exp2(top - pivot)
     total = total * shrink + tl.sum(weights, 1)

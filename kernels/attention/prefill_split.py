@@ -1,12 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Few new tokens after a long prefix: the keys of a tile are shared by several programs, and a second kernel joins
-what they found.
+"""Split-KV attention for few new tokens after a long prefix: programs share the keys of a tile, and a second kernel
+joins their results.
 
 With s = scale · q·k (softcapped, hidden keys at -∞), a program that took the keys P of one query leaves
 
     lse = log2 Σ_P 2^(s log2 e)        o = Σ_P 2^(s log2 e - lse) v
 
-(-∞ and nothing where the query sees none of P), and the whole is
+(-∞ and nothing if the query sees none of P), and the whole is
 Σ_parts 2^(lse - top) o / (Σ_parts 2^(lse - top) + 2^(sink log2 e - top)).
 """
 
@@ -18,17 +18,17 @@ from ..launch import cdiv, launch, next_power_of_2
 from ..tuning import Config
 
 PART_KEYS = 512
-"""Keys for which a program is worth its start and the joining of what it found."""
+"""The fewest keys that are worth starting a program and joining its result."""
 PROGRAMS_PER_SM = 2
 """Programs of small tiles that a multiprocessor holds at once."""
 JOINED_AT_ONCE = 16
-"""Parts that one turn of the joining reads."""
+"""Parts that one turn of the joining loop reads."""
 
 
 def count_parts(programs: int, keys: int, multiprocessors: int) -> int:
-    """Among how many programs the ``keys`` of each tile are shared where ``programs`` tiles would run.
+    """Returns how many programs share the ``keys`` of each tile if ``programs`` tiles would run.
 
-    1 where those occupy most of the device, or the keys are too few.
+    1 if the tiles occupy most of the device, or if the keys are too few.
     """
     if 2 * programs > multiprocessors:
         return 1
@@ -36,15 +36,15 @@ def count_parts(programs: int, keys: int, multiprocessors: int) -> int:
 
 
 def part_tiles(block: int) -> int:
-    """Tiles of ``block`` keys that a part has at least."""
+    """Returns the fewest tiles of ``block`` keys that a part has."""
     return cdiv(PART_KEYS, block)
 
 
 @triton.jit
 def part_of_keys(part, parts, begin, end, whole, rest, BLOCK_N: tl.constexpr, PART_TILES: tl.constexpr):
-    """What the ``part``-th of ``parts`` programs takes of :func:`.prefill_inner.key_range`, in the same terms.
+    """Returns what the ``part``-th of ``parts`` programs takes of :func:`.prefill_inner.key_range`, in the same terms.
 
-    A part is PART_TILES tiles or more, so the last ones may be empty: then begin's multiple, ``whole`` and ``rest``
+    A part has PART_TILES tiles or more, so the last parts may be empty: then begin's multiple, ``whole`` and ``rest``
     are not before ``end``.
     """
     before = begin // BLOCK_N
@@ -61,7 +61,7 @@ def part_of_keys(part, parts, begin, end, whole, rest, BLOCK_N: tl.constexpr, PA
 
 @triton.jit
 def store_part(partial, partial_lse, sums, top, total, factor, stored, fits):
-    """Stores what rows found at ``partial`` [M, D], but of those that saw no key, and ``partial_lse`` [M]."""
+    """Stores the results of rows at ``partial`` [M, D], except of rows that saw no key, and ``partial_lse`` [M]."""
     seen = total > 0.0
     divisor = tl.where(seen, total, 1.0)
     tl.store(partial_lse, tl.where(seen, top + tl.log2(divisor), float("-inf")), mask=fits)
@@ -123,7 +123,7 @@ def join_parts(
     skipped: int,
     sequences: int,
 ) -> None:
-    """Writes ``out`` [T, Hq, D] for the tokens of the ``sequences`` after the first ``skipped``.
+    """Joins the parts and writes ``out`` [T, Hq, D] for the tokens of the ``sequences`` after the first ``skipped``.
 
     Args:
         partial: [tokens, Hq, parts, D] float32, not read where a part saw no key.

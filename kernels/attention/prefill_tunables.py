@@ -1,5 +1,5 @@
-"""What prefill attention offers the tuner: one prompt of 8192 tokens, and a few tokens after a long prefix, with
-Llama-3.1-8B's and Qwen3-32B's heads."""
+"""The prefill attention workloads for the tuner: one prompt of 8192 tokens, and a few tokens after a long prefix, with
+the heads of Llama-3.1-8B and Qwen3-32B."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,8 +21,10 @@ SHARED_BYTES = 227 * 1024
 
 
 def tunables() -> list[Tunable]:
-    """Launches of many tiles and of few, without a window; the defaults stand for those with one. Then cuDNN's kernel
-    beside ours."""
+    """Returns launches of many tiles and of few, without a window, and then cuDNN's kernel beside ours.
+
+    Launches with a window keep their defaults.
+    """
     return [
         Tunable(
             OPERATION,
@@ -49,7 +51,7 @@ def tunables() -> list[Tunable]:
 
 
 def candidates(dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> list[Config]:
-    """Tiles, warps and stages that fit."""
+    """Returns tiles, warps and stages that fit."""
 
     def shared_bytes(m: int, n: int, stages: int) -> int:
         converted = 0 if kv_dtype == dtype else 2 * n * dim * dtype.itemsize
@@ -69,7 +71,7 @@ def workload(group: int, tokens: int, size: int, cache: torch.dtype, device: tor
 
 
 def whole_prompt(group: int, size: int, device: torch.device) -> Callable[[], object]:
-    """A prompt of which nothing was cached, by whom the table names."""
+    """Returns the attention of an uncached prompt, by the provider that the table names."""
     paged = sequence(group, KEYS, size, torch.bfloat16, device)
 
     def attend() -> None:
@@ -80,7 +82,7 @@ def whole_prompt(group: int, size: int, device: torch.device) -> Callable[[], ob
 
 
 def sequence(group: int, tokens: int, size: int, cache: torch.dtype, device: torch.device) -> Paged:
-    """The last ``tokens`` of a sequence whose keys lie in scattered blocks."""
+    """Returns the last ``tokens`` of a sequence whose keys lie in scattered blocks."""
     width = KEYS // size
     shape = (width, KV_HEADS, size, DIM)
     k, v = (torch.randn(shape, device=device, dtype=torch.bfloat16).to(cache) for _ in "kv")

@@ -1,6 +1,6 @@
-"""out = softmax(mask(softcap(scale · q kᵀ))) v, with the keys and values of each sequence gathered from its blocks
+"""out = softmax(mask(softcap(scale · q kᵀ))) v, with the keys and values of each sequence gathered from its blocks.
 
-With sinks the softmax has one more column, of the head's own logit, and no value to it.
+With sinks the softmax has one more column, the head's sink, which has no value.
 """
 
 import torch
@@ -36,7 +36,7 @@ def paged_attention(
             continue
         first = int(first_seen(length - count, window)) // size
         blocks = batch.block_tables[s, : -(-length // size)].long()
-        blocks[:first] = 0  # no query sees them
+        blocks[:first] = 0  # no query sees these keys
         short = length < (count if causal else 0) or len(blocks) * size < length
         if short or bool(((blocks < 0) | (blocks >= k_cache.shape[0])).any()):
             raise IndexError(
@@ -57,13 +57,13 @@ def paged_attention(
 def gather(
     k_cache: Tensor, v_cache: Tensor, blocks: Tensor, length: int, k_scale: Tensor | None, v_scale: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The first ``length`` keys and values of ``blocks`` int64 [n], float32 [kv_heads, length, dim] each."""
+    """Returns the first ``length`` keys and values of ``blocks`` int64 [n], float32 [kv_heads, length, dim] each."""
     _, kv_heads, dim, _ = k_cache.shape
     k = k_cache[blocks].permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)[:, :length]
     v = v_cache[blocks].permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)[:, :length]
     if k_scale is None or v_scale is None:
         return k.float(), v.float()
-    if k_scale.dim() > 1:  # of each token, in the blocks' order
+    if k_scale.dim() > 1:  # a scale per token, in the blocks' order
         k_scale, v_scale = (
             each[blocks].permute(1, 0, 2).reshape(kv_heads, -1)[:, :length] for each in (k_scale, v_scale)
         )
@@ -71,7 +71,8 @@ def gather(
 
 
 def first_seen(position: Tensor | int, window: int) -> Tensor:
-    """The first key that a query at a position sees: in a ``window``, or below 0 in its chunk of ``-window`` tokens."""
+    """Returns the first key that a query at a position sees: in its ``window``, or in its chunk of ``-window`` tokens
+    if that is negative."""
     at = torch.as_tensor(position)
     if window < 0:
         return at - at % -window
@@ -81,9 +82,10 @@ def first_seen(position: Tensor | int, window: int) -> Tensor:
 def attend(
     q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, scale: float, softcap: float, sinks: Tensor | None
 ) -> Tensor:
-    """Attention of one sequence: q [n, Hq, D] over k and v [Hkv, L, D] float32, but for ``hidden`` [n, L].
+    """Returns the attention of one sequence: q [n, Hq, D] over k and v [Hkv, L, D] float32, with keys ``hidden`` [n,
+    L].
 
-    A query that sees nothing gives zeros. Returns [n, Hq, D] of q's dtype.
+    A query that sees nothing gives zeros. The result is [n, Hq, D] of q's dtype.
     """
     count, heads, dim = q.shape
     kv_heads = k.shape[0]

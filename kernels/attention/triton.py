@@ -1,4 +1,4 @@
-"""Paged attention on CUDA: decode rows by one kernel, the other sequences by another, or by cuDNN's."""
+"""Paged attention on CUDA: one kernel for decode rows, and another one or cuDNN's for the other sequences."""
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ def paged_attention(
     *,
     invariant: bool = False,
 ) -> tuple[Tensor, DecodeLaunch | None]:
-    """What is attended, and where all are decode rows, what was launched for them."""
+    """Returns the output, and if all sequences are decode rows, the launch made for them."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     paged = Paged(
         q,

@@ -1,4 +1,5 @@
-"""Starts the decode kernels: a grid from host numbers alone, so that a captured launch is right for any lengths."""
+"""Launches the decode kernels with a grid from host numbers alone, so that a captured launch is right for any
+lengths."""
 
 from collections.abc import Hashable
 from functools import cache
@@ -16,29 +17,29 @@ from .paged import Paged
 OPERATION = "paged_decode"
 
 MIN_DOT = 16
-"""Rows and columns of the smallest product of a tensor core, as Triton has them."""
+"""Rows and columns of the smallest tensor core product in Triton."""
 TILE_BYTES = 16384
-"""Of the keys in one tile by default, and of its values: some ten times that must be under way to fill the memory's
-latency, on an H200 with about three programs a multiprocessor and a stage or two ahead in each."""
+"""Bytes of the keys in one tile by default, and of its values. To hide the memory's latency some ten times as many must
+be in flight: on an H200 with about three programs per multiprocessor and one or two stages ahead in each."""
 JOINED_NUMBERS = 8192
-"""That one turn of the joining reads, of several items at once: they wait in registers."""
+"""Numbers that one turn of the joining loop reads, from several items at once, into registers."""
 PLANNED_NUMBERS = 4096
-"""That a program of the plan compares: of its items, with each row."""
+"""Numbers that a program of the plan compares: its items with each row."""
 LEAST_COUNTERS = 1 << 16
 _COUNTERS: dict[torch.device, list[Tensor]] = {}
-"""Of programs that have arrived, the last of them in use; see :func:`counters`."""
+"""Counters of finished programs; the last tensor of each list is in use. See :func:`counters`."""
 
 
 class DecodeLaunch(NamedTuple):
-    """Launches for decode rows, of which all is settled but where tensors lie."""
+    """Prepared launches for decode rows, with everything fixed except the addresses of tensors."""
 
     items: int
-    """Of a plan: into how many parts the keys of all rows are split at most."""
+    """Items of a plan: the most parts that the keys of all rows are split into."""
     planned_by: Hashable
-    """What a plan depends on besides lengths."""
+    """What a plan depends on apart from lengths."""
     split: Start
     scratch: int
-    """Numbers that programs leave for the last of them."""
+    """Numbers of scratch memory for the programs' partial results."""
     arrived: Tensor
     """int32 [rows, programs of an item]: zeros before and after."""
     start: Start
@@ -57,8 +58,10 @@ class DecodeLaunch(NamedTuple):
         seq_lens: Tensor,
         plans: dict[Hashable, Tensor],
     ) -> None:
-        """With tensors that are laid out as those that it was prepared for. ``plans`` of these ``seq_lens`` are used,
-        and one that is missing is added."""
+        """Launches the kernels with tensors of the layout that it was prepared for.
+
+        Uses the plan in ``plans``, which belong to these ``seq_lens``, and adds it if missing.
+        """
         plan = plans.get(self.planned_by)
         if plan is None:
             plan = torch.empty((self.items, ITEM_NUMBERS.value), dtype=torch.int32, device=q.device)
@@ -72,9 +75,10 @@ class DecodeLaunch(NamedTuple):
 def paged_decode(paged: Paged, *, rows: int, query_len: int, plans: dict[Hashable, Tensor] | None = None) -> None:
     """Attends the new tokens of the first ``rows`` sequences, ``query_len`` each; writes out[: rows * query_len].
 
-    Token i of sequence s is row s * query_len + i: ``query_start`` is not read. Given the lengths of all ``rows`` the
-    result is always the same; other lengths in the batch may split a sequence elsewhere, which changes its sums by
-    rounding. Float8 caches need compute capability 8.9. ``plans``: those of other layers (:class:`.AttentionBatch`).
+    Token i of sequence s is row s * query_len + i: ``query_start`` is not read. For the same lengths of all ``rows``
+    the result is always the same. Other lengths in the batch may split a sequence elsewhere, which changes its sums by
+    rounding. Float8 caches need compute capability 8.9. ``plans``: the plans shared by layers
+    (:class:`.AttentionBatch`).
     """
     if rows:
         launch = prepare_decode(paged, rows=rows, query_len=query_len)
@@ -82,7 +86,7 @@ def paged_decode(paged: Paged, *, rows: int, query_len: int, plans: dict[Hashabl
 
 
 def prepare_decode(paged: Paged, *, rows: int, query_len: int) -> DecodeLaunch:
-    """What :func:`paged_decode` starts, of one row at least."""
+    """Returns the prepared launch of :func:`paged_decode`, for one row or more."""
     q, k_cache, v_cache, window = paged.q, paged.k_cache, paged.v_cache, paged.window
     _, kv_heads, dim, size = k_cache.shape
     group = q.shape[1] // kv_heads
@@ -149,9 +153,9 @@ def prepare_decode(paged: Paged, *, rows: int, query_len: int) -> DecodeLaunch:
 
 
 def counters(device: torch.device, count: int) -> Tensor:
-    """int32 zeros, ``count`` or more, of launches that leave zeros and follow one another on one stream.
+    """Returns ``count`` or more int32 zeros for launches that leave zeros and follow one another on one stream.
 
-    They stay for good, since captured launches know where they lie. Launches that go nowhere get some of their own.
+    They are never freed, because captured launches hold their addresses. Redirected launches get counters of their own.
     """
     if instead.get() is not None:
         return torch.zeros(count, dtype=torch.int32, device=device)
@@ -162,9 +166,9 @@ def counters(device: torch.device, count: int) -> Tensor:
 
 
 def query_block(queries: int, dim: int, dtype: torch.dtype) -> int:
-    """Rows of a program's tile of queries, as many as registers hold.
+    """Returns the rows of a program's tile of queries, as many as registers hold.
 
-    Where there are more, several programs read the same keys, which the L2 cache then has.
+    If there are more queries, several programs read the same keys, which the L2 cache then has.
     """
     most = MIN_DOT if dtype == torch.float32 else 64 if dim <= 128 else 32
     filled: int = max(MIN_DOT, next_power_of_2(queries))
@@ -172,7 +176,7 @@ def query_block(queries: int, dim: int, dtype: torch.dtype) -> int:
 
 
 def padded_rows(rows: int) -> int:
-    """At least ``rows``, one of few numbers: a kernel is compiled for each."""
+    """Returns ``rows`` rounded up to one of a few numbers, because a kernel is compiled for each."""
     padded = MIN_DOT if rows > 1 else 1
     while padded < rows:
         padded *= 4
@@ -180,14 +184,15 @@ def padded_rows(rows: int) -> int:
 
 
 def decode_key(dim: int, block_m: int, size: int, dtype: torch.dtype) -> str:
-    """The tuning table's key, for the caches' dtype and block size."""
+    """Returns the tuning table's key, for the caches' dtype and block size."""
     return f"dim{dim}_queries{block_m}_{str(dtype).removeprefix('torch.')}_block{size}"
 
 
 def default_config(dim: int, dtype: torch.dtype) -> Config:
-    """TILE keys a turn; a sequence is split into parts of MIN_KEYS or more, PROGRAMS_PER_SM of them in all."""
+    """Returns the default: TILE keys per turn; sequences are split into parts of at least MIN_KEYS, PROGRAMS_PER_SM in
+    all."""
     row_bytes = max(MIN_DOT, next_power_of_2(dim)) * dtype.itemsize
-    # Without tensor cores both factors of a product wait in registers: larger tiles are spilled.
+    # Without tensor cores both factors of a product are held in registers, and larger tiles would spill.
     most = MIN_DOT if dtype == torch.float32 else 64
     tile = min(most, max(MIN_DOT, TILE_BYTES // row_bytes))
     stages = 3 if tile * row_bytes >= TILE_BYTES else 4
@@ -196,7 +201,7 @@ def default_config(dim: int, dtype: torch.dtype) -> Config:
 
 @cache
 def multiprocessors(device: torch.device) -> int:
-    """Of ``device``; those of a Hopper where there is none."""
+    """Returns the multiprocessors of ``device``; those of a Hopper GPU if there is none."""
     if device.type == "cuda" and torch.cuda.is_available():
         return torch.cuda.get_device_properties(device).multi_processor_count
     return 132

@@ -1,17 +1,18 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Attention in one order, whatever else is in the batch.
+"""Attention that sums in one order, whatever else is in the batch.
 
 The keys of a query are taken in parts of PART_KEYS, which begin at multiples of it. With s = scale · q·k (softcapped,
 hidden keys at -∞), a part P leaves
 
     lse = log2 Σ_P 2^(s log2 e)        o = Σ_P 2^(s log2 e - lse) v
 
-and parts are joined one by one in their order. A tile has one size, holds decode rows and prompts alike, and masks
-every key: a row's numbers depend on its own position, query and keys. What only other rows of its tile see adds exact
-zeros.
+and parts are joined one by one in their order. All tiles have one size, hold decode rows and prompts alike, and mask
+every key, so a row's result depends only on its own position, query and keys. Keys that only other rows of its tile see
+add exact zeros.
 
-Where tiles are few, programs share the parts of each and a second kernel joins them; else one program joins its own.
-Both join by the same operations on the same numbers. No product is fused with a sum, so both round alike.
+If there are few tiles, programs share the parts of each, and a second kernel joins them; otherwise one program joins
+its own parts. Both join by the same operations on the same numbers. Products and sums are not fused, so both round
+alike.
 """
 
 import torch
@@ -29,14 +30,14 @@ from .triton_prefill import find_blocks, load_queries, load_tile, tile_heads
 
 PART_KEYS = 512
 SCRATCH_BYTES = 64 << 20
-"""Of what parts leave for the second kernel: where it would be more, a program takes all parts of its tile."""
+"""The most scratch memory for the second kernel; if it would be more, a program takes all parts of its tile."""
 
 
 @triton.jit
 def _tile(query_start, seq_lens, sequences, tile, window, PACK: tl.constexpr, BLOCK_M: tl.constexpr,
           BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr):  # fmt: skip
-    """Of the ``tile``-th tile: its sequence, how many tokens that has and where they begin, [BLOCK_M] tokens, and the
-    keys [begin, end) that some of them see, of how many."""
+    """Returns for the ``tile``-th tile: its sequence, how many tokens that has and where they begin, [BLOCK_M] tokens,
+    the keys [begin, end) that some of them see, and the sequence's number of keys."""
     BLOCK_Q: tl.constexpr = BLOCK_M // PACK
     sequence, number = find_tile(query_start, sequences, tile, BLOCK_Q)
     begins = tl.load(query_start + sequence)
@@ -46,15 +47,15 @@ def _tile(query_start, seq_lens, sequences, tile, window, PACK: tl.constexpr, BL
     first = keys - queries + number * BLOCK_Q
     last = tl.minimum(first + BLOCK_Q, keys) - 1
     begin, end, _, _ = key_range(first, last, keys, window - 1, 0, WINDOWED, CAUSAL, BLOCK_N)
-    end = tl.where(number * BLOCK_Q < queries, end, 0)  # no token of the sequence
+    end = tl.where(number * BLOCK_Q < queries, end, 0)  # the tile has no token of the sequence
     return sequence, queries, begins, token, begin, end, keys
 
 
 @triton.jit
 def _join(peak, total, mean, lse, part):
-    """Takes a part's ``lse`` [M] and mean [M, D] into those of the parts before."""
+    """Joins a part's ``lse`` [M] and mean [M, D] with those of the parts before."""
     higher = tl.maximum(peak, lse)
-    pivot = tl.where(higher == float("-inf"), 0.0, higher)  # nothing has been seen yet
+    pivot = tl.where(higher == float("-inf"), 0.0, higher)  # no key has been seen yet
     shrink = tl.exp2(peak - pivot)
     weight = tl.exp2(lse - pivot)
     return higher, total * shrink + weight, mean * shrink[:, None] + part * weight[:, None]
@@ -100,11 +101,14 @@ def invariant_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Program (i, j, k): of the i-th tile of tokens by the j-th heads every part from the k-th on, in steps of as many
-    as the grid's third axis has. Where that is one, it writes ``out``, else ``partial`` [tokens, heads, most_parts,
-    DIM] and ``partial_lse`` [tokens, heads, most_parts]."""
+    """Program (i, j, k): for the i-th tile of tokens and the j-th heads, the parts k, k + n, k + 2n, …, where n is the
+    size of the grid's third axis.
+
+    If n is 1, it writes ``out``, else ``partial`` [tokens, heads, most_parts, DIM] and ``partial_lse`` [tokens, heads,
+    most_parts].
+    """
     PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
-    tile = tiles - 1 - tl.program_id(0)  # the tiles at a sequence's end see the most keys
+    tile = tiles - 1 - tl.program_id(0)  # the last tiles of a sequence see the most keys
     sequence, queries, begins, token, begin, end, keys = _tile(
         query_start, seq_lens, sequences, tile, window, PACK, BLOCK_M, BLOCK_N, CAUSAL, WINDOWED
     )
@@ -185,7 +189,7 @@ def join_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Program (i, j): joins the parts of the i-th tile of tokens by the j-th heads."""
+    """Program (i, j): joins the parts of the i-th tile of tokens and the j-th heads."""
     PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
     _, queries, begins, token, begin, end, _ = _tile(
         query_start, seq_lens, sequences, tl.program_id(0), window, PACK, BLOCK_M, BLOCK_N, CAUSAL, WINDOWED
@@ -281,17 +285,18 @@ def paged_invariant(paged: Paged) -> None:
 
 
 def _sharing(tiles: int, parts: int, scratch: int, multiprocessors: int) -> int:
-    """How many programs share the ``parts`` of each of so many tiles; 1 where those occupy most of the device."""
+    """Returns how many programs share the ``parts`` of each of this many tiles; 1 if the tiles occupy most of the
+    device."""
     if 2 * tiles > multiprocessors or scratch > SCRATCH_BYTES:
         return 1
     return max(1, min(parts, 2 * multiprocessors // tiles))
 
 
 def _config(dtype: torch.dtype) -> Config:
-    """Of nothing but the model, so that it is the same in every step."""
+    """Returns block sizes that depend on the model only, so that they are the same in every step."""
     if interpreted():
         return Config.of(BLOCK_M=16, BLOCK_N=16, fuse_multiply_add=False)
     if dtype == torch.float32:  # multiplied without tensor cores
         return Config.of(BLOCK_M=32, BLOCK_N=16, num_warps=8, num_stages=2, fuse_multiply_add=False)
-    # sums of a part and of those before it are in registers: four warps would spill some
+    # the sums of a part and of those before it are in registers: four warps would spill
     return Config.of(BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=3, fuse_multiply_add=False)

@@ -19,10 +19,11 @@ OPERATION = "prefill_attention"
 
 @triton.jit
 def find_blocks(table, start, begin, end, SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Block of each key from ``start`` on, one for all where a tile lies in one; 0 for keys outside [begin, end).
+    """Returns the block of each key from ``start`` on, one for all if the tile lies in one block; 0 for keys outside
+    [begin, end).
 
-    Asked for one tile ahead and carried round the loop: Triton fetches a tile several turns before its use, but
-    only where the address waits for no other load of the same turn.
+    Called one tile ahead, with the result carried round the loop: Triton loads a tile several turns before its use, but
+    only if the address depends on no other load of the same turn.
     """
     if SIZE % BLOCK_N == 0:
         return tl.load(table + start // SIZE, mask=start < end, other=0)
@@ -47,9 +48,9 @@ def load_tile(
     BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Keys [WIDTH, BLOCK_N] and values [BLOCK_N, WIDTH] from ``start`` on; where MASKED zeros outside [begin, end).
+    """Loads keys [WIDTH, BLOCK_N] and values [BLOCK_N, WIDTH] from ``start`` on; if MASKED, zeros outside [begin, end).
 
-    ``k_cache`` and ``v_cache`` point to the kv head in block 0; keys lie as [DIM, SIZE] where TRANSPOSED.
+    ``k_cache`` and ``v_cache`` point to the kv head in block 0. If TRANSPOSED, keys lie as [DIM, SIZE].
     """
     lane = tl.arange(0, BLOCK_N)
     dim = tl.arange(0, WIDTH)
@@ -76,7 +77,7 @@ def load_tile(
 
 @triton.jit
 def tile_heads(kv_head, queries, token, PACK: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """[BLOCK_M] heads, and which rows are of a token and a head that there are."""
+    """Returns [BLOCK_M] heads, and which rows have an existing token and head."""
     PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
     row = tl.arange(0, BLOCK_M)
     member = tl.program_id(1) % PACKS * PACK + row % PACK
@@ -86,8 +87,8 @@ def tile_heads(kv_head, queries, token, PACK: tl.constexpr, GROUP: tl.constexpr,
 
 @triton.jit
 def load_queries(q, q_stride, begins, token, head, fits, DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows [BLOCK_M] of ``q`` that belong to tokens of a sequence that ``begins`` there, which of them there are
-    [BLOCK_M, WIDTH], and the queries themselves."""
+    """Returns for a sequence whose tokens begin at ``begins``: the rows of ``q`` [BLOCK_M], which elements exist
+    [BLOCK_M, WIDTH], and the queries."""
     dim = tl.arange(0, WIDTH)
     rows = (begins + token).to(tl.int64)
     stored = fits[:, None] & (dim < DIM)[None, :]
@@ -138,18 +139,18 @@ def _prefill_kernel(
 ):
     """A tile of BLOCK_M // PACK tokens by PACK heads of one kv head; see :mod:`.prefill_inner`.
 
-    Where SPLIT its keys are shared by the programs of the grid's third axis, which write to ``partial``
-    [tokens, heads, programs, DIM] and ``partial_lse`` instead of ``out``; see :mod:`.prefill_split`.
+    If SPLIT, the programs of the grid's third axis share its keys, and write to ``partial`` [tokens, heads, programs,
+    DIM] and ``partial_lse`` instead of ``out``; see :mod:`.prefill_split`.
 
     Args:
         skipped: sequences of the batch before the first of this launch.
-        scale: of q·k, in units of log 2 but for SOFTCAP.
-        GROUP: query heads of a kv head. PACK: those of one tile, all where BLOCK_M holds them.
+        scale: of q·k, in units of log 2 unless SOFTCAP.
+        GROUP: query heads of a kv head. PACK: those of one tile, all if BLOCK_M holds them.
         DIM, WIDTH: dims of a head, and the power of two that holds them.
     """
     BLOCK_Q: tl.constexpr = BLOCK_M // PACK
     PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
-    # The tiles at a sequence's end see the most keys: they start first, so that none is left alone at the end.
+    # The last tiles of a sequence see the most keys: they start first, so that none is left running alone at the end.
     sequence, tile = find_tile(query_start + skipped, sequences, tiles - 1 - tl.program_id(0), BLOCK_Q)
     sequence += skipped
     begins = tl.load(query_start + sequence)
@@ -221,9 +222,9 @@ def _prefill_kernel(
 def paged_prefill(paged: Paged, *, skipped: int, tokens: int) -> None:
     """Attends the sequences after the first ``skipped``, which have ``tokens`` new tokens in all; writes ``out``.
 
-    The grid is bounded by host numbers: a sequence that brings no token costs a program that ends at once. Where
-    they leave much of the device idle, the keys of a tile are shared by several programs, whose number depends on
-    all that is in the batch: it changes a row's sums by rounding.
+    Host numbers bound the grid: a sequence without a token costs a program that ends at once. If the tiles leave much
+    of the device idle, several programs share the keys of a tile. Their number depends on the whole batch, which
+    changes a row's sums by rounding.
     """
     q, k_cache, v_cache, query_start, seq_lens, block_tables, out = paged[:7]
     scale, window, softcap, sinks, causal, k_scale, v_scale, max_seq_len = paged[7:]

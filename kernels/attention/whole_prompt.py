@@ -1,7 +1,7 @@
-"""Attention of a prompt that begins with its step, by torch's SDPA: on a GPU cuDNN's kernel.
+"""Attention of a prompt that begins with its step, by torch's SDPA: cuDNN's kernel on a GPU.
 
-Its keys are those of this step, so that they can be laid out in a row; ours follow a block table. cuDNN makes a plan
-for each length: lengths are rounded up.
+All its keys are of this step, so they can be laid out contiguously; our kernels follow a block table. cuDNN makes a
+plan for each length, so lengths are rounded up.
 """
 
 from typing import Final
@@ -18,11 +18,11 @@ from .prefill_config import attention_key
 
 OPERATION: Final = "whole_prompt"
 OURS, LIBRARY = Config.of(PROVIDER=1), Config.of(PROVIDER=2)
-"""Who attends: the kernels of this server, where no table says that cuDNN's is faster."""
+"""The kernels that may attend: ours, unless a tuning table says that cuDNN's is faster."""
 LEAST_TOKENS: Final = 512
-"""For fewer, laying out keys and starting other kernels takes longer than they save."""
+"""The shortest prompt for it: below, laying out keys and starting other kernels takes longer than they save."""
 LENGTHS: Final = 256
-"""Prompts are filled up to a multiple of it: with keys that no query of theirs sees."""
+"""Prompts are padded to a multiple of this, with keys that no query of theirs sees."""
 HELD_BACK: Final = "stentor tune has not found it faster on this GPU"
 CUDNN: Final = Provider(
     name="torch",
@@ -31,7 +31,7 @@ CUDNN: Final = Provider(
     dtypes=(torch.bfloat16, torch.float16),
     multiple=8,  # dims of a head
     features=frozenset(),
-    graph_safe=True,  # it waits for nothing; in a graph lengths are not known, and nobody asks for it
+    graph_safe=True,  # it never waits; a captured graph does not know lengths and never uses it
 )
 
 
@@ -49,10 +49,11 @@ def choose_whole_prompt(
     causal: bool = True,
     invariant: bool = False,
 ) -> Chosen:
-    """Who attends prompts that begin with their step, of :data:`LEAST_TOKENS` and more.
+    """Returns the provider that attends prompts that begin with their step and have at least :data:`LEAST_TOKENS`
+    tokens.
 
     Args:
-        device: where they are.
+        device: where the tensors are.
         dtype, kv_dtype: of queries and of the cache.
         dim: of a head.
         group: query heads of a kv head.
@@ -76,7 +77,7 @@ def choose_whole_prompt(
 
 
 def runs_on_library(paged: Paged, tokens: int) -> bool:
-    """Whether cuDNN attends a prompt of so many tokens. Not in a dry run: torch asks the GPU whether cuDNN can."""
+    """Whether cuDNN attends a prompt of this many tokens. Never in a dry run: torch asks the GPU whether cuDNN can."""
     q, k_cache = paged.q, paged.k_cache
     if tokens < LEAST_TOKENS or instead.get() is not None:
         return False
@@ -96,7 +97,7 @@ def runs_on_library(paged: Paged, tokens: int) -> bool:
 
 
 def attend_whole_prompt(paged: Paged, *, skipped: int, tokens: int) -> None:
-    """Attends the one sequence after the first ``skipped``, whose last ``tokens`` rows of ``q`` are all that it has;
+    """Attends the one sequence after the first ``skipped``, all of whose tokens are the last ``tokens`` rows of ``q``;
     writes ``out``."""
     first = len(paged.q) - tokens
     size = paged.k_cache.shape[3]
@@ -105,7 +106,7 @@ def attend_whole_prompt(paged: Paged, *, skipped: int, tokens: int) -> None:
     values = paged.v_cache.index_select(0, blocks).permute(1, 0, 2, 3)
     behind = (0, 0, 0, -tokens % LENGTHS)
     q = pad(paged.q[first:].transpose(0, 1), behind)
-    # what lies behind in the last block nobody wrote
+    # the end of the last block is uninitialised
     k, v = (pad(each.flatten(1, 2)[:, :tokens], behind) for each in (keys, values))
     backend = SDPBackend.CUDNN_ATTENTION if q.is_cuda else SDPBackend.MATH
     with sdpa_kernel(backend):

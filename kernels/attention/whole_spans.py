@@ -1,4 +1,4 @@
-"""Attention of tokens that see those behind them too, as far as their span goes: over the paged cache."""
+"""Attention over the paged cache for spans of tokens that also see the later tokens of their span."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from .reference import attend, first_seen, gather
 
 @dataclass(frozen=True)
 class WholeSpan:
-    """Tokens of a pass that see each other, besides what they see anyway."""
+    """Tokens of a pass that see each other, apart from what they see anyway."""
 
     first: int
-    """Among the tokens of the pass, of which all of the span are some."""
+    """Its first token among those of the pass, which has all of the span."""
     count: int
     sequence: int
-    """Which of the batch's."""
+    """Its sequence in the batch."""
     start: int
-    """Position of the first in its sequence."""
+    """Position of its first token in the sequence."""
 
 
 def attend_whole_spans_(
@@ -38,11 +38,11 @@ def attend_whole_spans_(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
 ) -> None:
-    """Writes the rows of ``out`` [T, Hq, D] that belong to tokens of ``spans``: each sees what lies before its span, as
-    far as ``window`` reaches back, and all of its span that it reaches.
+    """Writes the rows of ``out`` [T, Hq, D] of the tokens of ``spans``. Each sees what lies before its span, as far
+    back as ``window`` reaches, and all of its span within reach.
 
-    The arguments are those of :func:`.paged_attention`, which has computed all other rows; keys and values of the spans
-    are in the caches already. A span alone decides its numbers, whatever shares the pass.
+    The arguments are those of :func:`.paged_attention`, which has computed all other rows. The spans' keys and values
+    are in the caches already. A span's result does not depend on what shares the pass.
     """
     size = k_cache.shape[3]
     for span in spans:

@@ -1,4 +1,4 @@
-"""A model's forward pass on a CPU with one call a step: a program of instructions that all threads walk through."""
+"""A model's forward pass on a CPU with one native call per step: all threads run one program of instructions."""
 
 import ctypes
 import itertools
@@ -51,7 +51,7 @@ _WRONG_PHASES = 7
 _LEAST_ROWS = 16
 _LINE = 64
 _WORK = 5
-"""Numbers of a ``Work`` of program.h."""
+"""The integers in a ``Work`` of program.h."""
 
 
 class _BufferStruct(ctypes.Structure):
@@ -102,7 +102,7 @@ class _BatchStruct(ctypes.Structure):
 
 
 def choose(variant: Choice = "auto") -> Variant:
-    """The variant that :class:`Forward` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :class:`Forward` runs. Raises ValueError if one is asked for that cannot run."""
     return select_variant(
         variant, native=None if library() is not None else unavailable_reason() or "there is no library"
     )
@@ -118,14 +118,17 @@ def _check_fault(fault: int, rows: int) -> None:
 
 
 class Forward:
-    """A program with its caches and its working memory, which grows to the longest step and is kept."""
+    """A program with its KV caches and its working memory, which grows to the longest step and is kept."""
 
     def __init__(
         self, program: Program, caches: Sequence[tuple[Tensor, ...]] = (), *, variant: Choice = "auto"
     ) -> None:
-        """``caches``: K and V of each layer, of one of :data:`.instruction.CACHE_TYPES`
-        (:func:`stentor.kernels.make_kv_cache`) and with scales behind them where they are int8, on the CPU; whatever a
-        layer keeps that no instruction is about.
+        """Binds the program to the caches.
+
+        Args:
+            caches: K and V of each layer (:func:`stentor.kernels.make_kv_cache`), of one of
+                :data:`.instruction.CACHE_TYPES`, on the CPU. int8 ones are followed by their scales. A layer that no
+                instruction refers to may keep anything.
 
         Raises:
             ValueError: caches that the variant cannot take, or a variant that cannot run.
@@ -171,10 +174,11 @@ class Forward:
         self._bound.prepared_bytes[:] = program.prepared_bytes
         self._stretches = list(_stretches(program))
         self.expands = self.variant == "native" and bool(_EXPANDS(ctypes.byref(self._bound)))
-        """Whether rows may multiply codes expanded to bfloat16, see :meth:`run`: there are tiles, and codes."""
+        """Whether rows may multiply weights whose codes were expanded to bfloat16 (see :meth:`run`): the CPU has matrix
+        tiles, and the program has coded weights."""
 
     def buffer(self, number: int, rows: int) -> Tensor:
-        """The first ``rows`` rows of a buffer, float32 [rows, width]: good until the next run that is longer."""
+        """Returns the first ``rows`` rows of a buffer, float32 [rows, width], valid until the next longer run."""
         self._reserve(rows)
         return self._buffers[number][:rows]
 
@@ -191,18 +195,19 @@ class Forward:
         """Runs the program over ``rows`` rows.
 
         Args:
-            rows: how many; one a token where the program reads tokens.
-            ids: int64 [rows], contiguous, where the program embeds.
-            positions: int64 [rows], contiguous, where it rotates or adds what stands for them.
-            batches: the sequences of the rows, where it rotates or attends: for each group of layers with its block
-                tables and slots, all else alike.
-            besides: what the program's calls are given.
-            adapted: which rows have adapters, whose instructions add to products; None: none has.
-            coded: rows before this one multiply codes as they are, those behind expand them, where the program
-                :attr:`expands`; a sequence's rows are alike. None: no row expands them.
+            rows: the number of rows; one per token if the program reads tokens.
+            ids: int64 [rows], contiguous; needed if the program embeds.
+            positions: int64 [rows], contiguous; needed if it rotates or adds position embeddings.
+            batches: the sequences of the rows, needed if it rotates or attends: one for each group of layers, with its
+                block tables and slots and otherwise equal.
+            besides: passed to the program's calls.
+            adapted: which rows have adapters; the adapter instructions add to the products of these. None: no row has
+                one.
+            coded: rows before this one multiply codes directly, those from it on expand them, if the program
+                :attr:`expands`; all rows of a sequence are on one side. None: no row expands them.
 
         Raises:
-            IndexError: an id, a position, a slot, a block table or a row that leads outside; nothing was written then.
+            IndexError: an id, a position, a slot, a block table or a row is out of range; nothing was written then.
             MemoryError: no room to plan the batch; nothing was written then.
             ValueError: what the program needs is missing, or has another shape or dtype.
         """
@@ -272,7 +277,7 @@ class Forward:
 
 
 def _stretches(program: Program) -> Iterator[tuple[int, int, Instruction | None]]:
-    """The instructions [first, end) that run natively at once, and what is called after them."""
+    """Yields the ranges [first, end) of instructions that run natively in one call, and the call that follows each."""
     first = 0
     for at, instruction in enumerate(program.instructions):
         if instruction.op == "call":
@@ -282,9 +287,9 @@ def _stretches(program: Program) -> Iterator[tuple[int, int, Instruction | None]
 
 
 class Step:
-    """Two programs run by one call: a body over the tokens of a step's rows, a head over those that end one.
+    """Two programs run by one native call: a body over the tokens of a step, and a head over those that need logits.
 
-    The batch is laid out from what is known of every slot, without a copy of it in between.
+    The native code lays out the batch from the tables of all slots, without copying them.
     """
 
     def __init__(
@@ -299,13 +304,15 @@ class Step:
         blocks: npt.NDArray[np.int32],
         block_size: int,
     ) -> None:
-        """``residual`` is the buffer of ``body`` that ends as hidden states, ``hidden`` the one of ``head`` that
-        begins as some of them, ``logits`` what that leads to. The native variant runs them.
+        """Takes the programs and the tables of all slots. The native variant runs them.
+
+        ``residual`` is the buffer of ``body`` that ends as hidden states, ``hidden`` the buffer of ``head`` that begins
+        as some of them, and ``logits`` the one with the result.
 
         Args:
-            tokens: [slots, positions] of every slot; contiguous, and read at every run.
-            blocks: [groups, slots, blocks] its block table of each group of layers; the same. There may be more groups
-                than the body's, behind these.
+            tokens: [slots, positions], the tokens of every slot; contiguous, read at every run.
+            blocks: [groups, slots, blocks], the block table of every slot for each group of layers; contiguous, read at
+                every run. More groups than the body's may follow.
             block_size: tokens of a block.
 
         Raises:
@@ -340,7 +347,7 @@ class Step:
         )
         self._work = (_I * (_WORK * len(tokens)))()
         self._best = np.zeros(len(tokens), dtype=np.int64)
-        # kept as they are passed: a step has no time to make them anew
+        # kept in the form that is passed: a step has no time to make them anew
         self._pointers = ctypes.byref(body._bound), ctypes.byref(head._bound), ctypes.byref(slots)
         self._best_at = self._best.ctypes.data
 
@@ -350,19 +357,19 @@ class Step:
         """Runs some rows, at most one of each slot.
 
         Args:
-            work: slot, first position, number of tokens, of how many of the last ones logits are wanted, and the slot
-                of the row's adapter, below 0 for none.
-            every: leave the residual of every token in its buffer; else that is there for none of them, and what the
-                last layer does after its keys and values is done for the tokens with logits alone.
-            coded: how many of the first rows multiply codes as they are, where the body expands them; None: all.
+            work: for each row the slot, the first position, the number of tokens, the number of last tokens that need
+                logits, and the slot of its adapter (below 0: none).
+            every: leave the residual of every token in its buffer. Otherwise no token's is there, and the last layer's
+                work after its keys and values is done only for the tokens that need logits.
+            coded: the number of first rows that multiply codes directly, if the body expands them; None: all.
 
         Returns:
-            For the tokens that are wanted, in order: float32 [wanted, vocabulary], and int64 [wanted] the largest
-            one's index, the lowest of equal ones, -1 where all are -inf; both good until the next run. None where none
-            is wanted.
+            For the tokens that need logits, in order: the logits, float32 [wanted, vocabulary], and the index of the
+                largest one, int64 [wanted]: the lowest of equal ones, -1 if all are -inf. Both are valid until the next
+                run. None if no token needs logits.
 
         Raises:
-            IndexError: work, tokens or blocks that lead outside; nothing was written then.
+            IndexError: work, tokens or blocks out of range; nothing was written then.
             MemoryError: no room to plan the batch.
         """
         if len(work) * _WORK > len(self._work):

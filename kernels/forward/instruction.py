@@ -1,4 +1,4 @@
-"""One step of a program: what it does, and how the native interpreter reads it."""
+"""An instruction of a program: what it does, and the struct that the native interpreter reads."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -41,10 +41,10 @@ OPS: tuple[Op, ...] = (
 )
 NONE = -1
 MAX_PHASES = 4
-"""Of one instruction: loops over its rows that all threads end together. The same in program.h."""
+"""The most phases of an instruction: loops over its rows, each ended by all threads together. The same in program.h."""
 
 CACHE_TYPES = (torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn)
-"""What caches may be of: the order of program.h's CacheType."""
+"""The dtypes that caches may have, in the order of program.h's CacheType."""
 
 _P, _I, _D = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -77,28 +77,28 @@ class InstructionStruct(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction; the fields that its kind does not use stay as they are.
+    """One instruction; fields that its kind does not use keep their defaults.
 
     ================= ==================================================================================================
-    embed             ``dst`` = scale · weight[token id], and second weight[position], where there is one
-    norm_and_quantize ``src`` += scale · ``add`` (where there is one); the next linears' input = norm(``src``), or
-                      ``src`` without a norm, in ``activation_format``
+    embed             ``dst`` = scale · weight[token id] + second weight[position], if there is a second one
+    norm_and_quantize ``src`` += scale · ``add`` (if given); the next linears' input = norm(``src``), or ``src``
+                      without a norm, in ``activation_format``
     add               ``src`` += scale · ``add``
     norm              each of ``groups`` stretches of ``width`` from ``column`` of ``src`` is normed in place
     linear            ``dst``[column:] = input · weightᵀ + bias
-    rotate            ``src`` holds q | k | v: the heads of q and k are normed where norms are given, and turned, or
-                      the other way round; q is scaled where scales are given, and stays, k and v go to the cache
+    rotate            ``src`` holds q | k | v: the heads of q and k are normed if norms are given, and rotated, in
+                      this order or the other; q is scaled if scales are given, and stays; k and v go to the cache
     attend            ``dst`` = attention of the queries in ``src`` over the cache
     activate          the next linears' input = activation(gate) · up in ``activation_format``; ``src`` holds
-                      gate | up, ``width`` each, or what is activated without a gate
-    gate_up_activate  the same, where gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias, and
+                      gate | up, ``width`` each, or the activation's input if there is no gate
+    gate_up_activate  the same, with gate = input · weightᵀ + bias and up = input · second weightᵀ + second bias;
                       ``adapters`` add to gate | up as ``add_low_rank`` does
     moe               ``dst`` = the weighted sum of the experts that ``router`` chooses for each token; ``src`` holds
-                      logits from ``column``, the experts take the input, and their weights are ``weight`` (gates and
-                      ups) and ``second_weight``, with their biases
-    add_low_rank      ``dst`` += what ``adapters`` make of the input, ``width`` long, for the rows that have some
-    call              ``dst`` = what ``run`` makes of ``src``, and of ``add`` where there is one: an operation that has
-                      no instruction, between two native stretches of the program
+                      the logits from ``column``; the experts take the input, with ``weight`` (gates and ups),
+                      ``second_weight`` and their biases
+    add_low_rank      ``dst`` += ``adapters`` applied to the input, ``width`` long, for the rows that have one
+    call              ``dst`` = ``run``(``src``), or ``run``(``src``, ``add``) if ``add`` is given: an operation that
+                      has no instruction, between two native stretches of the program
     ================= ==================================================================================================
     """
 
@@ -112,44 +112,44 @@ class Instruction:
     groups: int = 1
     activation: ExpertActivation = "silu"
     scratch_slot: int = 0
-    """Where a linear finds its input: 0 is what ``norm_and_quantize`` and ``activate`` write, 1 what
-    ``gate_up_activate`` does; ``moe`` writes there too."""
+    """Where a linear finds its input: 0 is the output of ``norm_and_quantize`` and ``activate``, 1 that of
+    ``gate_up_activate``. ``moe`` writes its intermediate there too."""
     phases: int = 1
-    """That it may run, at most :data:`MAX_PHASES`: the native interpreter has memory for as many as are declared."""
+    """The phases it may have, at most :data:`MAX_PHASES`; the native interpreter reserves memory for them."""
     heads: int = 0
     kv_heads: int = 0
     dim: int = 0
     window: int = 0
-    """Below 0: chunks of so many tokens."""
+    """Tokens of the sliding window; below 0: chunks of that many tokens."""
     scale: float = 1.0
     eps: float = 0.0
     softcap: float = 0.0
     norm: Tensor | None = None
-    """float32 [width]: the norm multiplies by it."""
+    """float32 [width]: the norm's weight."""
     second_norm: Tensor | None = None
     bias: Tensor | None = None
-    """float32; of a product, or of a norm that is centred"""
+    """float32; of a product or of a LayerNorm."""
     centred: bool = False
-    """The norm takes the mean off first: it is a LayerNorm."""
+    """The norm subtracts the mean first: a LayerNorm."""
     gated: bool = True
-    """What is activated multiplies ``up``."""
+    """The activation's output multiplies ``up``."""
     second_bias: Tensor | None = None
     rotary: tuple[Tensor, Tensor] | None = None
-    """cos, sin: float32 [positions, half of the dims that turn]"""
+    """cos, sin: float32 [positions, half of the rotated dims]."""
     interleaved: bool = False
-    """Dimension 2i turns with 2i + 1, not i with i + half of those that turn."""
+    """Dimension 2i is rotated with 2i + 1, not i with i + half of the rotated dims."""
     turned_first: bool = False
-    """Heads are normed once they are turned."""
+    """Heads are normed after the rotation."""
     query_scales: Tensor | None = None
-    """float32 [positions]: what queries are multiplied by."""
+    """float32 [positions]: factors of the queries."""
     sinks: Tensor | None = None
-    """float32 [heads]: a score of each that takes part in its softmax and has no value."""
+    """float32 [heads]: attention sinks, a score per head that takes part in its softmax and has no value."""
     layer: int = NONE
-    """Whose cache it is."""
+    """The layer whose cache it uses."""
     cache_scales: tuple[Tensor, Tensor] | None = None
-    """float32 [kv_heads] each: what keys and values of a float8 cache are multiplied by."""
+    """float32 [kv_heads] each: the scales of the keys and values of a float8 cache."""
     group: int = 0
-    """Of layers, which share block tables."""
+    """The group of layers that share block tables."""
     weight: PackedWeight | None = None
     second_weight: PackedWeight | None = None
     router: Router | None = None
@@ -159,18 +159,18 @@ class Instruction:
     """See :func:`stentor.kernels.packed_experts_mlp`."""
     adapters: AdapterSlots | None = None
     what: str = ""
-    """Is called, in words."""
+    """The name of the call, in words."""
     run: Callable[..., Tensor] | None = None
 
     @property
     def experts(self) -> int:
-        """That a ``moe`` chooses among."""
+        """The number of experts that a ``moe`` chooses from."""
         assert self.weight is not None
         assert self.second_weight is not None
         return self.second_weight.shape[0] // self.weight.shape[1]
 
     def writes(self, buffer: int, column: int, width: int) -> bool:
-        """Whether it changes any of these columns."""
+        """Whether it writes to any of these columns."""
         match self.op:
             case "norm":
                 end = self.column + self.groups * self.width
@@ -183,25 +183,27 @@ class Instruction:
                 return buffer == self.dst
 
     def call(self, buffers: Sequence[Tensor], rows: int, besides: object) -> None:
-        """Of a ``call``: has it run over the first rows of its buffers."""
+        """Runs a ``call`` over the first rows of its buffers."""
         assert self.run is not None
         taken = [buffers[number][:rows] for number in (self.src, self.add) if number != NONE]
         buffers[self.dst][:rows].copy_(self.run(*taken, besides))
 
     @property
     def buffers(self) -> tuple[int, ...]:
-        """Those that it reads or writes."""
+        """The buffers that it reads or writes."""
         return tuple(buffer for buffer in (self.src, self.dst, self.add) if buffer != NONE)
 
 
 def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> InstructionStruct:
-    """What the interpreter is given, over these caches (of each layer K and V, and behind int8 ones their scales); it
-    does not keep the tensors alive."""
+    """Returns the interpreter's struct over these caches: K and V of each layer, followed by their scales if int8.
+
+    The struct does not keep the tensors alive.
+    """
     cos, sin = i.rotary or (None, None)
     k_cache, v_cache, *scales = caches[i.layer] if i.layer != NONE else (None, None)
     k_scales, v_scales = scales or i.cache_scales or (None, None)
     return InstructionStruct(
-        kind=OPS.index(i.op) if i.op != "call" else NONE,  # between what runs natively
+        kind=OPS.index(i.op) if i.op != "call" else NONE,  # a call is not run natively
         src=i.src,
         dst=i.dst,
         add=i.add,

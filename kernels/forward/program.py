@@ -1,4 +1,4 @@
-"""A model's forward pass as a list of instructions over numbered buffers, built once and run with one call a step."""
+"""A model's forward pass as a list of instructions over numbered buffers, built once and run with one call per step."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -17,29 +17,29 @@ _MAKING: tuple[Op, ...] = (*_PREPARING, "gate_up_activate")
 _Product = tuple[PackedWeight, Tensor | None]
 """A weight and its bias."""
 _GatedPair = tuple[_Product, _Product, AdapterSlots | None]
-"""The products of gate and of up, and what adds to both."""
+"""The products of gate and of up, and the adapters that add to both."""
 
 
 @dataclass
 class Program:
-    """Instructions, and how wide each buffer is that they use (float32 [tokens, width])."""
+    """Instructions, and the width of each buffer that they use (float32 [tokens, width])."""
 
     instructions: list[Instruction] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
     _input: tuple[ActivationFormat, int] | None = None
-    """What is left for the linears that come: its form and width."""
+    """The format and width of the input that is prepared for the next linears."""
     _scratch_slot: int = 0
-    """Where."""
+    """Where that input is."""
     _prepared: object = None
-    """What is left, by whoever noted it."""
+    """The value it was prepared from, as the caller noted it."""
 
     def buffer(self, width: int) -> int:
-        """A new buffer; returns its number."""
+        """Adds a buffer; returns its number."""
         self.widths.append(width)
         return len(self.widths) - 1
 
     def embed(self, dst: int, weight: PackedWeight, scale: float, positions: PackedWeight | None = None) -> None:
-        """Where ``positions`` are given, a token's row of these is added to its own."""
+        """Embeds the token ids; with ``positions`` adds the row of each token's position."""
         for table in filter(None, (weight, positions)):
             self._check(dst, table.shape[1])
         self._append(Instruction("embed", dst=dst, weight=weight, scale=scale, second_weight=positions))
@@ -56,10 +56,10 @@ class Program:
         centred: bool = False,
         bias: Tensor | None = None,
     ) -> None:
-        """``centred``: the norm is a LayerNorm, with a ``bias`` or without."""
+        """Prepares the next linears' input. ``centred``: the norm is a LayerNorm, with or without a ``bias``."""
         width = self.widths[src]
         last = self.instructions[-1] if self.instructions else None
-        if add == NONE and last is not None and last.op == "add" and last.src == src:  # one walk over the rows
+        if add == NONE and last is not None and last.op == "add" and last.src == src:  # one pass over the rows
             add, scale = last.add, last.scale
             del self.instructions[-1]
         if add != NONE:
@@ -97,7 +97,7 @@ class Program:
         centred: bool = False,
         bias: Tensor | None = None,
     ) -> None:
-        """``centred`` and ``bias`` as for :meth:`norm_and_quantize`."""
+        """Norms columns in place. ``centred`` and ``bias`` as for :meth:`norm_and_quantize`."""
         self._check(src, column + groups * len(weight))
         if bias is not None:
             _check_norm(bias, len(weight))
@@ -116,7 +116,8 @@ class Program:
         )
 
     def linear(self, dst: int, weight: PackedWeight, *, column: int = 0, bias: Tensor | None = None) -> None:
-        """Raises ValueError for a weight that does not take what was prepared, or outputs past their buffer."""
+        """Multiplies the prepared input by a weight. Raises ValueError if the weight does not take that input, or if
+        the outputs exceed their buffer."""
         wanted = activation_format_of(weight.kind), weight.shape[1]
         if self._input != wanted:
             raise ValueError(
@@ -130,8 +131,10 @@ class Program:
         )
 
     def add_low_rank(self, dst: int, adapters: AdapterSlots) -> None:
-        """Behind the linears that have written ``dst``: their input is there still. Raises ValueError for adapters that
-        do not take it, or do not fit ``dst``."""
+        """Adds adapters to ``dst``, just after the linears that wrote it, while their input is still there.
+
+        Raises ValueError for adapters that do not take that input, or do not fit ``dst``.
+        """
         if self._input is None or self._input[1] != adapters.inputs or self.widths[dst] != adapters.outputs:
             raise ValueError(
                 f"program: adapters of {adapters.inputs} inputs and {adapters.outputs} outputs do not fit buffer {dst} "
@@ -165,8 +168,11 @@ class Program:
         cache_scales: tuple[Tensor, Tensor] | None = None,
         group: int = 0,
     ) -> None:
-        """``heads``: query heads, kv heads, dims of a head; ``query_scales`` and ``cache_scales``: see
-        :class:`.instruction.Instruction`."""
+        """Rotates q and k and writes k and v to the cache.
+
+        ``heads``: query heads, kv heads, dims of a head; ``query_scales`` and ``cache_scales``: see
+        :class:`.instruction.Instruction`.
+        """
         self._check(src, (heads[0] + 2 * heads[1]) * heads[2])
         cos, sin = rotary
         if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > heads[2]:
@@ -213,9 +219,12 @@ class Program:
         cache_scales: tuple[Tensor, Tensor] | None = None,
         group: int = 0,
     ) -> None:
-        """``window`` and ``chunk``: see :func:`stentor.kernels.paged_attention`; ``sinks`` and ``cache_scales``: see
-        :class:`.instruction.Instruction`. Raises ValueError for query heads that are no multiple of the kv heads, or a
-        ``dst`` or sinks that do not fit them."""
+        """Attends the queries in ``src`` over the cache.
+
+        ``window`` and ``chunk``: see :func:`stentor.kernels.paged_attention`; ``sinks`` and ``cache_scales``: see
+        :class:`.instruction.Instruction`. Raises ValueError if the query heads are no multiple of the kv heads, or if
+        ``dst`` or the sinks do not fit them.
+        """
         self._check(src, heads[0] * heads[2])
         if heads[0] % heads[1]:
             raise ValueError(f"program: {heads[0]} query heads are no multiple of {heads[1]} kv heads")
@@ -231,7 +240,7 @@ class Program:
                 src=src,
                 dst=dst,
                 layer=layer,
-                phases=2,  # long rows are cut, and their parts joined
+                phases=2,  # long rows are split, then their parts joined
                 heads=heads[0],
                 kv_heads=heads[1],
                 dim=heads[2],
@@ -247,9 +256,9 @@ class Program:
     def activate(
         self, src: int, activation: ActivationKind, activation_format: ActivationFormat, *, gated: bool = True
     ) -> None:
-        """Prepares activation(gate) · up, where ``src`` holds gate | up, or without a gate activation(``src``).
+        """Prepares activation(gate) · up as input if ``src`` holds gate | up, or activation(``src``) without a gate.
 
-        Where the linears just before wrote gate | up, they are gated on their way, and ``src`` is never written.
+        If the linears just before wrote gate | up, they are fused with the activation, and ``src`` is never written.
         """
         width = self.widths[src] // (2 if gated else 1)
         if not gated or (pair := self._gated_pair(src, width)) is None:
@@ -295,11 +304,11 @@ class Program:
         down_bias: Tensor | None = None,
         weight_input: bool = False,
     ) -> None:
-        """``src`` holds the router's logits from ``column``; weights and biases as
-        :func:`stentor.kernels.packed_experts_mlp` takes them.
+        """Adds a mixture of experts. ``src`` holds the router's logits from ``column``; weights and biases are as in
+        :func:`stentor.kernels.packed_experts_mlp`.
 
-        Raises ValueError for weights that do not take what was prepared or do not fit each other or ``dst``, and for a
-        router that cannot choose among them.
+        Raises ValueError for weights that do not take the prepared input or do not fit each other or ``dst``, and for a
+        router that cannot choose among the experts.
         """
         gate_up_bias, down_bias, score_bias = _plain(gate_up_bias), _plain(down_bias), _plain(score_bias)
         experts = packed_experts(gate_up, down, gate_up_bias, down_bias)
@@ -323,7 +332,7 @@ class Program:
                 src=src,
                 dst=dst,
                 column=column,
-                phases=4,  # tokens choose, they are sorted by expert, and two products
+                phases=4,  # routing, sorting by expert, and two products
                 width=down.shape[1],
                 activation=activation,
                 activation_format=activation_format_of(down.kind),
@@ -338,26 +347,26 @@ class Program:
         )
 
     def call(self, src: int, dst: int, what: str, run: Callable[..., Tensor], also: int = NONE) -> None:
-        """``run`` takes the rows of ``src``, those of ``also``, where there is one, and what the program is run with
-        besides; returns those of ``dst``."""
+        """Adds a call of ``run``, which takes the rows of ``src``, those of ``also`` if it is given, and the
+        ``besides`` of the run, and returns those of ``dst``."""
         self._append(Instruction("call", src=src, dst=dst, add=also, what=what, run=run))
 
     @property
     def calls(self) -> list[str]:
-        """What is called, in words, in order."""
+        """The names of its calls, in order."""
         return [instruction.what for instruction in self.instructions if instruction.op == "call"]
 
     def note_prepared(self, value: object) -> None:
-        """What has just been left for the linears that come."""
+        """Notes which value the input for the next linears has just been prepared from."""
         self._prepared = value
 
     def note_written(self, value: object) -> None:
-        """What was prepared of it is not what it is any more."""
+        """Notes that a value has been overwritten: an input prepared from it is out of date."""
         if self._prepared is value:
             self._prepared = None
 
     def is_prepared(self, value: object, activation_format: ActivationFormat) -> bool:
-        """Whether it is still there, in this form."""
+        """Whether the input prepared from a value is still there in this format."""
         return self._prepared is value and self._input is not None and self._input[0] == activation_format
 
     def written_since(self, at: int, buffer: int, column: int, width: int) -> bool:
@@ -365,9 +374,9 @@ class Program:
         return any(instruction.writes(buffer, column, width) for instruction in self.instructions[at:])
 
     def compact(self, kept: Sequence[int]) -> list[int]:
-        """Gives buffers of one width one place, where no two of them are needed at a time; mutates.
+        """Lets buffers of one width share memory if no two are needed at a time; changes the program.
 
-        ``kept`` are needed before and after the program. Returns the new number of each buffer, -1 of one that no
+        ``kept`` are needed before and after the program. Returns the new number of each buffer, -1 for one that no
         instruction uses.
         """
         lives: dict[int, tuple[int, int]] = dict.fromkeys(kept, (-1, len(self.instructions)))
@@ -378,7 +387,7 @@ class Program:
         numbers = [NONE] * len(self.widths)
         widths: list[int] = []
         free_from: list[int] = []
-        """By new number: the instruction from which on nobody needs it."""
+        """By new number: the first instruction that no longer needs it."""
         for buffer, (first, last) in sorted(lives.items(), key=lambda each: each[1][0]):
             width = self.widths[buffer]
             number = next(
@@ -400,8 +409,8 @@ class Program:
         return numbers
 
     def _gated_pair(self, src: int, width: int) -> _GatedPair | None:
-        """Takes back the linears that wrote gate | up to ``src``, and what added to them, and returns both; None
-        leaves all."""
+        """Removes the linears that wrote gate | up to ``src``, and the adapters that added to it, and returns them all;
+        None: leaves everything."""
         if width % BLOCK or self._scratch_slot:
             return None
         end = len(self.instructions)
@@ -433,7 +442,7 @@ class Program:
 
     @property
     def prepared_bytes(self) -> tuple[int, int]:
-        """Bytes that one token's prepared input takes at most, in each area."""
+        """The most bytes of one token's prepared input, in each area."""
         sizes = [
             [
                 prepared_stride(i.activation_format, i.width) * (1 if i.router is None else i.router.top_k)
@@ -445,13 +454,14 @@ class Program:
         return max(sizes[0], default=0), max(sizes[1], default=0)
 
     def structs(self, caches: Sequence[tuple[Tensor, ...]]) -> "ctypes.Array[InstructionStruct]":
-        """The instructions as the native interpreter reads them, over these caches: :func:`.instruction.struct_of`."""
+        """Returns the instructions as the native interpreter reads them, over these caches:
+        :func:`.instruction.struct_of`."""
         return (InstructionStruct * len(self.instructions))(*(struct_of(i, caches) for i in self.instructions))
 
     def _append(self, instruction: Instruction) -> None:
-        """Keeps it, with what the native interpreter reads through a pointer contiguous and in float32.
+        """Appends it; tensors that the native interpreter reads through a pointer are made contiguous float32.
 
-        Raises ValueError for more phases than there may be.
+        Raises ValueError for more phases than :data:`.instruction.MAX_PHASES`.
         """
         if not 1 <= instruction.phases <= MAX_PHASES:
             raise ValueError(

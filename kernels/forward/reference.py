@@ -1,4 +1,4 @@
-"""The definition of each instruction, in plain torch and float32."""
+"""The plain torch reference of each instruction, in float32."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def run_program(
     adapted: AdapterRows | None,
     besides: object,
 ) -> None:
-    """Runs the instructions in order; buffers and caches are written."""
+    """Runs the instructions in order; writes buffers and caches."""
     prepared = torch.empty(0)
     for i in program.instructions:
         match i.op:

@@ -1,7 +1,7 @@
-"""What stands for tensors while a model's own forward is recorded as a :class:`.program.Program`.
+"""Stand-ins for tensors that record a model's own forward as a :class:`.program.Program`.
 
-A forward is written once, over operations that take tensors; given these in their place it leaves its instructions
-behind. Norms and activations wait until it is known who takes them: a product wants its input in a form of its own.
+A forward is written once, over operations that take tensors; called with these it records its instructions. Norms and
+activations are recorded when their consumer is known, because a product needs its input in its own format.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +23,13 @@ PackedProduct = tuple[PackedWeight, int, Tensor | None]
 
 @dataclass(frozen=True)
 class TracedTokens:
-    """The ids of a step's tokens."""
+    """A stand-in for the ids of a step's tokens."""
 
     program: Program
 
     def embed(self, weight: PackedWeight, scale: float, positions: PackedWeight | None = None) -> "Traced":
-        """Rows of the table, times ``scale``, and of that of ``positions``, if there is one."""
+        """Records the embedding of the ids, times ``scale``, plus that of their positions if ``positions`` are
+        given."""
         buffer = self.program.buffer(weight.shape[1])
         self.program.embed(buffer, weight, scale, positions)
         return Traced.written(self.program, buffer)
@@ -36,13 +37,13 @@ class TracedTokens:
 
 @dataclass(eq=False)
 class Traced:
-    """Stands for a tensor float32 [tokens, width]: columns of a buffer, and what has yet to be done to them."""
+    """A stand-in for a tensor float32 [tokens, width]: columns of a buffer, and what is yet to be done to them."""
 
     program: Program
     buffer: int
     width: int
     at: int
-    """Instructions that there were when it was made: what writes to its columns later makes them another's."""
+    """The number of instructions when it was made: one that writes to its columns later makes it invalid."""
     column: int = 0
     factor: float = 1.0
     norm: tuple[Tensor, float] | None = None
@@ -50,21 +51,22 @@ class Traced:
     centred: bool = False
     """The norm is a LayerNorm, else an RMS norm."""
     bias: Tensor | None = None
-    """Of a LayerNorm."""
+    """The bias of a LayerNorm."""
     activation: ActivationKind | None = None
     halved: bool = False
-    """The columns are gate | up, of which the activation makes half as many."""
+    """The columns are gate | up; the activation returns half as many."""
 
     @classmethod
     def written(cls, program: Program, buffer: int) -> "Traced":
-        """All of a buffer as the program's instructions so far leave it, or as it was filled before all."""
+        """Returns a stand-in for a whole buffer, as the instructions so far leave it, or as it was filled before the
+        program."""
         return cls(program, buffer, program.widths[buffer], len(program.instructions))
 
     def __mul__(self, factor: float) -> "Traced":
         return replace(self, factor=self.factor * factor)
 
     def split_with_sizes(self, sizes: Sequence[int], dim: int = 1) -> "tuple[Traced, ...]":
-        """Its columns, so many each."""
+        """Returns its columns split into parts of these sizes."""
         if dim != 1:
             raise ValueError(f"trace: {dim} is no dimension of columns")
         whole = self.settled()
@@ -74,30 +76,30 @@ class Traced:
         )
 
     def normed(self, weight: Tensor, eps: float) -> "Traced":
-        """x / rms(x) * weight, over all columns."""
+        """Returns x / rms(x) * weight, over all columns."""
         return replace(self.settled(), norm=(weight, eps))
 
     def normed_each(self, weight: Tensor, eps: float) -> "Traced":
-        """x / rms(x) * weight, over each so many columns as ``weight`` has, in place."""
+        """Returns x / rms(x) * weight, over each group of as many columns as ``weight`` has, in place."""
         whole = self.settled()
         self.program.norm(whole.buffer, weight, eps, column=whole.column, groups=whole.width // len(weight))
         return replace(whole, at=len(self.program.instructions))
 
     def layer_normed(self, weight: Tensor, bias: Tensor | None, eps: float) -> "Traced":
-        """(x - mean(x)) / deviation(x) * weight + bias, over all columns."""
+        """Returns (x - mean(x)) / deviation(x) * weight + bias, over all columns."""
         return replace(self.settled(), norm=(weight, eps), centred=True, bias=bias)
 
     def activated(self, activation: ActivationKind) -> "Traced":
-        """activation(x)."""
+        """Returns activation(x)."""
         return replace(self.settled(), activation=activation, halved=False)
 
     def gated(self, activation: ActivationKind) -> "Traced":
-        """activation(gate) * up."""
+        """Returns activation(gate) * up."""
         whole = self.settled()
         return replace(whole, width=whole.width // 2, activation=activation, halved=True)
 
     def add_(self, other: "Traced") -> "Traced":
-        """Itself, with the other's columns added in place."""
+        """Adds the other's columns in place; returns itself."""
         added = replace(other, factor=1.0).settled()
         self.program.add(self._whole(), added._whole(), other.factor)
         self.at = len(self.program.instructions)
@@ -105,7 +107,7 @@ class Traced:
         return self
 
     def linear(self, products: Sequence[PackedProduct]) -> "Traced":
-        """The products with it, side by side."""
+        """Returns its products with several weights, side by side."""
         self._prepare(products[0][0])
         weight, column, _ = products[-1]
         buffer = self.program.buffer(column + weight.shape[0])
@@ -134,8 +136,10 @@ class Traced:
         cache_scales: tuple[Tensor, Tensor] | None = None,
         group: int = 0,
     ) -> "Traced":
-        """Causal attention over the layer's cache, to which keys and values are written: see :meth:`.Program.rotate`
-        and :meth:`.Program.attend`."""
+        """Returns causal attention over the layer's cache, after writing keys and values to it.
+
+        See :meth:`.Program.rotate` and :meth:`.Program.attend`.
+        """
         qkv = self.beside(keys, values)
         self.program.rotate(
             qkv.buffer,
@@ -179,8 +183,10 @@ class Traced:
         down_bias: Tensor | None = None,
         weight_input: bool = False,
     ) -> "Traced":
-        """The weighted sum of the experts that the router chooses by its logits: :func:`stentor.kernels.route` with
-        ``score_bias``, and :func:`stentor.kernels.packed_experts_mlp`."""
+        """Returns the weighted sum of the experts that the router chooses by its logits.
+
+        See :func:`stentor.kernels.route` (for ``score_bias``) and :func:`stentor.kernels.packed_experts_mlp`.
+        """
         scores = logits.settled()
         self._prepare(gate_up)
         buffer = self.program.buffer(gate_up.shape[1])
@@ -200,7 +206,8 @@ class Traced:
         return Traced.written(self.program, buffer)
 
     def beside(self, *others: "Traced") -> "Traced":
-        """All of a buffer, whose columns these are in order. Raises ValueError where they are not."""
+        """Returns the whole buffer that it and the others make up. Raises ValueError unless they are its columns, in
+        order."""
         at = 0
         for part in (self, *others):
             part.settled()
@@ -210,9 +217,11 @@ class Traced:
         return Traced(self.program, self.buffer, at, len(self.program.instructions))
 
     def call(self, what: str, run: Callable[..., Tensor], width: int, also: "Traced | None" = None) -> "Traced":
-        """What ``run`` makes of it, [tokens, width]: an operation that has no instruction. It gets the columns, normed
-        where they are to be, those of ``also``, where that is given, and what the step is run with besides
-        (:meth:`..forward.Forward.run`)."""
+        """Returns ``run`` of it, [tokens, width]: an operation that has no instruction.
+
+        ``run`` gets the columns, normed if a norm is pending, those of ``also`` if it is given, and the ``besides`` of
+        :meth:`..forward.Forward.run`.
+        """
         # A norm in place would change what others see: the residual stream.
         source = replace(self, norm=None).settled()._whole()
         buffer = self.program.buffer(width)
@@ -221,13 +230,13 @@ class Traced:
         return Traced.written(self.program, buffer)
 
     def adapted(self, adapters: AdapterSlots) -> "Traced":
-        """With what adapters make of the input of the product that it is, which has just been recorded."""
+        """Returns it plus the adapters' output. It must be the product that was just recorded."""
         product = self.settled()
         self.program.add_low_rank(product._whole(), adapters)
         return Traced.written(self.program, product.buffer)
 
     def settled(self) -> "Traced":
-        """The same with nothing left to be done, in the same place: nobody may want the columns as they were."""
+        """Returns it with its norm recorded in place; no other consumer may need the columns as they were."""
         self._check_unwritten()
         if self.activation is not None or self.factor != 1.0:
             raise ValueError("trace: an activation or a factor is taken by what has no instruction for it")
@@ -238,7 +247,7 @@ class Traced:
         return replace(self, norm=None, centred=False, bias=None, at=len(self.program.instructions))
 
     def _prepare(self, weight: PackedWeight) -> None:
-        """Leaves it in the form in which ``weight`` takes its input."""
+        """Prepares it as input in the format that ``weight`` takes."""
         wanted = activation_format_of(weight.kind)
         if self.program.is_prepared(self, wanted):
             return
@@ -256,7 +265,7 @@ class Traced:
 
     @property
     def _columns(self) -> int:
-        """Of its buffer, that it is made of."""
+        """The number of columns of its buffer that it covers."""
         return 2 * self.width if self.activation is not None and self.halved else self.width
 
     def _check_unwritten(self) -> None:
@@ -264,7 +273,7 @@ class Traced:
             raise ValueError("trace: a value is taken after its place has been written again")
 
     def _whole(self) -> int:
-        """The number of its buffer, of which it must be all."""
+        """Returns the number of its buffer; it must be all of it."""
         if self.column or self._columns != self.program.widths[self.buffer]:
             raise ValueError("trace: some columns of a buffer are taken where all are expected")
         return self.buffer

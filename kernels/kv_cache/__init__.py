@@ -51,7 +51,7 @@ _NATIVE_CODED = {
 
 
 def choose(k: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`write_kv_` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`write_kv_` runs. Raises ValueError if one is asked for that cannot run."""
     functions = _NATIVE_CODED.get(k_cache.dtype, _NATIVE)
     native = native_unsupported_reason(functions.get(k.dtype), k) or native_cache_unsupported_reason(k_cache, k.dtype)
     triton = triton_unsupported_reason(k, variant) or triton_cache_unsupported_reason(k_cache)
@@ -69,21 +69,22 @@ def write_kv_(
     v_scale: Tensor | None = None,
     variant: Choice = "auto",
 ) -> None:
-    """Writes the keys and values of T tokens to their slots; mutates both caches, and the scales of int8 ones.
+    """Writes the keys and values of T tokens to their slots; changes both caches, and the scales of int8 ones.
 
     Args:
-        k, v: [T, Hkv, D] of the caches' dtype, or of any float dtype where the caches are float8_e4m3fn or int8;
-            heads and dims contiguous, rows may be strided.
+        k, v: [T, Hkv, D] of the caches' dtype, or of any float dtype if the caches are float8_e4m3fn or int8; heads and
+            dims contiguous, rows may be strided.
         k_cache, v_cache: as :func:`make_kv_cache` makes them, in either layout.
         slots: [T] int64, distinct, each below blocks * block_size; a token whose slot is negative is not written.
-        k_scale, v_scale: with float8 caches [Hkv] float32: clamp(row / scale, ±448) is stored; with int8 ones float32
-            of :func:`kv_scale_shape`, which get max|row| / 127 of each token and head: round(row / scale) is stored.
+        k_scale, v_scale: with float8 caches [Hkv] float32, which are read: clamp(row / scale, ±448) is stored. With
+            int8 caches float32 of :func:`kv_scale_shape`, which are set to max|row| / 127 of each token and head:
+            round(row / scale) is stored.
         variant: forces an implementation.
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
-        IndexError: a slot outside the cache; nothing has been written then. The native variant raises it for
-            negative slots too. The Triton variant does not look: it must be given slots that fit.
+        IndexError: a slot outside the cache; nothing has been written then. The native variant also raises it for
+            negative slots. The Triton variant does not check: its slots must fit.
     """
     heads, dim, size, blocks = check_write(k, v, k_cache, v_cache, slots, k_scale, v_scale, "write_kv_")
     chosen = choose(k, k_cache, variant)

@@ -1,14 +1,14 @@
-"""How the paged KV cache lies in memory.
+"""The memory layout of the paged KV cache.
 
-Seen as tensors, keys are ``[blocks, kv_heads, head_dim, block_size]`` and values
-``[blocks, kv_heads, block_size, head_dim]``. A slot is ``block * block_size + offset``.
+As tensors, keys are ``[blocks, kv_heads, head_dim, block_size]`` and values ``[blocks, kv_heads, block_size,
+head_dim]``. A slot is ``block * block_size + offset``.
 
-Values are contiguous. Keys are contiguous for the CPU, whose scores vectorise over the keys of a block; for
-CUDA they lie as values do and are viewed through a transpose, so that a token's key is written, and a tile of
-keys read, in whole lines. Strides say which, so one reference and one Triton kernel take both.
+Values are contiguous. Keys are contiguous on the CPU, where scores vectorise over the keys of a block. On CUDA keys lie
+in memory as values do and are viewed through a transpose, so that a token's key is written, and a tile of keys read, in
+whole cache lines. Strides tell the two apart, so one reference and one Triton kernel take both.
 
-Caches of 8 bits have scales beside them. float8's are those of the heads, ``[kv_heads]``, and stay as they are. int8
-has one of each token and head, ``[blocks, kv_heads, block_size]``, which is written with its codes.
+8-bit caches have scales. float8 has a fixed one per head, ``[kv_heads]``. int8 has one per token and head, ``[blocks,
+kv_heads, block_size]``, which is written with its codes.
 """
 
 import torch
@@ -22,13 +22,13 @@ INT8 = torch.int8
 INT8_MAX = 127.0
 
 BLOCK_MULTIPLE = 16
-"""A block holds a multiple of this many tokens: the keys that one vector of scores spans."""
+"""Block sizes are multiples of this: the keys that one vector of scores spans."""
 
 
 def kv_cache_shape(
     num_blocks: int, num_kv_heads: int, head_dim: int, block_size: int
 ) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
-    """Shapes of the key and the value cache of one layer, as every operation sees them.
+    """Returns the shapes of the key and the value cache of one layer, as every operation sees them.
 
     Raises:
         ValueError: ``block_size`` is not a positive multiple of 16.
@@ -41,7 +41,7 @@ def kv_cache_shape(
 
 
 def kv_scale_shape(num_blocks: int, num_kv_heads: int, block_size: int) -> tuple[int, int, int]:
-    """Shape of the scales of int8 keys, and of int8 values: float32."""
+    """Returns the shape of the float32 scales of int8 keys, which is also that of int8 values."""
     return num_blocks, num_kv_heads, block_size
 
 
@@ -55,13 +55,13 @@ def make_kv_cache(
     *,
     keys_transposed: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The key and the value cache of one layer, zeroed, of the shapes of :func:`kv_cache_shape`.
+    """Returns the zeroed key and value cache of one layer, of the shapes of :func:`kv_cache_shape`.
 
     Args:
         dtype: that of the model, or float8_e4m3fn or int8 (then every operation on the caches takes scales).
         device: decides the layout of the keys.
-        keys_transposed: whether keys lie in memory as ``[blocks, kv_heads, head_dim, block_size]``;
-            None takes the device's own: True on the CPU, False elsewhere.
+        keys_transposed: whether keys lie in memory as ``[blocks, kv_heads, head_dim, block_size]``; None takes the
+            device's own layout: True on the CPU, False elsewhere.
 
     Raises:
         ValueError: a dtype that caches do not have, or ``block_size`` is not a positive multiple of 16.
@@ -79,7 +79,7 @@ def make_kv_cache(
 def check_caches(k_cache: Tensor, v_cache: Tensor, operation: str) -> tuple[int, int, int, int]:
     """Returns (blocks, kv heads, head dim, block size) of caches in either layout.
 
-    Raises ValueError where the pair is not laid out as above, or not of a float dtype, float8_e4m3fn or int8.
+    Raises ValueError if the pair does not have this layout, or is not of a float dtype, float8_e4m3fn or int8.
     """
     fits = k_cache.dim() == 4 and k_cache.dtype == v_cache.dtype and k_cache.dtype in (*FLOATS, FP8, INT8)
     if fits and v_cache.is_contiguous() and (k_cache.is_contiguous() or k_cache.transpose(2, 3).is_contiguous()):
@@ -109,13 +109,13 @@ def check_scales(k_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None
 
 
 def read_scaled(codes: Tensor, scale: Tensor) -> Tensor:
-    """float32 numbers of ``codes`` [kv_heads, tokens, dim], by a scale of each head [kv_heads], or of each token and
-    head [kv_heads, tokens]."""
+    """Returns the float32 values of ``codes`` [kv_heads, tokens, dim], with a scale per head [kv_heads], or per token
+    and head [kv_heads, tokens]."""
     return codes.float() * (scale.unsqueeze(-1) if scale.dim() == 2 else scale.view(-1, 1, 1))
 
 
 def native_cache_unsupported_reason(k_cache: Tensor, dtype: torch.dtype) -> str | None:
-    """Why native operations on rows of ``dtype`` cannot take the caches; None when they can."""
+    """Returns why native operations on rows of ``dtype`` cannot take the caches; None if they can."""
     if k_cache.dtype not in (dtype, INT8, FP8):
         return f"it takes caches of the rows' dtype, int8 or float8_e4m3fn, not {describe(k_cache)}"
     if not k_cache.is_contiguous():
@@ -124,5 +124,5 @@ def native_cache_unsupported_reason(k_cache: Tensor, dtype: torch.dtype) -> str 
 
 
 def triton_cache_unsupported_reason(k_cache: Tensor) -> str | None:
-    """Why Triton operations cannot take the caches; None when they can."""
+    """Returns why Triton operations cannot take the caches; None if they can."""
     return "it takes no int8 caches; float8 ones have as many bytes" if k_cache.dtype == INT8 else None

@@ -1,5 +1,8 @@
-"""cache[block, head, …, offset] = row, where slot = block · block_size + offset; float8: clamp(row / scale, ±448);
-int8: round(row / scale), where scale[block, head, offset] = max|row| / 127"""
+"""cache[block, head, …, offset] = row, where slot = block · block_size + offset.
+
+float8 stores clamp(row / scale, ±448). int8 stores round(row / scale), where scale[block, head, offset] = max|row| /
+127.
+"""
 
 from torch import Tensor
 
@@ -36,7 +39,7 @@ def write_kv_(
 
 
 def row_scale(rows: Tensor) -> Tensor:
-    """[T, Hkv, D] → [T, Hkv] float32, of int8 codes."""
+    """Returns the scales of int8 codes: [T, Hkv, D] → [T, Hkv] float32."""
     return rows.float().abs().amax(-1) / INT8_MAX
 
 

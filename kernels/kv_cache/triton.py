@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""A program takes a tile of tokens by heads, each a row of the head's dims, and puts them in their slots."""
+"""Writes rows to the KV cache: a program takes a tile of tokens by heads, each a row of the head's dims."""
 
 import triton
 import triton.language as tl
@@ -10,12 +10,12 @@ from ..quantize.fp8 import as_kernel_argument, round_to_fp8
 from ..tuning import Config, pick
 
 FEW_TOKENS = 512
-"""Up to here programs are small, so that there are many of them."""
+"""Up to this many tokens programs are small, so that there are many of them."""
 
 
 @triton.jit
 def tile_rows(tokens, heads, group, BLOCK_TOKENS: tl.constexpr, BLOCK_HEADS: tl.constexpr):
-    """Token and head of each row of this program's tile, and whether there is such a row.
+    """Returns token and head of each row of this program's tile, and whether that row exists.
 
     Consecutive rows are consecutive tokens of one head: neighbours in a cache of transposed keys.
     """
@@ -29,7 +29,7 @@ def tile_rows(tokens, heads, group, BLOCK_TOKENS: tl.constexpr, BLOCK_HEADS: tl.
 def slot_rows(
     cache, slots, token, head, heads, inside, DIM: tl.constexpr, SIZE: tl.constexpr, TRANSPOSED: tl.constexpr
 ):
-    """Where each row's slot begins in a cache, and whether it is written: where its slot is not negative."""
+    """Returns where each row's slot begins in a cache, and whether it is written: its slot is not negative."""
     slot = tl.load(slots + token, mask=inside, other=-1)
     written = inside & (slot >= 0)
     slot = tl.where(written, slot, 0)
@@ -39,7 +39,7 @@ def slot_rows(
 
 @triton.jit
 def load_scales(scale, head, inside):
-    """Each row's scale; ones where the cache has none."""
+    """Loads each row's scale; ones if the cache has none."""
     if scale is None:
         return tl.full(head.shape, 1.0, tl.float32)
     else:
@@ -50,8 +50,7 @@ def load_scales(scale, head, inside):
 def store_rows(rows, dim, written, x, scales, DIM: tl.constexpr, SIZE: tl.constexpr, TRANSPOSED: tl.constexpr):
     """Stores ``x`` [rows, dims] at the dims ``dim``, below ``DIM``, of ``rows`` [rows] of a cache.
 
-    A cache of uint8 holds float8's bits. In a transposed cache neighbouring tokens lie next to each other, so
-    threads go by rows.
+    A uint8 cache holds float8's bits. In a transposed cache neighbouring tokens are adjacent, so threads go by rows.
     """
     dtype: tl.constexpr = rows.dtype.element_ty
     if dtype == tl.float8e4nv or dtype == tl.uint8:
@@ -124,7 +123,8 @@ def _write_kv_kernel(
 
 
 def tile_config(operation: str, dim: int, heads: int, tokens: int) -> Config:
-    """The tile of an operation on [tokens, heads, dim]: 8 heads of a token each, more tokens where there are many."""
+    """Returns the tile of an operation on [tokens, heads, dim]: 8 heads of a token, and more tokens if there are
+    many."""
     few = tokens <= FEW_TOKENS
     many = 4 if dim <= 128 else 2
     default = _tile(1 if few else many, min(8, next_power_of_2(heads)), 2 if few else 4)
@@ -140,7 +140,7 @@ def tile_candidates() -> list[Config]:
         _tile(tokens, heads, warps)
         for tokens, heads in ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (2, 8), (4, 4), (4, 8), (8, 4), (16, 1), (16, 2))
         for warps in (1, 2, 4, 8)
-        if 8 <= 4 * tokens * heads // warps <= 64  # pairs of 128 dims by thread, times 2
+        if 8 <= 4 * tokens * heads // warps <= 64  # pairs of 128 dims per thread, times 2
     ]
 
 
@@ -150,7 +150,7 @@ def _tile(tokens: int, heads: int, warps: int) -> Config:
         BLOCK_HEADS=heads,
         num_warps=warps,
         num_stages=1,
-        fuse_multiply_add=False,  # rotary rounds products and sums one by one, as the reference does
+        fuse_multiply_add=False,  # rotary rounds products and sums separately, as the reference does
     )
 
 
