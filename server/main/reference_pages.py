@@ -32,8 +32,8 @@ _OPTIONS_HEAD = """# Options
 
 Each option of `stentor serve` is a flag (`--max-model-len 4096`), an environment variable
 (`STENTOR_MAX_MODEL_LEN=4096`) and a key of the TOML file of `--config` (`max-model-len = 4096`). A flag overrides the
-environment, which overrides the file. An unknown option is an error that suggests the nearest one. `run-batch` takes the
-same options, `pull` some of them. This page is generated from the program: `make reference`.
+environment, which overrides the file. An unknown option is an error that suggests the nearest one. `run-batch` takes
+the same options, `pull` some of them. This page is generated from the program: `make reference`.
 """
 _COMMON_LABELS: Final = frozenset({"model_name", "le"})
 _VARYING_FAMILIES: Final = ("stentor:cache_config_info", "stentor:lora_requests_info")
@@ -200,8 +200,8 @@ def exit_codes_page() -> str:
             rows[-1][1] += " " + line.strip()
     lines = [f"| `{code}` | {_cell(meaning.replace('``', '`'))} |" for code, meaning in rows]
     head = (
-        "Exit codes of every `stentor` command. After a failure, the last line on stderr gives the reason. 130 and 143 are "
-        "128 plus the number of the signal, as in a shell."
+        "Exit codes of every `stentor` command. After a failure, the last line on stderr gives the reason. 130 and 143 "
+        "are 128 plus the number of the signal, as in a shell."
     )
     return _page("Exit codes", head, _table(("code", "meaning"), lines))
 

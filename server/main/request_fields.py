@@ -177,7 +177,7 @@ The fields of each endpoint's request body. This page is generated from the prog
   `null`, `false` and empty values are not refused.
 - `null` means that a field is absent.
 
-[Endpoints](endpoints.md) describes the endpoints; [limits](../operate/limits.md) lists further bounds on lists and texts.
+[Endpoints](endpoints.md) describes the endpoints; [limits](../operate/limits.md) further bounds on lists and texts.
 """
 
 
