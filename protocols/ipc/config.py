@@ -92,8 +92,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_impl: Annotated[
         ModelImpl,
         Flag(
-            "whose modelling code runs: native is this server's, transformers' is slower and knows more architectures; "
-            "auto takes native where there is one",
+            "modelling code: native is this server's, transformers' is slower and supports more "
+            "architectures; auto takes native if it supports the model",
             group="model",
         ),
     ] = "auto"
@@ -101,7 +101,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensor_parallel_size: Annotated[
         int,
         Flag(
-            "workers that split the model's layers between them, each on a part of the cores or on a GPU of its own",
+            "number of workers that split the model's layers, each on a part of the cores or on its own GPU",
             1,
             64,
             aliases=("tp",),
@@ -110,8 +110,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data_parallel_size: Annotated[
         int,
         Flag(
-            "engines that each run the whole model, on workers of their own; requests go to the one that has most of "
-            "their prompt, or is idle",
+            "number of engines that each run the whole model on workers of their own; a request goes to the one that "
+            "has most of its prompt, or to an idle one",
             1,
             64,
             aliases=("dp",),
@@ -126,16 +126,16 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int | None, Flag("longest prompt and output together, in tokens; by default the model's own limit", 1)
     ] = None
     max_num_seqs: Annotated[
-        int, Flag("sequences that run at once; 0 takes what suits the device: 128 on a CPU, 256 on a GPU", 0, 65536)
+        int, Flag("concurrent sequences; 0 means the device's default: 128 on a CPU, 256 on a GPU", 0, 65536)
     ] = 0
     max_num_batched_tokens: Annotated[
-        int, Flag("tokens that one step computes at most; 0 takes what suits the device: 2048", 0, 2**24)
+        int, Flag("most tokens in one step; 0 means the device's default: 2048", 0, 2**24)
     ] = 0
     max_mixed_prefill_tokens: Annotated[
         int,
         Flag(
-            "prompt tokens that a step computes beside decoding sequences, which wait for them; 0 takes what "
-            "suits the device: 96 on a CPU, 2048 on a GPU. A burst of prompts is not held back",
+            "most prompt tokens in a step with decoding sequences, which wait for them; 0 means the device's "
+            "default: 96 on a CPU, 2048 on a GPU. Does not limit a burst of prompts",
             0,
             2**24,
         ),
@@ -143,8 +143,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_prefill_chunk: Annotated[
         int,
         Flag(
-            "tokens of one prompt that a step computes, and on a CPU of all prompts that begin in it; 0 takes what "
-            "suits the device: 512 on a CPU, 2048 on a GPU",
+            "most tokens of one prompt in a step, and on a CPU of all prompts that begin in it; 0 means the "
+            "device's default: 512 on a CPU, 2048 on a GPU",
             0,
             2**24,
         ),
@@ -155,7 +155,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu_memory_fraction: Annotated[
         float,
         Flag(
-            "share of the GPU's memory to use in all: weights, activations and graphs; the KV cache gets the rest",
+            "fraction of the GPU's memory to use; the KV cache gets what weights, activations and graphs leave of it",
             kind="fraction",
             aliases=("gpu-memory-utilization",),
         ),
@@ -163,23 +163,21 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_share: float = 1.0
     """This worker's part of what the workers on a device may take: of the GPU's fraction, or of a host's KV cache."""
     block_size: Annotated[
-        int, Flag("tokens in a block of the KV cache; 0 takes what suits the device: 16 on a CPU, 64 on a GPU", 0, 1024)
+        int, Flag("tokens in a block of the KV cache; 0 means the device's default: 16 on a CPU, 64 on a GPU", 0, 1024)
     ] = 0
     kv_cache_dtype: Annotated[
         CacheDType,
-        Flag("dtype of the KV cache; auto is that of the activations, fp8 and int8 (on a CPU) take a byte"),
+        Flag("dtype of the KV cache; auto is that of the activations; fp8 and int8 (CPU only) take one byte"),
     ] = "auto"
     mamba_cache_dtype: Annotated[
         StateDType,
-        Flag(
-            "dtype of the states of layers with a recurrent state; auto is that of the activations for what their "
-            "convolutions keep, and float32 for their recurrences"
-        ),
+        Flag("dtype of recurrent states; auto is that of the activations for convolutions and float32 for recurrences"),
     ] = "auto"
     mamba_ssm_cache_dtype: Annotated[
         StateDType,
         Flag(
-            "dtype of the states of recurrences alone (Mamba, Mamba-2, delta rule); auto is that of --mamba-cache-dtype"
+            "dtype of the states of recurrences (Mamba, Mamba-2, delta rule), without convolutions; auto is "
+            "--mamba-cache-dtype"
         ),
     ] = "auto"
     quantization: Annotated[
@@ -188,32 +186,32 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     moe_backend: Annotated[
         MoEBackend,
         Flag(
-            "who multiplies by plain experts on a GPU: this server's kernels (triton) or torch's grouped product "
-            "(bfloat16, compute capability 9.0 and 10.0); start-up says who does, and why not the other"
+            "kernels for unquantised experts on a GPU: this server's (triton) or torch's grouped product "
+            "(bfloat16, compute capability 9.0 and 10.0); start-up prints the choice and the reason"
         ),
     ] = "auto"
     return_routed_experts: Annotated[
         bool,
         Flag(
-            "tell chat and completions which experts computed each token (routed_experts); steps are not captured and "
-            "run one at a time",
+            "return the experts of each token in chat and completions (routed_experts); steps run one at a "
+            "time, without CUDA graphs",
             name="enable-return-routed-experts",
         ),
     ] = False
     enable_lora: Annotated[
-        bool, Flag("serve LoRA adapters of MODEL, which requests name in place of it", group="model")
+        bool, Flag("serve LoRA adapters of MODEL; requests name an adapter as their model", group="model")
     ] = False
     max_loras: Annotated[
-        int, Flag("adapters that sequences in one step may have; requests for others wait", 1, 1024, group="model")
+        int, Flag("different adapters in one step; requests for others wait", 1, 1024, group="model")
     ] = 8
-    max_lora_rank: Annotated[int, Flag("the largest rank of an adapter; others are refused", 1, 512, group="model")] = (
-        16
-    )
+    max_lora_rank: Annotated[
+        int, Flag("largest rank of an adapter; larger ones are refused", 1, 512, group="model")
+    ] = 16
     max_cpu_loras: Annotated[
         int,
         Flag(
-            "adapters that are kept in memory, those that no request names until others are wanted; 0 and less than "
-            "--max-loras is as many as that",
+            "adapters in memory; unused ones stay until another is needed; 0, or less than --max-loras, means "
+            "as many as --max-loras",
             0,
             65536,
             group="model",
@@ -223,14 +221,13 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cuda_graph_sizes: Annotated[
         tuple[int, ...],
         Flag(
-            "decoding sequences of the steps to capture, as in 1,8,64; by default chosen up to --max-num-seqs", 1, 65536
+            "numbers of decoding sequences to capture, as in 1,8,64; by default chosen up to --max-num-seqs", 1, 65536
         ),
     ] = ()
     cuda_graph_prompt_tokens: Annotated[
         int,
         Flag(
-            "prompt tokens of the largest step to capture, alone and beside decoding sequences; "
-            "0 captures decode steps only",
+            "most prompt tokens of a captured step, alone or beside decoding sequences; 0 captures decode steps only",
             0,
             8192,
         ),
@@ -239,11 +236,11 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, Flag("share of a busy worker's time that capturing may take, after the first 0.25 s", kind="fraction")
     ] = 0.05
     batch_invariant: Annotated[
-        bool, Flag("compute the same numbers whatever else is in the batch (on a CPU in float32); slower")
+        bool, Flag("compute results that do not depend on the batch (on a CPU in float32); slower")
     ] = False
     threads: Annotated[
         int | None,
-        Flag("compute threads on the CPU; by default one for each core, of one socket and of its fast ones", 1, 4096),
+        Flag("compute threads on the CPU; by default one for each fast core of one socket", 1, 4096),
     ] = None
     cpu_place: int = 0
     """Which part of the host's processors it gets, where there are several; the first of those that split a model."""
@@ -254,7 +251,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_weight: Annotated[
         int,
         Flag(
-            "the chat model's share of the device's time while other models on it have work too",
+            "the chat model's weight when models compete for the device's time",
             1,
             MAX_LEASE_WEIGHT,
             name="chat-weight",
@@ -265,12 +262,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speculative: Annotated[
         SpeculativeConfig | None,
         Flag(
-            "propose tokens and verify them together, as JSON: method ngram (what followed the last tokens where they "
-            "stood in the prompt or the answer before), suffix (or in earlier answers of the same cache salt), "
-            "draft_model (what a smaller model of the same tokenizer draws), eagle or eagle3 (what such a head draws) "
-            "or mtp (the same of a head that MODEL brings), num_speculative_tokens, model (of draft_model, eagle and "
-            "eagle3, named as MODEL is), prompt_lookup_min and prompt_lookup_max, "
-            "num_speculative_tokens_per_batch_size, and vLLM's four suffix_decoding keys; by default none are proposed",
+            "speculative decoding, as JSON with vLLM's keys: method is ngram (continuations of earlier "
+            "matches in the prompt or answer), suffix (also in earlier answers with the same cache salt), "
+            "draft_model (a smaller model with the same tokenizer), eagle or eagle3 (a separate head) or mtp "
+            "(MODEL's own head); num_speculative_tokens; model (of draft_model, eagle and eagle3, named as "
+            "MODEL is); prompt_lookup_min and prompt_lookup_max; num_speculative_tokens_per_batch_size; and "
+            "the four suffix_decoding keys; by default none",
             kind="speculative",
             name="speculative-config",
         ),
@@ -282,7 +279,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The projector file of a ``.gguf`` file; empty: one beside it that fits."""
     name: str = ""
     """Tells its processes apart in logs, where several models are served."""
-    log_level: Annotated[LogLevel, Flag("least severity that is logged", group="server")] = "info"
+    log_level: Annotated[LogLevel, Flag("minimum level of log lines", group="server")] = "info"
     log_format: Annotated[LogFormat, Flag("log lines as text or JSON", group="server")] = "text"
 
     @property
@@ -326,7 +323,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority_aging_seconds: Annotated[
         float,
         Flag(
-            "waiting time that makes up for one level of priority; 0 ignores priorities",
+            "waiting time that equals one level of priority; 0 ignores priorities",
             kind="seconds",
             group="overload",
         ),
@@ -342,8 +339,8 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_worker_deaths: Annotated[
         int,
         Flag(
-            "crashes of the worker process in a row, without a completed step or five minutes of life between them, "
-            "after which the server ends; 1 ends it at the first",
+            "the server ends after this many crashes of the worker in a row, without a completed step or five "
+            "minutes of uptime between them; 1 ends it at the first",
             1,
             1000000,
         ),
@@ -352,8 +349,8 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watchdog_seconds: Annotated[
         float,
         Flag(
-            "how long a step may take, besides 20 times its predicted time, before its worker is replaced; above "
-            "the default a worker that starts has as many times longer for each phase, too; 0 is no limit",
+            "time limit of a step, to which 20 times its predicted time is added; then its worker is "
+            "replaced. Values above the default scale the limits of a starting worker too; 0 is no limit",
             kind="seconds",
             name="step-timeout",
         ),
@@ -363,8 +360,8 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_engine_deaths: Annotated[
         int,
         Flag(
-            "crashes of the engine process in a row, without progress or five minutes of life between them, after "
-            "which the server ends; 1 ends it at the first",
+            "the server ends after this many crashes of the engine in a row, without progress or five minutes "
+            "of uptime between them; 1 ends it at the first",
             1,
             1000000,
         ),

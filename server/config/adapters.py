@@ -32,9 +32,9 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
     modules: Annotated[
         tuple[AdapterModule, ...],
         Flag(
-            'an adapter that is loaded at start: NAME=PATH or {"name": NAME, "path": PATH}, of a folder with PEFT\'s '
-            "adapter_config.json and adapter_model.safetensors, or of a .gguf file; base_model_name in it names a "
-            "transcription model that it is for; may be repeated",
+            'an adapter to load at start: NAME=PATH or {"name": NAME, "path": PATH}, a folder with PEFT\'s '
+            "adapter_config.json and adapter_model.safetensors, or a .gguf file; base_model_name in the JSON "
+            "names the transcription model if the adapter is for that; may be repeated",
             kind="lora_modules",
             name="lora-modules",
             group="model",
@@ -43,8 +43,8 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
     folder: Annotated[
         Path | None,
         Flag(
-            "a folder whose adapters are loaded when a request first names one, and by /v1/load_lora_adapter; nothing "
-            "outside it is read",
+            "a folder of adapters, loaded when a request first names one, or by /v1/load_lora_adapter; "
+            "nothing outside it is read",
             kind="path",
             name="lora-folder",
             group="model",

@@ -53,9 +53,7 @@ class HttpConfig(msgspec.Struct, frozen=True):
 
     host: Annotated[str, Flag("address to listen on; 0.0.0.0 for all")] = "127.0.0.1"
     port: Annotated[int, Flag("port to listen on", 1, 65535)] = 8000
-    shutdown_timeout: Annotated[
-        float, Flag("how long running requests may go on once the server is told to end", kind="seconds")
-    ] = 30.0
+    shutdown_timeout: Annotated[float, Flag("time for running requests to finish on shutdown", kind="seconds")] = 30.0
 
 
 class AccessConfig(msgspec.Struct, frozen=True):
@@ -64,8 +62,8 @@ class AccessConfig(msgspec.Struct, frozen=True):
     api_keys: Annotated[
         tuple[KeyDigest, ...],
         Flag(
-            "a key that clients must send; may be repeated. Others on this machine can read a command line: "
-            "rather use STENTOR_API_KEY or --api-key-file",
+            "a key that clients must send; may be repeated. Other users of this machine can read a command "
+            "line: prefer STENTOR_API_KEY or --api-key-file",
             kind="keys",
             name="api-key",
         ),
@@ -76,7 +74,7 @@ class AccessConfig(msgspec.Struct, frozen=True):
     admin_keys: Annotated[
         tuple[KeyDigest, ...],
         Flag(
-            "a key for control routes, which are closed without one; it opens all others too; may be repeated",
+            "a key for control routes, which are closed without one; valid on all other routes too; may be repeated",
             kind="keys",
             name="admin-key",
         ),
@@ -96,9 +94,8 @@ class AccessConfig(msgspec.Struct, frozen=True):
     allowed_hosts: Annotated[
         tuple[str, ...],
         Flag(
-            "a name with dots that requests may carry in `Host`; may be repeated. Without an API key, or once "
-            "one name is given, requests for other names are refused; addresses, localhost and names without a "
-            "dot are always served",
+            "an allowed name with dots in `Host`; may be repeated. Without an API key, or if any name is "
+            "given, other names are refused; addresses, localhost and names without a dot are always allowed",
             kind="hosts",
             name="allowed-host",
         ),
@@ -115,7 +112,7 @@ class AccessConfig(msgspec.Struct, frozen=True):
     tls_key: Annotated[
         Path | None,
         Flag(
-            "a PEM file with the certificate's private key; by default it is in the certificate's file",
+            "a PEM file with the certificate's private key; by default the certificate's file contains it",
             kind="file",
             aliases=("ssl-keyfile",),
         ),
@@ -157,12 +154,12 @@ class RealtimeConfig(msgspec.Struct, frozen=True):
     """What realtime sessions may be."""
 
     max_seconds: Annotated[
-        float, Flag("how long a realtime session may last", kind="some_seconds", name="realtime-max-seconds")
+        float, Flag("longest realtime session", kind="some_seconds", name="realtime-max-seconds")
     ] = 3600.0
     max_input_seconds: Annotated[
         float,
         Flag(
-            "audio that a realtime session may hold before it is committed or a turn is detected in it",
+            "audio that a realtime session buffers before it is committed or a turn is detected",
             kind="some_seconds",
             name="realtime-max-input-seconds",
         ),
@@ -171,8 +168,8 @@ class RealtimeConfig(msgspec.Struct, frozen=True):
     max_audio_bytes: Annotated[
         int,
         Flag(
-            "audio of callers that all realtime sessions hold together, a quarter of it reserved for those that "
-            "hold little; a session that would hold more gets an error and goes on",
+            "callers' audio of all realtime sessions together, a quarter of it reserved for sessions with "
+            "little; a session beyond it gets an error and continues",
             kind="size",
             name="realtime-max-audio-bytes",
         ),
@@ -189,8 +186,8 @@ class RealtimeConfig(msgspec.Struct, frozen=True):
     webrtc_address: Annotated[
         str,
         Flag(
-            "address by which clients reach this machine for WebRTC, where it is not its own: behind NAT, a proxy "
-            "or in a container; calls then use one UDP port each on all addresses",
+            "this machine's address for WebRTC clients behind NAT, a proxy or in a container; each call then "
+            "uses one UDP port on all addresses",
             kind="ip_address",
             name="webrtc-address",
         ),
@@ -208,29 +205,28 @@ class StoreConfig(msgspec.Struct, frozen=True):
     path: Annotated[
         Path | None,
         Flag(
-            "file that keeps responses, conversations, files and batches across restarts; by default they are "
-            "kept in memory",
+            "file that stores responses, conversations, files and batches across restarts; by default they "
+            "are in memory",
             kind="path",
             name="store",
         ),
     ] = None
     ttl: Annotated[
-        float, Flag("how long what nobody uses is kept; 0 is no limit", kind="seconds", name="store-ttl")
+        float, Flag("lifetime of unused stored objects; 0 is no limit", kind="seconds", name="store-ttl")
     ] = 30 * 86400.0
     max_bytes: Annotated[
         int,
         Flag(
-            "size of the store; beyond it, the least recently used of whoever has more than a fair share is deleted",
+            "size of the store; beyond it, the least recently used objects of keys above their fair share are deleted",
             kind="size",
             name="store-max-bytes",
         ),
     ] = 256 << 20
-    max_file_bytes: Annotated[int, Flag("size of a file that a client may bring", kind="size")] = 64 << 20
+    max_file_bytes: Annotated[int, Flag("largest uploaded file", kind="size")] = 64 << 20
     max_batches: Annotated[
         int,
         Flag(
-            "batches that may be open at the same time, half of them for any one of several keys; a further one "
-            "gets 429",
+            "open batches, at most half of them for one of several keys; further ones get 429",
             0,
             1 << 20,
         ),
@@ -238,8 +234,7 @@ class StoreConfig(msgspec.Struct, frozen=True):
     max_background: Annotated[
         int,
         Flag(
-            "responses that may run in the background at the same time, half of them for any one of several "
-            "keys; a further one gets 429",
+            "running background responses, at most half of them for one of several keys; further ones get 429",
             0,
             1 << 20,
         ),
@@ -259,8 +254,8 @@ class McpConfig(msgspec.Struct, frozen=True):
     servers: Annotated[
         tuple[ToolServer, ...],
         Flag(
-            "an MCP server that requests may name by NAME alone; browser and python also stand for web search "
-            "and the code interpreter; may be repeated",
+            "an MCP server that requests name by NAME alone; browser and python also provide web search and "
+            "the code interpreter; may be repeated",
             kind="tool_servers",
             name="mcp-server",
             aliases=("tool-server",),
@@ -269,8 +264,8 @@ class McpConfig(msgspec.Struct, frozen=True):
     urls: Annotated[
         tuple[str, ...],
         Flag(
-            "what the URL of an MCP server must begin with for requests to name it; https:// alone is any "
-            "public host; may be repeated; by default requests may name none",
+            "prefix of MCP server URLs that requests may name; https:// alone allows any public host; may be "
+            "repeated; by default requests may name none",
             kind="server_urls",
             name="mcp-url",
         ),
@@ -285,15 +280,15 @@ class McpConfig(msgspec.Struct, frozen=True):
     connect_timeout: Annotated[
         float,
         Flag(
-            "how long it may take to reach an MCP server and list its tools",
+            "time limit for connecting to an MCP server and listing its tools",
             kind="some_seconds",
             name="mcp-connect-timeout",
         ),
     ] = 20.0
     call_timeout: Annotated[
-        float, Flag("how long one call of a tool may take", kind="some_seconds", name="mcp-call-timeout")
+        float, Flag("time limit of one tool call", kind="some_seconds", name="mcp-call-timeout")
     ] = 60.0
-    max_tools: Annotated[int, Flag("tools that one server may offer", 1, 1024, name="mcp-max-tools")] = 128
+    max_tools: Annotated[int, Flag("most tools of one server", 1, 1024, name="mcp-max-tools")] = 128
     max_result_chars: Annotated[
         int,
         Flag(
@@ -303,12 +298,8 @@ class McpConfig(msgspec.Struct, frozen=True):
             name="mcp-max-result-chars",
         ),
     ] = 64 << 10
-    max_rounds: Annotated[
-        int, Flag("times that the model may call tools and go on in one response", 1, 1024, name="mcp-max-rounds")
-    ] = 16
-    max_calls: Annotated[
-        int, Flag("calls of tools at the same time, of all clients", 1, 1 << 16, name="mcp-max-calls")
-    ] = 64
+    max_rounds: Annotated[int, Flag("rounds of tool calls in one response", 1, 1024, name="mcp-max-rounds")] = 16
+    max_calls: Annotated[int, Flag("concurrent tool calls of all clients", 1, 1 << 16, name="mcp-max-calls")] = 64
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -323,7 +314,7 @@ class Config(msgspec.Struct, frozen=True):
     speech: SpeechConfig = SpeechConfig()
     main: ModelRole = "chat"
     """What MODEL is for, once it lies on disk: one that makes vectors or scores may be served alone."""
-    demo: Annotated[bool, Flag("serve the demo model of every kind that no other model is given for")] = False
+    demo: Annotated[bool, Flag("serve a demo model of each kind without a configured model")] = False
     http: HttpConfig = HttpConfig()
     access: AccessConfig = AccessConfig()
     limits: LimitsConfig = LimitsConfig()

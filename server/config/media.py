@@ -27,22 +27,22 @@ class MediaConfig(msgspec.Struct, frozen=True):
     counts: Annotated[
         MediaCounts,
         Flag(
-            "the most images, videos and sounds in one prompt, as NAME=N with commas or as JSON; what is not named "
-            "keeps its default; 0 refuses them",
+            "most images, videos and sounds in one prompt, as NAME=N with commas or as JSON; others keep "
+            "their default; 0 refuses them",
             kind="media_counts",
             name="limit-mm-per-prompt",
         ),
     ] = MediaCounts()
     language_model_only: Annotated[
         bool,
-        Flag("take no media, whatever a model could see or hear; a transcription model takes its audio all the same"),
+        Flag("refuse media, also for models that support them; transcription still works"),
     ] = False
 
     mm_embeds: Annotated[
         bool,
         Flag(
-            "take embeddings of pictures that clients have made themselves (image_embeds), as safetensors or .npy; "
-            "only for clients that are trusted: they say what the model sees",
+            "accept clients' own embeddings of pictures (image_embeds), as safetensors or .npy; for trusted "
+            "clients only: the content is not checked",
             name="enable-mm-embeds",
         ),
     ] = False
@@ -50,42 +50,46 @@ class MediaConfig(msgspec.Struct, frozen=True):
     domains: Annotated[
         tuple[str, ...],
         Flag(
-            "a host that media may be fetched from, or *.HOST for all below it; may be repeated; none is any "
-            "public host",
+            "a host from which media may be fetched, or *.HOST for all below it; may be repeated; by default "
+            "any public host",
             kind="domains",
             name="media-domain",
             aliases=("allowed-media-domains",),
         ),
     ] = ()
-    allow_http: Annotated[bool, Flag("fetch media by http too, not only by https", name="media-allow-http")] = False
+    allow_http: Annotated[bool, Flag("fetch media by http as well as https", name="media-allow-http")] = False
     ports: Annotated[
         tuple[int, ...],
-        Flag("a port that media may be fetched from, besides 80 and 443; may be repeated", 1, 65535, name="media-port"),
+        Flag(
+            "a port from which media may be fetched, besides 80 and 443; may be repeated", 1, 65535, name="media-port"
+        ),
     ] = ()
     allow_private: Annotated[
         bool,
         Flag(
-            "fetch media from loopback and private addresses too; dangerous: whoever may use this server can "
-            "then reach whatever trusts it; cloud metadata stays closed",
+            "fetch media from loopback and private addresses too; dangerous: clients can then reach services "
+            "that trust this server; cloud metadata stays closed",
             name="media-allow-private",
         ),
     ] = False
     root: Annotated[
         Path | None,
         Flag(
-            "a folder below which file: URLs are read, for every client; by default no files are read",
+            "a folder for file: URLs, readable by every client; by default file: URLs are refused",
             kind="folder",
             name="media-root",
             aliases=("allowed-local-media-path",),
         ),
     ] = None
-    max_bytes: Annotated[int, Flag("the most that one URL may bring", kind="size", name="media-max-bytes")] = 64 << 20
+    max_bytes: Annotated[int, Flag("largest file that one URL may return", kind="size", name="media-max-bytes")] = (
+        64 << 20
+    )
     timeout: Annotated[
         float,
         Flag(
-            "how long one URL may take, with its redirects and its wait for a place",
+            "time limit of one fetch, with redirects and waiting",
             kind="some_seconds",
             name="media-timeout",
         ),
     ] = 20.0
-    max_fetches: Annotated[int, Flag("URLs fetched at the same time", 1, 1024, name="media-max-fetches")] = 16
+    max_fetches: Annotated[int, Flag("parallel fetches of URLs", 1, 1024, name="media-max-fetches")] = 16

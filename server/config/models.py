@@ -56,8 +56,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
     served_as: Annotated[
         tuple[str, ...],
         Flag(
-            "a name that clients use for the model, in place of MODEL, or a pattern: 'gpt-*' takes every name that "
-            "begins so, '*' any; may be repeated",
+            "the model's name for clients, in place of MODEL, or a pattern: 'gpt-*' accepts every name with "
+            "this beginning, '*' any; may be repeated",
             name="served-model-name",
         ),
     ] = ()
@@ -67,19 +67,19 @@ class ModelConfig(msgspec.Struct, frozen=True):
     mmproj: Annotated[
         Path | None,
         Flag(
-            "the projector file (mmproj) that a .gguf file sees by; by default one that lies beside it and fits",
+            "the projector file (mmproj) of a .gguf model with media; by default a fitting one beside it",
             kind="file",
         ),
     ] = None
     chat_template: Annotated[Path | None, Flag("a Jinja file, in place of the model's own", kind="file")] = None
     trust_request_chat_template: Annotated[
-        bool, Flag("accept chat templates from requests; they are rendered in a process of their own")
+        bool, Flag("accept chat templates from requests; they are rendered in a separate process")
     ] = False
     renderer: Annotated[
         RendererName,
         Flag(
-            "how conversations become prompts: auto takes the model's chat template, or its makers' format "
-            "where it has none"
+            "how conversations become prompts: auto takes the model's chat template, or its makers' format if "
+            "it has none"
         ),
     ] = "auto"
     harmony_vocabulary: Annotated[
@@ -95,14 +95,16 @@ class ModelConfig(msgspec.Struct, frozen=True):
     override_generation_config: Annotated[
         SamplingOverrides,
         Flag(
-            "sampling where a request says nothing, in place of those defaults: temperature, top_k, top_p, min_p, "
-            "repetition_penalty",
+            "sampling defaults that override --generation-config: temperature, top_k, top_p, min_p, repetition_penalty",
             kind="sampling",
         ),
     ] = SamplingOverrides()
     default_chat_template_kwargs: Annotated[
         Mapping[str, Any],
-        Flag("arguments of the chat template where a request's chat_template_kwargs lack them", kind="template_kwargs"),
+        Flag(
+            "default arguments of the chat template; a request's chat_template_kwargs override them",
+            kind="template_kwargs",
+        ),
     ] = MappingProxyType({})
     reasoning_parser: Annotated[
         str,
@@ -128,7 +130,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
         ),
     ] = "indented"
     trust_remote_code: Annotated[
-        bool, Flag("refused: no code from a model's repository is run yet", kind="remote_code")
+        bool, Flag("refused: code from a model's repository never runs", kind="remote_code")
     ] = False
 
     @property
@@ -143,23 +145,23 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
     model: Annotated[
         str | None,
         Flag(
-            "transcription model: Whisper (Hugging Face or CTranslate2), Voxtral Realtime, or a chat model that "
-            "transcribes (Qwen3-ASR, Voxtral and others), which is then asked for nothing else; named as MODEL is; by "
+            "transcription model, named as MODEL is: Whisper (Hugging Face or CTranslate2), Voxtral Realtime, "
+            "or a chat model that transcribes (Qwen3-ASR, Voxtral and others) and then does nothing else; by "
             "default none",
             name="transcription-model",
         ),
     ] = None
     served_as: Annotated[
         tuple[str, ...],
-        Flag("a name that clients use for the transcription model; may be repeated", name="transcription-model-name"),
+        Flag("the transcription model's name for clients; may be repeated", name="transcription-model-name"),
     ] = ()
     path: str = ""
     """Where it lies on disk; empty until :meth:`.config.Config.located`."""
     max_model_len: Annotated[
         int | None,
         Flag(
-            "longest prompt and output together of the transcription model, in tokens, as --max-model-len is of the "
-            "chat model's; audio counts as tokens of a chat model that transcribes",
+            "longest prompt and output together of the transcription model, in tokens; for a chat model that "
+            "transcribes, audio counts as tokens",
             1,
             name="transcription-max-model-len",
         ),
@@ -176,8 +178,7 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
     share: Annotated[
         int,
         Flag(
-            "the transcription model's share of the device's time while the chat model has work too, against "
-            "--chat-weight",
+            "the transcription model's weight when models compete for the device's time; compare --chat-weight",
             1,
             MAX_LEASE_WEIGHT,
             name="transcription-weight",
@@ -205,7 +206,7 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
     ] = None
     served_as: Annotated[
         tuple[str, ...],
-        Flag("a name that clients use for the embedding model; may be repeated", name="embedding-model-name"),
+        Flag("the embedding model's name for clients; may be repeated", name="embedding-model-name"),
     ] = ()
     path: str = ""
     """Where it lies on disk; empty until :meth:`.config.Config.located`."""
@@ -220,7 +221,7 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
     share: Annotated[
         int,
         Flag(
-            "the embedding model's share of the device's time while others have work too, against --chat-weight",
+            "the embedding model's weight when models compete for the device's time; compare --chat-weight",
             1,
             MAX_LEASE_WEIGHT,
             name="embedding-weight",
@@ -229,11 +230,11 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
     ] = 1
     dtype: Annotated[
         DType,
-        Flag("dtype of the embedding model's activations, as --dtype is of the chat model's", name="embedding-dtype"),
+        Flag("dtype of the embedding model's activations", name="embedding-dtype"),
     ] = "auto"
-    pooler: Annotated[
-        PoolingMode | None, Flag("how hidden states become one vector, in place of what the model's files say")
-    ] = None
+    pooler: Annotated[PoolingMode | None, Flag("how hidden states become one vector; overrides the model's files")] = (
+        None
+    )
     plugin: Annotated[
         str | None,
         Flag(
@@ -255,7 +256,7 @@ class SpeechConfig(msgspec.Struct, frozen=True):
         str | None, Flag("speech model (a voice), named as MODEL is; by default none", name="speech-model")
     ] = None
     served_as: Annotated[
-        tuple[str, ...], Flag("a name that clients use for the speech model; may be repeated", name="speech-model-name")
+        tuple[str, ...], Flag("the speech model's name for clients; may be repeated", name="speech-model-name")
     ] = ()
     path: str = ""
     """Where it lies on disk; empty until :meth:`.config.Config.located`."""
@@ -263,7 +264,7 @@ class SpeechConfig(msgspec.Struct, frozen=True):
     threads: Annotated[
         int,
         Flag(
-            "threads of the speech model; 0 takes half of the cores, but no more than four",
+            "threads of the speech model; 0 takes half of the cores, at most four",
             0,
             256,
             name="speech-threads",

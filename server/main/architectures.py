@@ -1,4 +1,4 @@
-"""The decoders that are served, for ``docs/reference/models.md``: what each reader makes of a small config.json."""
+"""Describes the supported decoders for ``docs/reference/models.md``, by reading a small config.json of each."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -27,7 +27,7 @@ _SMALL: Final[Mapping[str, object]] = {
     "max_position_embeddings": 128,
     "num_experts_per_tok": 2,
 }
-"""What every reader is given."""
+"""Fields for every reader."""
 _GEMMA4: Final = {
     "enable_moe_block": True,
     "num_experts": 4,
@@ -69,27 +69,27 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Gemma4ForCausalLM": _GEMMA4,
     "Gemma4ForConditionalGeneration": _GEMMA4,
 }
-"""What a file of an architecture says besides: of what it may have, all."""
+"""Further fields of an architecture, with every optional feature enabled."""
 _REMARKS: Final[Mapping[str, str]] = {
     "GptOssForCausalLM": "one tool call a turn",
     "GraniteMoeHybridForCausalLM": "also without recurrent layers, and without experts",
     "JambaForCausalLM": "also without experts",
     "NemotronHForCausalLM": "also without experts",
     "Gemma4ForCausalLM": "also without experts",
-    "Gemma4ForConditionalGeneration": "also without experts; what sees or hears is transformers' code in small models",
+    "Gemma4ForConditionalGeneration": "also without experts; small models encode media in transformers' code",
 }
-"""What a reader does not tell."""
+"""Remarks that do not follow from the spec."""
 
 
 def described(architecture: str) -> ModelSpec:
-    """What its reader makes of a small config.json."""
+    """The spec that its reader makes of a small config.json."""
     values = {**_SMALL, **_MORE.get(architecture, {})}
     fields = Fields({**values, "text_config": values})
     return checked(DECODERS[architecture].read(fields, architecture))
 
 
 def kinds(spec: ModelSpec) -> list[str]:
-    """What its layers are made of, where that is more than attention and a dense network."""
+    """Kinds of its layers beyond attention and a dense MLP, or ``["dense"]``."""
     found = []
     if any(isinstance(layer.mixer, LatentAttentionSpec) for layer in spec.layers):
         found.append("latent attention")
@@ -101,7 +101,7 @@ def kinds(spec: ModelSpec) -> list[str]:
 
 
 def takes(architecture: str) -> str:
-    """What it takes besides text."""
+    """Input besides text, such as ``images, video``; "" for text alone."""
     return SEEING[architecture].takes if architecture in SEEING else ""
 
 
@@ -114,29 +114,29 @@ def computed(spec: ModelSpec) -> str:
 
 
 def parity_models(architecture: str) -> list[str]:
-    """The models that parity tests have of it, or of what the same reader reads; none where there are none."""
+    """Names of the parity tests' models of it, or of an architecture with the same reader."""
     read = DECODERS[architecture].read
     alike = [architecture, *(name for name in DECODERS if DECODERS[name].read is read)]
     return [*next((PARITY[name] for name in alike if name in PARITY), ()), *MEDIA.get(architecture, ())]
 
 
 def tested_formats(architecture: str) -> list[str]:
-    """The formats of weights that tests have of it."""
+    """Formats of weights that tests cover for it."""
     found = ["float"] if parity_models(architecture) else []
     return [*found, *(each.format for each in FORMATS.get(architecture, ()))]
 
 
 def remarks(architecture: str, spec: ModelSpec) -> list[str]:
-    """What is not done for it, and what else is to be known."""
+    """Limitations and other remarks."""
     found = []
     if spec.text_part and SEEING[architecture].model_type not in NATIVE_TOWERS | NATIVE_ENCODERS:
-        found.append("what sees or hears is transformers' code")
+        found.append("media are encoded in transformers' code")
     if spec.text_part and (projectors := projector_names(SEEING[architecture].model_type)):
         found.append(f"in GGUF files with mmproj of {' or '.join(projectors)}")
     if spec.draft_layers:
-        found.append("may bring a head for multi-token prediction")
+        found.append("may have a head for multi-token prediction")
     elif spec.draft_prefix:
-        found.append("layers that predict further tokens are passed over")
+        found.append("layers for multi-token prediction are ignored")
     if not parity_models(architecture):
         found.append("no parity test")
     if architecture in _REMARKS:

@@ -31,9 +31,9 @@ _GENERATED: Final = "This page is generated from the program: `make reference`."
 _OPTIONS_HEAD = """# Options
 
 Each option of `stentor serve` is a flag (`--max-model-len 4096`), an environment variable
-(`STENTOR_MAX_MODEL_LEN=4096`) and a key of the TOML file that `--config` names (`max-model-len = 4096`). A flag
-overrides the environment, which overrides the file. An unknown option is an error that names the nearest one.
-`run-batch` takes the same options, `pull` some of them. This page is generated from the program: `make reference`.
+(`STENTOR_MAX_MODEL_LEN=4096`) and a key of the TOML file of `--config` (`max-model-len = 4096`). A flag overrides the
+environment, which overrides the file. An unknown option is an error that suggests the nearest one. `run-batch` takes
+the same options, `pull` some of them. This page is generated from the program: `make reference`.
 """
 _COMMON_LABELS: Final = frozenset({"model_name", "le"})
 _VARYING_FAMILIES: Final = ("stentor:cache_config_info", "stentor:lora_requests_info")
@@ -81,7 +81,7 @@ def metrics_page() -> str:
     head = (
         "`GET /metrics` answers in Prometheus' text format. Names follow vLLM's, under `stentor:`. Every sample "
         "also has the label `model_name`. Times are in seconds. A histogram `NAME` has the series `NAME_bucket`, "
-        "`NAME_sum` and `NAME_count`. What to watch, and what to do then: [metrics and alerts](../operate/metrics.md)."
+        "`NAME_sum` and `NAME_count`. Which to watch, and what to do: [metrics and alerts](../operate/metrics.md)."
     )
     return _page("Metrics", head, _table(("metric", "kind", "labels", "meaning"), rows))
 
@@ -111,14 +111,14 @@ def parsers_page() -> str:
     ]
     head = (
         "`--reasoning-parser` and `--tool-call-parser` take these names, which are vLLM's, besides `auto` and `none`. "
-        "`auto`, the default, chooses by the chat template. Start-up logs what was chosen."
+        "`auto`, the default, chooses by the chat template; start-up logs the choice."
     )
     return _page(
         "Parsers",
         head,
         "## Reasoning\n",
         _table(("name", "other names", "begins with", "ends with"), reasoning),
-        "## Tool calls\n\n`plain` is for models whose chat template knows no tools.\n",
+        "## Tool calls\n\n`plain` is for models whose chat template does not support tools.\n",
         _table(("name", "other names", "markers"), calls),
     )
 
@@ -155,18 +155,25 @@ def models_page() -> str:
         )
         rows.append(f"| {' | '.join(cells)} |")
     head = (
-        "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. `dense`: attention "
-        "and a network in every layer. `media`: what it takes besides text, as far as tests show. "
-        "`GGUF`: the `general.architecture` of GGUF files that are read. "
-        "`CPU`: a step is one native call, a program, but for what models of it may call between; a GPU runs an "
-        "operation a call, in CUDA graphs. `weights`: the formats that tests have of the architecture. A format "
-        "belongs to a weight, and the same code reads it in every architecture. `parity`: the tiny models of which "
-        f"`{PARITY_FILE}` compares logits and tokens with transformers' in float32, or `{MEDIA_FILE}` where there are "
-        "media in their prompts, as they stand in brackets behind the names of its tests. "
-        "`remarks`: what is not done, and what else is to be known. "
-        "`reasoning` and `tool calls`: the format that the architecture tells where the chat template does not; "
-        "all others are told by the template alone ([parsers](parsers.md)). What these names are models of, and other "
-        "kinds of models: [models and formats](../guides/models.md)."
+        "The decoders that Stentor's own code runs, by the `architectures` of their `config.json`. Which models have "
+        "these architectures, and other kinds of models: [models and formats](../guides/models.md)."
+    )
+    meanings = _table(
+        ("column", "meaning"),
+        (
+            "| layers | `dense`: attention and an MLP in every layer |",
+            "| media | input besides text, as far as tests cover it |",
+            "| GGUF | supported `general.architecture` of GGUF files |",
+            "| CPU | `program`: a step is one native call, with Python calls for the named operations. A GPU runs one "
+            "operation a call, in CUDA graphs |",
+            "| weights | formats that tests cover for the architecture. The same code reads a format in every "
+            "architecture |",
+            f"| parity | tiny models whose logits and tokens `{PARITY_FILE}` compares with transformers' in float32, "
+            f"or `{MEDIA_FILE}` with media in the prompts; the names are the tests' parameters |",
+            "| reasoning, tool calls | the format, if the architecture decides it. Otherwise the chat template does "
+            "([parsers](parsers.md)) |",
+            "| remarks | limitations and others |",
+        ),
     )
     columns = (
         "architecture",
@@ -180,7 +187,7 @@ def models_page() -> str:
         "tool calls",
         "remarks",
     )
-    return _page("Models", head, _table(columns, rows))
+    return _page("Models", head, meanings, _table(columns, rows))
 
 
 def exit_codes_page() -> str:
@@ -193,8 +200,8 @@ def exit_codes_page() -> str:
             rows[-1][1] += " " + line.strip()
     lines = [f"| `{code}` | {_cell(meaning.replace('``', '`'))} |" for code, meaning in rows]
     head = (
-        "How every `stentor` command ends. Of a failure, the last line on stderr gives the reason. 130 and 143 are 128 "
-        "plus the number of the signal, as a shell reports them."
+        "Exit codes of every `stentor` command. After a failure, the last line on stderr gives the reason. 130 and 143 "
+        "are 128 plus the number of the signal, as in a shell."
     )
     return _page("Exit codes", head, _table(("code", "meaning"), lines))
 

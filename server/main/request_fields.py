@@ -168,16 +168,16 @@ REQUESTS: Final[tuple[Request, ...]] = (
 
 _HEAD: Final = """# Fields of requests
 
-What each endpoint does with each field of a request's body. This page is generated from the program: `make reference`.
+The fields of each endpoint's request body. This page is generated from the program: `make reference`.
 
-- A field without a remark has its effect, in the range that its type says. A value outside of it is a 400 that names
-  the field.
+- A field without a remark takes effect, within the range of its type. A value outside the range is a 400 that names the
+  field.
 - *Ignored*: accepted without effect. Fields that a table does not list are ignored, too.
 - *Refused*: a 400 with the code `unsupported` (for a form `invalid_value`; for Anthropic's `thread` a code of its own).
   `null`, `false` and empty values are not refused.
-- `null` stands for a field that is left out.
+- `null` means that a field is absent.
 
-[Endpoints](endpoints.md) tells what the endpoints do; [limits](../operate/limits.md) bounds lists and texts further.
+[Endpoints](endpoints.md) describes the endpoints; [limits](../operate/limits.md) further bounds on lists and texts.
 """
 
 
