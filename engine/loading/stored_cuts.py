@@ -19,6 +19,7 @@ from ..quantization.formats import (
     Int4Format,
     Int8Format,
     OnlineFormat,
+    QuantizedCheckpoint,
 )
 from .gguf_types import GGMLType
 
@@ -55,8 +56,18 @@ def stored_cuts(part: str, cut: Cut, format: Format) -> Iterator[tuple[str, Cut]
         raise ConfigError(f"{part} is stored in {error}") from error
 
 
-def stored_block(format: Format, *, inputs: bool) -> int:
-    """How many inputs, or outputs, a cut may not come between."""
+def stored_format(quantized: QuantizedCheckpoint | None, name: str) -> Format | None:
+    """Of a stored tensor, by the name that it has where it is plain; None where it is, or is no matrix."""
+    format = None if quantized is None else quantized.format_of(name.removesuffix(".weight"))
+    matrix = name.endswith(".weight") or (isinstance(format, FP4Format) and format.packing == "gpt-oss")
+    return format if matrix else None
+
+
+def stored_block(quantized: QuantizedCheckpoint | None, name: str, inputs: bool) -> int:
+    """See :data:`..model_config.tensor_parallel.cuts.BlockOf`."""
+    format = stored_format(quantized, name)
+    if format is None:
+        return 1
     axes = (layout.inputs if inputs else layout.outputs for layout in _layouts(format).values())
     return lcm(*(axis.values for axis in axes if axis is not None))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -10,12 +11,12 @@ from stentor.protocols.ipc.config import WorkerConfig
 from ..layers.layer_context import LayerContext
 from ..loading.checkpoint import Checkpoint
 from ..loading.errors import CheckpointError
-from ..loading.stored_cuts import stored_block, stored_cuts
+from ..loading.stored_cuts import stored_block, stored_cuts, stored_format
 from ..model_config.config_fields import ConfigError
 from ..model_config.model_spec import ModelSpec
 from ..model_config.tensor_parallel.cuts import Cut
 from ..model_config.tensor_parallel.split import split_model
-from ..quantization.formats import Format, FP4Format, GGUFFormat, GroupedInt8Format, Int4Format
+from ..quantization.formats import Format, GGUFFormat, GroupedInt8Format, Int4Format
 from .errors import SetupError
 from .families import Text, TextModel
 
@@ -35,7 +36,8 @@ class SplitText(Text):
         self._loose: dict[str, Format] = {}
         """Formats of parts whose groups are not whole here."""
         try:
-            split = split_model(self.spec, config.rank, config.tensor_parallel_size, self._block_of)
+            block_of = partial(stored_block, checkpoint.quantized)
+            split = split_model(self.spec, config.rank, config.tensor_parallel_size, block_of)
             for name, cut in split.cuts.items():
                 self._add(name, cut)
         except ConfigError as error:
@@ -48,7 +50,7 @@ class SplitText(Text):
         self.groups = split.spec.cache_groups
 
     def _add(self, name: str, cut: Cut) -> None:
-        part, format = name.removesuffix(".weight"), self._format(name)
+        part, format = name.removesuffix(".weight"), stored_format(self.checkpoint.quantized, name)
         if format is None:
             self._cuts[name] = cut
         elif isinstance(format, GGUFFormat):
@@ -58,17 +60,6 @@ class SplitText(Text):
             self._cuts.update(stored_cuts(part, cut, format))
             if cut.inputs and isinstance(format, Int4Format | GroupedInt8Format) and format.act_order:
                 self._loose[part] = replace(format, whole_groups=False)
-
-    def _block_of(self, name: str, inputs: bool) -> int:
-        format = self._format(name)
-        return 1 if format is None else stored_block(format, inputs=inputs)
-
-    def _format(self, name: str) -> Format | None:
-        """Of a stored matrix; None where it is plain, or no matrix."""
-        quantized = self.checkpoint.quantized
-        format = None if quantized is None else quantized.format_of(name.removesuffix(".weight"))
-        named = name.endswith(".weight") or (isinstance(format, FP4Format) and format.packing == "gpt-oss")
-        return format if named else None
 
     def make(self, context: LayerContext, longest: int) -> TextModel:
         if context.adapters is None:

@@ -68,6 +68,7 @@ def test_kernels_multiply_by_a_ranks_part_as_it_is_stored(name: str, tmp_path: P
     check_alike(split(tmp_path, packed=False, backend="kernels"), made.logits)
 
 
+@pytest.mark.proof(each="name")
 @pytest.mark.parametrize("name", ["gptq", "gptq8", "compressed-int8", "compressed-nvfp4"])
 def test_a_ranks_part_is_packed_as_it_is_stored(name: str, tmp_path: Path) -> None:
     made = (DENSE | dense.QUANTISED_INPUTS)[name](tmp_path)

@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from stentor.engine.layers.rank_group import RankGroup
+from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.tensor_parallel.cuts import Cut
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import open_family
 from stentor.engine.worker.split_text import sliced
 from stentor.protocols.ipc.config import WorkerConfig
+from stentor.server.options.model_facts import CACHE_BYTES, GPU_SHARE, describe_model
 from stentor.tests.engine.loading.tiny_gguf import write_gguf
 from stentor.tests.engine.tiny_whisper import write_whisper
 from stentor.tests.parity import tiny
@@ -227,6 +229,22 @@ def test_experts_whose_inner_units_do_not_divide_are_refused(tmp_path: Path) -> 
     config.save_pretrained(tmp_path)
     with pytest.raises(SetupError, match="33 inner units of an expert do not divide among 2 workers"):
         open_family(WorkerConfig(str(tmp_path), load_format="dummy", tensor_parallel_size=2), "cpu")
+
+
+def test_what_fits_gpus_between_which_a_model_is_split_is_told_beforehand(tmp_path: Path) -> None:
+    tiny.make("qwen2-moe", tmp_path)
+    spec, free = open_checkpoint(tmp_path).decoder, 1 << 20
+    gpu = "GPU", int((spec.parameters * 4 // 2 + free) / GPU_SHARE)
+    told = describe_model(tmp_path, [gpu] * 2).splitlines()
+    (split,) = (line for line in told if line.startswith("fits 2 workers"))
+    outside = 2 * spec.vocab_size * spec.hidden_size * 4
+    tokens = int(split.removeprefix("fits 2 workers").split()[0].replace(",", ""))
+    per_token = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups) // 2
+    assert tokens * per_token == pytest.approx(free - outside // 2, rel=0.1), "embeddings and head are whole in each"
+    assert split.endswith("of KV cache on each GPU, by --tensor-parallel-size 2")
+    assert "fits 3 workers  no: 4 query heads do not divide among 3 workers" in describe_model(tmp_path, [gpu] * 3)
+    told = describe_model(tmp_path, [("GPU", 1 << 16)] * 2).splitlines()
+    assert any(line.startswith("fits 2 workers  no: the weights of one are") for line in told)
 
 
 def test_what_draws_no_text_is_refused(tmp_path: Path) -> None:

@@ -54,15 +54,15 @@ class Rank:
         return self.number * each, each
 
     def blocks(self, count: int, block: int, what: str) -> tuple[int, int]:
-        """The same of what lies in blocks, which stay whole: some workers may have one more than others. Raises
-        :class:`ConfigError` where there are too few."""
+        """The same of what lies in blocks, which stay whole: some workers, the first among them, may have one more than
+        others. Raises :class:`ConfigError` where there are too few."""
         if count % (block * self.size) == 0:
             return self.own(count)
         blocks = -(-count // block)
         if block == 1 or blocks < self.size:
             lie = f" in blocks of {block}" if block > 1 else ""
             raise ConfigError(f"{count} {what}{lie} do not divide among {self.size} workers")
-        first, end = (number * blocks // self.size * block for number in (self.number, self.number + 1))
+        first, end = (-(-number * blocks // self.size) * block for number in (self.number, self.number + 1))
         return first, min(end, count) - first
 
     def shared(self, count: int, what: str) -> tuple[int, int]:
