@@ -103,7 +103,7 @@ def test_whatever_is_found_holds_what_its_hash_says_at_the_moment_of_its_copy(ho
             digest = rng.choice(DIGESTS)
             parent, contents = bytes([digest[0] // 4]), (digest[0],)
             found = pool.find(digest)
-            if not pool.free_count:
+            while not pool.free_count:
                 pool.free(held.pop(rng.randrange(len(held))))
             if found is None:
                 held.append(pool.allocate())
