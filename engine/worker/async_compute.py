@@ -148,16 +148,17 @@ class AsyncCompute:
         states: RowStates | None = None,
         media: MediaRows | None = None,
         adapters: AdapterRowsOf | None = None,
+        host: torch.Tensor | None = None,
     ) -> None:
         """``graph_sizes``: the steps that :meth:`advance` captures, in this order, none of more decode rows than
         ``slots``. ``states`` of the rows, where the model keeps any, ``media`` and ``adapters``: the runner's too,
-        which enters and releases them."""
+        which enters and releases them. ``host``: memory of the host tier, see :class:`.caches.BlockCopier`."""
         self._device = device
         self._slots = slots
         self._states = states
         self._media = media
         self._adapters = adapters
-        self._copier = BlockCopier(caches)
+        self._copier = BlockCopier(caches, host)
         self._groups = groups = 1 + max((cache.group for cache in caches), default=0)
         self.rows = RowTable(slots, max_model_len, block_size, groups)
         self._null_block = caches[0].k.shape[0] - 1 if caches else 0
