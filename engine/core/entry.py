@@ -195,6 +195,7 @@ async def _run_worker(
             max_cpu_loras=config.worker.max_cpu_loras,
             max_drafts=ready.limits.max_drafts,
             draft_caps=() if drafts is None else drafts.num_speculative_tokens_per_batch_size,
+            host=ready.host,
             config=config.scheduler,
         )
         loop = EngineLoop(client, worker, keeper, scheduler, config.recovery, co_tenants=co_tenants)

@@ -235,7 +235,7 @@ class EngineLoop:
                     await self._send_stats()
                     await self._give_up(why)
                 case WorkerUp(ready=ready):
-                    _add(out, self._scheduler.resize(ready.num_blocks, ready.groups))
+                    _add(out, self._scheduler.resize(ready.num_blocks, ready.groups, ready.host))
                     self._serving, self._stalled = True, ""
                     self._restarts.ready()
                     await self._tell(engine_ready(ready))

@@ -25,6 +25,7 @@ import msgspec
 
 from stentor.protocols.ipc.actors import Progress, WorkerReady
 from stentor.protocols.ipc.adapters import AdapterLoaded, DropAdapter, LoadAdapter
+from stentor.protocols.ipc.cache_groups import HostSizes
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -228,5 +229,6 @@ def _merged(ready: Sequence[WorkerReady]) -> WorkerReady:
         first,
         num_blocks=min(each.num_blocks for each in ready),
         max_model_len=min(each.max_model_len for each in ready),
+        host=HostSizes(min(each.host.blocks for each in ready), sum(each.host.block_bytes for each in ready)),
         notes=[*first.notes, f"{len(ready)} workers split the model; memory is told of the first"],
     )

@@ -149,6 +149,7 @@ class AsyncCompute:
         states: RowStates | None = None,
         media: MediaRows | None = None,
         adapters: AdapterRowsOf | None = None,
+        host: torch.Tensor | None = None,
     ) -> None:
         """
         Args:
@@ -157,13 +158,14 @@ class AsyncCompute:
             states: recurrent states, if the model has any; the runner enters and releases them.
             media: likewise.
             adapters: likewise.
+            host: memory of the host tier; see :class:`.caches.BlockCopier`.
         """
         self._device = device
         self._slots = slots
         self._states = states
         self._media = media
         self._adapters = adapters
-        self._copier = BlockCopier(caches)
+        self._copier = BlockCopier(caches, host)
         self._groups = groups = 1 + max((cache.group for cache in caches), default=0)
         self.rows = RowTable(slots, max_model_len, block_size, groups)
         self._null_block = caches[0].k.shape[0] - 1 if caches else 0

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -159,31 +160,46 @@ def cache_tensors(caches: Sequence[LayerCache]) -> list[torch.Tensor]:
 
 
 class BlockCopier:
-    """Copies blocks of a KV cache in all layers."""
+    """Copies blocks of a KV cache in all layers: within it, to a host tier and back."""
 
-    def __init__(self, caches: Sequence[LayerCache]) -> None:
-        tensors = cache_tensors(caches)
+    def __init__(self, caches: Sequence[LayerCache], host: torch.Tensor | None = None) -> None:
+        """``host``: uint8 [places, bytes of a block], page-locked where the caches are on a device."""
+        tensors = [_as_bytes(tensor) for tensor in cache_tensors(caches)]
+        widths = [tensor.shape[1] for tensor in tensors]
+        parts = [None] * len(tensors) if host is None else host.split(widths, dim=1)
         # numpy copies in a fifth of torch's time, which counts if a row has a single token to compute
-        self._on_host = [_as_bytes(tensor) for tensor in tensors if _is_plain(tensor)]
-        self._elsewhere = [tensor for tensor in tensors if not _is_plain(tensor)]
+        self._on_host = [
+            (tensor.numpy(), None if part is None else part.numpy())
+            for tensor, part in zip(tensors, parts, strict=True)
+            if tensor.device.type == "cpu"
+        ]
+        self._elsewhere = [pair for pair in zip(tensors, parts, strict=True) if pair[0].device.type != "cpu"]
 
     def copy_(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy (source, target) blocks in order; mutates the caches. On a device the copies are queued."""
+        """Copy (source, target) blocks in order; numbers below 0 are places of the host tier, as in
+        :attr:`stentor.protocols.ipc.steps.StepPlan.copies`. Mutates the caches; on a device the copies are queued."""
         for source, target in copies:
-            for array in self._on_host:
-                array[target] = array[source]
-            for tensor in self._elsewhere:
-                tensor[target].copy_(tensor[source])
+            for array, part in self._on_host:
+                _row(array, part, target)[:] = _row(array, part, source)
+            for tensor, place in self._elsewhere:
+                _row(tensor, place, target).copy_(_row(tensor, place, source), non_blocking=True)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.is_contiguous()
+Rows = TypeVar("Rows", torch.Tensor, npt.NDArray[np.uint8])
 
 
-def _as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """The same memory as [blocks, bytes]."""
-    found: npt.NDArray[np.uint8] = tensor.view(len(tensor), -1).view(torch.uint8).numpy()
-    return found
+def _row(blocks: Rows, host: Rows | None, number: int) -> Rows:
+    """The bytes of a block, or of a place in host memory."""
+    assert number >= 0 or host is not None, "there is no host tier"
+    row: Rows = blocks[number] if host is None or number >= 0 else host[~number]
+    return row
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, [blocks, bytes]."""
+    if not tensor.is_contiguous():
+        tensor = tensor.transpose(2, 3)  # keys of a device
+    return tensor.view(len(tensor), -1).view(torch.uint8)
 
 
 def _allocate(

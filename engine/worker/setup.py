@@ -48,6 +48,7 @@ from .families import (
     agreed,
     with_rows,
 )
+from .host_tier import check_host_tier, host_lines, host_memory, host_sizes
 from .limits import limits_of, with_limits
 from .media_family import TextWithMedia, sees
 from .memory import available_memory, default_kv_bytes, format_bytes, resident_bytes
@@ -191,6 +192,7 @@ def set_up_family(
         _check_invariant(config, family)
     config = with_limits(config, family.limits)
     check_drafts(config, family)
+    check_host_tier(config, family)
     notes: list[str] = []
     wanted = family.longest(config)
     source = open_draft(config, family, wanted)
@@ -231,8 +233,12 @@ def set_up_family(
         if config.kv_cache_memory is None and settled is None:
             needed = _bytes_of(shapes()) + (adapter_bytes(config, shapes().context.adapters) if context.adapters else 0)
             needed += 0 if source is None else source.nbytes(config, context)
+            needed += config.kv_offloading_size or 0
             budget = default_kv_bytes(needed, config.memory_share / config.workers)
         sizes = agreed(family.size(config, shapes, wanted, cache_dtype, budget, settled), ranks)
+        if config.kv_offloading_size is not None:
+            weights = 0 if settled is not None else _bytes_of(shapes())
+            check_host_tier(config, family, weights + sizes.blocks * sizes.block_bytes)
     longest = wanted if sizes is None else sizes.max_model_len
     if source is not None:
         source.check_length(longest)
@@ -247,7 +253,7 @@ def set_up_family(
     executor: Callable[[Send, DeviceLease | None], Executor]
     ahead: AsyncCompute | None = None
     if device is not None and isinstance(family, Text) and family.runs_ahead(config):
-        runner, ahead, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
+        runner, ahead, sizes, host, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
         notes += attention_notes(config, family.spec, dtype, cache_dtype, at)
         config = with_rows(config, sizes.num_states)
         executor = partial(AsyncExecutor, runner, ahead)
@@ -258,13 +264,17 @@ def set_up_family(
             budget -= adapter_bytes(config, context.adapters)
             sizes = agreed(family.size(config, lambda: model, wanted, cache_dtype, budget), ranks)
         config = with_rows(config, sizes.num_states)
-        runner, calls, caches = _runner(config, family, model, sizes, at, cache_dtype, source, drafter)
+        host = host_sizes(config, sizes)
+        runner, calls, caches = _runner(
+            config, family, model, sizes, at, cache_dtype, source, drafter, host_memory(host, device)
+        )
         notes += call_notes(calls)
         pages = Prefault(cache_tensors(caches)) if device is None and caches and isinstance(family, Text) else None
         executor = partial(SyncExecutor, runner, pages=pages)
         name = str(at) if device is None else device.name
         memory = [MemoryLine("weights", _bytes_of(model), f"{dtype_name(dtype)} on {name}"), *draft_lines(drafter)]
         memory += family.memory(config, model, sizes)
+    memory += host_lines(config, host, device)
     if config.max_num_seqs < asked:
         notes.append(
             f"{config.max_num_seqs} of {asked} sequences run at once, memory has room for no more recurrent states; "
@@ -282,9 +292,8 @@ def set_up_family(
         max_mixed_encodings=family.limits.max_mixed_encodings,
         max_admitted_tokens=family.limits.max_admitted_tokens and config.max_prefill_chunk,
     )
-    ready = WorkerReady(
-        sizes.blocks, sizes.max_model_len, memory, notes, limits, cache_groups(family.groups, sizes.pages)
-    )
+    groups = cache_groups(family.groups, sizes.pages)
+    ready = WorkerReady(sizes.blocks, sizes.max_model_len, memory, notes, limits, groups, host=host)
     ready = family.completed(ready, config, model, sizes)
     return Setup(runner, executor, at, ready, ahead, has_own_cpus, store_of(runner.extras))
 
@@ -348,10 +357,12 @@ def _runner(
     cache_dtype: torch.dtype,
     source: DraftSource | None = None,
     drafter: Drafter | None = None,
+    host: torch.Tensor | None = None,
 ) -> tuple[SyncRunner, list[str], list[LayerCache]]:
     """Make the runner; returns it with the operations outside its program, and its caches.
 
-    ``drafter`` is what ``source`` has loaded. Raises :class:`SetupError` without memory for the caches.
+    ``drafter`` is what ``source`` has loaded, ``host`` the memory of the host tier. Raises :class:`SetupError` without
+    memory for the caches.
     """
     caches: list[LayerCache] = []
     try:
@@ -372,6 +383,7 @@ def _runner(
         extras=extras,
         proposer=make_proposer(config),
         draft=draft,
+        host=host,
     )
     return ModelRunner(compute, extras), compute.calls, caches
 

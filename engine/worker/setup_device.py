@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine
+from stentor.protocols.ipc.cache_groups import HostSizes
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPlan
 
@@ -21,6 +22,7 @@ from .device import Device
 from .errors import SetupError
 from .families import Sizes, Text, agreed, fit_states, named_blocks, with_rows
 from .graphs import GraphSize, graph_sizes, within_rows
+from .host_tier import host_memory, host_sizes
 from .media_rows import MediaRows
 from .memory import format_bytes
 from .profile import MemoryProfile, measure, run_plans, worst_steps
@@ -39,7 +41,7 @@ def run_ahead(
     device: Device,
     cache_dtype: torch.dtype,
     progress: ProgressCallback,
-) -> tuple[AsyncRunner, AsyncCompute, Sizes, list[MemoryLine]]:
+) -> tuple[AsyncRunner, AsyncCompute, Sizes, HostSizes, list[MemoryLine]]:
     """The runner of ``model``, which was made for ``wanted`` tokens, and the use of the device's memory."""
     spec, dtype, graphs = family.spec, model.context.dtype, graph_sizes(config)
     pages = page_groups(family.groups, wanted)
@@ -54,7 +56,8 @@ def run_ahead(
     config = with_rows(config, sizes.num_states)
     graphs = within_rows(graphs, config.max_num_seqs)
     caches = _allocate(config, spec, device, sizes.blocks + 1, cache_dtype, pages)
-    runner, compute = _runner(config, family, model, caches, device, sizes, graphs, media)
+    host = host_sizes(config, sizes)
+    runner, compute = _runner(config, family, model, caches, device, sizes, graphs, media, host_memory(host, device))
     _take_memory(config, runner, device, sizes.max_model_len, spec.vocab_size)
     blocks = f"{sizes.blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}{of_groups(pages)}"
     cache = MemoryLine("KV cache", sum(tensor.nbytes for tensor in cache_tensors(caches)), blocks)
@@ -67,7 +70,7 @@ def run_ahead(
     if places is not None:
         profile = replace(profile, loaded=profile.loaded - places.table_bytes)
     memory = profile.lines(f"{dtype_name(dtype)} on {device.name}", kept, len(graphs))
-    return runner, compute, sizes, memory
+    return runner, compute, sizes, host, memory
 
 
 def attention_notes(
@@ -221,6 +224,7 @@ def _runner(
     sizes: Sizes,
     graphs: list[GraphSize],
     media: MediaRows | None,
+    host: torch.Tensor | None = None,
 ) -> tuple[AsyncRunner, AsyncCompute]:
     states = family.row_states(config, model.context, sizes)
     adapters = family.adapter_rows(config, model)
@@ -237,6 +241,7 @@ def _runner(
         states=states,
         media=media,
         adapters=adapters,
+        host=host,
     )
     extras: list[RowExtras] = [each for each in (media, states, adapters) if each is not None]
     return ModelRunner(compute, JoinedExtras(extras) if extras else None), compute

@@ -50,11 +50,13 @@ class SyncCompute:
         extras: RowExtras | None = None,
         proposer: Proposer | None = None,
         draft: ProposingModel | None = None,
+        host: torch.Tensor | None = None,
     ) -> None:
-        """Drafts come from ``proposer`` or from the model of ``draft``; without either, plans must not have any."""
+        """Drafts come from ``proposer`` or from the model of ``draft``; without either, plans must not have any.
+        ``host`` is the memory of the host tier; see :class:`.caches.BlockCopier`."""
         self.model = model
         kept = caches if draft is None else [*caches, *draft.caches]
-        self._copier = BlockCopier(kept)
+        self._copier = BlockCopier(kept, host)
         self.rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in kept), default=0))
         ranks = model.context.ranks if isinstance(model, Decoder) else None
         vocab_size = model.config.vocab_size

@@ -11,7 +11,7 @@ import msgspec
 
 from .adapters import AdapterLoaded, AdapterRef, AdapterWarm, DropAdapter, LoadAdapter, WarmAdapter
 from .audio import AlignmentOutput, PromptProbe
-from .cache_groups import FULL, CacheGroup
+from .cache_groups import FULL, NO_HOST, CacheGroup, HostSizes
 from .config import EngineConfig, StepLimits, WorkerConfig
 from .inputs import ArenaRef, InputSpan, Streamed, StreamShape
 from .pooling import Pooled, Pooling
@@ -321,7 +321,7 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     prefix_queries: int
     """Prompt tokens looked up in the prefix cache when a sequence was first admitted."""
     prefix_hits: int
-    """Prompt tokens found there."""
+    """Prompt tokens found there, on the device."""
     steps: int
     free_blocks: int
     worker_restarts: int = 0
@@ -344,6 +344,18 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     num_draft_tokens: int = 0
     accepted_by_position: list[int] = []
     """Of these, what rows have gained, by the place behind the row's own token."""
+    prompt_computed: int = 0
+    """Prompt tokens that were found nowhere when a sequence was first admitted."""
+    host_queries: int = 0
+    """Prompt tokens looked up in the host tier of the prefix cache: those that the device did not have."""
+    host_hits: int = 0
+    """Prompt tokens found there."""
+    host_usage: float = 0.0
+    """Share of the host tier that holds something, in [0, 1]."""
+    host_stored_bytes: int = 0
+    """Copied to the host tier."""
+    host_loaded_bytes: int = 0
+    """Copied back from there."""
 
     @property
     def num_accepted_tokens(self) -> int:
@@ -401,6 +413,7 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     """Where the model transcribes streamed audio."""
     experts: ExpertShape | None = None
     """What is told of each position, where ``WorkerConfig.return_routed_experts`` is set."""
+    host: HostSizes = NO_HOST
 
 
 EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | StepResult | AdapterLoaded

@@ -33,6 +33,18 @@ class CacheGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
 FULL = CacheGroup("full")
 
 
+class HostSizes(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the host tier of the prefix cache has room for: of each worker, where several split a model."""
+
+    blocks: int = 0
+    """0: there is none."""
+    block_bytes: int = 0
+    """Of all workers together."""
+
+
+NO_HOST = HostSizes()
+
+
 def windows_of(groups: Iterable[CacheGroup]) -> tuple[int, ...]:
     """Of each paged group the tokens that are seen. Where there is none, blocks only bound what runs at once, as those
     of one group would."""

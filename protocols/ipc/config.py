@@ -152,6 +152,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_cache_memory: Annotated[
         int | None, Flag("memory for the KV cache; by default chosen from what is free", kind="size")
     ] = None
+    kv_offloading_size: Annotated[
+        int | None,
+        Flag(
+            "host memory for blocks of the KV cache that the prefix cache has no more room for: what lies there is "
+            "copied back in place of being computed; by default none",
+            kind="size",
+        ),
+    ] = None
     gpu_memory_fraction: Annotated[
         float,
         Flag(

@@ -146,8 +146,9 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     forgotten: list[int] = []
     """Encoder slots whose content nobody finds any more, before ``encode`` fills any."""
     copies: list[tuple[int, int]] = []
-    """Blocks that are copied in order, from and to: a row that enters goes on within a block that others know. No block
-    is written here that is still to be read."""
+    """Blocks that are copied in order, from and to, before anything of the step is computed; below 0 stand places in
+    host memory, -1 is the first. So what the pool gives away goes to the host tier, and what lies there comes back. And
+    a row that enters goes on within a block that others know."""
     adapters: list[tuple[int, int]] = []
     """Slots of adapters that get another one, and the number of each; before rows enter."""
 

@@ -166,6 +166,9 @@ class _EngineCollector:
         yield family(CounterMetricFamily, "engine_restarts", text, restarts)
         for field, (name, text) in _COUNTERS.items():
             yield family(CounterMetricFamily, name, text, (((model,), getattr(each, field)) for model, each in stats))
+        text = "Prompt tokens by where their keys and values came from: computed, the prefix cache, or host memory."
+        sources = (((m, source), getattr(each, of)) for m, each in stats for source, of in _SOURCES.items())
+        yield family(CounterMetricFamily, "prompt_tokens_by_source", text, sources, "source")
         text = "Draft tokens accepted, by their position behind the sequence's own token, from 0."
         by_position = (
             ((model, str(position)), count)
@@ -193,11 +196,22 @@ _GAUGES: Final = {
         "KV cache blocks that no request holds; cached prefixes in them can be evicted.",
     ),
     "kv_usage": ("kv_cache_usage_perc", "Fraction of the KV cache blocks in use, 0 to 1."),
+    "host_usage": (
+        "kv_offload_cpu_cache_usage_perc",
+        "Fraction of the host memory of --kv-offloading-size that holds blocks, 0 to 1.",
+    ),
 }
 _COUNTERS: Final = {
     "preemptions": ("num_preemptions", "Times that a running sequence was preempted because the KV cache was full."),
     "prefix_queries": ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
     "prefix_hits": ("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+    "host_queries": (
+        "external_prefix_cache_queries",
+        "Prompt tokens not found in the prefix cache and looked up in host memory (--kv-offloading-size).",
+    ),
+    "host_hits": ("external_prefix_cache_hits", "Prompt tokens found in host memory."),
+    "host_stored_bytes": ("kv_offload_store_bytes", "Bytes of KV cache blocks copied to host memory."),
+    "host_loaded_bytes": ("kv_offload_load_bytes", "Bytes of KV cache blocks copied back from host memory."),
     "steps": ("engine_steps", "Steps (forward passes of the batch) that the engine has completed."),
     "worker_restarts": ("worker_restarts", "Worker processes started to replace a crashed one."),
     "recovered": ("recovered_requests", "Requests that continued after a crash of their worker or engine."),
@@ -211,6 +225,12 @@ _COUNTERS: Final = {
     ),
 }
 """Names and texts of what :class:`.Stats` counts, by its fields."""
+_SOURCES: Final = {
+    "local_compute": "prompt_computed",
+    "local_cache_hit": "prefix_hits",
+    "external_kv_transfer": "host_hits",
+}
+"""Of prompt tokens, under vLLM's names: the fields of :class:`.Stats` that count them."""
 
 REFUSALS: Final = ("auth", "not_found", "limit", "invalid")
 

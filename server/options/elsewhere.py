@@ -16,6 +16,7 @@ _OTHERWISE: Final[Mapping[str, str]] = {
     "disable-uvicorn-access-log": "--no-access-log",
     "download-dir": "the variable HF_HOME",
     "enforce-eager": "--no-cuda-graphs",
+    "hicache-size": "--kv-offloading-size",
     "hf-repo": "MODEL, as OWNER/NAME",
     "max-running-requests": "--max-num-seqs",
     "max-seq-len-to-capture": "--cuda-graph-sizes",
@@ -26,6 +27,7 @@ _OTHERWISE: Final[Mapping[str, str]] = {
     "pooler-config": "--pooler",
     "parallel": "--max-num-seqs",
     "dp-size": "--data-parallel-size",
+    "swap-space": "--kv-offloading-size",
     "tp-size": "--tensor-parallel-size",
     "uvicorn-log-level": "--log-level",
 }
@@ -56,7 +58,6 @@ _NEEDLESS: Final[Mapping[str, str]] = {
     "num-scheduler-steps": "steps are always planned ahead",
     "response-role": "answers are the assistant's",
     "structured-outputs-config": "there is one backend",
-    "swap-space": "what makes way is computed again",
     "task": "it follows from the model",
     "runner": "it follows from the model",
     "use-v2-block-manager": "there is one",

@@ -59,6 +59,8 @@ def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> 
         completed.registry()
     except ValueError as error:
         raise ConfigError(f"{error}; give one of them another name") from None
+    if completed.engine.worker.kv_offloading_size is not None and not completed.engine.scheduler.prefix_cache:
+        raise ConfigError("--kv-offloading-size keeps cached prefixes, which --no-prefix-cache turns off")
     if completed.memory_left <= 0:
         raise ConfigError(
             "--transcription-memory-share and --embedding-memory-share are 1 or more together; the chat model needs "

@@ -16,7 +16,7 @@ from stentor.engine.core.sequence import SequenceState
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.actors import Resource, Submit, TokensBatch
 from stentor.protocols.ipc.adapters import AdapterLoaded, AdapterRef, LoadAdapter
-from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
+from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes, group_of
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.inputs import StreamShape
@@ -78,6 +78,7 @@ class Engine:
         max_loras: int = 0,
         max_cpu_loras: int = 0,
         slow_adapters: bool = False,
+        host_blocks: int = 0,
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
         streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each is computed in one
@@ -111,6 +112,7 @@ class Engine:
             "stream": stream,
             "groups": tuple(groups),
             "is_pooling": bool(attention_scope),
+            "host": HostSizes(host_blocks, 1000),
         }
         config = SchedulerConfig(prefix_cache, aging_seconds)
         self._new_scheduler = partial(
@@ -374,7 +376,7 @@ class Engine:
         """The worker dies, and the next one has such an encoder cache."""
         self.sizes["groups"] = (*(group for group in self.sizes["groups"] if group.kind != "cross"), cross)
         self.kill_worker()
-        self.receive(self.scheduler.resize(self.sizes["num_blocks"], self.sizes["groups"]))
+        self.receive(self.scheduler.resize(self.sizes["num_blocks"], self.sizes["groups"], self.sizes["host"]))
 
     def step(self) -> None:
         """One turn of the loop: plan ahead, then take the oldest result."""

@@ -12,7 +12,7 @@ import msgspec
 from stentor.engine.client.media import Media
 from stentor.engine.worker.rows import with_forks
 from stentor.protocols.ipc.audio import PromptProbe
-from stentor.protocols.ipc.cache_groups import FULL, CacheGroup, group_of, windows_of
+from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes, group_of, windows_of
 from stentor.protocols.ipc.inputs import ArenaRef, StreamShape
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -91,6 +91,7 @@ class FakeWorker:
         max_encodings: int = 1,
         stream: StreamShape | None = None,
         max_drafts: int = 0,
+        host: HostSizes = NO_HOST,
         read: Callable[[ArenaRef], memoryview] = _nothing,
         media: Callable[[str], list[Media]] = _none,
     ) -> None:
@@ -116,7 +117,7 @@ class FakeWorker:
         """As results tell it."""
         self.completed: list[int] = []
         """Slots that slices of the step have completed."""
-        self.num_blocks = num_blocks
+        self.num_blocks, self.host_blocks = num_blocks, host.blocks
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -239,13 +240,18 @@ class FakeWorker:
         return pieces
 
     def _copy(self, plan: StepPlan) -> None:
-        """Rows that enter, and nobody else, go on within copies of blocks."""
-        targets = [target for _, target in plan.copies]
+        """Rows that enter, and nobody else, go on within copies of blocks; what they do not need goes to the host."""
+        targets = [target for _, target in plan.copies if target >= 0]
         assert len(set(targets)) == len(targets), "two blocks are copied to one place"
         entering = {block for new in plan.new for table in self.rows[new.slot].tables for block in table}
         assert set(targets) <= entering, "a copy goes to no row that enters"
         for source, target in plan.copies:
-            assert 0 <= source < self.num_blocks
+            assert -self.host_blocks <= source < self.num_blocks
+            assert -self.host_blocks <= target < self.num_blocks
+            assert source >= 0 or target >= 0, "a copy within host memory"
+            assert source >= 0 or (source, 0) in self.kv, (
+                f"place {source} of the host is read and has never been written"
+            )
             for offset in range(self.block_size):
                 self.kv.pop((target, offset), None)
                 if (entry := self.kv.get((source, offset))) is not None:

@@ -85,6 +85,7 @@ class LocalEngine:
             max_mixed_encodings=limits.max_mixed_encodings or None,
             max_loras=self.config.max_loras if self.config.enable_lora else 0,
             max_cpu_loras=self.config.max_cpu_loras,
+            host=self.ready.host,
         )
         self.outcomes: dict[tuple[int, int], Outcome] = {}
         self.prompts: dict[int, PromptDone] = {}

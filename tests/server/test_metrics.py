@@ -1,5 +1,6 @@
 """What the metrics page says after requests have passed."""
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -87,6 +88,20 @@ def test_what_was_lost_and_came_back_is_counted() -> None:
     assert seen["poisoned_requests_total"] == 6
     assert seen["recovery_seconds_sum/worker"] == 0.75
     assert seen["recovery_seconds_count/engine"] == 0
+
+
+def test_what_comes_from_host_memory_is_told_under_the_names_of_vllm() -> None:
+    engine = FakeEngine()
+    found = Stats(1, 2, 0.5, 3, 40, 25, 5, 32, prompt_computed=5, host_queries=15, host_hits=10, host_usage=0.25)
+    engine.stats = msgspec.structs.replace(found, host_stored_bytes=9000, host_loaded_bytes=4000)
+    seen = samples(Metrics("fake/model", engine).render().decode())
+    assert seen["external_prefix_cache_queries_total"] == 15
+    assert seen["external_prefix_cache_hits_total"] == 10
+    assert seen["kv_offload_store_bytes_total"] == 9000
+    assert seen["kv_offload_load_bytes_total"] == 4000
+    assert seen["kv_offload_cpu_cache_usage_perc"] == 0.25
+    sources = {"local_compute": 5, "local_cache_hit": 25, "external_kv_transfer": 10}
+    assert {source: seen[f"prompt_tokens_by_source_total/{source}"] for source in sources} == sources
 
 
 def test_who_waits_is_told_by_what_is_lacked() -> None:

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from .followers import Contents, Followers
+from .host_tier import Copies, HostTier
 
 
 class OutOfBlocks(RuntimeError):
@@ -19,20 +20,41 @@ class BlockPool:
 
     A block with a hash may also record its contents and its parent's hash. :meth:`following` then finds it for a prompt
     that shares only its first tokens.
+
+    With a ``host`` tier, a block with a hash is copied there when it is given away, and is still found, under a number
+    below 0. :meth:`ref` holds it there until :meth:`fetch` copies it back.
     """
 
-    __slots__ = ("_by_hash", "_followers", "_free", "_hashes", "_refs", "num_blocks")
+    __slots__ = (
+        "_by_hash",
+        "_copies",
+        "_followers",
+        "_free",
+        "_hashes",
+        "_refs",
+        "fetched",
+        "host",
+        "num_blocks",
+        "stored",
+    )
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
             raise ValueError(f"the KV pool has {num_blocks} blocks; at least 1 is needed: give it more memory")
         self.num_blocks = num_blocks
         self._followers = Followers()
+        self.host = HostTier()
+        self._copies: Copies = []
+        self.stored = self.fetched = 0
+        """Blocks copied to the host tier, and back, since the start."""
         self.reset()
 
     def reset(self, num_blocks: int | None = None) -> None:
-        """Forget all references and hashes, because the memory is gone. The new memory may have another size."""
+        """Forget all references and hashes, because the memory is gone, the host tier's too. The new memory may have
+        another size."""
         self.num_blocks = self.num_blocks if num_blocks is None else num_blocks
+        self.host.reset()
+        self._copies.clear()
         self._refs = [0] * self.num_blocks
         self._hashes: list[bytes | None] = [None] * self.num_blocks
         self._by_hash: dict[bytes, int] = {}
@@ -40,7 +62,8 @@ class BlockPool:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.num_blocks))
 
     def forget_hashes(self) -> None:
-        """Forget all hashes, so that no block is found any more; holders keep their blocks."""
+        """Forget all hashes, so that no block is found any more, in the host tier either; holders keep their blocks."""
+        self.host.reset()
         self._hashes = [None] * self.num_blocks
         self._by_hash = {}
         self._followers.clear()
@@ -58,6 +81,7 @@ class BlockPool:
         if not self._free:
             raise OutOfBlocks(f"all {self.num_blocks} KV blocks are in use")
         block, _ = self._free.popitem(last=False)
+        self._store(block)
         self._drop_hash(block)
         self._refs[block] = 1
         return block
@@ -68,14 +92,59 @@ class BlockPool:
             raise OutOfBlocks(f"{count} KV blocks were asked for and {len(self._free)} of {self.num_blocks} are free")
         return [self.allocate() for _ in range(count)]
 
+    def _store(self, block: int) -> None:
+        """Copy the block to the host tier, if it has a hash and is not there."""
+        digest = self._hashes[block]
+        if digest is None or not self.host.capacity:
+            return
+        place = self.host.find(digest)
+        if place is not None:
+            self.host.touch(digest)
+        else:
+            place = self.host.take(digest)
+            if place is None:
+                return
+            self._followers.remove(place)
+            self.copy(block, place)
+            self.stored += 1
+        self._followers.move(block, place)
+
+    def fetch(self, place: int) -> int:
+        """Take a block, with one reference, and copy a place of the host tier back to it; releases the caller's hold on
+        the place. Raises :class:`OutOfBlocks`."""
+        block = self.allocate()
+        digest = self.host.hash_of(place)
+        self._hashes[block] = digest
+        self._by_hash[digest] = block
+        self._followers.move(place, block)
+        self.copy(place, block)
+        self.fetched += 1
+        self.free(place)
+        return block
+
+    def copy(self, source: int, target: int) -> None:
+        """Queue a copy between two blocks, or a block and the host tier, for before the next step."""
+        self._copies.append((source, target))
+
+    def take_copies(self) -> Copies:
+        """Take the queued copies (source, target), to be made in this order before the next step."""
+        copies, self._copies = self._copies, []
+        return copies
+
     def ref(self, block: int) -> None:
         """Add a holder. A free block leaves the free list and keeps its hash."""
+        if block < 0:
+            self.host.hold(block)
+            return
         if self._refs[block] == 0:
             del self._free[block]
         self._refs[block] += 1
 
     def free(self, block: int) -> None:
         """Remove a holder. Raises ValueError if there is none."""
+        if block < 0:
+            self.host.let_go(block)
+            return
         refs = self._refs[block]
         if refs == 0:
             raise ValueError(f"block {block} was freed, but nobody holds it")
@@ -122,13 +191,15 @@ class BlockPool:
             self._followers.remove(block)
 
     def find(self, digest: bytes) -> int | None:
-        """The block with this hash, held or free; None if there is none. The caller takes it with :meth:`ref`."""
-        return self._by_hash.get(digest)
+        """The block with this hash, held or free, or its place in the host tier; None if there is none. The caller
+        takes it with :meth:`ref`."""
+        block = self._by_hash.get(digest)
+        return self.host.find(digest) if block is None else block
 
     def following(self, parent: bytes) -> Iterator[tuple[bytes, Contents]]:
         """Hashes and contents of the blocks that follow ``parent``, newest first."""
         for block, contents in self._followers.of(parent):
-            block_hash = self._hashes[block]
+            block_hash = self._hashes[block] if block >= 0 else self.host.hash_of(block)
             assert block_hash is not None
             yield block_hash, contents
 
@@ -143,4 +214,5 @@ class BlockPool:
         hashed = {block_hash: block for block, block_hash in enumerate(self._hashes) if block_hash is not None}
         assert hashed == self._by_hash, "hashes and their index differ"
         assert len(hashed) == sum(block_hash is not None for block_hash in self._hashes), "two blocks have one hash"
-        self._followers.check_integrity(set(hashed.values()))
+        self.host.check_integrity()
+        self._followers.check_integrity({*hashed.values(), *self.host.places})

@@ -41,6 +41,16 @@ class Followers:
         if not blocks:
             del self._blocks[held[0]]
 
+    def move(self, block: int, to: int) -> None:
+        """What the block holds lies in ``to`` from now on; nothing happens where it followed nothing, and where ``to``
+        is known to hold that it is only not found twice."""
+        if block in self._held and to not in self._held:
+            self._held[to] = held = self._held.pop(block)
+            blocks = self._blocks[held[0]]
+            blocks[blocks.index(block)] = to
+        else:
+            self.remove(block)
+
     def of(self, parent: bytes) -> Iterator[tuple[int, Contents]]:
         """The blocks that follow ``parent`` and their contents, newest first."""
         return ((block, self._held[block][1]) for block in reversed(self._blocks.get(parent, ())))

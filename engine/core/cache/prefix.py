@@ -70,10 +70,11 @@ class PrefixCache:
 
     Each group has its own blocks and digests for the same tokens. A prompt that ends or diverges within a known block
     can start inside it: the block is found by its parent, and contents are compared. Counters are in tokens, of first
-    admissions only. With ``enabled`` false nothing is hashed or found.
+    admissions only; the host tier, if there is one, is asked for tokens that the device has not. With ``enabled`` false
+    nothing is hashed or found.
     """
 
-    __slots__ = ("enabled", "hits", "needs", "pool", "queries", "states")
+    __slots__ = ("computed", "enabled", "hits", "host_hits", "host_queries", "needs", "pool", "queries", "states")
 
     def __init__(self, pool: BlockPool, needs: BlockNeeds, *, enabled: bool) -> None:
         self.pool = pool
@@ -81,8 +82,10 @@ class PrefixCache:
         self.enabled = enabled
         self.states: BlockPool | None = None
         """Recurrent states behind whole blocks, by the digest of the last block; None if the model has none."""
-        self.queries = 0
-        self.hits = 0
+        self.queries = self.hits = 0
+        self.host_queries = self.host_hits = 0
+        self.computed = 0
+        """Tokens that were found nowhere."""
 
     def first_needed(self, group: int, blocks: int) -> int:
         """The first block that a token behind ``blocks`` blocks still sees."""
@@ -164,10 +167,17 @@ class PrefixCache:
                     found, longest = known, length
         return found, longest
 
-    def count(self, asked: int, found: int) -> None:
-        """Count one first admission: ``asked`` tokens looked up, ``found`` of them reused."""
-        self.queries += asked
-        self.hits += found
+    def count(self, length: int, found: int, from_host: int, *, looked_up: bool) -> None:
+        """Count one first admission: of ``length`` tokens ``found`` are reused, ``from_host`` of these from the host
+        tier."""
+        self.computed += length - found
+        if not looked_up:
+            return
+        self.queries += length
+        self.hits += found - from_host
+        if self.pool.host.capacity:
+            self.host_queries += length - found + from_host
+            self.host_hits += from_host
 
 
 def _runs(blocks: Sequence[int | None]) -> list[int]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
 
-from stentor.protocols.ipc.cache_groups import FULL, CacheGroup, group_of, windows_of
+from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes, group_of, windows_of
 
 from ..cache.blocks import BlockPool
 from ..cache.encoder_cache import EncoderCache
@@ -41,6 +41,7 @@ class KVCacheManager:
         "cross",
         "encoder_cache",
         "groups",
+        "host",
         "needs",
         "pool",
         "preemptions",
@@ -61,8 +62,14 @@ class KVCacheManager:
         groups: SequenceOf[CacheGroup] = (FULL,),
         chunk: int = 1,
         adapters: AdapterCache | None = None,
+        host: HostSizes = NO_HOST,
     ) -> None:
-        """``chunk``: most tokens that a step computes of one row. ``adapters``: None if requests have none."""
+        """
+        Args:
+            chunk: most tokens that a step computes of one row.
+            adapters: None if requests have none.
+            host: size of the host tier.
+        """
         self.pool = BlockPool(num_blocks)
         self.cross = group_of(groups, "cross")
         self.encoder_cache = EncoderCache(_capacity(self.cross))
@@ -76,6 +83,7 @@ class KVCacheManager:
         if num_states := _capacity(group_of(groups, "state")):
             self.states = StateCache(num_states, rows.max_rows, block_size, chunk, enabled=prefix_cache)
             self.prefix.states = self.states.pool
+        self.resize_host(host)
         self.rows = rows
         self.queue = WaitingQueue()
         self.adapters = adapters or AdapterCache(0, 0)
@@ -101,13 +109,20 @@ class KVCacheManager:
         return found
 
     def revived(self, prefix: Tables) -> int:
-        """Blocks of a prefix that are free now and would be taken by using it."""
-        kept = self._kept_of(prefix)
-        return sum(self.unheld(table[first:]) for table, first in zip(prefix, kept, strict=True))
+        """Blocks of a prefix that count as free until a row uses it: nobody holds them, or they are to be fetched from
+        the host tier."""
+        blocks = [block for table, first in zip(prefix, self._kept_of(prefix), strict=True) for block in table[first:]]
+        return self.unheld(blocks) + sum(block < 0 for block in blocks)
 
     def unheld(self, blocks: SequenceOf[int]) -> int:
-        """How many of these blocks nobody holds."""
-        return sum(not self.pool.refs(block) for block in blocks)
+        """How many of these are blocks of the pool that nobody holds."""
+        return sum(block >= 0 and not self.pool.refs(block) for block in blocks)
+
+    def from_host(self, prefix: Prefix) -> int:
+        """Tokens of a prefix that some group has in the host tier only."""
+        found = [min(places) < 0 for places in zip(*prefix.tables, strict=True)]
+        tail = prefix.length - len(found) * self.block_size
+        return found.count(True) * self.block_size + (tail if min(prefix.tail, default=0) < 0 else 0)
 
     def with_tail(self, sequence: Sequence, tables: Tables) -> Prefix:
         """Extend a prefix of whole blocks by the known part of the next block, at most to the sequence's last token but
@@ -135,33 +150,28 @@ class KVCacheManager:
             found += min(missing, max(0, most - (len(table) - kept))) if most else missing
         return found
 
-    def enter(self, sequence: Sequence, prefix: Prefix) -> list[tuple[int, int]]:
-        """Reference a prefix for a sequence that is about to run, and promise it the blocks for the rest of its tokens.
-
-        Returns the (source, destination) blocks to copy before its first step.
-        """
+    def enter(self, sequence: Sequence, prefix: Prefix) -> None:
+        """Reference a prefix for a sequence that is about to run, and promise it the blocks for the rest of its
+        tokens."""
         sequence.tables = [list(table) for table in prefix.tables]
         sequence.num_blocks = len(prefix.tables[0])
         sequence.kept = [self.prefix.first_needed(group, sequence.num_blocks) for group in range(self.groups)]
         for table, kept in zip(sequence.tables, sequence.kept, strict=True):
             for block in table[kept:]:
                 self.pool.ref(block)
+        for block in prefix.tail:
+            self.pool.ref(block)  # else what is to be copied might be given away before
+        for table, kept in zip(sequence.tables, sequence.kept, strict=True):
+            table[kept:] = [self.pool.fetch(block) if block < 0 else block for block in table[kept:]]
         sequence.promised_until = -(-sequence.length // self.block_size)
         self._promise(sequence, self.pool.num_blocks)
         if self.states is not None:
             self.states.enter(sequence, sequence.num_blocks * self.block_size)
         if sequence.request.adapter is not None:
             self.adapters.enter(sequence.request.adapter.number)
-        return self._copies_of_tail(sequence, prefix)
-
-    def _copies_of_tail(self, sequence: Sequence, prefix: Prefix) -> list[tuple[int, int]]:
-        """For each group of the tail, the block to copy and the one taken for the copy; mutates the row."""
-        for block in prefix.tail:
-            self.pool.ref(block)  # else the row might be given a block that it is to copy
-        copies = list(zip(prefix.tail, self.cover(sequence, prefix.length), strict=True))
-        for block in prefix.tail:
+        for block, own in zip(prefix.tail, self.cover(sequence, prefix.length), strict=True):
+            self.pool.copy(block, own)
             self.pool.free(block)
-        return copies
 
     def name_tail(self, sequence: Sequence) -> None:
         """Hash the written part of a row's last block, so that prompts find it while the row runs and afterwards."""
@@ -375,6 +385,17 @@ class KVCacheManager:
         self.encoder_cache.reset(_capacity(self.cross))
         if self.states is not None:
             self.states.reset(None if states is None else states.capacity)
+
+    def resize_host(self, host: HostSizes) -> None:
+        """The host tier has room for so much, and nothing in it."""
+        self.host = host
+        self.pool.host.reset(host.blocks if self.prefix.enabled else 0)
+
+    @property
+    def host_usage(self) -> float:
+        """Share of the host tier that holds something, in [0, 1]."""
+        tier = self.pool.host
+        return len(tier.places) / tier.capacity if tier.capacity else 0.0
 
     def forget_prefixes(self) -> None:
         """Drop all cached prefixes and pinned prompts. Running rows keep their blocks, but no longer hash them."""

@@ -90,7 +90,7 @@ class Limits:
 
     def frame_refusal_of(self, request: Request, memory: KVCacheManager) -> str | None:
         """Why no step can hold a row of the request; None if one can."""
-        needed = whole_row_bytes(request.leader, memory.block_size, memory.groups)
+        needed = whole_row_bytes(request.leader, memory)
         if needed <= self.max_frame:
             return None
         return f"the request may take {needed} bytes of a step, which holds {self.max_frame}: make it smaller"

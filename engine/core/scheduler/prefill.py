@@ -70,7 +70,7 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
         return "step"
     if request.sees_all and draft.rows and draft.budget < sequence.length:
         return "step"  # only a prompt that has the step for itself may exceed its budget
-    if not draft.takes(sequence, memory.block_size):
+    if not draft.takes(sequence):
         return "step"
     if request.adapter is not None and not memory.adapters.has_room(request.adapter.number):
         return "adapter_slot"
@@ -277,12 +277,13 @@ def _admit(sequence: Sequence, prefix: Prefix, draft: StepBuilder, memory: KVCac
     memory.queue.take_out(sequence)
     # A sequence that returns finds its own blocks. Counting them would flatter a cache that preempts.
     returns = sequence.row_generation > 0 or bool(sequence.outputs)
-    if not returns and prefix.tables is not request.held_tables and _reads_cache(request, memory):
-        memory.prefix.count(sequence.length, prefix.length)
+    if not returns and prefix.tables is not request.held_tables:
+        reads_cache = _reads_cache(request, memory)
+        memory.prefix.count(sequence.length, prefix.length, memory.from_host(prefix), looked_up=reads_cache)
     if request.cached_len is None:
         request.cached_len = prefix.length
         request.first_scheduled = now
-    draft.copies += memory.enter(sequence, prefix)
+    memory.enter(sequence, prefix)
     if request.inputs:
         sequence.spans = request.spans_behind(prefix.length)
         for span in sequence.spans:
@@ -298,7 +299,7 @@ def _admit(sequence: Sequence, prefix: Prefix, draft: StepBuilder, memory: KVCac
         count = _within_spans(draft, sequence.spans, sequence.num_scheduled_tokens, count)
     count = _bounded(draft, sequence, _encode(draft, memory, sequence, count, enters=True))
     memory.cover(sequence, sequence.num_scheduled_tokens + count)
-    draft.enter(sequence, memory)
+    draft.enter(sequence)
     if not count:
         draft.waiting += 1
         return

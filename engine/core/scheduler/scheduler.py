@@ -13,7 +13,7 @@ from stentor.protocols.ipc.actors import (
     Submit,
     TokensBatch,
 )
-from stentor.protocols.ipc.cache_groups import FULL, CacheGroup
+from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -95,6 +95,7 @@ class Scheduler:
         max_cpu_loras: int = 0,
         max_plan_bytes: int = MAX_PLAN_BYTES,
         max_frame: int = MAX_FRAME,
+        host: HostSizes = NO_HOST,
     ) -> None:
         """
         Args:
@@ -112,6 +113,7 @@ class Scheduler:
             max_cpu_loras: adapters in the worker's memory.
             max_plan_bytes: bytes of the rows that enter in one step.
             max_frame: bytes of one row in a plan; requests that may need more are refused.
+            host: size of the host tier of the prefix cache.
         """
         chunk = max_num_batched_tokens if max_prefill_chunk is None else max_prefill_chunk
         mixed = max_num_batched_tokens if max_mixed_prefill_tokens is None else max_mixed_prefill_tokens
@@ -146,6 +148,7 @@ class Scheduler:
             groups,
             max(min(max_num_batched_tokens, chunk), 1 + max_drafts),
             AdapterCache(max_loras, max_cpu_loras),
+            host,
         )
         self._output = Output(self._memory)
         self._recovery = WorkerRecovery(self._rows, self._memory, self._output)
@@ -259,7 +262,7 @@ class Scheduler:
         draft = StepBuilder(
             limits.max_num_batched_tokens,
             limits.max_prefill_chunk,
-            groups=memory.groups,
+            memory,
             streams=limits.stream is not None,
             max_bytes=limits.max_plan_bytes,
         )
@@ -292,7 +295,7 @@ class Scheduler:
             draft.inputs,
             draft.forks,
             memory.encoder_cache.take_forgotten(),
-            draft.copies,
+            memory.pool.take_copies(),
             memory.adapters.take_placed(),
         )
         entered = draft.entered() if draft.new else _NOBODY
@@ -374,7 +377,7 @@ class Scheduler:
         self._flights.clear()
         return recovery
 
-    def resize(self, num_blocks: int, groups: SequenceOf[CacheGroup]) -> TokensBatch:
+    def resize(self, num_blocks: int, groups: SequenceOf[CacheGroup], host: HostSizes = NO_HOST) -> TokensBatch:
         """Adapt to a new worker with another number of blocks or other capacities of the same groups.
 
         Call it after :meth:`recover`, before the next plan. Ends the requests that no longer fit.
@@ -382,9 +385,11 @@ class Scheduler:
         ended = TokensBatch([], [], [])
         memory = self._memory
         if (num_blocks, tuple(groups)) == (memory.pool.num_blocks, self._groups):
+            memory.resize_host(host)
             return ended
         self._groups = tuple(groups)
         memory.reset(num_blocks, groups)
+        memory.resize_host(host)
         for request in list(self._output.requests.values()):
             refusal = memory_refusal_of(request, memory)
             if refusal is not None:
@@ -438,6 +443,12 @@ class Scheduler:
             num_drafts=self._drafts.num_drafts,
             num_draft_tokens=self._drafts.num_draft_tokens,
             accepted_by_position=self._drafts.accepted_by_position.copy(),
+            prompt_computed=memory.prefix.computed,
+            host_queries=memory.prefix.host_queries,
+            host_hits=memory.prefix.host_hits,
+            host_usage=memory.host_usage,
+            host_stored_bytes=memory.pool.stored * memory.host.block_bytes,
+            host_loaded_bytes=memory.pool.fetched * memory.host.block_bytes,
         )
 
     def check_integrity(self) -> None:

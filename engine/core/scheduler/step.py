@@ -18,6 +18,8 @@ _INT_BYTES: Final = 5
 """Most bytes of a token or a block number."""
 _COPY_INTS: Final = 3
 """Integers per group for a copied block."""
+_HOST_INTS: Final = 6
+"""Integers per block, with a host tier: its old contents are copied there, and its new ones from there."""
 _INT_COST: Final = 10
 """Bytes that an integer counts as: it takes longer to read than as many bytes of text."""
 
@@ -145,13 +147,12 @@ class StepBuilder:
     __slots__ = (
         "_carried",
         "_counted",
-        "_groups",
         "_max_bytes",
+        "_memory",
         "_origins",
         "_room",
         "budget",
         "chunk",
-        "copies",
         "encode",
         "forks",
         "inputs",
@@ -172,11 +173,10 @@ class StepBuilder:
     )
 
     def __init__(
-        self, budget: int, chunk: int, *, groups: int = 1, streams: bool = False, max_bytes: int = MAX_PLAN_BYTES
+        self, budget: int, chunk: int, memory: KVCacheManager, *, streams: bool = False, max_bytes: int = MAX_PLAN_BYTES
     ) -> None:
-        """``groups``: cache groups with their own block tables. ``max_bytes`` bounds the rows that enter together; a
-        single row may be larger."""
-        self._groups = groups
+        """``max_bytes`` bounds the rows that enter together; a single row may be larger."""
+        self._memory = memory
         self.budget = self._room = self.media_budget = budget
         self._max_bytes = max_bytes
         self._carried = 0
@@ -199,8 +199,6 @@ class StepBuilder:
         self.inputs: list[RowInput] = []
         self.new: list[NewRow] = []
         self.forks: list[ForkedRow] = []
-        self.copies: list[tuple[int, int]] = []
-        """(source, destination) blocks that are copied before rows begin."""
         self.rows: list[RowStep] = []
         self.owners: list[Owner] = []
         self.sampled = self.waiting = 0
@@ -220,17 +218,17 @@ class StepBuilder:
         self._counted = len(self.rows)
         return self._room
 
-    def takes(self, sequence: Sequence, block_size: int) -> bool:
+    def takes(self, sequence: Sequence) -> bool:
         """Whether the plan has space for a row that is to enter."""
-        return not self._carried or self._carried + self._size(sequence, block_size) <= self._max_bytes
+        return not self._carried or self._carried + self._size(sequence) <= self._max_bytes
 
-    def enter(self, sequence: Sequence, memory: KVCacheManager) -> None:
+    def enter(self, sequence: Sequence) -> None:
         """Add a row that has its slot, blocks and media; if a row of its request enters too, as a fork of that."""
-        self._carried += self._size(sequence, memory.block_size)
+        self._carried += self._size(sequence)
         request = sequence.request
         params = _row_params(sequence)
         origin = self._origin_of(sequence)
-        spans = _row_spans(sequence, memory)
+        spans = _row_spans(sequence, self._memory)
         if origin >= 0 and self.new[origin].spans == spans:
             outputs = sequence.tokens(request.prompt_len, sequence.length)
             tables = _flat(sequence.tables)
@@ -251,7 +249,7 @@ class StepBuilder:
                 None if request.prompt_done else request.probe,
                 request.pooling,
                 _begins_from(sequence),
-                -1 if request.adapter is None else memory.adapters.slot_of(request.adapter.number),
+                -1 if request.adapter is None else self._memory.adapters.slot_of(request.adapter.number),
                 request.root_digest(),
             )
         )
@@ -274,10 +272,10 @@ class StepBuilder:
             return -1
         return found[0] if self.new[found[0]].masked == (sequence.constraint is not None) else -1
 
-    def _size(self, sequence: Sequence, block_size: int) -> int:
+    def _size(self, sequence: Sequence) -> int:
         """Estimated cost of a row that enters, at least its bytes in the plan."""
         length, request = sequence.length, sequence.request
-        size = _ROW_BYTES + _INT_COST * self._groups * (-(-length // block_size) + _COPY_INTS)
+        size = _ROW_BYTES + _INT_COST * _table_ints(length, self._memory)
         if self._origin_of(sequence) >= 0:
             return size + _INT_COST * (length - request.prompt_len)
         return size + request.row_bytes + _INT_COST * length
@@ -352,8 +350,14 @@ def _flat(tables: Tables) -> list[int]:
     return [block for table in tables for block in table]
 
 
-def whole_row_bytes(sequence: Sequence, block_size: int, groups: int = 1) -> int:
+def whole_row_bytes(sequence: Sequence, memory: KVCacheManager) -> int:
     """The most bytes that a plan may need for a row of the request, however many tokens it has by then."""
     request = sequence.request
     length = request.limit_len
-    return _ROW_BYTES + request.row_bytes + _INT_BYTES * (length + groups * (-(-length // block_size) + _COPY_INTS))
+    return _ROW_BYTES + request.row_bytes + _INT_BYTES * (length + _table_ints(length, memory))
+
+
+def _table_ints(length: int, memory: KVCacheManager) -> int:
+    """Integers for the block tables of a row of ``length`` tokens, and for copies to its blocks."""
+    each = 1 + _HOST_INTS * bool(memory.pool.host.capacity)
+    return memory.groups * (-(-length // memory.block_size) * each + _COPY_INTS)

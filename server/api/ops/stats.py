@@ -39,6 +39,12 @@ class ModelStats(msgspec.Struct, frozen=True):
     """Prompt tokens that were looked up in the prefix cache."""
     prefix_hits: int
     """Prompt tokens that were found there."""
+    host_queries: int
+    """Prompt tokens that were not, and were looked up in host memory."""
+    host_hits: int
+    """Prompt tokens that were found in host memory."""
+    host_usage: float
+    """Fraction of host memory for cached blocks in use."""
     preemptions: int
     engine_restarts: int
     worker_restarts: int
@@ -121,6 +127,9 @@ def _model(model: str, engine: EngineFigures) -> ModelStats:
         None if ready is None else ready.num_blocks * ready.block_size,
         now.prefix_queries,
         now.prefix_hits,
+        now.host_queries,
+        now.host_hits,
+        now.host_usage,
         now.preemptions,
         engine.engine_restarts,
         now.worker_restarts,

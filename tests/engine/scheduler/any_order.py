@@ -33,6 +33,7 @@ def sizes(positions: st.SearchStrategy[int], **changes: st.SearchStrategy[Any]) 
         "max_plan_bytes": st.sampled_from([1, 400, 1 << 20]),
         "slow_grammars": st.booleans(),
         "max_drafts": st.sampled_from([0, 1, 4]),
+        "host_blocks": st.sampled_from([0, 0, 1, 5, 40]),
     }
     return st.fixed_dictionaries({**drawn, **changes}).map(
         lambda each: {**each, "num_blocks": each["num_blocks"] // each["block_size"]}

@@ -16,8 +16,9 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.async_compute import AsyncCompute, Launched
-from stentor.engine.worker.caches import allocate_caches, cache_groups, page_groups
+from stentor.engine.worker.caches import allocate_caches, cache_groups, kv_block_bytes, page_groups
 from stentor.engine.worker.graphs import GraphSize
+from stentor.engine.worker.host_tier import host_memory
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.rows import with_forks
@@ -25,7 +26,7 @@ from stentor.engine.worker.runner import ModelRunner
 from stentor.engine.worker.sync_compute import SyncCompute
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Finished, Resource, Submit
-from stentor.protocols.ipc.cache_groups import CacheGroup
+from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -110,10 +111,12 @@ class Pair:
         device: FakeDevice | None = None,
         clock: ManualClock | None = None,
         chunk: int | None = None,
+        host_blocks: int = 0,
     ) -> None:
         """``sizes`` are decode rows of graphs, ``mixed`` the sizes of those with prompts.
 
-        ``chunk``: tokens of a prompt that a step computes at most, and between checkpoints of recurrent states."""
+        ``chunk``: tokens of a prompt that a step computes at most, and between checkpoints of recurrent states.
+        ``host_blocks``: room of the host tier."""
         self.model = model
         self.device = model.device = device or FakeDevice()
         model.captured = {}
@@ -132,6 +135,7 @@ class Pair:
             return RowStates(kept, num_states, slots, StateDTypes(torch.float32, torch.float32), CPU) if kept else None
 
         of_host, of_device = states(), states()
+        tier = HostSizes(host_blocks, kv_block_bytes(groups, block_size, torch.float32, pages))
         self.host = ModelRunner(
             SyncCompute(
                 model,
@@ -141,6 +145,7 @@ class Pair:
                 block_size=block_size,
                 device=CPU,
                 extras=of_host,
+                host=host_memory(tier, None),
             ),
             of_host,
         )
@@ -156,6 +161,7 @@ class Pair:
             graph_stall=0.05,
             clock=self.clock,
             states=of_device,
+            host=host_memory(tier, self.device),
         )
         self.runner = ModelRunner(self.compute, of_device)
         self.scheduler = Scheduler(
@@ -167,6 +173,7 @@ class Pair:
             config=SchedulerConfig(),
             max_prefill_chunk=chunk,
             groups=(*cache_groups(groups, pages), *([CacheGroup("state", capacity=num_states)] if kept else [])),
+            host=tier,
         )
         self.flights: deque[Flight] = deque()
         self.results: list[StepResult] = []

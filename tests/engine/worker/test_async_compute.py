@@ -83,6 +83,28 @@ def test_preemptions_prefix_hits_and_slots_that_change_hands_change_nothing(
     assert sum(bool(plan.freed) for plan in pair.plans) > 3
 
 
+@pytest.mark.parametrize(
+    ("architecture", "sizes", "blocks", "host_blocks"),
+    [
+        ("llama", SIZES, 6, 100),
+        pytest.param("olmo3", (), 15, 200, marks=pytest.mark.proof),
+        pytest.param("deepseek-v3-dense", (), 6, 5, marks=pytest.mark.proof),
+    ],
+)
+def test_what_a_device_has_given_away_comes_back_from_host_memory_before_it_is_read(
+    tmp_path: Path, architecture: str, sizes: tuple[int, ...], blocks: int, host_blocks: int
+) -> None:
+    tiny.make(architecture, tmp_path)
+    pair = Pair(load(tmp_path), sizes=sizes, blocks=blocks, host_blocks=host_blocks)
+    pair.capture_all()
+    for _ in range(2):
+        _submit_all(pair, seed=3, tokens=12)
+        pair.run()
+    stats = pair.scheduler.stats()
+    assert stats.host_hits > 40
+    assert any(source < 0 for plan in pair.plans for source, _ in plan.copies)
+
+
 @pytest.mark.proof(each="sizes")
 @pytest.mark.parametrize(("sizes", "blocks"), [(SIZES, 15), ((), 100)])
 def test_layers_with_windows_find_their_blocks_by_their_own_tables(

@@ -28,7 +28,7 @@ from stentor.engine.worker.setup import device_of_worker, set_up, set_up_on
 from stentor.engine.worker.setup_parts import Setup
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
-from stentor.protocols.ipc.cache_groups import CacheGroup, group_of
+from stentor.protocols.ipc.cache_groups import CacheGroup, HostSizes, group_of
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import DraftMethod, SpeculativeConfig, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -147,6 +147,25 @@ def test_an_operators_cache_is_taken_as_it_is(folder: Path, model: ModelSpec) ->
     setup = _set_up(folder, _device(), kv_cache_memory=9 * block + 1)
     assert setup.ready.num_blocks == 9
     assert setup.ready.max_model_len == 128
+
+
+def test_the_host_tier_takes_nothing_of_the_device(folder: Path, model: ModelSpec) -> None:
+    block = kv_block_bytes(model.cache_groups, 16, torch.float32)
+    without, setup = (_set_up(folder, _device(), cuda_graphs=False, kv_offloading_size=size) for size in (None, MIB))
+    assert setup.ready.num_blocks == without.ready.num_blocks
+    assert setup.ready.host == HostSizes(MIB // block, block)
+    (tier,) = [line for line in setup.ready.memory if line not in without.ready.memory]
+    assert (tier.what, tier.bytes) == ("KV offload", MIB // block * block)
+    assert tier.note.endswith("in host memory, for prefixes; page-locked")
+
+
+def test_a_host_that_locks_no_memory_is_told_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: FakeDevice, nbytes: int) -> torch.Tensor:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(FakeDevice, "host_tier", refuse)
+    with pytest.raises(SetupError, match=r"--kv-offloading-size: .* of host memory cannot be had: out of memory"):
+        _set_up(folder, _device(), cuda_graphs=False, kv_offloading_size=MIB)
 
 
 def test_every_kind_of_step_has_run_before_the_worker_is_ready(folder: Path) -> None:

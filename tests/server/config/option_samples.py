@@ -52,6 +52,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "max-mixed-prefill-tokens": ("64", 64),
     "max-prefill-chunk": ("100", 100),
     "kv-cache-memory": ("512MiB", 512 << 20),
+    "kv-offloading-size": ("8GiB", 8 << 30),
     "kv-cache-dtype": ("fp8", "fp8"),
     "mamba-cache-dtype": ("bfloat16", "bfloat16"),
     "moe-backend": ("torch", "torch"),

@@ -159,6 +159,11 @@ def test_sizes_are_read_in_the_usual_units(text: str, bytes_: int) -> None:
     assert read_config({"kv-cache-memory": text}, {}).engine.worker.kv_cache_memory == bytes_
 
 
+def test_a_second_tier_of_a_cache_that_is_turned_off_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^--kv-offloading-size keeps cached prefixes, which --no-prefix-cache"):
+        read_config({"kv-offloading-size": "1GiB", "no-prefix-cache": True}, {})
+
+
 def test_what_nobody_knows_names_the_nearest_option(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^STENTOR_MAX_LEN: no such option; did you mean STENTOR_MAX_MODEL_LEN\?$"):
         read_config({}, {"STENTOR_MAX_LEN": "1"})
