@@ -103,7 +103,7 @@ async def test_tokens_that_came_with_the_workers_failure_are_delivered_before_th
         received.take_all(on.client)
         assert received.tokens == {0: [4], 1: [4]}
         assert received.ends[0].reason == "length"
-        assert received.ends[1] == Finished(1, 0, "error", None, "out of memory")
+        assert received.ends[1] == Finished(1, 0, "error", None, "out of memory", "engine")
 
 
 async def test_a_worker_found_dead_when_a_plan_is_sent_is_not_taken_for_the_client() -> None:
