@@ -95,6 +95,14 @@ class Child:
         """How it ended, for people: "killed by SIGKILL", "exited with 1"; "running" if it has not."""
         return "killed, and does not die" if self.given_up else describe_exit(self.returncode)
 
+    @property
+    def cpu_seconds(self) -> float:
+        """That it has had, by the clock that is numbered by it (clock_getcpuclockid(3)); 0 where it has ended."""
+        try:
+            return time.clock_gettime(~self.pid << 3 | 2)
+        except OSError:
+            return 0.0
+
     async def wait(self) -> int:
         """Wait for the end without a limit, and reap; returns :attr:`returncode`. Not after :meth:`close`."""
         if self.returncode is None:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Callable
 from typing import Final, NoReturn
 
@@ -28,6 +27,7 @@ from ..processes.process import Child, spawn
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..processes.supervisor import PermanentFailure
 from .process import MODULE
+from .silence import Silence
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,7 @@ class SpeechClient:
         self._endpoint: Endpoint | None = None
         """Of a process that is ready."""
         self._child: Child | None = None
-        self._received_at = 0.0
-        """When the process last sent something or got work."""
+        self._silence = Silence(self._cpu_seconds, 2 * _LOOK_SECONDS)
         self._restarts = Restarts(_POLICY)
         self._stuck = False
         """Whether the last process could not be killed."""
@@ -133,7 +132,7 @@ class SpeechClient:
         self._next_job += 1
         job = _Job(Synthesize(self._next_job, text, voice, speed))
         if not self._jobs:
-            self._received_at = time.monotonic()
+            self._silence.end()
         self._jobs[job.request.job] = job
         try:
             await self._send(job.request)
@@ -218,20 +217,29 @@ class SpeechClient:
 
     async def _serve(self, endpoint: Endpoint) -> NoReturn:
         """Raises ``ChannelError`` at the process's end, ``TimeoutError`` if it is late, and ``_Refused``."""
-        self._received_at = time.monotonic()
+        self._silence.end()
         await endpoint.send(encode_speech(self._start))
+        told = False
         while True:
             frames: list[bytes] = []
             with anyio.move_on_after(_LOOK_SECONDS):
                 frames = await endpoint.receive()
             for frame in frames:
                 await self._handle(endpoint, decode_speech_outbox.decode(frame))
-            waited = self._jobs or not self._up
-            if waited and time.monotonic() > self._received_at + self._allowed():
+            self._silence.look()
+            allowed = self._allowed()
+            if not allowed:
+                continue
+            if self._silence.seconds > allowed:
                 raise TimeoutError
+            if self._silence.waited > allowed and not told:
+                told = True
+                logger.warning(
+                    "the speech process gets too little of the CPUs: %d sentences wait for it", len(self._jobs)
+                )
 
     async def _handle(self, endpoint: Endpoint, message: SpeechOutbox) -> None:
-        self._received_at = time.monotonic()
+        self._silence.end()
         match message:
             case SpeechReady():
                 logger.debug("speech is ready after %.2f s", message.seconds)
@@ -251,8 +259,11 @@ class SpeechClient:
                 if (job_of := self._jobs.pop(message.job, None)) is not None:
                     _settle(job_of, SentenceFailed(message.why))
 
+    def _cpu_seconds(self) -> float:
+        return 0.0 if self._child is None else self._child.cpu_seconds
+
     def _allowed(self) -> float:
-        """Time limit in seconds for the process's next message."""
+        """Time limit in seconds for the process's next message; 0 if none is awaited."""
         if not self._up:
             return _LOAD_SECONDS
         first = next(iter(self._jobs.values()), None)

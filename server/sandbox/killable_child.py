@@ -144,14 +144,14 @@ class KillableChild:
         """``least``: CPU seconds without which a child that is late was starved."""
         assert self._socket is not None
         assert self._process is not None
-        before = _cpu_seconds(self._process.pid)
+        before = self._process.cpu_seconds
         try:
             self._check_wanted()
             return exchange(self._socket, deadline)
         except OverflowError:  # the job cannot be encoded: nothing of it was sent
             raise
         except BaseException as error:
-            starved = isinstance(error, TimeoutError) and _cpu_seconds(self._process.pid) - before < least
+            starved = isinstance(error, TimeoutError) and self._process.cpu_seconds - before < least
             gone = isinstance(error, ConnectionResetError | BrokenPipeError)
             code = self._process.wait_blocking(_CLOSE_SECONDS) if gone else None
             self.close()  # its result would be taken for the next job's
@@ -168,14 +168,6 @@ class KillableChild:
         with self._lock:
             if self._abandoned:
                 raise Abandoned
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Of a process, by the clock that is numbered by it (clock_getcpuclockid(3)); 0 where it has ended."""
-    try:
-        return time.clock_gettime(~pid << 3 | 2)
-    except OSError:
-        return 0.0
 
 
 def _kill(connection: socket.socket, process: Child) -> None:

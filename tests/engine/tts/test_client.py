@@ -14,6 +14,7 @@ import pytest
 from stentor.engine.processes.process import Child, spawn
 from stentor.engine.tts import client as client_module
 from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
+from stentor.engine.tts.silence import Silence
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 from stentor.tests.engine.tts.fake_voice import MODULE
 from stentor.tests.engine.unkillable import Unkillable
@@ -127,6 +128,24 @@ async def test_a_process_that_says_nothing_is_replaced(tmp_path: Path) -> None:
         assert client.restarts >= 1
         client._patience = 10.0
         await client.synthesize("fine", "one", 1.0)
+
+
+class Starved(Silence):
+    def look(self) -> None:
+        self.waited += 100.0
+
+
+async def test_a_starved_process_is_told_of_once_and_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client_module, "Silence", Starved)
+    async with running(tmp_path) as client:
+        await client.wait_started()
+        await client.synthesize("slow", "one", 1.0)
+        await client.synthesize("slow again", "one", 1.0)
+        assert client.restarts == 0
+    told = [record.message for record in caplog.records if "too little" in record.message]
+    assert len(told) == 1
 
 
 async def test_a_process_that_cannot_be_killed_ends_speech_for_good(
