@@ -19,8 +19,9 @@ from stentor.kernels.low_rank import (
 from stentor.kernels.low_rank.rows import RowGroups
 from stentor.kernels.low_rank.slots import PlacedSum, SlotTable, add_in_slots_
 
-from ..model_config.model_spec import ModelSpec
+from ..model_config.model_spec import Backbone, ModelSpec
 from ..model_config.tensor_parallel.cuts import Cut
+from ..model_config.tensor_parallel.rank_part import RankPart
 
 NOBODY: Final = AdapterRows.none()
 """In place of those of a batch, while a pass is recorded in which some rows may have adapters."""
@@ -167,6 +168,12 @@ class AdapterPlaces:
         self.cuts: Mapping[str, Cut] = {}
         """What this worker has of stored tensors, where several split the model; known before the model is made."""
         self._in_slots: dict[int, Adapter] = {}
+
+    def begin(self, spec: Backbone, part: RankPart | None) -> None:
+        """Layers of this model come, or of a ``part`` of one."""
+        whole = spec if part is None else part.whole
+        self.spec = whole if isinstance(whole, ModelSpec) else None
+        self.cuts = {} if part is None else part.cuts
 
     def add(
         self,

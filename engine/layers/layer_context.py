@@ -10,6 +10,7 @@ import torch
 from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.config import MoEBackend
 
+from ..model_config.tensor_parallel.rank_part import RankPart
 from ..quantization.choose import Backend
 from ..quantization.formats import Format, OnlineFormat, QuantizedCheckpoint
 from .adapters import AdaptedLinear, AdapterPlaces
@@ -50,6 +51,8 @@ class LayerContext:
     """Where adapters may add to products that a checkpoint stores; None where none are loaded."""
     ranks: RankGroup | None = None
     """The workers that split the model; None where one has it all."""
+    part: RankPart | None = None
+    """What this one has of it then."""
     moe_backend: MoEBackend = "auto"
     """Who the operator wants to multiply by plain experts."""
     before_part: BeforePart | None = None

@@ -123,8 +123,8 @@ class MediaEncoder:
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | Tower:
         dtype, stored = tower_dtype(context), self._checkpoint.tower
-        # what outlives a worker is laid out before there is a tower
-        own_context = replace(context, dtype=dtype, memory=None)
+        # what outlives a worker is laid out before there is a tower, which workers that split the text each have whole
+        own_context = replace(context, dtype=dtype, memory=None, ranks=None, part=None)
         if stored is not None and isinstance(stored.projector, VisionSpec):
             if stored.quantized is not None:  # codes are multiplied as they are, beside activations of 16 bits
                 own_context = replace(own_context, dtype=context.dtype, quantized=stored.quantized)
@@ -184,7 +184,9 @@ class MediaEncoder:
         whole = 0
         if self._sees_whole:
             whole = max(1, min(config.max_prefill_chunk, config.max_num_batched_tokens - config.max_num_seqs))
-        kept = CacheGroup("cross", capacity=self._capacity(sizes), sliced=self._device == "cpu", whole=whole)
+        # workers that split the text would not complete an encoding in the same step
+        sliced = self._device == "cpu" and config.tensor_parallel_size == 1
+        kept = CacheGroup("cross", capacity=self._capacity(sizes), sliced=sliced, whole=whole)
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
     def _embedding_bytes(self, tower: TransformersTower | Tower) -> int:
