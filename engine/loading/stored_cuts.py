@@ -5,6 +5,7 @@ Formats pack values and share scales: an element of a stored tensor stands for s
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import lcm
 from typing import Final, NamedTuple
 
 from ..model_config.config_fields import ConfigError
@@ -18,6 +19,7 @@ from ..quantization.formats import (
     Int4Format,
     Int8Format,
     OnlineFormat,
+    QuantizedCheckpoint,
 )
 from .gguf_types import GGMLType
 
@@ -52,6 +54,22 @@ def stored_cuts(part: str, cut: Cut, format: Format) -> Iterator[tuple[str, Cut]
             yield f"{part}{ending}", own
     except ConfigError as error:
         raise ConfigError(f"{part} is stored in {error}") from error
+
+
+def stored_format(quantized: QuantizedCheckpoint | None, name: str) -> Format | None:
+    """Of a stored tensor, by the name that it has where it is plain; None where it is, or is no matrix."""
+    format = None if quantized is None else quantized.format_of(name.removesuffix(".weight"))
+    matrix = name.endswith(".weight") or (isinstance(format, FP4Format) and format.packing == "gpt-oss")
+    return format if matrix else None
+
+
+def stored_block(quantized: QuantizedCheckpoint | None, name: str, inputs: bool) -> int:
+    """See :data:`..model_config.tensor_parallel.cuts.BlockOf`."""
+    format = stored_format(quantized, name)
+    if format is None:
+        return 1
+    axes = (layout.inputs if inputs else layout.outputs for layout in _layouts(format).values())
+    return lcm(*(axis.values for axis in axes if axis is not None))
 
 
 @lru_cache(maxsize=1024)

@@ -1,18 +1,19 @@
 """A checkpoint of which each of several workers takes a part."""
 
 from dataclasses import replace
+from functools import partial
 
 from stentor.protocols.ipc.config import WorkerConfig
 
 from ..loading.checkpoint import Checkpoint
-from ..loading.stored_cuts import stored_cuts
+from ..loading.stored_cuts import stored_block, stored_cuts, stored_format
 from ..model_config.config_fields import ConfigError
 from ..model_config.model_spec import Backbone
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.tensor_parallel.cuts import Cut
 from ..model_config.tensor_parallel.rank_part import RankPart
 from ..model_config.tensor_parallel.split import split_model
-from ..quantization.formats import Format, FP4Format, GGUFFormat, GroupedInt8Format, Int4Format
+from ..quantization.formats import Format, GGUFFormat, GroupedInt8Format, Int4Format
 from .errors import SetupError
 
 
@@ -25,7 +26,9 @@ def split_checkpoint(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint
     if not isinstance(spec, Backbone):
         raise SetupError(f"{asked}: {spec.architecture} transcribes, and models of text alone are split; leave it out")
     try:
-        part, cuts = split_model(spec, config.rank, config.tensor_parallel_size)
+        part, cuts = split_model(
+            spec, config.rank, config.tensor_parallel_size, partial(stored_block, checkpoint.quantized)
+        )
         stored, blocks, loose = _as_stored(checkpoint, cuts)
     except ConfigError as error:
         raise SetupError(f"{asked}: {error}") from error
@@ -44,7 +47,7 @@ def _as_stored(
     blocks: dict[str, Cut] = {}
     loose: dict[str, Format] = {}
     for name, cut in cuts.items():
-        part, format = name.removesuffix(".weight"), _format(checkpoint, name)
+        part, format = name.removesuffix(".weight"), stored_format(checkpoint.quantized, name)
         if format is None:
             stored[name] = cut
         elif isinstance(format, GGUFFormat):
@@ -55,11 +58,3 @@ def _as_stored(
             if cut.inputs and isinstance(format, Int4Format | GroupedInt8Format) and format.act_order:
                 loose[part] = replace(format, whole_groups=False)
     return stored, blocks, loose
-
-
-def _format(checkpoint: Checkpoint, name: str) -> Format | None:
-    """Of a stored matrix; None where it is plain, or no matrix."""
-    quantized = checkpoint.quantized
-    format = None if quantized is None else quantized.format_of(name.removesuffix(".weight"))
-    named = name.endswith(".weight") or (isinstance(format, FP4Format) and format.packing == "gpt-oss")
-    return format if named else None

@@ -5,6 +5,7 @@ Numbers follow from the model's description and the headers of its files; no wei
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.loading.pooling_checkpoint import open_pooling
+from stentor.engine.loading.stored_cuts import stored_block
 from stentor.engine.model_config.attention_spec import AttentionSpec, CacheSpec, IndexSpec, LatentAttentionSpec
 from stentor.engine.model_config.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.config_fields import ConfigError
@@ -20,6 +22,7 @@ from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, Opaqu
 from stentor.engine.model_config.model_spec import LayerSpec, MixerSpec, ModelSpec, RecurrentSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
 from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from stentor.engine.model_config.tensor_parallel.split import split_model
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.model_config.transformers_encoder_config import TransformersEncoder
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
@@ -87,6 +90,11 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
             token = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups)
             if token:
                 yield from _fits(token, "tokens", checkpoint.total_bytes + tower, gpus)
+                if tower == 0 and len(gpus) > 1:
+                    yield (
+                        f"fits {len(gpus)} workers",
+                        _fits_split(spec, checkpoint, min(size for _, size in gpus), len(gpus)),
+                    )
             else:
                 state = spec.state_bytes(CACHE_BYTES, STATE_BYTES)
                 yield from _fits(state, "states", checkpoint.total_bytes, gpus, "them")
@@ -213,6 +221,19 @@ def _fits(
             yield f"fits {name}", f"no: the weights are {_size(-left)} more than it has"
         else:
             yield f"fits {name}", f"{default // each:,} {what} in {_size(default)} of {kept}, by default"
+
+
+def _fits_split(spec: ModelSpec, checkpoint: Checkpoint, nbytes: int, workers: int) -> str:
+    """The same of GPUs of ``nbytes`` each between which a model is split."""
+    try:
+        part, _ = split_model(spec, 0, workers, partial(stored_block, checkpoint.quantized))
+    except ConfigError as error:
+        return f"no: {error}"
+    left = int(nbytes * GPU_SHARE) - checkpoint.total_bytes * part.parameters // spec.parameters
+    if left <= 0:
+        return f"no: the weights of one are {_size(-left)} more than a GPU has"
+    tokens = left // sum(group.token_bytes(CACHE_BYTES) for group in part.cache_groups)
+    return f"{tokens:,} tokens in {_size(left)} of KV cache on each GPU, by --tensor-parallel-size {workers}"
 
 
 def _size(nbytes: int) -> str:

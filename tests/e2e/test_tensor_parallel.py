@@ -67,4 +67,4 @@ def test_a_model_that_is_not_split_is_refused_in_one_line(tmp_path: Path) -> Non
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("stentor: ")]
-    assert "--tensor-parallel-size 3: 256 inner units do not divide among 3 workers" in line
+    assert "--tensor-parallel-size 3: 2 query heads do not divide among 3 workers" in line

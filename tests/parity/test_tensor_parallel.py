@@ -13,10 +13,12 @@ import torch
 
 from stentor.engine.layers.rank_group import RankGroup
 from stentor.engine.layers.weights import WeightError, cut_tensor
+from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.tensor_parallel.cuts import Cut
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import open_family
 from stentor.protocols.ipc.config import WorkerConfig
+from stentor.server.options.model_facts import CACHE_BYTES, GPU_SHARE, describe_model
 from stentor.tests.engine.loading.tiny_gguf import write_gguf
 from stentor.tests.engine.tiny_whisper import write_whisper
 from stentor.tests.parity import tiny
@@ -49,13 +51,17 @@ side."""
 
 EXPERTS = (
     "afmoe",
+    "deepseek-v3",
     "ernie-moe",
     "gemma4-moe",
     "glm4-moe",
     "gpt-oss",
     "granite-moe-shared",
+    "lfm2-moe",
     "llama4",
     "mixtral",
+    "nemotron-h-latent",
+    "olmoe",
     "phimoe",
     "qwen2-moe",
     "qwen3-moe",
@@ -154,19 +160,23 @@ def write_q8_0(path: Path, inner: int) -> None:
     write_gguf(path, model, "llama", gguf.GGMLQuantizationType.Q8_0)
 
 
-def test_a_quantised_gguf_file_is_split_between_its_blocks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inner", [128, 96])
+def test_a_quantised_gguf_file_is_split_between_its_blocks(inner: int, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    write_q8_0(path, inner=128)
+    write_q8_0(path, inner)
     whole = PagedDecoder(path, packed=False)
     whole.add(0, prompt_of(1))
     (expected,) = whole.run((0, 0, LENGTH))
     first, second = logits_of(path, 2)
     assert_close(first[0], expected)
     assert torch.equal(first[0], second[0])
-    write_q8_0(path, inner=96)
-    message = r"mlp.down_proj is stored in blocks of 32 inputs \(Q8_0\), which do not divide the 48 from 0 on"
+
+
+def test_fewer_blocks_than_workers_are_refused(tmp_path: Path) -> None:
+    write_q8_0(tmp_path / "m.gguf", inner=32)
+    message = "--tensor-parallel-size 2: 32 inner units in blocks of 32 do not divide among 2 workers"
     with pytest.raises(SetupError, match=message):
-        open_family(WorkerConfig(str(path), tensor_parallel_size=2), "cpu")
+        open_family(WorkerConfig(str(tmp_path), tensor_parallel_size=2), "cpu")
 
 
 def test_a_rank_holds_its_part_of_the_layers_and_no_more(tmp_path: Path) -> None:
@@ -208,6 +218,22 @@ def test_experts_whose_inner_units_do_not_divide_are_refused(tmp_path: Path) -> 
     config.save_pretrained(tmp_path)
     with pytest.raises(SetupError, match="33 inner units of an expert do not divide among 2 workers"):
         open_family(WorkerConfig(str(tmp_path), load_format="dummy", tensor_parallel_size=2), "cpu")
+
+
+def test_what_fits_gpus_between_which_a_model_is_split_is_told_beforehand(tmp_path: Path) -> None:
+    tiny.make("qwen2-moe", tmp_path)
+    spec, free = open_checkpoint(tmp_path).decoder, 1 << 20
+    gpu = "GPU", int((spec.parameters * 4 // 2 + free) / GPU_SHARE)
+    told = describe_model(tmp_path, [gpu] * 2).splitlines()
+    (split,) = (line for line in told if line.startswith("fits 2 workers"))
+    outside = 2 * spec.vocab_size * spec.hidden_size * 4
+    tokens = int(split.removeprefix("fits 2 workers").split()[0].replace(",", ""))
+    per_token = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups) // 2
+    assert tokens * per_token == pytest.approx(free - outside // 2, rel=0.1), "embeddings and head are whole in each"
+    assert split.endswith("of KV cache on each GPU, by --tensor-parallel-size 2")
+    assert "fits 3 workers  no: 4 query heads do not divide among 3 workers" in describe_model(tmp_path, [gpu] * 3)
+    told = describe_model(tmp_path, [("GPU", 1 << 16)] * 2).splitlines()
+    assert any(line.startswith("fits 2 workers  no: the weights of one are") for line in told)
 
 
 def test_what_reads_no_text_and_modules_of_transformers_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What one rank takes of stored tensors, and which part of what a layer counts is its own. Torch-free."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..config_fields import ConfigError
@@ -30,6 +30,8 @@ class Cut:
 
 Cuts = Iterator[tuple[str, Cut]]
 """By the names of stored tensors."""
+BlockOf = Callable[[str, bool], int]
+"""How many inputs, or outputs where it is false, of the stored matrix of this name cannot be told apart."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,18 @@ class Rank:
         """The first of its part, and how many."""
         each = count // self.size
         return self.number * each, each
+
+    def blocks(self, count: int, block: int, what: str) -> tuple[int, int]:
+        """The same of what lies in blocks, which stay whole: some workers, the first among them, may have one more than
+        others. Raises :class:`ConfigError` where there are too few."""
+        if count % (block * self.size) == 0:
+            return self.own(count)
+        blocks = -(-count // block)
+        if block == 1 or blocks < self.size:
+            lie = f" in blocks of {block}" if block > 1 else ""
+            raise ConfigError(f"{count} {what}{lie} do not divide among {self.size} workers")
+        first, end = (-(-number * blocks // self.size) * block for number in (self.number, self.number + 1))
+        return first, min(end, count) - first
 
     def shared(self, count: int, what: str) -> tuple[int, int]:
         """The same of what several workers may have in common, where there are fewer of it. Raises

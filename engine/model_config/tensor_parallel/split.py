@@ -1,8 +1,8 @@
 """A decoder or an encoder split over workers. Torch-free.
 
-Heads and inner dimensions are split; each worker has an equal part, and what it computes of the residual stream is
-summed over all behind each mixer and each network (Megatron-LM, arXiv:1909.08053). Embeddings, norms and the head are
-whole in each.
+Heads and inner dimensions are split; each worker has an equal part, but for inner units that are stored in blocks of
+which there is no equal number. What it computes of the residual stream is summed over all behind each mixer and each
+network (Megatron-LM, arXiv:1909.08053). Embeddings, norms and the head are whole in each.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from typing import TypeVar
 from ..config_fields import ConfigError
 from ..encoder_config import EncoderConfig
 from ..model_spec import Backbone, LayerSpec, ModelSpec
-from .cuts import Cut, Rank
+from .cuts import BlockOf, Cut, Rank
 from .mixers import split_mixer
 from .networks import split_network
 from .recurrent import split_recurrent
@@ -19,9 +19,10 @@ from .recurrent import split_recurrent
 B = TypeVar("B", bound=Backbone)
 
 
-def split_model(spec: B, rank: int, size: int) -> tuple[B, dict[str, Cut]]:
+def split_model(spec: B, rank: int, size: int, block_of: BlockOf = lambda name, inputs: 1) -> tuple[B, dict[str, Cut]]:
     """One rank's part, as of a model of its own, and what it takes of stored tensors by their names; the others are
-    taken whole. Raises :class:`ConfigError` for a model that cannot be split so."""
+    taken whole. ``block_of`` is of quantised weights. Raises :class:`ConfigError` for a model that cannot be split
+    so."""
     if type(spec) not in (ModelSpec, EncoderConfig):
         raise ConfigError(f"{spec.architecture} runs on transformers' modules, which are not split")
     if spec.adapters is not None:
@@ -29,7 +30,7 @@ def split_model(spec: B, rank: int, size: int) -> tuple[B, dict[str, Cut]]:
     layers = []
     cuts: dict[str, Cut] = {}
     for number, layer in enumerate(spec.layers):
-        part, own = _split_layer(layer, Rank(rank, size), f"{spec.prefix}.{number}", spec.hidden_size)
+        part, own = _split_layer(layer, Rank(rank, size), f"{spec.prefix}.{number}", spec.hidden_size, block_of)
         layers.append(part)
         cuts.update(own)
     if isinstance(spec, EncoderConfig) and spec.relative_buckets:  # a bias of each head
@@ -38,7 +39,9 @@ def split_model(spec: B, rank: int, size: int) -> tuple[B, dict[str, Cut]]:
     return replace(spec, layers=tuple(layers)), cuts
 
 
-def _split_layer(layer: LayerSpec, rank: Rank, prefix: str, hidden: int) -> tuple[LayerSpec, dict[str, Cut]]:
+def _split_layer(
+    layer: LayerSpec, rank: Rank, prefix: str, hidden: int, block_of: BlockOf
+) -> tuple[LayerSpec, dict[str, Cut]]:
     if layer.cross is not None:
         raise ConfigError("attention to audio is not split")
     cuts: dict[str, Cut] = {}
@@ -49,6 +52,6 @@ def _split_layer(layer: LayerSpec, rank: Rank, prefix: str, hidden: int) -> tupl
         beside, own = split_recurrent(beside, rank, prefix, hidden)
         cuts.update(own)
     if (mlp := layer.mlp) is not None:
-        mlp, own = split_network(mlp, rank, prefix, hidden)
+        mlp, own = split_network(mlp, rank, prefix, hidden, block_of)
         cuts.update(own)
     return replace(layer, mixer=mixer, beside=beside, mlp=mlp), cuts
