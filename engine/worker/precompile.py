@@ -47,7 +47,9 @@ def _shortened(family: Family) -> Family:
     """Where weights are made up, a model of fewer layers, that has each kind of them."""
     checkpoint = family.checkpoint
     spec = checkpoint.config
-    if type(family) is not Text or checkpoint.format != "dummy" or not isinstance(spec, ModelSpec) or spec.per_layer:
+    if type(family) is not Text or checkpoint.format != "dummy" or checkpoint.part is not None:
+        return family
+    if not isinstance(spec, ModelSpec) or spec.per_layer:
         return family
     seen: Counter[LayerSpec] = Counter()
     layers = []
