@@ -19,8 +19,9 @@ from stentor.kernels.low_rank import (
 from stentor.kernels.low_rank.rows import RowGroups
 from stentor.kernels.low_rank.slots import PlacedSum, SlotTable, add_in_slots_
 
-from ..model_config.model_spec import ModelSpec
+from ..model_config.model_spec import Backbone, ModelSpec
 from ..model_config.tensor_parallel.cuts import Cut
+from ..model_config.tensor_parallel.rank_part import RankPart
 
 NOBODY: Final = AdapterRows.none()
 """Stands for a batch's adapters while a pass is recorded in which rows may have some."""
@@ -170,6 +171,12 @@ class AdapterPlaces:
         self.cuts: Mapping[str, Cut] = {}
         """This worker's part of stored tensors, if several split the model; set before the model is made."""
         self._in_slots: dict[int, Adapter] = {}
+
+    def begin(self, spec: Backbone, part: RankPart | None) -> None:
+        """Layers of this model come, or of a ``part`` of one."""
+        whole = spec if part is None else part.whole
+        self.spec = whole if isinstance(whole, ModelSpec) else None
+        self.cuts = {} if part is None else part.cuts
 
     def add(
         self,

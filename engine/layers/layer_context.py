@@ -10,6 +10,7 @@ import torch
 from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.config import MoEBackend
 
+from ..model_config.tensor_parallel.rank_part import RankPart
 from ..quantization.choose import Backend
 from ..quantization.formats import Format, OnlineFormat, QuantizedCheckpoint
 from .adapters import AdaptedLinear, AdapterPlaces
@@ -50,6 +51,8 @@ class LayerContext:
     """The products that adapters may add to; None if adapters are disabled."""
     ranks: RankGroup | None = None
     """The workers that split the model; None for a single one."""
+    part: RankPart | None = None
+    """What this one has of it; None for a single one."""
     moe_backend: MoEBackend = "auto"
     """The operator's choice of backend for plain experts."""
     before_part: BeforePart | None = None

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..model_config.tensor_parallel.cuts import Cut
+from ..model_config.tensor_parallel.rank_part import RankPart
 from ..quantization.stored import StoredError
 
 _PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -81,7 +83,9 @@ class _Gathering:
 class WeightMap:
     """Destinations by stored name."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: RankPart | None = None) -> None:
+        """``part``: what this worker takes of what is stored, where several split the model."""
+        self._part = part
         self._targets: dict[str, Target] = {}
         self._aliases: dict[str, str] = {}
         self._shared: dict[str, str] = {}
@@ -197,6 +201,8 @@ class WeightMap:
         missing = self._targets.keys() | self._gathered.keys()
         for stored, tensor in self._all_stored(tensors):
             name = self._aliases.get(stored, stored)
+            if self._part is not None and (cut := self._part.cut_of(name, raw=name in self._raw)) is not None:
+                tensor = cut_tensor(name, tensor, cut)
             if (arranged := self._arranged.get(name)) is not None:
                 shape, arrange = arranged
                 check_shape(name, tensor, shape)
@@ -257,3 +263,21 @@ def check_plain(name: str, tensor: torch.Tensor) -> None:
             f"{name} is stored as {str(tensor.dtype).removeprefix('torch.')}, "
             "although the checkpoint's description says that it is not quantised"
         )
+
+
+def cut_tensor(name: str, tensor: torch.Tensor, cut: Cut) -> torch.Tensor:
+    """What ``cut`` leaves of a stored tensor; the rest of it is neither copied nor kept. Raises :class:`WeightError`
+    for one that is not of the size that is cut."""
+    if cut.scale and tensor.numel() == 1:
+        return tensor
+    stored = tensor[:, 0, :, 0] if cut.scale and tensor.dim() == 4 else tensor
+    if cut.turned and stored.dim() == 3 and stored.shape[cut.dim] != cut.size:
+        stored = stored.transpose(-1, -2)
+    if not -stored.dim() <= cut.dim < stored.dim() or stored.shape[cut.dim] != cut.size:
+        raise WeightError(
+            f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected {cut.size} in dimension {cut.dim}"
+        )
+    if cut.zero:
+        return torch.zeros_like(stored)
+    parts = [stored.narrow(cut.dim, first, count) for first, count in cut.ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=cut.dim)

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Literal
 from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 
 from ..model_config.config_fields import ConfigError
+from ..model_config.encoder_config import EncoderConfig
 from ..model_config.gguf_config import model_spec_from_gguf
 from ..model_config.hf_text_part import described_part, is_of_tower, text_name
 from ..model_config.model_spec import Backbone, ModelSpec
 from ..model_config.pooling_config import PoolingConfig
 from ..model_config.registry import read_config
+from ..model_config.tensor_parallel.rank_part import RankPart
 from ..model_config.transformers_config import TransformersSpec
 from ..model_config.vision_spec import VisionSpec
 from ..model_config.voxtral_realtime_config import ARCHITECTURE as VOXTRAL_REALTIME
@@ -91,6 +93,8 @@ class Checkpoint:
     """The media encoder, if there is one; not counted above."""
     notes: tuple[str, ...] = ()
     """Notes for the operator about unused files beside the model."""
+    part: RankPart | None = None
+    """What this worker takes of it, if several split the model."""
 
     @property
     def total_bytes(self) -> int:
@@ -125,11 +129,27 @@ class Checkpoint:
         return self.config
 
     @property
+    def own_decoder(self) -> ModelSpec:
+        """The same of what this worker has of it."""
+        decoder = self.decoder
+        own = decoder if self.part is None else self.part.spec
+        assert isinstance(own, ModelSpec)
+        return own
+
+    @property
     def pooling(self) -> PoolingConfig:
         """The config of a pooling model. Raises :class:`CheckpointError` for another kind of model."""
         if not isinstance(self.config, PoolingConfig):
             raise CheckpointError(f"{self.folder} is a {self.config.architecture}, opened to draw tokens.")
         return self.config
+
+    @property
+    def own_pooling(self) -> PoolingConfig:
+        """The same with what this worker has of its backbone."""
+        if self.part is None:
+            return self.pooling
+        assert isinstance(self.part.spec, EncoderConfig | ModelSpec)
+        return replace(self.pooling, backbone=self.part.spec)
 
     @property
     def voxtral_realtime(self) -> VoxtralRealtimeConfig:

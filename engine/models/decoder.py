@@ -48,10 +48,10 @@ class Decoder:
         """``media_tokens``: how many tokens of media a pass may have, ``media_layers``: behind which layers something
         is added to the stream of these."""
         self.config = config
-        self.weights = WeightMap()
+        self.weights = WeightMap(context.part)
         self.context = context
         if context.adapters is not None:
-            context.adapters.spec = config
+            context.adapters.begin(config, context.part)
         self._embedding = self._table(config.embedding, config.vocab_size, context)
         self._positions: torch.Tensor | PackedTable | None = None
         if config.positions:

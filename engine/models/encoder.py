@@ -34,10 +34,11 @@ class Encoder:
     def __init__(self, config: EncoderConfig, context: LayerContext, max_model_len: int) -> None:
         """``max_model_len``: the longest text, for rotary tables."""
         self.config = config
-        self.weights = WeightMap()
+        self.weights = WeightMap(context.part)
         self.context = context
         self._context = context = replace(context, float32_stream=context.packed)
         if context.adapters is not None:
+            context.adapters.begin(config, context.part)
             context.adapters.parts_of = partial(parts_of, config.family)
         hidden = config.hidden_size
         word = "embeddings.word"

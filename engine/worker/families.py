@@ -228,7 +228,7 @@ class Text:
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         """``device``: ``cpu`` or ``cuda``."""
         self.checkpoint = checkpoint
-        self.spec = checkpoint.decoder
+        self.spec = checkpoint.own_decoder
         self.groups: Sequence[CacheSpec] = self.spec.cache_groups
         self.limits = SUITED[device]
         self._device = device

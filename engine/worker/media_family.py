@@ -122,8 +122,9 @@ class MediaEncoder:
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | Tower:
         dtype, stored = tower_dtype(context), self._checkpoint.tower
-        # the tower is not part of the cached weights, whose layout is fixed before it exists
-        own_context = replace(context, dtype=dtype, memory=None)
+        # the tower is not part of the cached weights, whose layout is fixed before it exists; workers that split the
+        # text each have it whole
+        own_context = replace(context, dtype=dtype, memory=None, ranks=None, part=None)
         if stored is not None and isinstance(stored.projector, VisionSpec):
             if stored.quantized is not None:  # coded weights are multiplied as stored, with 16-bit activations
                 own_context = replace(own_context, dtype=context.dtype, quantized=stored.quantized)
@@ -183,7 +184,9 @@ class MediaEncoder:
         whole = 0
         if self._sees_whole:
             whole = max(1, min(config.max_prefill_chunk, config.max_num_batched_tokens - config.max_num_seqs))
-        kept = CacheGroup("cross", capacity=self._capacity(sizes), sliced=self._device == "cpu", whole=whole)
+        # workers that split the text would not complete an encoding in the same step
+        sliced = self._device == "cpu" and config.tensor_parallel_size == 1
+        kept = CacheGroup("cross", capacity=self._capacity(sizes), sliced=sliced, whole=whole)
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
     def _embedding_bytes(self, tower: TransformersTower | Tower) -> int:

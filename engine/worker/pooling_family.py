@@ -57,7 +57,7 @@ class PoolingFamily:
     def __init__(self, checkpoint: Checkpoint, device: str, media: MediaSpec | None = None) -> None:
         """``media``: the media that the model takes."""
         self.checkpoint = checkpoint
-        self.spec = spec = checkpoint.pooling
+        self.spec = spec = checkpoint.own_pooling
         self.packs = not isinstance(spec.backbone, TransformersEncoder)
         self.groups: Sequence[CacheSpec] = ()
         if spec.causal and isinstance(spec.backbone, ModelSpec):

@@ -46,7 +46,9 @@ def _shortened(family: Family) -> Family:
     """The model with fewer layers, but of every kind, if its weights are dummies."""
     checkpoint = family.checkpoint
     spec = checkpoint.config
-    if type(family) is not Text or checkpoint.format != "dummy" or not isinstance(spec, ModelSpec) or spec.per_layer:
+    if type(family) is not Text or checkpoint.format != "dummy" or checkpoint.part is not None:
+        return family
+    if not isinstance(spec, ModelSpec) or spec.per_layer:
         return family
     seen: Counter[LayerSpec] = Counter()
     layers = []

@@ -70,7 +70,7 @@ from .setup_parts import (
     prepare_kernels,
     share_threads,
 )
-from .split_text import split_family
+from .split_checkpoint import split_checkpoint
 from .sync_compute import SyncCompute, SyncRunner
 from .transformers_family import TransformersText
 
@@ -152,7 +152,7 @@ def open_family(config: WorkerConfig, device: str) -> Family:
     else:
         checkpoint = open_checkpoint(path, config.load_format, config.model_impl, config.mmproj)
     if config.tensor_parallel_size > 1:
-        return split_family(checkpoint, device, config)
+        checkpoint = split_checkpoint(checkpoint, config)
     if (media := sees(checkpoint, config)) is not None:
         return (PoolingFamily if config.is_pooling else TextWithMedia)(checkpoint, device, media)
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)

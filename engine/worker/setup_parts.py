@@ -196,6 +196,7 @@ def layer_context(
         tells_experts=tells,
         moe_backend=config.moe_backend,
         adapters=adapters,
+        part=checkpoint.part,
     )
 
 
@@ -278,7 +279,7 @@ def _stored_shapes(
     make: Callable[[LayerContext], M], checkpoint: Checkpoint, context: LayerContext
 ) -> dict[str, tuple[int, ...]]:
     """Shapes of the whole model's checkpoint."""
-    if context.ranks is not None:
+    if checkpoint.part is not None:
         return checkpoint.decoder.shapes()
     plain = replace(context, device=torch.device("cpu"), quantized=None, packed=False, shapes_only=True, adapters=None)
     model = make(plain)

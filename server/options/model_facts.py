@@ -229,7 +229,7 @@ def _fits(
 def _fits_split(spec: ModelSpec, checkpoint: Checkpoint, nbytes: int, workers: int) -> str:
     """The same of GPUs of ``nbytes`` each between which a model is split."""
     try:
-        part = split_model(spec, 0, workers, partial(stored_block, checkpoint.quantized)).spec
+        part, _ = split_model(spec, 0, workers, partial(stored_block, checkpoint.quantized))
     except ConfigError as error:
         return f"no: {error}"
     left = int(nbytes * GPU_SHARE) - checkpoint.total_bytes * part.parameters // spec.parameters

@@ -70,12 +70,18 @@ def changed(folder: Path, change: Callable[[str], str] = str, **config: Any) -> 
     (folder / "config.json").write_text(json.dumps({**described, **config}))
 
 
-def pooled(folder: Path, pooling: Pooling, dtype: DType = "float32") -> list[np.ndarray[Any, np.dtype[np.float32]]]:
-    """What a worker makes of :data:`TEXTS`, the last of which comes in two chunks where it can be cut."""
+Rows = list[np.ndarray[Any, np.dtype[np.float32]]]
+
+
+def pooled(
+    folder: Path, pooling: Pooling, dtype: DType = "float32", *, meeting: int | None = None, **of_rank: Any
+) -> Rows:
+    """What a worker makes of :data:`TEXTS`, the last of which comes in two chunks where it can be cut; ``of_rank`` says
+    which it is of those that meet at ``meeting``."""
     config = WorkerConfig(
-        str(folder), dtype=dtype, threads=1, is_pooling=True, block_size=BLOCK, kv_cache_memory=1 << 20
+        str(folder), dtype=dtype, threads=1, is_pooling=True, block_size=BLOCK, kv_cache_memory=1 << 20, **of_rank
     )
-    setup = set_up_on(config, lambda phase, done, total: None)
+    setup = set_up_on(config, lambda phase, done, total: None, meeting_fd=meeting)
     runner = setup.runner
     new, first, second = [], [], []
     block = 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.rank_group import RankGroup
 from stentor.engine.model_config.config_fields import ConfigError
@@ -65,6 +66,13 @@ def test_files_that_store_heads_in_an_order_of_their_own_are_split(name: str, tm
     (expected,) = whole.run((0, 0, LENGTH))
     for size in (2, 4):
         assert_close(logits_of(tmp_path / "m.gguf", size)[0][0], expected)
+
+
+def test_names_that_a_file_shortens_are_found_before_they_are_cut(tmp_path: Path) -> None:
+    model = tiny.make("gpt2", tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file({name.removeprefix("transformer."): each for name, each in load_file(file).items()}, file)
+    check(tmp_path, model, 2)
 
 
 ADAPTED = {

@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from stentor.engine.layers.rank_group import RankGroup
+from stentor.engine.layers.weights import WeightError, cut_tensor
 from stentor.engine.loading.checkpoint import open_checkpoint
-from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.tensor_parallel.cuts import Cut
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import open_family
-from stentor.engine.worker.split_text import sliced
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.server.options.model_facts import CACHE_BYTES, GPU_SHARE, describe_model
 from stentor.tests.engine.loading.tiny_gguf import write_gguf
@@ -247,34 +246,30 @@ def test_what_fits_gpus_between_which_a_model_is_split_is_told_beforehand(tmp_pa
     assert any(line.startswith("fits 2 workers  no: the weights of one are") for line in told)
 
 
-def test_what_draws_no_text_is_refused(tmp_path: Path) -> None:
+def test_what_reads_no_text_and_modules_of_transformers_are_refused(tmp_path: Path) -> None:
     write_whisper(tmp_path)
-    with pytest.raises(SetupError, match="WhisperForConditionalGeneration is no decoder of text, which alone is split"):
+    message = "WhisperForConditionalGeneration transcribes, and models of text alone are split; leave it out"
+    with pytest.raises(SetupError, match=message):
         open_family(WorkerConfig(str(tmp_path), tensor_parallel_size=2), "cpu")
-    folder = tmp_path / "pooled"
+    folder = tmp_path / "text"
     tiny.make("qwen3", folder)
-    with pytest.raises(SetupError, match="is no decoder of text, which alone is split"):
-        open_family(WorkerConfig(str(folder), tensor_parallel_size=2, is_pooling=True), "cpu")
+    with pytest.raises(SetupError, match="Qwen3ForCausalLM runs on transformers' modules, which are not split"):
+        open_family(WorkerConfig(str(folder), tensor_parallel_size=2, model_impl="transformers"), "cpu")
 
 
 def test_a_tensor_of_another_size_is_refused_before_it_is_cut() -> None:
-    stored = [("a", torch.zeros(6, 4)), ("b", torch.ones(3))]
-    cuts = {"a": Cut(1, 8, ((4, 4),)), "b": Cut(0, 3, ((0, 3),), zero=True)}
-    with pytest.raises(CheckpointError, match=r"a has shape \(6, 4\) in the checkpoint, expected 8 in dimension 1"):
-        list(sliced(stored, cuts))
-    assert not dict(sliced(stored[1:], cuts))["b"].any()
+    with pytest.raises(WeightError, match=r"a has shape \(6, 4\) in the checkpoint, expected 8 in dimension 1"):
+        cut_tensor("a", torch.zeros(6, 4), Cut(1, 8, ((4, 4),)))
+    assert not cut_tensor("b", torch.ones(3), Cut(0, 3, ((0, 3),), zero=True)).any()
 
 
 def test_a_scale_of_all_is_taken_whole_and_one_between_dimensions_that_say_nothing_is_cut() -> None:
-    scale = torch.arange(6.0).view(2, 1, 3, 1)
-    cuts = {"a": Cut(1, 3, ((1, 2),), scale=True), "b": Cut(1, 3, ((1, 2),), scale=True)}
-    found = dict(sliced([("a", scale), ("b", torch.ones(1))], cuts))
-    assert found["a"].tolist() == [[1, 2], [4, 5]]
-    assert found["b"].tolist() == [1]
+    scale, cut = torch.arange(6.0).view(2, 1, 3, 1), Cut(1, 3, ((1, 2),), scale=True)
+    assert cut_tensor("a", scale, cut).tolist() == [[1, 2], [4, 5]]
+    assert cut_tensor("b", torch.ones(1), cut).tolist() == [1]
 
 
 def test_experts_that_are_stored_the_other_way_round_are_turned_before_they_are_cut() -> None:
-    usual = torch.arange(24).view(2, 3, 4)
-    cuts = {"a": Cut(2, 4, ((2, 2),), turned=True)}
+    usual, cut = torch.arange(24).view(2, 3, 4), Cut(2, 4, ((2, 2),), turned=True)
     for stored in (usual, usual.transpose(1, 2)):
-        assert torch.equal(dict(sliced([("a", stored)], cuts))["a"], usual[:, :, 2:])
+        assert torch.equal(cut_tensor("a", stored, cut), usual[:, :, 2:])

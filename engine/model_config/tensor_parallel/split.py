@@ -1,42 +1,42 @@
-"""A decoder split over workers. Torch-free.
+"""A decoder or an encoder split over workers. Torch-free.
 
 Heads and inner dimensions are split; each worker has an equal part, but for inner units that are stored in blocks of
-which there is no equal number. What it computes of the residual stream is
-summed over all behind each mixer and each network (Megatron-LM, arXiv:1909.08053). Embeddings, norms and the head are
-whole in each.
+which there is no equal number. What it computes of the residual stream is summed over all behind each mixer and each
+network (Megatron-LM, arXiv:1909.08053). Embeddings, norms and the head are whole in each.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeVar
 
 from ..config_fields import ConfigError
-from ..model_spec import LayerSpec, ModelSpec
+from ..encoder_config import EncoderConfig
+from ..model_spec import Backbone, LayerSpec, ModelSpec
 from .cuts import BlockOf, Cut, Rank
 from .mixers import split_mixer
 from .networks import split_network
 from .recurrent import split_beside
 
-
-@dataclass(frozen=True)
-class SplitModel:
-    """One rank's part of a decoder."""
-
-    spec: ModelSpec
-    """As of a model of its own."""
-    cuts: dict[str, Cut]
-    """By the names of stored tensors; the others are taken whole."""
+B = TypeVar("B", bound=Backbone)
 
 
-def split_model(spec: ModelSpec, rank: int, size: int, block_of: BlockOf = lambda name, inputs: 1) -> SplitModel:
-    """``block_of`` is of quantised weights. Raises :class:`ConfigError` for a model that cannot be split so."""
-    if type(spec) is not ModelSpec:
+def split_model(spec: B, rank: int, size: int, block_of: BlockOf = lambda name, inputs: 1) -> tuple[B, dict[str, Cut]]:
+    """One rank's part, as of a model of its own, and what it takes of stored tensors by their names; the others are
+    taken whole. ``block_of`` is of quantised weights. Raises :class:`ConfigError` for a model that cannot be split
+    so."""
+    if type(spec) not in (ModelSpec, EncoderConfig):
         raise ConfigError(f"{spec.architecture} runs on transformers' modules, which are not split")
+    if spec.adapters is not None:
+        raise ConfigError(f"{spec.architecture} has adapters of its own, which are not split")
     layers = []
     cuts: dict[str, Cut] = {}
     for number, layer in enumerate(spec.layers):
         part, own = _split_layer(layer, Rank(rank, size), f"{spec.prefix}.{number}", spec.hidden_size, block_of)
         layers.append(part)
         cuts.update(own)
-    return SplitModel(replace(spec, layers=tuple(layers)), cuts)
+    if isinstance(spec, EncoderConfig) and spec.relative_buckets:  # a bias of each head
+        heads = spec.layers[0].attention.heads
+        cuts["relative.weight"] = Cut(1, heads, (Rank(rank, size).own(heads),))
+    return replace(spec, layers=tuple(layers)), cuts
 
 
 def _split_layer(

@@ -1,0 +1,24 @@
+"""What one of several workers that split a model has of it. Torch-free."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..model_spec import Backbone
+from .cuts import Cut
+
+
+@dataclass(frozen=True)
+class RankPart:
+    whole: Backbone
+    spec: Backbone
+    """What it computes, as of a model of its own."""
+    cuts: Mapping[str, Cut]
+    """By the names that layers have for tensors, where these are plain; the others are taken whole."""
+    stored: Mapping[str, Cut]
+    """The same as they are stored; of GGUF files, where blocks come expanded."""
+    blocks: Mapping[str, Cut]
+    """Of blocks of GGUF files that come as they are stored."""
+
+    def cut_of(self, name: str, *, raw: bool) -> Cut | None:
+        """Of a stored tensor, of which blocks come as they are stored where it is ``raw``; None: it is taken whole."""
+        return self.blocks[name] if raw and name in self.blocks else self.stored.get(name)

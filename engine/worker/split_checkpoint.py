@@ -1,0 +1,60 @@
+"""A checkpoint of which each of several workers takes a part."""
+
+from dataclasses import replace
+from functools import partial
+
+from stentor.protocols.ipc.config import WorkerConfig
+
+from ..loading.checkpoint import Checkpoint
+from ..loading.stored_cuts import stored_block, stored_cuts, stored_format
+from ..model_config.config_fields import ConfigError
+from ..model_config.model_spec import Backbone
+from ..model_config.pooling_config import PoolingConfig
+from ..model_config.tensor_parallel.cuts import Cut
+from ..model_config.tensor_parallel.rank_part import RankPart
+from ..model_config.tensor_parallel.split import split_model
+from ..quantization.formats import Format, GGUFFormat, GroupedInt8Format, Int4Format
+from .errors import SetupError
+
+
+def split_checkpoint(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint:
+    """With what this worker takes of it. Raises :class:`.errors.SetupError` for a model that cannot be split."""
+    asked = f"--tensor-parallel-size {config.tensor_parallel_size}"
+    if config.batch_invariant and config.tensor_parallel_size > 2:
+        raise SetupError(f"{asked}: sums of more than 2 workers depend on the batch; leave --batch-invariant out")
+    spec = checkpoint.config.backbone if isinstance(checkpoint.config, PoolingConfig) else checkpoint.config
+    if not isinstance(spec, Backbone):
+        raise SetupError(f"{asked}: {spec.architecture} transcribes, and models of text alone are split; leave it out")
+    try:
+        part, cuts = split_model(
+            spec, config.rank, config.tensor_parallel_size, partial(stored_block, checkpoint.quantized)
+        )
+        stored, blocks, loose = _as_stored(checkpoint, cuts)
+    except ConfigError as error:
+        raise SetupError(f"{asked}: {error}") from error
+    quantized = checkpoint.quantized
+    if quantized is not None and loose:
+        quantized = replace(quantized, parts=quantized.parts | loose)
+    return replace(checkpoint, quantized=quantized, part=RankPart(spec, part, cuts, stored, blocks))
+
+
+def _as_stored(
+    checkpoint: Checkpoint, cuts: dict[str, Cut]
+) -> tuple[dict[str, Cut], dict[str, Cut], dict[str, Format]]:
+    """Of stored tensors, and of blocks of GGUF files as they are stored; and formats of parts whose groups are not
+    whole here."""
+    stored: dict[str, Cut] = {}
+    blocks: dict[str, Cut] = {}
+    loose: dict[str, Format] = {}
+    for name, cut in cuts.items():
+        part, format = name.removesuffix(".weight"), stored_format(checkpoint.quantized, name)
+        if format is None:
+            stored[name] = cut
+        elif isinstance(format, GGUFFormat):
+            stored[name] = cut
+            blocks.update(stored_cuts(part, cut, format))
+        else:
+            stored.update(stored_cuts(part, cut, format))
+            if cut.inputs and isinstance(format, Int4Format | GroupedInt8Format) and format.act_order:
+                loose[part] = replace(format, whole_groups=False)
+    return stored, blocks, loose
