@@ -16,6 +16,7 @@ from ..layers.forward_batch import ForwardBatch, MixerInputs, StateBatch
 from ..model_config.model_spec import Backbone
 from ..model_config.recurrent_spec import StateTensor
 from .batch import Batch
+from .caches import BlockCopier
 from .drafted_states import DraftedStates
 from .rows import Int64
 from .runner import Findings, MediaReader, no_media
@@ -63,9 +64,10 @@ class RowStates:
         device: torch.device,
         *,
         drafts: bool = False,
+        host: torch.Tensor | None = None,
     ) -> None:
-        """Of each layer with a state its parts, ``num_states`` times; once more for each row that may have
-        ``drafts``."""
+        """Of each layer with a state its parts, ``num_states`` times; once more for each row that may have ``drafts``.
+        ``host``: memory of the host tier, see :func:`.caches.host_memory`."""
         self._device = device
         self._drafted = DraftedStates(num_states, rows, device) if drafts else None
         places = num_states + drafts * rows
@@ -73,6 +75,7 @@ class RowStates:
             layer: [_zeros((places, *part.shape), dtypes.of_part(part), device) for part in parts]
             for layer, parts in states.items()
         }
+        self._copier = BlockCopier([part for parts in self._of_layer.values() for part in parts], host)
         self._writes = np.full(rows + 1, -1, dtype=np.int64)
         """By row: the slot with its state. The last row is nobody's, and has none."""
         self._reads = self._writes.copy()
@@ -81,6 +84,10 @@ class RowStates:
         self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
+        copies = plan.state_copies
+        if copies and self._drafted is not None:
+            copies = [(self._drafted.place_of(source), self._drafted.place_of(target)) for source, target in copies]
+        self._copier.copy_(copies)
         for new in plan.new:
             self._writes[new.slot] = new.state
 

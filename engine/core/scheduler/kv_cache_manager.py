@@ -1,6 +1,7 @@
 """Who holds KV blocks and encoded audio, and who must give blocks up when they run out."""
 
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes, group_of, windows_of
@@ -114,8 +115,11 @@ class KVCacheManager:
         """How many of these are the pool's and nobody holds."""
         return sum(block >= 0 and not self.pool.refs(block) for block in blocks)
 
-    def from_host(self, prefix: Prefix) -> int:
-        """Tokens of a prefix of which some group has the host tier's copy."""
+    def from_host(self, sequence: Sequence, prefix: Prefix) -> int:
+        """Tokens of the prefix of a sequence of which some group has the host tier's copy; all of them where the state
+        behind them is there."""
+        if self.states is not None and self.states.is_on_host(sequence, prefix.length):
+            return prefix.length
         found = [min(places) < 0 for places in zip(*prefix.tables, strict=True)]
         tail = prefix.length - len(found) * self.block_size
         return found.count(True) * self.block_size + (tail if min(prefix.tail, default=0) < 0 else 0)
@@ -385,13 +389,30 @@ class KVCacheManager:
     def resize_host(self, host: HostSizes) -> None:
         """The host tier has room for so much, and nothing in it."""
         self.host = host
-        self.pool.host.reset(host.blocks if self.prefix.enabled else 0)
+        if self.prefix.enabled:
+            self.pool.host.reset(host.blocks)
+            if self.states is not None:
+                self.states.pool.host.reset(host.states)
 
     @property
     def host_usage(self) -> float:
         """Share of the host tier that holds something, in [0, 1]."""
-        tier = self.pool.host
-        return len(tier.places) / tier.capacity if tier.capacity else 0.0
+        room = self.host.blocks * self.host.block_bytes + self.host.states * self.host.state_bytes
+        return self._host_bytes(lambda pool: len(pool.host.places)) / room if room else 0.0
+
+    @property
+    def host_stored_bytes(self) -> int:
+        """Copied to the host tier since the start."""
+        return self._host_bytes(lambda pool: pool.stored)
+
+    @property
+    def host_loaded_bytes(self) -> int:
+        """Copied back from there since the start."""
+        return self._host_bytes(lambda pool: pool.fetched)
+
+    def _host_bytes(self, count: Callable[[BlockPool], int]) -> int:
+        states = 0 if self.states is None else count(self.states.pool)
+        return count(self.pool) * self.host.block_bytes + states * self.host.state_bytes
 
     def forget_prefixes(self) -> None:
         """Nothing that is in the blocks now is found by a prompt, nor are prompts held for forks; rows that run keep
