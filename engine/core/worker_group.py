@@ -229,6 +229,11 @@ def _merged(ready: Sequence[WorkerReady]) -> WorkerReady:
         first,
         num_blocks=min(each.num_blocks for each in ready),
         max_model_len=min(each.max_model_len for each in ready),
-        host=HostSizes(min(each.host.blocks for each in ready), sum(each.host.block_bytes for each in ready)),
+        host=HostSizes(
+            min(each.host.blocks for each in ready),
+            sum(each.host.block_bytes for each in ready),
+            min(each.host.states for each in ready),
+            sum(each.host.state_bytes for each in ready),
+        ),
         notes=[*first.notes, f"{len(ready)} workers split the model; memory is told of the first"],
     )

@@ -20,7 +20,7 @@ from ..layers.adapters import NOBODY, AdapterRows
 from ..layers.forward_batch import LayerCache, MediaBatch
 from ..models.decoder import Decoder
 from .adapter_rows import AdapterRowsOf
-from .caches import BlockCopier
+from .caches import BlockCopier, cache_tensors
 from .device import Device, Mark
 from .device_sampler import DeviceSampler, NewSamplingParams
 from .device_step import DeviceStep, RowBuffers
@@ -158,14 +158,14 @@ class AsyncCompute:
             states: recurrent states, if the model has any; the runner enters and releases them.
             media: likewise.
             adapters: likewise.
-            host: memory of the host tier; see :class:`.caches.BlockCopier`.
+            host: memory of the host tier.
         """
         self._device = device
         self._slots = slots
         self._states = states
         self._media = media
         self._adapters = adapters
-        self._copier = BlockCopier(caches, host)
+        self._copier = BlockCopier(cache_tensors(caches), host)
         self._groups = groups = 1 + max((cache.group for cache in caches), default=0)
         self.rows = RowTable(slots, max_model_len, block_size, groups)
         self._null_block = caches[0].k.shape[0] - 1 if caches else 0

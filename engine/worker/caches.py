@@ -18,6 +18,7 @@ from stentor.protocols.ipc.config import CacheDType
 from ..layers.forward_batch import LayerCache
 from ..model_config.attention_spec import CacheSpec
 from .errors import SetupError
+from .memory import format_bytes
 
 FP8 = torch.float8_e4m3fn
 _FP8_CAPABILITY = 89
@@ -159,12 +160,29 @@ def cache_tensors(caches: Sequence[LayerCache]) -> list[torch.Tensor]:
     return [*{id(tensor): tensor for cache in caches for tensor in cache.tensors}.values()]
 
 
+def host_memory(places: int, each: int, device: torch.device) -> torch.Tensor | None:
+    """Host memory for so many blocks of ``each`` bytes, uint8 [places, each]; None for none. Pages are taken as it
+    fills; for a GPU all are page-locked, so that copies run beside the host. Raises :class:`.errors.SetupError` where
+    it cannot be had."""
+    if not places:
+        return None
+    try:
+        memory = empty_huge(places * each)
+        if device.type == "cuda":  # torch's own page-locked memory is rounded up to a power of two
+            torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
+    except (MemoryError, RuntimeError) as error:
+        raise SetupError(
+            f"--kv-offloading-size: {format_bytes(places * each)} of host memory cannot be had: {error}"
+        ) from error
+    return memory.view(places, each)
+
+
 class BlockCopier:
     """Copies blocks of a KV cache in all layers: within it, to a host tier and back."""
 
-    def __init__(self, caches: Sequence[LayerCache], host: torch.Tensor | None = None) -> None:
-        """``host``: uint8 [places, bytes of a block], page-locked where the caches are on a device."""
-        tensors = [_as_bytes(tensor) for tensor in cache_tensors(caches)]
+    def __init__(self, tensors: Sequence[torch.Tensor], host: torch.Tensor | None = None) -> None:
+        """``tensors``: [blocks, ...] each; ``host``: see :func:`host_memory`."""
+        tensors = [_as_bytes(tensor) for tensor in tensors]
         widths = [tensor.shape[1] for tensor in tensors]
         parts = [None] * len(tensors) if host is None else host.split(widths, dim=1)
         # numpy copies in a fifth of torch's time, which counts if a row has a single token to compute

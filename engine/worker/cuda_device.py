@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-from stentor.kernels.native.memory import empty_huge
-
 from .device import MemoryReading
 
 
@@ -44,12 +42,6 @@ class CudaDevice:
 
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(count, dtype=dtype, pin_memory=True)
-
-    def host_tier(self, nbytes: int) -> torch.Tensor:
-        # torch's own page-locked memory is rounded up to a power of two
-        memory = empty_huge(nbytes)
-        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), nbytes, 0))
-        return memory
 
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source, non_blocking=True)

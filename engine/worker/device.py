@@ -62,10 +62,6 @@ class Device(Protocol):
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """A flat host tensor for copies that run while the host goes on."""
 
-    def host_tier(self, nbytes: int) -> torch.Tensor:
-        """uint8 [nbytes] of host memory, page-locked, that only copies in the stream of work read and write. Raises
-        RuntimeError where it cannot be had."""
-
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Queue a copy from pinned memory, which must not change until a later mark is reached."""
 

@@ -52,6 +52,10 @@ class DraftedStates:
         self._batch: ForwardBatch | None = None
         """The forward batch of the current step, if rows have drafts in it."""
 
+    def place_of(self, slot: int) -> int:
+        """Where the state of a slot lies; what is below 0 is in host memory, and stays what it is."""
+        return int(self._places[slot]) if slot >= 0 else slot
+
     def begin(
         self, rows: Sequence[RowStep], starts: npt.NDArray[np.int32], reads: Int64, writes: Int64
     ) -> tuple[Int64, Int64, MixerInputs | None]:

@@ -41,9 +41,6 @@ class DryDevice:
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(count, dtype=dtype)
 
-    def host_tier(self, nbytes: int) -> torch.Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8)
-
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
         pass
 

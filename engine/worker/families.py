@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
-from stentor.protocols.ipc.cache_groups import CacheGroup
+from stentor.protocols.ipc.cache_groups import NO_HOST, CacheGroup, HostSizes
 from stentor.protocols.ipc.config import StepLimits, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowInput, RowSpan, RowStep, StepPlan
@@ -23,7 +23,7 @@ from ..models.transformers_decoder import TransformersDecoder
 from .adapter_rows import AdapterRowsOf
 from .adapter_setup import adapter_lines, as_adapted
 from .adapter_store import AdapterStore
-from .caches import PageGroup, kv_block_bytes, of_groups, page_groups
+from .caches import PageGroup, host_memory, kv_block_bytes, of_groups, page_groups
 from .errors import SetupError
 from .graphs import graph_sizes
 from .limits import SUITED
@@ -65,6 +65,10 @@ class Sizes:
     """Bytes of an encoder slot."""
     num_states: int = 0
     """Slots of recurrent states."""
+    state_bytes: int = 0
+    """Of a recurrent state."""
+    host: HostSizes = NO_HOST
+    """Of the host tier."""
 
 
 def agreed(sizes: Sizes, ranks: RankGroup | None) -> Sizes:
@@ -270,7 +274,7 @@ class Text:
             num_states = fit_states(config, each, budget, alone=alone) if settled is None else settled.num_states
             places = state_places(config, num_states)
         sizes = size_cache(config, self.groups, longest, cache_dtype, budget - places * each, settled)
-        return replace(sizes, num_states=num_states)
+        return replace(sizes, num_states=num_states, state_bytes=each)
 
     def largest_step(self, config: WorkerConfig, longest: int) -> None:
         return None
@@ -311,9 +315,9 @@ class Text:
         try:
             dtypes = StateDTypes.of(config, context.dtype)
             drafts = config.speculative is not None
-            return RowStates(
-                self.spec.states, sizes.num_states, config.max_num_seqs, dtypes, context.device, drafts=drafts
-            )
+            rows, at = config.max_num_seqs, context.device
+            host = host_memory(sizes.host.states, sizes.host.state_bytes, at)
+            return RowStates(self.spec.states, sizes.num_states, rows, dtypes, at, drafts=drafts, host=host)
         except (OSError, MemoryError, torch.OutOfMemoryError) as error:
             raise SetupError(
                 f"there is no room for {sizes.num_states} recurrent states: lower --max-num-seqs"

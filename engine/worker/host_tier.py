@@ -1,14 +1,14 @@
-"""Host memory for the prefix cache's second tier: how much is asked for, whether it is there, and the memory itself."""
+"""The second tier of the prefix cache, in host memory: how it is cut, and whether there is room for it."""
+
+from dataclasses import replace
 
 import torch
 
-from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.actors import MemoryLine
-from stentor.protocols.ipc.cache_groups import NO_HOST, HostSizes
+from stentor.protocols.ipc.cache_groups import HostSizes
 from stentor.protocols.ipc.config import WorkerConfig
 
 from .audio_families import StreamedTranscription
-from .device import Device
 from .errors import SetupError
 from .families import Family, Sizes, Text
 from .memory import available_memory, format_bytes
@@ -21,55 +21,50 @@ def check_host_tier(config: WorkerConfig, family: Family, taken: int = 0) -> Non
     ``taken`` bytes that are yet to be taken of it."""
     if config.kv_offloading_size is None:
         return
-    if not family.groups:
-        raise SetupError(f"{_OPTION}: the model keeps no keys and values of a token; leave it out")
+    if not (family.groups or (isinstance(family, Text) and family.spec.states)):
+        raise SetupError(f"{_OPTION}: the model keeps nothing of a token; leave it out")
     if isinstance(family, StreamedTranscription):
         raise SetupError(f"{_OPTION}: streamed audio has no prefixes that others could share; leave it out")
-    if isinstance(family, Text) and family.spec.states:
-        raise SetupError(f"{_OPTION}: the model keeps recurrent states, which have no second tier; leave it out")
     room = available_memory() // config.workers - taken
-    if share_of(config) > room:
+    if _share(config) > room:
         raise SetupError(
             f"{_OPTION}: {format_bytes(config.kv_offloading_size)} do not fit, this host has "
             f"{format_bytes(max(room, 0) * config.tensor_parallel_size)} left for it: lower it"
         )
 
 
-def share_of(config: WorkerConfig) -> int:
-    """Bytes of this worker."""
-    return (config.kv_offloading_size or 0) // config.tensor_parallel_size
+def device_bytes(sizes: Sizes) -> int:
+    """Of caches on the device."""
+    return sizes.blocks * sizes.block_bytes + sizes.num_states * sizes.state_bytes
 
 
-def host_sizes(config: WorkerConfig, sizes: Sizes) -> HostSizes:
-    """Raises :class:`.errors.SetupError` for less than a block."""
+def with_host(config: WorkerConfig, sizes: Sizes) -> Sizes:
+    """With the host tier, which is cut as the device's memory is: between blocks and recurrent states. Raises
+    :class:`.errors.SetupError` for less than one of each."""
     if config.kv_offloading_size is None:
-        return NO_HOST
-    blocks = share_of(config) // sizes.block_bytes
-    if not blocks:
+        return sizes
+    share, block, state = _share(config), sizes.block_bytes, sizes.state_bytes
+    blocks = share * sizes.blocks * block // device_bytes(sizes) // block if block else 0
+    states = (share - blocks * block) // state if state else 0
+    if (block and not blocks) or (state and not states):
         raise SetupError(
-            f"{_OPTION}: {format_bytes(config.kv_offloading_size)} hold no block of the KV cache, which takes "
-            f"{format_bytes(sizes.block_bytes * config.tensor_parallel_size)}; a number alone is bytes, 4GiB is a size"
+            f"{_OPTION}: {format_bytes(config.kv_offloading_size)} are too little for blocks of "
+            f"{format_bytes(max(block, state))}; a number alone is bytes, 4GiB is a size"
         )
-    return HostSizes(blocks, sizes.block_bytes)
+    return replace(sizes, host=HostSizes(blocks, block, states, state))
 
 
-def host_memory(sizes: HostSizes, device: Device | None) -> torch.Tensor | None:
-    """As :class:`.caches.BlockCopier` takes it; None where there is no tier. On the host's own cores pages are taken as
-    it fills, for a ``device`` all are page-locked. Raises :class:`.errors.SetupError`."""
-    if not sizes.blocks:
-        return None
-    nbytes = sizes.blocks * sizes.block_bytes
-    try:
-        memory = empty_huge(nbytes) if device is None else device.host_tier(nbytes)
-    except (MemoryError, RuntimeError) as error:
-        raise SetupError(f"{_OPTION}: {format_bytes(nbytes)} of host memory cannot be had: {error}") from error
-    return memory.view(sizes.blocks, sizes.block_bytes)
-
-
-def host_lines(config: WorkerConfig, sizes: HostSizes, device: Device | None) -> list[MemoryLine]:
+def host_lines(config: WorkerConfig, host: HostSizes, device: torch.device) -> list[MemoryLine]:
     """For the operator, where there is a tier."""
-    if not sizes.blocks:
+    held = [f"{host.blocks} blocks of {config.block_size} tokens"] if host.blocks else []
+    held += [f"{host.states} recurrent states"] if host.states else []
+    if not held:
         return []
-    taken = "taken as it fills" if device is None else "page-locked"
-    what = f"{sizes.blocks} blocks of {config.block_size} tokens in host memory, for prefixes; {taken}"
-    return [MemoryLine("KV offload", sizes.blocks * sizes.block_bytes, what)]
+    taken = "page-locked" if device.type == "cuda" else "taken as it fills"
+    nbytes = host.blocks * host.block_bytes + host.states * host.state_bytes
+    return [MemoryLine("KV offload", nbytes, f"{' and '.join(held)}, for prefixes, in host memory; {taken}")]
+
+
+def _share(config: WorkerConfig) -> int:
+    """Bytes of this worker, of those that split a model."""
+    return (config.kv_offloading_size or 0) // config.tensor_parallel_size

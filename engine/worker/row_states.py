@@ -16,6 +16,7 @@ from ..layers.forward_batch import ForwardBatch, MixerInputs, StateBatch
 from ..model_config.model_spec import Backbone
 from ..model_config.recurrent_spec import StateTensor
 from .batch import Batch
+from .caches import BlockCopier
 from .drafted_states import DraftedStates
 from .rows import Int64
 from .runner import Findings, MediaReader, no_media
@@ -63,8 +64,12 @@ class RowStates:
         device: torch.device,
         *,
         drafts: bool = False,
+        host: torch.Tensor | None = None,
     ) -> None:
-        """Allocate ``num_states`` slots for every layer with a state; with ``drafts`` one more for each row."""
+        """Allocate ``num_states`` slots for every layer with a state; with ``drafts`` one more for each row.
+
+        ``host``: memory of the host tier; see :func:`.caches.host_memory`.
+        """
         self._device = device
         self._drafted = DraftedStates(num_states, rows, device) if drafts else None
         places = num_states + drafts * rows
@@ -72,6 +77,7 @@ class RowStates:
             layer: [_zeros((places, *part.shape), dtypes.of_part(part), device) for part in parts]
             for layer, parts in states.items()
         }
+        self._copier = BlockCopier([part for parts in self._of_layer.values() for part in parts], host)
         self._writes = np.full(rows + 1, -1, dtype=np.int64)
         """By row: the slot of its state. The last row is for padding and has none."""
         self._reads = self._writes.copy()
@@ -80,6 +86,10 @@ class RowStates:
         self.media: MediaReader = no_media
 
     def enter(self, plan: StepPlan) -> None:
+        copies = plan.state_copies
+        if copies and self._drafted is not None:
+            copies = [(self._drafted.place_of(source), self._drafted.place_of(target)) for source, target in copies]
+        self._copier.copy_(copies)
         for new in plan.new:
             self._writes[new.slot] = new.state
 

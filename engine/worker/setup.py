@@ -34,7 +34,7 @@ from .adapter_setup import adapter_bytes, check_room, places_for
 from .async_compute import AsyncCompute, AsyncRunner
 from .audio_families import StreamedTranscription, Transcription
 from .cached_weights import open_cached
-from .caches import allocate_caches, cache_groups, cache_tensors, choose_cache_dtype
+from .caches import allocate_caches, cache_groups, cache_tensors, choose_cache_dtype, host_memory
 from .cuda_device import CudaDevice
 from .device import Device
 from .device_lease import DeviceLease
@@ -48,7 +48,7 @@ from .families import (
     agreed,
     with_rows,
 )
-from .host_tier import check_host_tier, host_lines, host_memory, host_sizes
+from .host_tier import check_host_tier, device_bytes, host_lines, with_host
 from .limits import limits_of, with_limits
 from .media_family import TextWithMedia, sees
 from .memory import available_memory, default_kv_bytes, format_bytes, resident_bytes
@@ -235,10 +235,10 @@ def set_up_family(
             needed += 0 if source is None else source.nbytes(config, context)
             needed += config.kv_offloading_size or 0
             budget = default_kv_bytes(needed, config.memory_share / config.workers)
-        sizes = agreed(family.size(config, shapes, wanted, cache_dtype, budget, settled), ranks)
+        sizes = with_host(config, agreed(family.size(config, shapes, wanted, cache_dtype, budget, settled), ranks))
         if config.kv_offloading_size is not None:
             weights = 0 if settled is not None else _bytes_of(shapes())
-            check_host_tier(config, family, weights + sizes.blocks * sizes.block_bytes)
+            check_host_tier(config, family, weights + device_bytes(sizes))
     longest = wanted if sizes is None else sizes.max_model_len
     if source is not None:
         source.check_length(longest)
@@ -253,7 +253,7 @@ def set_up_family(
     executor: Callable[[Send, DeviceLease | None], Executor]
     ahead: AsyncCompute | None = None
     if device is not None and isinstance(family, Text) and family.runs_ahead(config):
-        runner, ahead, sizes, host, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
+        runner, ahead, sizes, memory = run_ahead(config, family, model, wanted, device, cache_dtype, progress)
         notes += attention_notes(config, family.spec, dtype, cache_dtype, at)
         config = with_rows(config, sizes.num_states)
         executor = partial(AsyncExecutor, runner, ahead)
@@ -262,19 +262,16 @@ def set_up_family(
             assert device is not None
             budget = _measured(config, family, model, wanted, device, cache_dtype, progress)
             budget -= adapter_bytes(config, context.adapters)
-            sizes = agreed(family.size(config, lambda: model, wanted, cache_dtype, budget), ranks)
+            sizes = with_host(config, agreed(family.size(config, lambda: model, wanted, cache_dtype, budget), ranks))
         config = with_rows(config, sizes.num_states)
-        host = host_sizes(config, sizes)
-        runner, calls, caches = _runner(
-            config, family, model, sizes, at, cache_dtype, source, drafter, host_memory(host, device)
-        )
+        runner, calls, caches = _runner(config, family, model, sizes, at, cache_dtype, source, drafter)
         notes += call_notes(calls)
         pages = Prefault(cache_tensors(caches)) if device is None and caches and isinstance(family, Text) else None
         executor = partial(SyncExecutor, runner, pages=pages)
         name = str(at) if device is None else device.name
         memory = [MemoryLine("weights", _bytes_of(model), f"{dtype_name(dtype)} on {name}"), *draft_lines(drafter)]
         memory += family.memory(config, model, sizes)
-    memory += host_lines(config, host, device)
+    memory += host_lines(config, sizes.host, at)
     if config.max_num_seqs < asked:
         notes.append(
             f"{config.max_num_seqs} of {asked} sequences run at once, memory has room for no more recurrent states; "
@@ -293,7 +290,7 @@ def set_up_family(
         max_admitted_tokens=family.limits.max_admitted_tokens and config.max_prefill_chunk,
     )
     groups = cache_groups(family.groups, sizes.pages)
-    ready = WorkerReady(sizes.blocks, sizes.max_model_len, memory, notes, limits, groups, host=host)
+    ready = WorkerReady(sizes.blocks, sizes.max_model_len, memory, notes, limits, groups, host=sizes.host)
     ready = family.completed(ready, config, model, sizes)
     return Setup(runner, executor, at, ready, ahead, has_own_cpus, store_of(runner.extras))
 
@@ -357,12 +354,10 @@ def _runner(
     cache_dtype: torch.dtype,
     source: DraftSource | None = None,
     drafter: Drafter | None = None,
-    host: torch.Tensor | None = None,
 ) -> tuple[SyncRunner, list[str], list[LayerCache]]:
     """Make the runner; returns it with the operations outside its program, and its caches.
 
-    ``drafter`` is what ``source`` has loaded, ``host`` the memory of the host tier. Raises :class:`SetupError` without
-    memory for the caches.
+    ``drafter`` is what ``source`` has loaded. Raises :class:`SetupError` without memory for the caches.
     """
     caches: list[LayerCache] = []
     try:
@@ -383,7 +378,7 @@ def _runner(
         extras=extras,
         proposer=make_proposer(config),
         draft=draft,
-        host=host,
+        host=host_memory(sizes.host.blocks, sizes.host.block_bytes, at),
     )
     return ModelRunner(compute, extras), compute.calls, caches
 

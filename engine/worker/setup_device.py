@@ -7,7 +7,6 @@ from functools import partial
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine
-from stentor.protocols.ipc.cache_groups import HostSizes
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPlan
 
@@ -17,12 +16,12 @@ from ..model_config.model_spec import ModelSpec
 from ..models.decoder import Decoder
 from .adapter_setup import adapter_bytes, adapter_lines, as_adapted
 from .async_compute import AsyncCompute, AsyncRunner
-from .caches import PageGroup, allocate_caches, cache_tensors, kv_block_bytes, of_groups, page_groups
+from .caches import PageGroup, allocate_caches, cache_tensors, host_memory, kv_block_bytes, of_groups, page_groups
 from .device import Device
 from .errors import SetupError
 from .families import Sizes, Text, agreed, fit_states, named_blocks, with_rows
 from .graphs import GraphSize, graph_sizes, within_rows
-from .host_tier import host_memory, host_sizes
+from .host_tier import with_host
 from .media_rows import MediaRows
 from .memory import format_bytes
 from .profile import MemoryProfile, measure, run_plans, worst_steps
@@ -41,7 +40,7 @@ def run_ahead(
     device: Device,
     cache_dtype: torch.dtype,
     progress: ProgressCallback,
-) -> tuple[AsyncRunner, AsyncCompute, Sizes, HostSizes, list[MemoryLine]]:
+) -> tuple[AsyncRunner, AsyncCompute, Sizes, list[MemoryLine]]:
     """The runner of ``model``, which was made for ``wanted`` tokens, and the use of the device's memory."""
     spec, dtype, graphs = family.spec, model.context.dtype, graph_sizes(config)
     pages = page_groups(family.groups, wanted)
@@ -52,12 +51,11 @@ def run_ahead(
     beside = family.media_bytes(budget, wanted, profile.total) + adapter_bytes(config, places)
     state_bytes = StateDTypes.of(config, dtype).nbytes(spec)
     sizes = size_cache(config, spec, profile, wanted, cache_dtype, pages, state_bytes, beside)
-    sizes = agreed(sizes, model.context.ranks)
+    sizes = with_host(config, agreed(sizes, model.context.ranks))
     config = with_rows(config, sizes.num_states)
     graphs = within_rows(graphs, config.max_num_seqs)
     caches = _allocate(config, spec, device, sizes.blocks + 1, cache_dtype, pages)
-    host = host_sizes(config, sizes)
-    runner, compute = _runner(config, family, model, caches, device, sizes, graphs, media, host_memory(host, device))
+    runner, compute = _runner(config, family, model, caches, device, sizes, graphs, media)
     _take_memory(config, runner, device, sizes.max_model_len, spec.vocab_size)
     blocks = f"{sizes.blocks} blocks of {config.block_size} tokens in {dtype_name(cache_dtype)}{of_groups(pages)}"
     cache = MemoryLine("KV cache", sum(tensor.nbytes for tensor in cache_tensors(caches)), blocks)
@@ -70,7 +68,7 @@ def run_ahead(
     if places is not None:
         profile = replace(profile, loaded=profile.loaded - places.table_bytes)
     memory = profile.lines(f"{dtype_name(dtype)} on {device.name}", kept, len(graphs))
-    return runner, compute, sizes, host, memory
+    return runner, compute, sizes, memory
 
 
 def attention_notes(
@@ -132,11 +130,11 @@ def size_cache(
     alone = not model.cache_groups
     num_states = fit_states(config, state_bytes, budget, alone=alone) if state_bytes else 0
     if alone:
-        return Sizes(named_blocks(config, wanted), wanted, 0, num_states=num_states)
+        return Sizes(named_blocks(config, wanted), wanted, 0, num_states=num_states, state_bytes=state_bytes)
     budget -= num_states * state_bytes
     num_blocks = budget // block_bytes - (config.kv_cache_memory is None)
     length = fit_length(config, wanted, num_blocks, block_bytes, budget, pages)
-    return Sizes(num_blocks, length, block_bytes, pages, num_states=num_states)
+    return Sizes(num_blocks, length, block_bytes, pages, num_states=num_states, state_bytes=state_bytes)
 
 
 def _profile(
@@ -224,7 +222,6 @@ def _runner(
     sizes: Sizes,
     graphs: list[GraphSize],
     media: MediaRows | None,
-    host: torch.Tensor | None = None,
 ) -> tuple[AsyncRunner, AsyncCompute]:
     states = family.row_states(config, model.context, sizes)
     adapters = family.adapter_rows(config, model)
@@ -241,7 +238,7 @@ def _runner(
         states=states,
         media=media,
         adapters=adapters,
-        host=host,
+        host=host_memory(sizes.host.blocks, sizes.host.block_bytes, device.torch_device),
     )
     extras: list[RowExtras] = [each for each in (media, states, adapters) if each is not None]
     return ModelRunner(compute, JoinedExtras(extras) if extras else None), compute

@@ -12,7 +12,7 @@ from ..layers.adapters import rows_among
 from ..layers.forward_batch import LayerCache
 from ..models.decoder import Decoder
 from ..models.draft_head import DraftHead
-from .caches import BlockCopier
+from .caches import BlockCopier, cache_tensors
 from .model_pass import ModelPass, Passed, ServedModel
 from .row_sampler import RowSampler
 from .rows import RowTable
@@ -53,10 +53,10 @@ class SyncCompute:
         host: torch.Tensor | None = None,
     ) -> None:
         """Drafts come from ``proposer`` or from the model of ``draft``; without either, plans must not have any.
-        ``host`` is the memory of the host tier; see :class:`.caches.BlockCopier`."""
+        ``host`` is the memory of the host tier."""
         self.model = model
         kept = caches if draft is None else [*caches, *draft.caches]
-        self._copier = BlockCopier(kept, host)
+        self._copier = BlockCopier(cache_tensors(kept), host)
         self.rows = RowTable(slots, max_model_len, block_size, 1 + max((cache.group for cache in kept), default=0))
         ranks = model.context.ranks if isinstance(model, Decoder) else None
         vocab_size = model.config.vocab_size

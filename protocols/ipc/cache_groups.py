@@ -37,9 +37,12 @@ class HostSizes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the host tier of the prefix cache has room for: of each worker, where several split a model."""
 
     blocks: int = 0
-    """0: there is none."""
     block_bytes: int = 0
     """Of all workers together."""
+    states: int = 0
+    """Recurrent states."""
+    state_bytes: int = 0
+    """As of blocks."""
 
 
 NO_HOST = HostSizes()

@@ -151,6 +151,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     a row that enters goes on within a block that others know."""
     adapters: list[tuple[int, int]] = []
     """Slots of adapters that get another one, and the number of each; before rows enter."""
+    state_copies: list[tuple[int, int]] = []
+    """The same as ``copies`` of slots of recurrent states: only to host memory and back."""
 
 
 class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -49,12 +49,29 @@ async def _tokens(client: httpx.AsyncClient, body: dict[str, object]) -> list[in
     return tokens
 
 
+async def _check_that_the_first_comes_back(
+    client: httpx.AsyncClient, body: dict[str, object], tokens: list[int]
+) -> None:
+    """The other seven have driven it out of the pool, to host memory."""
+    answer = (await client.post("/v1/completions", json=body)).json()
+    assert answer["choices"][0]["token_ids"] == tokens
+    usage = answer["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
+    figures = (await client.get("/v1/stats")).json()["models"][0]
+    assert figures["prefix_hits"] + figures["host_hits"] == usage["prompt_tokens"] - 1
+    assert figures["host_hits"] > 0
+    page = (await client.get("/metrics")).text
+    assert metric_in(page, "external_prefix_cache_hits_total") == figures["host_hits"]
+    assert metric_in(page, "kv_offload_load_bytes_total") > 0
+
+
 async def _run(port: int) -> None:
     limits = httpx.Limits(max_connections=STREAMS)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=240, limits=limits) as client:
         bodies = _bodies()
         alone = [await _tokens(client, body) for body in bodies]
         assert [len(tokens) for tokens in alone] == [body["max_tokens"] for body in bodies]
+        await _check_that_the_first_comes_back(client, bodies[0], alone[0])
         crowd = await asyncio.gather(*(_tokens(client, bodies[number % KINDS]) for number in range(STREAMS)))
         assert crowd == [alone[number % KINDS] for number in range(STREAMS)]
         page = (await client.get("/metrics")).text
@@ -67,7 +84,7 @@ def test_sixty_four_streams_over_too_small_a_pool_each_give_the_tokens_they_give
 ) -> None:
     arguments = [
         *(*describe_talker(tmp_path, **SHAPE), *EXACT, "--served-model-name", "demo", "--max-model-len", "256"),
-        *("--kv-cache-memory", str(POOL_BYTES), "--block-size", str(BLOCK)),
+        *("--kv-cache-memory", str(POOL_BYTES), "--block-size", str(BLOCK), "--kv-offloading-size", "16MiB"),
     ]
     with ServerProcess(arguments) as server:
         asyncio.run(_run(server.port))

@@ -79,6 +79,7 @@ class Engine:
         max_cpu_loras: int = 0,
         slow_adapters: bool = False,
         host_blocks: int = 0,
+        host_states: int = 0,
     ) -> None:
         """With ``encoder_slots`` the model hears, and every request needs audio; with ``stream`` one that is
         streamed. With ``encoder_capacity`` media stand in prompts, and with ``whole_spans`` each is computed in one
@@ -112,7 +113,7 @@ class Engine:
             "stream": stream,
             "groups": tuple(groups),
             "is_pooling": bool(attention_scope),
-            "host": HostSizes(host_blocks, 1000),
+            "host": HostSizes(host_blocks, 1000, host_states, 100),
         }
         config = SchedulerConfig(prefix_cache, aging_seconds)
         self._new_scheduler = partial(

@@ -117,7 +117,7 @@ class FakeWorker:
         """As results tell it."""
         self.completed: list[int] = []
         """Slots that slices of the step have completed."""
-        self.num_blocks, self.host_blocks = num_blocks, host.blocks
+        self.num_blocks, self.host = num_blocks, host
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -187,6 +187,7 @@ class FakeWorker:
             )
         plan = msgspec.structs.replace(plan, rows=[self._from_its_end(step) for step in plan.rows])
         self._copy(plan)
+        self._copy_states(plan)
         self._encode(plan)
         self._feed(plan)
         assert plan.rows or plan.encode, "an empty step"
@@ -246,8 +247,8 @@ class FakeWorker:
         entering = {block for new in plan.new for table in self.rows[new.slot].tables for block in table}
         assert set(targets) <= entering, "a copy goes to no row that enters"
         for source, target in plan.copies:
-            assert -self.host_blocks <= source < self.num_blocks
-            assert -self.host_blocks <= target < self.num_blocks
+            assert -self.host.blocks <= source < self.num_blocks
+            assert -self.host.blocks <= target < self.num_blocks
             assert source >= 0 or target >= 0, "a copy within host memory"
             assert source >= 0 or (source, 0) in self.kv, (
                 f"place {source} of the host is read and has never been written"
@@ -256,6 +257,11 @@ class FakeWorker:
                 self.kv.pop((target, offset), None)
                 if (entry := self.kv.get((source, offset))) is not None:
                     self.kv[target, offset] = entry
+
+    def _copy_states(self, plan: StepPlan) -> None:
+        for source, target in plan.state_copies:
+            assert -self.host.states <= min(source, target) < 0 <= max(source, target) < self.num_states
+            self.states[target] = self.states[source]
 
     def _advance_states(self, plan: StepPlan) -> None:
         """Each row's state has seen exactly what is before its tokens, and nobody writes what another reads."""

@@ -73,6 +73,18 @@ def _check_tokens(folder: Path, graphs: bool) -> None:
     assert engine.scheduler.stats().preemptions > 0
 
 
+@pytest.mark.parametrize("architecture", ["llama", "olmo3", "deepseek-v3-dense", "granite4-hybrid"])
+def test_blocks_and_states_that_were_driven_out_come_back_from_host_memory(architecture: str, tmp_path: Path) -> None:
+    if (hybrid := hybrids.configs(tiny.SHAPE).get(architecture)) is not None:
+        tiny.make_of(hybrid(), architecture, tmp_path)
+    else:
+        tiny.make(architecture, tmp_path)
+    expected = _serve(LocalEngine(model_config(tmp_path, max_num_seqs=12)))
+    engine = AheadEngine(tmp_path, dtype="float32", max_num_seqs=12, kv_offloading_size=64 << 20)
+    assert _serve(engine, blocks=10 * len(windows_of(engine.ready.groups))) == expected
+    assert engine.scheduler.stats().host_loaded_bytes > 0
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.35), ("float16", 0.05)])
 @pytest.mark.parametrize("cache", ["auto", "fp8"])
 def test_smaller_dtypes_give_nearly_the_log_probabilities_of_float32(

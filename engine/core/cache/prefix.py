@@ -175,7 +175,7 @@ class PrefixCache:
             return
         self.queries += length
         self.hits += found - from_host
-        if self.pool.host.capacity:
+        if self.pool.host.capacity or (self.states is not None and self.states.host.capacity):
             self.host_queries += length - found + from_host
             self.host_hits += from_host
 

@@ -1,6 +1,7 @@
 """Allocates KV blocks, encoder slots and state slots to rows, and preempts rows when blocks run out."""
 
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes, group_of, windows_of
@@ -118,8 +119,11 @@ class KVCacheManager:
         """How many of these are blocks of the pool that nobody holds."""
         return sum(block >= 0 and not self.pool.refs(block) for block in blocks)
 
-    def from_host(self, prefix: Prefix) -> int:
-        """Tokens of a prefix that some group has in the host tier only."""
+    def from_host(self, sequence: Sequence, prefix: Prefix) -> int:
+        """Tokens of a sequence's prefix that some group has in the host tier only; all if the state behind them is
+        there."""
+        if self.states is not None and self.states.is_on_host(sequence, prefix.length):
+            return prefix.length
         found = [min(places) < 0 for places in zip(*prefix.tables, strict=True)]
         tail = prefix.length - len(found) * self.block_size
         return found.count(True) * self.block_size + (tail if min(prefix.tail, default=0) < 0 else 0)
@@ -389,13 +393,30 @@ class KVCacheManager:
     def resize_host(self, host: HostSizes) -> None:
         """The host tier has room for so much, and nothing in it."""
         self.host = host
-        self.pool.host.reset(host.blocks if self.prefix.enabled else 0)
+        if self.prefix.enabled:
+            self.pool.host.reset(host.blocks)
+            if self.states is not None:
+                self.states.pool.host.reset(host.states)
 
     @property
     def host_usage(self) -> float:
         """Share of the host tier that holds something, in [0, 1]."""
-        tier = self.pool.host
-        return len(tier.places) / tier.capacity if tier.capacity else 0.0
+        room = self.host.blocks * self.host.block_bytes + self.host.states * self.host.state_bytes
+        return self._host_bytes(lambda pool: len(pool.host.places)) / room if room else 0.0
+
+    @property
+    def host_stored_bytes(self) -> int:
+        """Copied to the host tier since the start."""
+        return self._host_bytes(lambda pool: pool.stored)
+
+    @property
+    def host_loaded_bytes(self) -> int:
+        """Copied back from there since the start."""
+        return self._host_bytes(lambda pool: pool.fetched)
+
+    def _host_bytes(self, count: Callable[[BlockPool], int]) -> int:
+        states = 0 if self.states is None else count(self.states.pool)
+        return count(self.pool) * self.host.block_bytes + states * self.host.state_bytes
 
     def forget_prefixes(self) -> None:
         """Drop all cached prefixes and pinned prompts. Running rows keep their blocks, but no longer hash them."""

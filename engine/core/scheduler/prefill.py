@@ -279,7 +279,7 @@ def _admit(sequence: Sequence, prefix: Prefix, draft: StepBuilder, memory: KVCac
     returns = sequence.row_generation > 0 or bool(sequence.outputs)
     if not returns and prefix.tables is not request.held_tables:
         reads_cache = _reads_cache(request, memory)
-        memory.prefix.count(sequence.length, prefix.length, memory.from_host(prefix), looked_up=reads_cache)
+        memory.prefix.count(sequence.length, prefix.length, memory.from_host(sequence, prefix), looked_up=reads_cache)
     if request.cached_len is None:
         request.cached_len = prefix.length
         request.first_scheduled = now

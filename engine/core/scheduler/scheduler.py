@@ -297,6 +297,7 @@ class Scheduler:
             memory.encoder_cache.take_forgotten(),
             memory.pool.take_copies(),
             memory.adapters.take_placed(),
+            [] if memory.states is None else memory.states.pool.take_copies(),
         )
         entered = draft.entered() if draft.new else _NOBODY
         readers = frozenset(draft.readers) if draft.readers else _NOBODY
@@ -447,8 +448,8 @@ class Scheduler:
             host_queries=memory.prefix.host_queries,
             host_hits=memory.prefix.host_hits,
             host_usage=memory.host_usage,
-            host_stored_bytes=memory.pool.stored * memory.host.block_bytes,
-            host_loaded_bytes=memory.pool.fetched * memory.host.block_bytes,
+            host_stored_bytes=memory.host_stored_bytes,
+            host_loaded_bytes=memory.host_loaded_bytes,
         )
 
     def check_integrity(self) -> None:

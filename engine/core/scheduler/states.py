@@ -65,12 +65,19 @@ class StateCache:
         last = self._last_stop(sequence, prefix_len)
         sequence.stops = (sequence.branch if sequence.branch > prefix_len else 0, last)
         if prefix_len:
-            slot = request.held_state if request.held_tables else self._find(sequence, prefix_len)
-            assert slot is not None
-            assert slot >= 0, "a prefix was found without its state"
-            self._leave(sequence, prefix_len, slot)
+            held = request.held_state if request.held_state >= 0 else None
+            slot = held if request.held_tables else self._find(sequence, prefix_len)
+            assert slot is not None, "a prefix was found without its state"
             self.pool.ref(slot)
+            self._leave(sequence, prefix_len, self.pool.fetch(slot) if slot < 0 else slot)
         sequence.state_slot = self.pool.allocate()
+
+    def is_on_host(self, sequence: Sequence, prefix_len: int) -> bool:
+        """Whether the state behind so many tokens of a sequence is to be fetched from the host tier."""
+        if not prefix_len or sequence.request.held_tables:
+            return False
+        found = self._find(sequence, prefix_len)
+        return found is not None and found < 0
 
     def next_slot(self, sequence: Sequence) -> int:
         """The slot that the next step of a row writes if it changes, else -1; mutates the row.

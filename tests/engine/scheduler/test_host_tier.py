@@ -107,20 +107,37 @@ def test_forks_of_a_prompt_that_comes_from_host_memory_share_it() -> None:
     assert cached(engine, rid) == 29
 
 
-@pytest.mark.proof(each="host_blocks")
-@pytest.mark.parametrize("windows", [(0,), (0, 8)])
-@pytest.mark.parametrize("host_blocks", [1, 6, 200])
-def test_a_tier_of_any_size_changes_no_token(host_blocks: int, windows: tuple[int, ...]) -> None:
+def test_a_prompt_whose_state_others_have_driven_out_goes_on_from_that() -> None:
+    engine = engine_of(num_states=8, max_num_seqs=4, max_model_len=128, num_blocks=200, host_states=20)
+    prompts = [numbers(62, first) for first in range(1, 11)]
+    assert [ask(engine, prompt) for prompt in prompts] == [0] * 10
+    assert ask(engine, prompts[0]) == 60
+    assert any(plan.state_copies for plan in engine.plans)
+    stats = engine.scheduler.stats()
+    assert stats.host_hits == 60, "its blocks were there, and of no use without"
+    assert stats.host_stored_bytes > 0
+    assert stats.host_usage > 0
+
+
+@pytest.mark.proof(each="states")
+@pytest.mark.parametrize(
+    ("host_blocks", "windows", "states"),
+    [(6, (0,), False), (1, (0, 8), False), (200, (0, 8), False), (6, (0,), True), (200, (0, 8), True)],
+)
+def test_a_tier_of_any_size_changes_no_token(host_blocks: int, windows: tuple[int, ...], states: bool) -> None:
     loaded = hits = 0
-    for seed in range(6):
+    for seed in range(4):
         rng = random.Random(seed)
         engine = Engine(
             num_blocks=rng.randint(12, 16) * len(windows),
             block_size=4,
-            max_num_seqs=rng.randint(4, 12),
+            max_num_seqs=8,
             max_num_batched_tokens=rng.choice([8, 32, 256]),
+            max_prefill_chunk=rng.choice([4, 8, None]),
             max_model_len=48,
             windows=windows,
+            num_states=18 if states else 0,
+            host_states=host_blocks if states else 0,
             max_drafts=rng.choice([0, 2]),
             host_blocks=host_blocks,
         )

@@ -20,10 +20,11 @@ class StatesMachine(AnyOrder):
         seed=SEEDS,
         more=st.integers(0, 6),
         windows=st.sampled_from([(0,), (0, 5)]),
+        host_states=st.sampled_from([0, 0, 1, 20]),
     )
-    def start(self, sizes: dict[str, Any], seed: int, more: int, windows: tuple[int, ...]) -> None:
+    def start(self, sizes: dict[str, Any], seed: int, more: int, windows: tuple[int, ...], host_states: int) -> None:
         num_states = SLOTS_A_ROW * sizes["max_num_seqs"] + more
-        self.begin(seed, max_model_len=48, windows=windows, num_states=num_states, **sizes)
+        self.begin(seed, max_model_len=48, windows=windows, num_states=num_states, host_states=host_states, **sizes)
 
     @rule()
     def submit(self) -> None:

@@ -95,12 +95,6 @@ class FakeDevice:
         weakref.finalize(tensor, self._count_freed)
         return tensor
 
-    def host_tier(self, nbytes: int) -> torch.Tensor:
-        self._not_in_graph("page-locked memory was made")
-        tensor = torch.empty(nbytes, dtype=torch.uint8)
-        _poison(tensor)
-        return tensor
-
     def _count_freed(self) -> None:
         self.pinned_freed += 1
 

@@ -16,9 +16,8 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.worker.async_compute import AsyncCompute, Launched
-from stentor.engine.worker.caches import allocate_caches, cache_groups, kv_block_bytes, page_groups
+from stentor.engine.worker.caches import allocate_caches, cache_groups, host_memory, kv_block_bytes, page_groups
 from stentor.engine.worker.graphs import GraphSize
-from stentor.engine.worker.host_tier import host_memory
 from stentor.engine.worker.pending import Pending
 from stentor.engine.worker.row_states import RowStates, StateDTypes
 from stentor.engine.worker.rows import with_forks
@@ -131,11 +130,18 @@ class Pair:
         kept = model.config.states
         num_states = 3 * slots if kept else 0
 
+        dtypes = StateDTypes(torch.float32, torch.float32)
+        block_bytes = kv_block_bytes(groups, block_size, torch.float32, pages)
+        host_states = host_blocks if kept else 0
+        tier = HostSizes(host_blocks if groups else 0, block_bytes, host_states, dtypes.nbytes(model.config))
+
         def states() -> RowStates | None:
-            return RowStates(kept, num_states, slots, StateDTypes(torch.float32, torch.float32), CPU) if kept else None
+            if not kept:
+                return None
+            host = host_memory(tier.states, tier.state_bytes, CPU)
+            return RowStates(kept, num_states, slots, dtypes, CPU, host=host)
 
         of_host, of_device = states(), states()
-        tier = HostSizes(host_blocks, kv_block_bytes(groups, block_size, torch.float32, pages))
         self.host = ModelRunner(
             SyncCompute(
                 model,
@@ -145,7 +151,7 @@ class Pair:
                 block_size=block_size,
                 device=CPU,
                 extras=of_host,
-                host=host_memory(tier, None),
+                host=host_memory(tier.blocks, tier.block_bytes, CPU),
             ),
             of_host,
         )
@@ -161,7 +167,7 @@ class Pair:
             graph_stall=0.05,
             clock=self.clock,
             states=of_device,
-            host=host_memory(tier, self.device),
+            host=host_memory(tier.blocks, tier.block_bytes, CPU),
         )
         self.runner = ModelRunner(self.compute, of_device)
         self.scheduler = Scheduler(

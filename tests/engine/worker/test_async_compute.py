@@ -89,20 +89,26 @@ def test_preemptions_prefix_hits_and_slots_that_change_hands_change_nothing(
         ("llama", SIZES, 6, 100),
         pytest.param("olmo3", (), 15, 200, marks=pytest.mark.proof),
         pytest.param("deepseek-v3-dense", (), 6, 5, marks=pytest.mark.proof),
+        ("lfm2", (), 6, 100),
+        pytest.param("mamba2", SIZES, 100, 100, marks=pytest.mark.proof),
     ],
 )
 def test_what_a_device_has_given_away_comes_back_from_host_memory_before_it_is_read(
     tmp_path: Path, architecture: str, sizes: tuple[int, ...], blocks: int, host_blocks: int
 ) -> None:
-    tiny.make(architecture, tmp_path)
-    pair = Pair(load(tmp_path), sizes=sizes, blocks=blocks, host_blocks=host_blocks)
+    hybrid = hybrids.configs(tiny.SHAPE).get(architecture)
+    if hybrid is None:
+        tiny.make(architecture, tmp_path)
+    else:
+        tiny.make_of(hybrid(), architecture, tmp_path)
+    pair = Pair(load(tmp_path), sizes=sizes, blocks=blocks, budget=40, chunk=32, host_blocks=host_blocks)
     pair.capture_all()
-    for _ in range(2):
-        _submit_all(pair, seed=3, tokens=12)
+    for seed in (3, 4, 3):
+        _submit_all(pair, seed=seed, tokens=18)
         pair.run()
     stats = pair.scheduler.stats()
     assert stats.host_hits > 40
-    assert any(source < 0 for plan in pair.plans for source, _ in plan.copies)
+    assert any(source < 0 for plan in pair.plans for source, _ in [*plan.copies, *plan.state_copies])
 
 
 @pytest.mark.proof(each="sizes")

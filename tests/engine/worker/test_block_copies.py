@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stentor.engine.layers.forward_batch import LayerCache
-from stentor.engine.worker.caches import BlockCopier
+from stentor.engine.worker.caches import BlockCopier, cache_tensors
 from stentor.kernels.kv_cache import make_kv_cache
 
 
@@ -14,7 +14,7 @@ def test_blocks_are_copied_in_every_tensor_once_and_in_order(dtype: torch.dtype,
     # two groups of layers share tensors
     caches = [LayerCache((k, v), group) for group in range(2) for k, v in tensors]
     before = [[tensor.float().clone() for tensor in pair] for pair in tensors]
-    BlockCopier(caches).copy_([(1, 3), (3, 5), (0, 1)])
+    BlockCopier(cache_tensors(caches)).copy_([(1, 3), (3, 5), (0, 1)])
     for pair, old in zip(tensors, before, strict=True):
         for tensor, was in zip(pair, old, strict=True):
             assert torch.equal(tensor.float(), was[[0, 0, 2, 1, 4, 1]])
@@ -28,7 +28,7 @@ def test_blocks_go_to_host_memory_and_come_back_as_they_were(dtype: torch.dtype,
     scales = torch.randn(4, 2, 16)
     before = [tensor.float().clone() for tensor in (k, v, scales)]
     host = torch.zeros(3, k[0].nbytes + v[0].nbytes + scales[0].nbytes, dtype=torch.uint8)
-    copier = BlockCopier([LayerCache((k, v, scales))], host)
+    copier = BlockCopier([k, v, scales], host)
     copier.copy_([(2, -3), (1, 2), (-3, 0), (2, -1), (-1, 3)])
     for tensor, was in zip((k, v, scales), before, strict=True):
         assert torch.equal(tensor.float(), was[[2, 1, 1, 1]])

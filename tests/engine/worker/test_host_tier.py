@@ -4,15 +4,19 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
+from stentor.engine.worker.caches import host_memory
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.cache_groups import HostSizes
+from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.tests.engine.local import LocalEngine, model_config
-from stentor.tests.parity import tiny
+from stentor.tests.parity import hybrids, tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -20,9 +24,17 @@ ASKED = SamplingParams(max_tokens=5, temperature=0.0, logprobs=4)
 LENGTH = 60
 
 
-def prompt(seed: int) -> list[int]:
+def make(architecture: str, folder: Path) -> None:
+    hybrid = hybrids.configs(tiny.SHAPE).get(architecture)
+    if hybrid is None:
+        tiny.make(architecture, folder)
+    else:
+        tiny.make_of(hybrid(), architecture, folder)
+
+
+def prompt(seed: int, length: int = LENGTH) -> list[int]:
     rng = random.Random(seed)
-    return [rng.randrange(3, tiny.VOCAB) for _ in range(LENGTH)]
+    return [rng.randrange(3, tiny.VOCAB) for _ in range(length)]
 
 
 def answer(engine: LocalEngine, asked: list[int]) -> tuple[list[int], list[TokenLogprobs], int]:
@@ -66,6 +78,30 @@ def test_a_prompt_that_was_driven_out_gives_the_same_bits_as_if_it_had_stayed(
     assert stats.host_hits > LENGTH // 2
 
 
+@pytest.mark.parametrize("speculates", [False, True])
+@pytest.mark.parametrize("architecture", ["granite4-hybrid", "mamba2"])
+def test_a_recurrent_state_that_was_driven_out_comes_back_as_it_was(
+    architecture: str, speculates: bool, tmp_path: Path
+) -> None:
+    make(architecture, tmp_path)
+    speculative = SpeculativeConfig(method="ngram", num_speculative_tokens=2) if speculates else None
+    config = model_config(tmp_path, max_num_seqs=2, kv_cache_memory=8 << 20, batch_invariant=True)
+    config = msgspec.structs.replace(config, kv_offloading_size=8 << 20, speculative=speculative)
+    engine = LocalEngine(config)
+    stayed = [answer(engine, prompt(0, 72)) for _ in range(2)]
+    assert stayed[1][2] == 64
+    few = [msgspec.structs.replace(each, capacity=min(each.capacity, 5)) for each in engine.ready.groups]
+    engine.ready = msgspec.structs.replace(engine.ready, groups=tuple(few))
+    engine.restart(engine.ready.num_blocks)
+    assert answer(engine, prompt(0, 72)) == stayed[0]
+    for seed in range(1, 6):
+        answer(engine, prompt(seed, 66))
+    assert answer(engine, prompt(0, 72)) == stayed[1]
+    stats = engine.scheduler.stats()
+    assert stats.host_hits == 64
+    assert stats.host_loaded_bytes >= engine.ready.host.state_bytes
+
+
 def test_the_operator_is_told_how_many_blocks_the_tier_holds_and_the_engine_their_bytes(tmp_path: Path) -> None:
     tiny.make("llama", tmp_path)
     ready = set_up(model_config(tmp_path, kv_offloading_size=1 << 20), lambda *_: None).ready
@@ -73,16 +109,21 @@ def test_the_operator_is_told_how_many_blocks_the_tier_holds_and_the_engine_thei
     cache, tier = lines["KV cache"], lines["KV offload"]
     assert ready.host == HostSizes((1 << 20) // (cache.bytes // ready.num_blocks), cache.bytes // ready.num_blocks)
     assert tier.bytes == ready.host.blocks * ready.host.block_bytes
-    assert tier.note == f"{ready.host.blocks} blocks of 16 tokens in host memory, for prefixes; taken as it fills"
+    assert tier.note == f"{ready.host.blocks} blocks of 16 tokens, for prefixes, in host memory; taken as it fills"
     without = set_up(model_config(tmp_path), lambda *_: None).ready
     assert without.host == HostSizes()
     assert "KV offload" not in {line.what for line in without.memory}
 
 
+def test_host_memory_that_is_not_there_is_told_of() -> None:
+    with pytest.raises(SetupError, match=r"--kv-offloading-size: 1048576.0 TiB of host memory cannot be had: no room"):
+        host_memory(1 << 40, 1 << 20, torch.device("cpu"))
+
+
 @pytest.mark.parametrize(
     ("size", "why"),
     [
-        (4, r"4 B hold no block of the KV cache, which takes .*iB; a number alone is bytes, 4GiB is a size"),
+        (4, r"4 B are too little for blocks of .*iB; a number alone is bytes, 4GiB is a size"),
         (1 << 60, r"1048576.0 TiB do not fit, this host has .* left for it: lower it"),
     ],
 )

@@ -156,16 +156,6 @@ def test_the_host_tier_takes_nothing_of_the_device(folder: Path, model: ModelSpe
     assert setup.ready.host == HostSizes(MIB // block, block)
     (tier,) = [line for line in setup.ready.memory if line not in without.ready.memory]
     assert (tier.what, tier.bytes) == ("KV offload", MIB // block * block)
-    assert tier.note.endswith("in host memory, for prefixes; page-locked")
-
-
-def test_a_host_that_locks_no_memory_is_told_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(device: FakeDevice, nbytes: int) -> torch.Tensor:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(FakeDevice, "host_tier", refuse)
-    with pytest.raises(SetupError, match=r"--kv-offloading-size: .* of host memory cannot be had: out of memory"):
-        _set_up(folder, _device(), cuda_graphs=False, kv_offloading_size=MIB)
 
 
 def test_every_kind_of_step_has_run_before_the_worker_is_ready(folder: Path) -> None:
