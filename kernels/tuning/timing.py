@@ -1,7 +1,7 @@
-"""How long one call takes on a device, and what the device can do at most.
+"""Measures how long one call takes on a device, and the device's peak rates.
 
-On CUDA the call is captured as a graph, so that the time is the GPU's and not Python's, and the L2 cache is
-overwritten before each replay. On a CPU it is wall time.
+On CUDA the call is captured as a graph, so that the time is the GPU's and not Python's, and the L2 cache is overwritten
+before each replay. On a CPU it is wall time.
 """
 
 import platform
@@ -23,8 +23,8 @@ _MATMUL_SIDE = {"cuda": 8192, "cpu": 1024}
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call: the median, the spread of the middle half, the fastest, and what the calling thread spends
-    on it (all of it on a CPU)."""
+    """Seconds of one call: the median, the spread of the middle half, the fastest, and the calling thread's share (all
+    of it on a CPU)."""
 
     median: float
     low: float
@@ -36,7 +36,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What was measured in the same run: bytes read and written by a copy, and products of random matrices."""
+    """Peak rates measured in the same run: bytes read and written by a copy, and products of random matrices."""
 
     bytes_per_second: float
     flops_per_second: float
@@ -45,8 +45,10 @@ class Ceilings:
 def time_call(
     call: Callable[[], object], device: torch.device, *, seconds: float = 0.2, most: int = 200, graphed: bool = True
 ) -> Timing:
-    """Times ``call`` repeatedly for about ``seconds``; at least five times, at most ``most``. Where not ``graphed``, it
-    must take the device much longer than the thread that calls."""
+    """Times ``call`` repeatedly for about ``seconds``; at least five times, at most ``most``.
+
+    If not ``graphed``, the call must take the device much longer than the calling thread.
+    """
     for _ in range(_WARMUP):
         call()
     host = _host_seconds(call, device) if device.type == "cuda" else None
@@ -59,20 +61,20 @@ def time_call(
 
 
 def summarise(seconds: Iterable[float], host: float | None = None) -> Timing:
-    """What several calls took; ``host`` where the calling thread does not wait for them."""
+    """Summarises the times of several calls; ``host`` is given if the calling thread does not wait for them."""
     times = sorted(seconds)
     quarter, median = len(times) // 4, statistics.median(times)
     return Timing(median, times[quarter], times[-1 - quarter], len(times), times[0], median if host is None else host)
 
 
 def measure_ceilings(device: torch.device) -> Ceilings:
-    """A copy far larger than any cache, and a bfloat16 matrix product on random data."""
+    """Measures a copy far larger than any cache, and a bfloat16 matrix product on random data."""
     side = _MATMUL_SIDE[device.type]
     return Ceilings(_copy_rate(device), 2 * side**3 / time_product(side, device).median)
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """What was measured on."""
+    """Returns the device and the versions that were measured on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     threads = {} if device.type == "cuda" else {"threads": str(torch.get_num_threads())}
     return {"device": name, "torch": str(torch.__version__), "python": platform.python_version(), **threads}
@@ -87,7 +89,7 @@ def _copy_rate(device: torch.device) -> float:
 
 
 def time_product(side: int, device: torch.device) -> Timing:
-    """Of square bfloat16 matrices of random numbers."""
+    """Times the product of square bfloat16 matrices of random numbers."""
     a, b = (torch.randn(side, side, device=device).bfloat16() for _ in range(2))
     out = torch.empty_like(a)
     return time_call(lambda: torch.mm(a, b, out=out), device)
@@ -103,7 +105,7 @@ def _wall(call: Callable[[], object]) -> Callable[[], float]:
 
 
 def _host_seconds(call: Callable[[], object], device: torch.device) -> float:
-    """The least of some calls: the device has nothing to do before, so that none waits for it."""
+    """Returns the least of some calls' times; the device is idle before each, so that none waits for it."""
     taken = []
     for _ in range(_HOST_CALLS):
         torch.cuda.synchronize(device)
@@ -115,8 +117,11 @@ def _host_seconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def _graphed(call: Callable[[], object], device: torch.device) -> Callable[[], float]:
-    """Seconds of a call within a graph of as many as take :data:`_GRAPH_SECONDS`, so that a short one is not timed by
-    how a graph starts. The first finds nothing in the L2 cache; what the others find there, a step's kernels do too."""
+    """Measures the seconds of a call within a graph of as many calls as take :data:`_GRAPH_SECONDS`, so that the
+    graph's launch does not dominate a short one.
+
+    The first call finds nothing in the L2 cache; what the others find there, a step's kernels find too.
+    """
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -136,7 +141,8 @@ def _graphed(call: Callable[[], object], device: torch.device) -> Callable[[], f
 
 
 def _between(go: Callable[[], object], device: torch.device, calls: int = 1) -> Callable[[], float]:
-    """Seconds of each of ``calls`` that ``go`` queues, by the clock of the device, whose L2 cache has nothing of it."""
+    """Measures the seconds of each of ``calls`` that ``go`` queues, by the device's clock, with its data flushed from
+    the L2 cache."""
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=device)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
