@@ -181,7 +181,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """The same memory as [blocks, bytes]."""
+    """A view of the memory as [blocks, bytes]."""
     found: npt.NDArray[np.uint8] = tensor.view(len(tensor), -1).view(torch.uint8).numpy()
     return found
 

@@ -88,7 +88,7 @@ class LowRankSum:
 
 
 class PackedSum(LowRankSum):
-    """The same in the form that the native code takes, in float32 or bfloat16."""
+    """A sum in the form that the native code takes, in float32 or bfloat16."""
 
     def __init__(
         self, parts: Sequence[LowRank], dtype: torch.dtype, take: Callable[[int], Tensor] = empty_huge
