@@ -78,9 +78,10 @@ def linear_packed(
 ) -> Tensor:
     """Returns act(x Wᵀ + bias) for each row of ``x``; sums, bias and activation are in float32.
 
-    For a plain bfloat16 weight, inputs are rounded to bfloat16. For coded weights, each 32 inputs are rounded to 255
-    steps, and the largest of them is kept exactly. Each output is summed along K in one order. In the native variant a
-    row has the same bits whatever the other rows, their number and the number of threads.
+    For a plain bfloat16 weight, inputs are rounded to bfloat16. For coded weights, each block of 32 inputs is rounded
+    in steps, of which 255 span all inputs but the largest. The largest is rounded to such steps too, or kept exactly if
+    it is far out. Each output is summed along K in one order. In the native variant a row has the same bits whatever
+    the other rows, their number and the number of threads.
 
     Args:
         x: [T, K] float32 or bfloat16.
