@@ -161,7 +161,7 @@ class _Signature:
         self.starts: dict[tuple[Any, ...], Start] = {}
         """Launch functions by device and key."""
         self._compiled: dict[tuple[Any, ...], Start] = {}
-        """The same, by keys that hold the specialisation class of each integer in place of its value."""
+        """Launch functions by keys that hold the specialisation class of each integer in place of its value."""
 
     @classmethod
     def of(cls, kernel: Any, args: Sequence[Any], config: Config, constants: Mapping[str, Any]) -> "_Signature | None":

@@ -46,7 +46,7 @@ class SendQueue:
         """Rids of queued Submits that need the vocabulary."""
         self._source: VocabularySource | None = None
         self._vocabulary: list[bytes] | None = None
-        """As frames, once it was needed."""
+        """The vocabulary as frames, once it was needed."""
         self._vocabulary_sent = False
         self._offered = False
         """Whether to send the vocabulary before it is needed."""

@@ -24,7 +24,7 @@ STARTING: Final = "starting the worker"
 _PHASE_SECONDS: Final = (("starting", 120.0), ("loading", 300.0))
 """Longest silence in seconds by the start of the phase's name, for a patience of 1."""
 _OTHER_PHASE_SECONDS: Final = 600.0
-"""The same while compiling, measuring or warming up."""
+"""Longest silence in seconds while compiling, measuring or warming up."""
 _SPAWN_SECONDS: Final = 120.0
 _CLOSING_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 600.0

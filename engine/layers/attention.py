@@ -210,7 +210,7 @@ class Attention:
     def _see_in_parts(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Texts, before: BeforePart
     ) -> torch.Tensor:
-        """The same, some heads at a time, whose keys are laid out once; of a long head, some queries at a time."""
+        """Attend some heads at a time, laying out their keys once; for a long head, some queries at a time."""
         spec, out = self._spec, q.new_empty(q.shape)
         starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
         group = spec.heads // spec.kv_heads

@@ -186,7 +186,7 @@ class Linear:
         return product if self._dtype is None else product.to(self._dtype)
 
     def _traced(self, x: Traced, adapters: AdapterRows | None) -> Stream:
-        """The same while a pass is recorded; ``adapters``: set if rows may have some."""
+        """The product while a pass is recorded; ``adapters``: set if rows may have some."""
         traced: Stream = self._multiply(x)  # type: ignore[arg-type]  # packed
         assert isinstance(traced, Traced)
         if adapters is not None and self._adapted is not None:

@@ -34,7 +34,7 @@ class Target:
 
     tensor: torch.Tensor
     shape: tuple[int, ...]
-    """Of the stored tensor."""
+    """Shape of the stored tensor."""
     read: Callable[[torch.Tensor], torch.Tensor] | None = None
     """Applied before the copy."""
 

@@ -166,7 +166,7 @@ def _of_logs(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _of_logs_by_head(stored: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The same as [1, 1, heads, 1]; some files leave out trailing dimensions of 1."""
+    """-exp(x) → x as [1, 1, heads, 1]; some files leave out trailing dimensions of 1."""
     return (_of_logs(stored)[0].view(1, 1, -1, 1),)
 
 
@@ -211,4 +211,4 @@ _RESTORES: Final[Mapping[str, Restore]] = {
     "row": _row,
     "convolution": _convolution,
 }
-"""By the converter's change."""
+"""Inverse functions by the converter's change."""

@@ -53,7 +53,7 @@ class _Storage:
     dtype: str
     itemsize: int
     offset: int
-    """In the file."""
+    """Offset in the file."""
     count: int
 
 

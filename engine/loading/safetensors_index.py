@@ -33,7 +33,7 @@ class StoredTensor:
     """torch's name for floats, the file's own for anything else."""
     shape: tuple[int, ...]
     offset: int
-    """In its file."""
+    """Offset in its file."""
     nbytes: int
     """Bytes of its elements."""
     strides: tuple[int, ...] = ()
@@ -50,7 +50,8 @@ def safetensors_tensors(file: Path) -> list[StoredTensor]:
 
 
 def tensors_in(stream: BinaryIO, size: int, file: Path, max_header: int = MAX_HEADER_BYTES) -> list[StoredTensor]:
-    """The same for an open file of ``size`` bytes at its beginning. Raises :class:`CheckpointError`, OSError."""
+    """The tensors in an open file of ``size`` bytes, positioned at its beginning. Raises :class:`CheckpointError`,
+    OSError."""
 
     def broken(why: str) -> CheckpointError:
         return CheckpointError(f"Cannot load {file}: {why}; fetch it again.")

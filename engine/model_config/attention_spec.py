@@ -197,7 +197,7 @@ class AttentionSpec:
         return seen_pairs(tokens, context, self.window)
 
     def _chunked_pairs(self, tokens: int) -> int:
-        """The same for the first ``tokens``."""
+        """Total number of keys seen by the first ``tokens`` of a sequence."""
         chunks, rest = divmod(tokens, self.window)
         return chunks * self.window * (self.window + 1) // 2 + rest * (rest + 1) // 2
 
@@ -248,7 +248,7 @@ class IndexSpec:
     shared: bool = False
     """Whether the layer uses the choice of the last layer with an index, and caches no keys."""
     norm_eps: float = 1e-6
-    """Of the keys' LayerNorm."""
+    """Epsilon of the keys' LayerNorm."""
 
     @property
     def scale(self) -> float:
@@ -302,13 +302,13 @@ class LatentAttentionSpec:
     q_lora_rank: int = 0
     """Size of the queries' latent; 0: queries are made from the layer's input."""
     rope: RopeConfig | None = field(default_factory=RopeConfig)
-    """Of the ``rope_dim`` numbers."""
+    """Rotation of the ``rope_dim`` numbers."""
     interleaved: bool = True
     """Whether number 2i of them rotates with 2i + 1; otherwise i with i + rope_dim / 2."""
     norm_eps: float = 1e-6
-    """Of both latents' norms."""
+    """Epsilon of both latents' norms."""
     bias: bool = False
-    """Of the projections to the latents, and of ``o_proj``."""
+    """Whether the projections to the latents and ``o_proj`` have biases."""
     index: IndexSpec | None = None
     """Chooses the visible tokens; None: all before the current one."""
     made_apart: bool = False

@@ -53,17 +53,17 @@ class DraftHeadSpec:
     """One head. Its inputs are tokens and the model's hidden states; its output is fed back for a further token."""
 
     backbone: ModelSpec
-    """Of its one layer."""
+    """Spec of its one layer."""
     taps: tuple[int, ...] = ()
     """The model's layers, ascending, before which the stream is copied; copies are concatenated. Empty: the input of
     the model's output head."""
     hidden_size: int
-    """Of the model."""
+    """The model's hidden size."""
     joins: bool = True
     """Whether a projection joins embedding and hidden state before the layer; otherwise attention takes both, and the
     residual is the hidden state (EAGLE-3)."""
     bias: bool = False
-    """Of that projection."""
+    """Whether that projection has a bias."""
     norms: bool = False
     """Whether embedding and hidden state are normed before."""
     norm_before_residual: bool = False

@@ -16,7 +16,7 @@ RouterScore = Literal["softmax", "sigmoid", "sparsemixer"]
 GroupScore = Literal["max", "top2"]
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
-"""Of stored tensors, by name."""
+"""Shapes of stored tensors, by name."""
 
 SPLIT_MLP: Final = ("mlp.gate_proj", "mlp.up_proj")
 FUSED_MLP: Final = ("mlp.gate_up_proj",)
@@ -32,7 +32,7 @@ class MLPSpec:
     inner: int
     activation: Activation = "silu"
     bias: bool = False
-    """Of the projections to the activation, and of ``out`` unless ``out_bias`` is set."""
+    """Whether the projections to the activation have biases, and ``out`` unless ``out_bias`` is set."""
     into: tuple[str, ...] = SPLIT_MLP
     """Stored names of gate and up, or of both fused."""
     out: str = "mlp.down_proj"
@@ -186,7 +186,7 @@ class MoESpec:
 
     experts: int
     inner: int
-    """Of one expert."""
+    """Inner size of one expert."""
     router: RouterSpec
     activation: ExpertActivation = "silu"
     gated: bool = True
@@ -196,7 +196,7 @@ class MoESpec:
     latent_names: tuple[str, str] = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
     """Stored names of these projections."""
     bias: bool = False
-    """Of both products of all experts."""
+    """Whether both products of all experts have biases."""
     router_bias: bool = False
     weight_input: bool = False
     """Whether the router's weights multiply the experts' input, not their output (Llama 4)."""

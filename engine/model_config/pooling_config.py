@@ -87,7 +87,7 @@ class PoolingConfig:
     backbone: EncoderConfig | ModelSpec | TransformersEncoder
     modules: SentenceModules
     dimensions: int
-    """Of a text's vector."""
+    """Length of a text's vector."""
     score: ScoreHead | None = None
     sparse: SparseHead | TokenWeights | None = None
     vectors: TokenVectors | None = None

@@ -47,7 +47,7 @@ class ShortConvSpec:
     width: int
     """Tokens that the convolution sees, the current one included."""
     bias: bool = False
-    """Of the convolution and both projections."""
+    """Whether the convolution and both projections have biases."""
     name: str = "conv"
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
@@ -94,7 +94,7 @@ class GatedDeltaSpec:
     beta_scale: float = 1.0
     """Factor on the update; beyond 1 a key's former value is reversed (OLMo Hybrid)."""
     norm_eps: float | None = None
-    """Of the gated norm; None: the model's."""
+    """Epsilon of the gated norm; None: the model's."""
     tiled: bool = False
     """Whether the output projection takes the first value head of every key head, then the second of each (GGUF)."""
     name: str = "linear_attn"
@@ -223,7 +223,7 @@ class Mamba2Spec:
     """Tokens that the convolution sees, the current one included."""
     conv_bias: bool = True
     bias: bool = False
-    """Of both projections."""
+    """Whether both projections have biases."""
     least_step: float = 0.0
     most_step: float = math.inf
     """Bounds of steps."""
@@ -298,10 +298,10 @@ class MambaSpec:
     """Tokens that the convolution sees, the current one included."""
     conv_bias: bool = True
     bias: bool = False
-    """Of the input and output projections."""
+    """Whether the input and output projections have biases."""
     norm: MambaNorm = "none"
     norm_eps: float | None = None
-    """Of these norms; None: the model's."""
+    """Epsilon of these norms; None: the model's."""
     name: str = "mamba"
 
     def projections(self, hidden: int) -> tuple[Projection, Projection, Projection, Projection]:

@@ -18,7 +18,7 @@ Read = Callable[[Mapping[str, object]], EncoderConfig | ModelSpec]
 
 class Retriever(NamedTuple):
     model_type: str
-    """Of the underlying model."""
+    """Model type of the underlying model."""
     read: Read
     """Reads the text part of that model."""
 

@@ -26,7 +26,7 @@ class SeeingModel:
     whole: Fields
     vision: Fields
     hidden: int
-    """Of the decoder."""
+    """Hidden size of the decoder."""
 
 
 def activation_of(fields: Fields, name: str, default: str) -> ProductActivation:

@@ -12,7 +12,7 @@ from .vision_fields import MOST_SIDE, SeeingModel, attention_of, side_of
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
 _EPS: Final = 1e-5
-"""Of all its norms."""
+"""Epsilon of all its norms."""
 _PREFIXED: Final = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
 """Fields with the prefix ``vt_`` in Kimi K2.5."""
 

@@ -72,14 +72,14 @@ class ProjectorProduct:
     outputs: int
     bias: bool
     activation: ProductActivation | None = None
-    """Of its output."""
+    """Activation of its output."""
     channels_first: bool = False
     """Whether the stored matrix has the neighbours of each channel adjacent, not the channels of each neighbour
     (Mistral 3)."""
     transposed: bool = False
     """Whether it is stored as [inputs, outputs] under its bare name (Gemma 3)."""
     norm: ProjectorNorm | None = None
-    """Of its output, before the activation."""
+    """Norm of its output, before the activation."""
     norm_last: bool = False
     """Whether it follows the activation."""
     softmax: bool = False

@@ -14,7 +14,7 @@ HOP = 160
 HALF_WINDOW = 200
 """Samples of a frame on either side of its middle."""
 _STRIDE = 2
-"""Of both convolutions together."""
+"""Stride of both convolutions together."""
 _MOST_MEL_BINS = 1024
 
 

@@ -46,11 +46,11 @@ class WhisperConfig:
     encoder_heads: int
     encoder_intermediate_size: int
     num_layers: int
-    """Of the decoder."""
+    """Layers of the decoder."""
     num_heads: int
-    """Of the decoder."""
+    """Heads of the decoder's attention."""
     intermediate_size: int
-    """Of the decoder."""
+    """Inner size of the decoder's MLPs."""
     max_position: int
     """Most tokens of the decoder: 448."""
     bos_token_id: int | None = None
@@ -91,12 +91,12 @@ class WhisperConfig:
 
     @property
     def cache_groups(self) -> tuple[CacheSpec, ...]:
-        """Of the decoder's self-attention."""
+        """Caches of the decoder's self-attention."""
         return (CacheSpec("full", tuple(range(self.num_layers)), 0, self.num_heads, self.head_dim),)
 
     @property
     def cross_group(self) -> CacheSpec:
-        """Of its cross-attention: one encoder slot holds all positions of a window."""
+        """Cache of its cross-attention: one encoder slot holds all positions of a window."""
         return replace(self.cache_groups[0], kind="cross", positions=self.source_positions)
 
     @property
@@ -106,7 +106,7 @@ class WhisperConfig:
 
     @property
     def head_dim(self) -> int:
-        """Of the decoder's heads."""
+        """Head dim of the decoder."""
         return self.hidden_size // self.num_heads
 
     @property

@@ -71,7 +71,7 @@ class Modules:
     hand: Callable[[Attends], dict[str, Any]]
     """Makes the decoder's arguments for a pass's attention."""
     path: str
-    """Of the decoder in the model."""
+    """Path of the decoder in the model."""
     takes_positions: bool
     dtype: torch.dtype
 
@@ -80,11 +80,11 @@ class Modules:
         return self._hidden(tokens, positions, use_cache=False, **self.hand(over))
 
     def hidden_alone(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """The same for a text of only these tokens."""
+        """Hidden states of a text of only these tokens."""
         return self._hidden(tokens, positions, use_cache=False)
 
     def hidden_of_row(self, tokens: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
-        """The same for a row's next tokens behind those in transformers' ``cache``, which is extended."""
+        """Hidden states of a row's next tokens behind those in transformers' ``cache``, which is extended."""
         return self._hidden(tokens, positions, use_cache=True, past_key_values=cache)
 
     def _hidden(self, tokens: torch.Tensor, positions: torch.Tensor, **given: Any) -> torch.Tensor:

@@ -111,7 +111,7 @@ class Child:
         return self._wait()
 
     def wait_blocking(self, timeout: float) -> int | None:
-        """The same without an event loop; None after ``timeout`` seconds."""
+        """Wait for the end without an event loop; None after ``timeout`` seconds."""
         if self.returncode is None and not is_readable(self.pidfd, timeout):
             return None
         return self._wait()
@@ -168,7 +168,7 @@ class Child:
         return self.close(0.0)
 
     def close(self, seconds: float | None = None) -> bool:
-        """The same by force, blocking. ``seconds`` may shorten the time until it is given up."""
+        """End the process by force, blocking. ``seconds`` may shorten the time until it is given up."""
         if self._closed:
             return not self.given_up
         self.kill()

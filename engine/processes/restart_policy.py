@@ -14,7 +14,7 @@ class RestartPolicy:
     max_failures: float
     """Consecutive failures after which it is not restarted: 1 forbids restarts, ``math.inf`` allows any number."""
     max_first_failures: float = math.inf
-    """The same before the first :meth:`Restarts.ready`, if lower."""
+    """Consecutive failures before the first :meth:`Restarts.ready`, if lower."""
     first_delay: float = 0.1
     """Delay after the second consecutive failure; after the first there is none."""
     max_delay: float = 10.0

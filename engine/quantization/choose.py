@@ -53,10 +53,10 @@ class Layer:
     format: Format
     device: torch.device
     dtype: torch.dtype
-    """Of activations."""
+    """Dtype of activations."""
     inputs: int
     outputs: tuple[int, ...]
-    """Of each part fused into the layer."""
+    """Outputs of each part fused into the layer."""
     invariant: bool = False
     packed: bool = False
     """Whether weights can be packed for this CPU."""

@@ -79,7 +79,7 @@ class SpeechClient:
         """In order of arrival; the process works on the first."""
         self._next_job = 0
         self._endpoint: Endpoint | None = None
-        """Of a process that is ready."""
+        """Endpoint of a process that is ready; else None."""
         self._child: Child | None = None
         self._silence = Silence(self._cpu_seconds, 2 * _LOOK_SECONDS)
         self._restarts = Restarts(_POLICY)

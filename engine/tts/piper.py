@@ -18,7 +18,7 @@ from .backend import CannotSpeak, Stop, Stopped
 _PEAK: Final = 32767.0
 _SILENCE: Final = 1e-8
 _MOST_PHONEMES: Final = 320
-"""Of one run at a speed of 1: about twenty seconds of speech, for half a gigabyte of memory."""
+"""Most phonemes of one run at a speed of 1: about twenty seconds of speech, for half a gigabyte of memory."""
 _LEAST_PHONEMES: Final = 60
 _RUNS: Final = 4
 """Most runs of full length for one sentence. Only a script that the voice cannot read needs more, because it is spelled

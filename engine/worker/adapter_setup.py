@@ -14,7 +14,7 @@ from .memory import format_bytes
 
 
 def as_adapted(plans: Sequence[StepPlan]) -> list[StepPlan]:
-    """The same steps for rows with an adapter, whose slot is still empty."""
+    """Copies of the steps for rows with an adapter, whose slot is still empty."""
 
     def adapted(plan: StepPlan) -> StepPlan:
         new = [msgspec.structs.replace(row, adapter=0) for row in plan.new]

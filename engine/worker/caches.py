@@ -214,7 +214,7 @@ def _row(blocks: Rows, host: Rows | None, number: int) -> Rows:
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory, [blocks, bytes]."""
+    """A view of the memory as [blocks, bytes]."""
     if not tensor.is_contiguous():
         tensor = tensor.transpose(2, 3)  # keys of a device
     return tensor.view(len(tensor), -1).view(torch.uint8)

@@ -57,7 +57,7 @@ class DeviceSampler:
         self._tables = SamplerTables.empty(slots, vocab_size, place)
         self._logprobs: list[int | None] = [None] * slots
         self._own_masks: dict[int, Int32] = {}
-        """Of rows with masks: the mask without the engine's restrictions."""
+        """Masks of rows that have one, without the engine's restrictions."""
         self._masked: set[int] = set()
         """Slots whose table line holds a step's mask instead."""
 

@@ -27,7 +27,7 @@ def slot_masks(masks: Masks, vocab_size: int) -> SlotMasks:
 
 
 def position_masks(masks: Masks, vocab_size: int) -> list[SlotMasks]:
-    """The same for each position of a step: the rows' own tokens first, then behind each draft.
+    """The masks of each position of a step: the rows' own tokens first, then behind each draft.
 
     A row without a mask at a position is not restricted there.
     """

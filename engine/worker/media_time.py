@@ -11,10 +11,11 @@ _SHARE: Final = 0.2
 """Share of a decoding step that a slice may add. Caches and the media process add more: on two cores a step takes a
 third longer in all."""
 _PROMPT_SHARE: Final = 0.25
-"""The same for prompts with media. A pass with media has a fixed cost, so a smaller share would mean more such steps,
+"""Share of a decoding step that a prompt with media may add. A pass with media has a fixed cost, so a smaller share
+would mean more such steps,
 and longer ones with slices in them."""
 _BESIDE_PROMPTS: Final = 0.1
-"""The same for a slice in a step with prompts of text, which take longer by themselves."""
+"""Share that a slice may add to a step with prompts of text, which take longer by themselves."""
 _ALONE_SECONDS: Final = 0.05
 """Seconds of slices in a step without rows; a new request waits for two such steps."""
 _AMONG_MEDIA: Final = 0.1

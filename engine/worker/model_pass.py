@@ -27,7 +27,7 @@ class Passed:
     """The results of a pass; tensors are valid until the next one."""
 
     logits: torch.Tensor | None = None
-    """Of the last token of each row that samples, and of its drafts."""
+    """Logits of the last token of each row that samples, and of its drafts."""
     best: list[int] | None = None
     """The argmax of each, if it is known already."""
     states: tuple[Sequence[int], torch.Tensor] | None = None

@@ -45,7 +45,7 @@ class Pending:
     top_logprobs: list[int | None]
     """Alternatives that each of them asked for; None: no log-probability."""
     found: LogprobTensors | None
-    """Of the rows that asked, in the plan's order."""
+    """Log-probabilities of the rows that asked, in the plan's order."""
     prompts: list[PromptPart]
     memory: StepMemory
     """Buffers of the step, released once its result is read."""

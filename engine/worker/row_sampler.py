@@ -97,7 +97,7 @@ class RowSampler:
         allowed: Sequence[SlotMasks],
         limits: Mapping[int, int],
     ) -> Drawn:
-        """The same with drafts; a row gains at most ``limits`` of its slot tokens."""
+        """Sample each row with drafts; a row gains at most ``limits`` of its slot tokens."""
         slots = [row.slot for row in sampled]
         firsts = list(accumulate((1 + row.num_drafts for row in sampled), initial=0))
         said: list[list[TokenLogprobs | None]] = [[] for _ in sampled]

@@ -33,9 +33,9 @@ class StateDTypes:
     """Dtypes of recurrent states."""
 
     inputs: torch.dtype
-    """Of the last inputs of convolutions."""
+    """Dtype of the last inputs of convolutions."""
     recurrent: torch.dtype
-    """Of the states of recurrences."""
+    """Dtype of the states of recurrences."""
 
     @classmethod
     def of(cls, config: WorkerConfig, dtype: torch.dtype) -> "StateDTypes":

@@ -21,7 +21,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 def with_forks(plan: StepPlan) -> StepPlan:
-    """The same step with every entering row in ``new``; rows of one request share their parameters."""
+    """A copy of the step with every entering row in ``new``; rows of one request share their parameters."""
     if not plan.forks:
         return plan
     new = [*plan.new]

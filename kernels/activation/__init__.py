@@ -1,4 +1,4 @@
-"""Activations of feed-forward layers, gated and plain."""
+"""Activations of feed-forward layers, with and without a gate."""
 
 import ctypes
 
@@ -17,7 +17,8 @@ _NATIVE = by_dtype("stentor_activate", *_ARGUMENTS)
 
 
 def choose_plain(x: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`activate_` runs: torch's own on a GPU. Raises ValueError where a named one cannot run."""
+    """Returns the variant that :func:`activate_` runs: torch's own on a GPU. Raises ValueError if a named one cannot
+    run."""
     return select_variant(variant, native=native_unsupported_reason(_NATIVE.get(x.dtype), x))
 
 
@@ -25,7 +26,7 @@ def activate_(x: Tensor, kind: ActivationKind, *, variant: Choice = "auto") -> T
     """Replaces each value of ``x`` by act(value), computed in float32 and rounded once; returns ``x``.
 
     Args:
-        x: contiguous, of any shape; mutated.
+        x: contiguous, of any shape; changed.
         kind: ``silu``, ``gelu_tanh`` (the tanh form), ``gelu`` (the error function), ``relu2`` (max(x, 0)²),
             ``quick_gelu`` (x · sigmoid(1.702 x)) or ``relu``.
         variant: forces an implementation.

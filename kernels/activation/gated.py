@@ -1,4 +1,4 @@
-"""act(gate) · up, as floats."""
+"""act(gate) · up, not quantised."""
 
 import ctypes
 from typing import Literal
@@ -22,7 +22,7 @@ _STARTS: Kept[Start] = Kept()
 
 
 def choose(gate_up: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`gated_activation` runs. Raises ValueError where a named one cannot run."""
+    """Returns the variant that :func:`gated_activation` runs. Raises ValueError if a named one cannot run."""
     return select_variant(
         variant,
         triton=triton_unsupported_reason(gate_up, variant),
@@ -31,7 +31,7 @@ def choose(gate_up: Tensor, variant: Choice = "auto") -> Variant:
 
 
 def gated_activation(gate_up: Tensor, kind: ActivationKind, *, variant: Choice = "auto") -> Tensor:
-    """act(gate) · up, computed in float32 and rounded once.
+    """Returns act(gate) · up, computed in float32 and rounded once.
 
     Args:
         gate_up: [T, 2I]: gate in the first half of each row, up in the second; rows may be strided.
@@ -40,7 +40,7 @@ def gated_activation(gate_up: Tensor, kind: ActivationKind, *, variant: Choice =
         variant: forces an implementation.
 
     Returns:
-        [T, I], a new contiguous tensor. A row depends on nothing but itself.
+        [T, I], a new contiguous tensor. A row does not depend on the others.
 
     Raises:
         ValueError: an unknown kind, an odd width, a dtype or a stride that does not fit.
@@ -73,7 +73,7 @@ def _run_native(gate_up: Tensor, kind: ActivationKind) -> Tensor:
 
 
 def check_gate_up(operation: str, gate_up: Tensor, kind: ActivationKind) -> None:
-    """Raises ValueError unless ``gate_up`` is [T, 2I] with contiguous rows and ``kind`` is one of ours."""
+    """Raises ValueError unless ``gate_up`` is [T, 2I] with contiguous rows and ``kind`` is a known one."""
     if kind not in KINDS:
         raise ValueError(f"{operation}: kind must be one of {', '.join(KINDS)}, not {kind!r}")
     if gate_up.dim() != 2 or gate_up.shape[1] % 2 or gate_up.dtype not in FLOATS:

@@ -1,4 +1,4 @@
-"""act(gate) · up, quantised as it is made."""
+"""act(gate) · up, quantised in the same kernel."""
 
 from torch import Tensor
 
@@ -11,11 +11,11 @@ from .gated import ActivationKind, check_gate_up, gated_activation
 
 _STARTS: Kept[Start] = Kept()
 MAX_WIDTH = 32768
-"""The longest row that the Triton kernel scales as a whole."""
+"""The longest row that the Triton kernel can scale by token."""
 
 
 def choose_quantized(gate_up: Tensor, scheme: ActivationScheme, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`gated_activation_quantized` runs. Raises ValueError where a named one cannot run."""
+    """Returns the variant that :func:`gated_activation_quantized` runs. Raises ValueError if a named one cannot run."""
     unsupported_reason = fused_unsupported_reason(gate_up, scheme, variant)
     width = gate_up.shape[1] // 2
     if unsupported_reason is None and scheme.granularity == "token" and width > MAX_WIDTH:
@@ -31,16 +31,16 @@ def gated_activation_quantized(
     *,
     variant: Choice = "auto",
 ) -> Quantized:
-    """Quantises what :func:`gated_activation` returns.
+    """Quantises the result of :func:`gated_activation`.
 
     Args:
         gate_up, kind: as for :func:`gated_activation`.
         scheme: dtype and granularity of the result.
-        scale: float32 [1] for granularity ``tensor``; the others make their own.
-        variant: forces an implementation. What no fused kernel takes is activated first and quantised then.
+        scale: float32 [1] for granularity ``tensor``; the others compute their own.
+        variant: forces an implementation. Cases without a fused kernel are activated first and then quantised.
 
     Returns:
-        New values [T, I] and their scales. Those of the variants are within one step of each other.
+        New values [T, I] and their scales. The variants' values are within one step of each other.
 
     Raises:
         ValueError: an unknown kind, a width, dtype, stride or scale that does not fit.

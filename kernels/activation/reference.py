@@ -1,4 +1,4 @@
-"""act(gate) · up, and act alone, in float32, rounded once"""
+"""act(gate) · up, and act alone, in float32, rounded once."""
 
 import torch
 from torch import Tensor

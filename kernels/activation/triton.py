@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""act(gate) · up in tiles of one row, quantised where asked for"""
+"""act(gate) · up in tiles of one row, quantised if asked for."""
 
 import triton
 import triton.language as tl
@@ -48,8 +48,10 @@ def prepare_gated_activation(
     scheme: ActivationScheme | None = None,
     scales: Tensor | None = None,
 ) -> Start:
-    """A launch with ``gate_up``, ``out`` and ``scales``: fills ``out`` [T, I], contiguous, and under a dynamic scheme
-    ``scales``; see the public calls."""
+    """Prepares a launch with ``gate_up``, ``out`` and ``scales``; see the public calls.
+
+    It fills ``out`` [T, I], contiguous, and under a dynamic scheme ``scales``.
+    """
     rows, width = out.shape
     whole = 1 << max(4, (width - 1).bit_length())
     key = f"{width} {str(gate_up.dtype).removeprefix('torch.')}"

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""What networks do between their products, in registers
+"""Activations of values in registers, with and without a gate.
 
 gelu's tanh form is x · sigmoid(2u) with u = √(2/π) · (x + 0.044715 x³), since (1 + tanh u) / 2 = sigmoid(2u).
 """
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def activated(x, KIND: tl.constexpr):
-    """float32, of a kind that takes no gate."""
+    """Returns act(x), float32, for kinds that need no gate."""
     if KIND == "silu":
         return x * tl.sigmoid(x)
     elif KIND == "gelu_tanh":
@@ -28,11 +28,11 @@ def activated(x, KIND: tl.constexpr):
 
 @triton.jit
 def gated(gate, up, KIND: tl.constexpr):
-    """float32, see :data:`stentor.kernels.ExpertActivation`."""
+    """Returns act(gate) · up, float32; see :data:`stentor.kernels.ExpertActivation`."""
     if KIND != "swiglu_oai":
         return activated(gate, KIND) * up
     else:
-        # a comparison with what is no number is false, and keeps it
+        # a comparison with NaN is false, so NaN stays
         gate = tl.where(gate > 7.0, 7.0, gate)
         up = tl.where(up > 7.0, 7.0, tl.where(up < -7.0, -7.0, up))
         return gate * tl.sigmoid(1.702 * gate) * (up + 1.0)

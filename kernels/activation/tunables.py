@@ -1,4 +1,4 @@
-"""What the tuner tries: the inner sizes of Llama-3.1-8B and Qwen3-32B."""
+"""The gated activations that the tuner tries: the inner sizes of Llama-3.1-8B and Qwen3-32B."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""The short convolution before recurrent mixers, and of LFM2: depthwise, causal, with the last inputs in a state."""
+"""The short depthwise causal convolution of recurrent mixers and of LFM2; a state holds the last inputs."""
 
 import ctypes
 from typing import Literal
@@ -15,7 +15,7 @@ from . import reference
 __all__ = ["Activation", "causal_conv", "choose"]
 
 Activation = Literal["silu", "none"]
-"""What the sums go through."""
+"""The activation of the sums."""
 
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
@@ -25,7 +25,7 @@ _NATIVE_WIDTHS = (2, 3, 4)
 
 
 def choose(x: Tensor, width: int, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`causal_conv` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`causal_conv` runs. Raises ValueError if one is asked for that cannot run."""
     native = native_unsupported_reason(_NATIVE.get(x.dtype), x)
     if native is None and width not in _NATIVE_WIDTHS:
         native = f"it takes widths of 2 to 4, not {width}"
@@ -50,8 +50,8 @@ def causal_conv(
             more.
         bias: [channels] of x's dtype, contiguous.
         state: [slots, channels, width - 1] of a float dtype, contiguous: the inputs of the last tokens, oldest first.
-            Changed in place. To later tokens an input is what is kept of it.
-        rows: which tokens are whose, and the slots of their states.
+            Changed in place. Later tokens see an input as rounded to the state's dtype.
+        rows: the tokens of each row, and the slots of its state.
         activation: applied to the sums.
         variant: forces an implementation.
 
@@ -60,7 +60,7 @@ def causal_conv(
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
-        IndexError: rows that name tokens or slots that are not there. The Triton variant does not look.
+        IndexError: rows with tokens or slots out of range. The Triton variant does not check.
     """
     if x.dim() != 2 or x.dtype not in FLOATS or (x.shape[1] > 1 and x.stride(1) != 1):
         raise ValueError(

@@ -1,7 +1,7 @@
-"""y_t = f(bias + Σ_j weight_j · x_{t - width + 1 + j}) of each channel: a depthwise causal convolution
+"""y_t = f(bias + Σ_j weight_j · x_{t - width + 1 + j}) of each channel: a depthwise causal convolution.
 
-A token sees itself and the ``width - 1`` tokens before it, which are those in the state where the row begins: as the
-state's dtype keeps them.
+A token sees itself and the ``width - 1`` tokens before it. At the beginning of a row these come from the state. Earlier
+tokens are rounded to the state's dtype.
 """
 
 import torch

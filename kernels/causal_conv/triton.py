@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""A program takes a tile of a row's tokens by channels. The row's first tile alone reads and writes its state."""
+"""The causal convolution in tiles of a row's tokens by channels. Only a row's first tile reads and writes its state."""
 
 import torch
 import triton
@@ -83,12 +83,12 @@ def _conv_kernel(
             mask=fits & (latest >= 0)[None, :],
             other=0.0,
         ).to(tl.float32)
-        # what is left of the state where the row is shorter than it
+        # the rest of the old state, if the row is shorter than the state
         older = tl.load(
             before[:, None] + (latest + KEPT)[None, :], mask=fits & (latest < 0)[None, :] & (read >= 0), other=0.0
         ).to(tl.float32)
         last = tl.where((latest >= 0)[None, :], last, older)
-        tl.debug_barrier()  # the slot may be the one that was read, by other threads
+        tl.debug_barrier()  # other threads may have read the same slot
         tl.store(
             state + ((write * CHANNELS + channel) * KEPT)[:, None] + place[None, :],
             last.to(state.dtype.element_ty),

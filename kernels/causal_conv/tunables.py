@@ -1,4 +1,4 @@
-"""What the short convolution offers the tuner: that of Qwen3-Next, one token of each sequence and a long prompt."""
+"""The short convolutions that the tuner tries: Qwen3-Next's, for one token of each sequence and for a long prompt."""
 
 from collections.abc import Callable
 from functools import partial

@@ -8,22 +8,22 @@ from ..variants import Choice, Variant, select_variant
 
 
 def choose(table: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`embedding` runs. Raises ValueError where a named one cannot run."""
+    """Returns the variant that :func:`embedding` runs. Raises ValueError if a named one cannot run."""
     return select_variant(variant, triton=triton_unsupported_reason(table, variant))
 
 
 def embedding(tokens: Tensor, table: Tensor, scale: float = 1.0, *, variant: Choice = "auto") -> Tensor:
-    """The rows of ``table`` that ``tokens`` name, times ``scale`` in float32, rounded once.
+    """Returns the rows of ``table`` at ``tokens``, times ``scale`` in float32, rounded once.
 
     Args:
         tokens: [T] int64.
         table: [V, H] of a float dtype; rows may be strided, the last dim is contiguous.
-        scale: as it is used: a caller whose model rounds it to the dtype of ``table`` first does so itself.
+        scale: used as given: if a model rounds it to the dtype of ``table`` first, the caller must do so.
         variant: forces an implementation.
 
     Returns:
-        [T, H], a new contiguous tensor of the dtype of ``table``. Under Triton a token outside [0, V) has a row of
-        zeros: nothing is read for it. The reference on CUDA faults, as torch does.
+        [T, H], a new contiguous tensor of the dtype of ``table``. Under Triton a token outside [0, V) gives a row of
+        zeros, and nothing is read for it. The reference on CUDA faults, as torch does.
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
@@ -45,7 +45,7 @@ def embedding(tokens: Tensor, table: Tensor, scale: float = 1.0, *, variant: Cho
 
 
 def _reference(tokens: Tensor, table: Tensor, scale: float) -> Tensor:
-    """The definition."""
+    """The plain torch reference."""
     if tokens.is_cpu and not bool(((tokens >= 0) & (tokens < table.shape[0])).all()):
         raise IndexError(f"embedding: a token lies outside the table's {table.shape[0]} rows")
     rows = torch.nn.functional.embedding(tokens, table)

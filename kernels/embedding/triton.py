@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""One row of the table for each token, a tile of columns a program; nothing is read for a token that has no row"""
+"""Gathers one row of the table for each token, a tile of columns per program; reads nothing for a token outside the
+table."""
 
 import triton
 import triton.language as tl
@@ -27,7 +28,7 @@ def gather_kernel(
     fits = columns < WIDTH
     token = tl.load(tokens_ptr + row * token_stride)
     known = (token >= 0) & (token < table_rows)
-    # the address stays inside the table, though nothing is read there
+    # keeps the address inside the table, though nothing is read there
     source = table_ptr + tl.where(known, token, 0) * table_stride + columns
     values = tl.load(source, mask=fits & known, other=0.0)
     if SCALED:

@@ -1,4 +1,4 @@
-"""What the tuner tries: the tables of Llama-3.1-8B and Qwen3-32B."""
+"""The embeddings that the tuner tries: the tables of Llama-3.1-8B and Qwen3-32B."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-// Runs a program: all threads walk through the phases of its instructions together.
+// Runs a program: all threads go through the phases of its instructions together.
 #include "../attention/attend.h"
 #include "../linear_packed/expand.h"
 #include "../moe/experts.h"
@@ -11,21 +11,21 @@
 namespace stentor {
 namespace {
 
-constexpr int64_t ROWS_APART = 8;  // of a row-wise phase with many rows, per item
+constexpr int64_t ROWS_APART = 8;  // per item of a row-wise phase with many rows
 
-// The rows of a step's attention, which are the same for every layer of one shape.
+// The rows of a step's attention, shared by all layers of one shape.
 struct Queries {
     std::vector<attention::Item> items;
-    std::vector<int64_t> first_part;  // of each item that is cut into its parts: where they begin in the list of parts
+    std::vector<int64_t> first_part;  // for each item that is cut into parts: index of its first part
     std::vector<std::pair<int64_t, int64_t>> parts;  // (item, part)
 };
 
-// The rows of a step that have adapters, which are the same for every product.
+// The rows of a step with adapters, shared by all products.
 struct Adapted {
     std::vector<low_rank::Span> spans;    // items of work
-    std::vector<low_rank::Span> of_few;   // the same, of each FEW_ROWS rows that are gated together
-    std::vector<int64_t> first_of_few;    // where those of one begin
-    std::vector<float> low;               // of each row with an adapter what A makes of its input
+    std::vector<low_rank::Span> of_few;  // the same, for each FEW_ROWS rows that are gated together
+    std::vector<int64_t> first_of_few;  // index of the first span of each
+    std::vector<float> low;  // A times the input, for each row with an adapter
     int64_t low_stride = 0;
 };
 
@@ -36,14 +36,14 @@ struct Run {
     uint8_t* const* prepared;
     Batch batch;
     int64_t threads;
-    std::vector<Queries> queries;          // of each instruction that attends
+    std::vector<Queries> queries;  // of each attending instruction
     std::vector<int64_t> queries_of;       // instruction → index above, or -1
-    std::vector<std::vector<float>> partial;  // of each queries' parts: for every query head max, total, sums
-    Routed routed;                            // of the MOE that runs
-    std::vector<int64_t> gate_up_items;       // of each instruction, once it is known
+    std::vector<std::vector<float>> partial;  // for the parts of each queries: max, total and sums of every query head
+    Routed routed;  // of the running MOE
+    std::vector<int64_t> gate_up_items;  // of each instruction, once known
     Adapted adapted;
-    bool expands;                  // codes are multiplied as weights of bfloat16
-    int64_t gated_bytes = BLOCK;   // of the longest row of inputs that GATE_UP_ACTIVATE takes
+    bool expands;  // codes are multiplied as bfloat16 weights
+    int64_t gated_bytes = BLOCK;  // of the longest input row of a GATE_UP_ACTIVATE
 
     Run(const Bound& program, const Batch& batch, int64_t threads, bool expands)
         : instructions(program.instructions), count(program.count), buffers(program.buffers),
@@ -51,7 +51,7 @@ struct Run {
           expands(expands) {}
 
     ActivationFormat taken(ActivationFormat format) const { return taken_as(format, expands); }
-    // The input of products with a weight, as it has been made.
+    // Returns the prepared input of products with a weight.
     Prepared input(int64_t slot, const Packed& w) const {
         return {prepared[slot], prepared_stride(taken(activation_format_of(w.kind)), w.inputs), nullptr,
                 expands && has_codes(w)};
@@ -68,7 +68,7 @@ attention::Call<float, T> call_of(const Run& run, const Instruction& op) {
             (float)op.softcap, op.sinks,       0,                    false,       op.k_scales, op.v_scales};
 }
 
-// Rows of one token that see more than one part are cut where there are not items enough for all threads.
+// Cuts rows of one token that see more than one part, if there are too few items for all threads.
 template <class T>
 Queries cut_queries(const attention::Call<float, T>& c, int64_t threads) {
     Queries out;
@@ -93,7 +93,7 @@ void attend(Run& run, const Instruction& op, int64_t which, Team::Walk& walk) {
     const Queries& q = run.queries[which];
     const int64_t group = c.heads / c.kv_heads, width = attention::padded(c.dim);
     const int64_t items = (int64_t)q.items.size(), parts = (int64_t)q.parts.size();
-    // One query head at a time where there are few items, all that share a kv head where there are enough.
+    // one query head per item if there are few items, else all that share a kv head
     const int64_t step = (items + parts) * c.kv_heads < run.threads ? 1 : group, pieces = c.kv_heads * (group / step);
     const auto heads_of = [&](int64_t unit) {
         float* const partial = run.partial[which].data() + unit * attention::Running::floats(c.heads, width);
@@ -129,7 +129,7 @@ float* scratch_row(int64_t width) {
     return row.data();
 }
 
-// Items of a few rows, all threads busy where there are rows enough.
+// Items of a few rows each, so that all threads are busy if there are enough rows.
 template <class Body>
 void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
     const int64_t tokens = run.batch.tokens;
@@ -140,12 +140,13 @@ void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
     });
 }
 
-// Rows of a block of rows that GATE_UP_ACTIVATE takes at a time.
+// Returns how many rows of a block GATE_UP_ACTIVATE takes at a time.
 int64_t gated_rows(const Run& run) {
     return rows_of_block(run.batch.tokens, rows_gated(run.gated_bytes), run.expands ? 1 : run.threads);
 }
 
-// What A makes of the input of all rows that have adapters; then(adapter, span) follows. Returns whether there are any.
+// Multiplies the input of all rows with adapters by A, and then calls then(adapter, span). Returns whether there are
+// such rows.
 template <class Then>
 bool shrink_adapted(Run& run, const Instruction& op, ActivationFormat format, int64_t width, Team::Walk& walk,
                     const Then& then) {
@@ -163,7 +164,8 @@ bool shrink_adapted(Run& run, const Instruction& op, ActivationFormat format, in
     return true;
 }
 
-// B follows A where there are spans enough for all threads: what an adapter has for a product is read in one go.
+// B follows A directly if there are enough spans for all threads: an adapter's weights for a product are then
+// read in one go.
 void add_low_rank(Run& run, const Instruction& op, Team::Walk& walk) {
     const Adapted& adapted = run.adapted;
     const Buffer& to = run.buffers[op.dst];
@@ -184,7 +186,8 @@ void add_low_rank(Run& run, const Instruction& op, Team::Walk& walk) {
     });
 }
 
-// Adds to block number `block` of gate and up, for those few rows of a block of `rows` that begin with `first`.
+// Adds the adapters to block number `block` of gate and up, for the few rows beginning with `first` of a block
+// of `rows`.
 void add_to_gate_up(const Run& run, const Instruction& op, int64_t rows, int64_t first, int64_t block, float* both) {
     constexpr int64_t APART = 2 * BLOCK;
     const Adapted& adapted = run.adapted;
@@ -201,7 +204,7 @@ void add_to_gate_up(const Run& run, const Instruction& op, int64_t rows, int64_t
     }
 }
 
-// The weights of a block of columns meet as many rows as the second-level cache holds, a few at a time.
+// Multiplies the weights of a block of columns by as many rows as the L2 cache holds, a few at a time.
 void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
     const bool adapts = shrink_adapted(run, op, activation_format_of(op.weight.kind), op.weight.inputs, walk,
                                        [](const low_rank::Adapter&, const low_rank::Span&) {});
@@ -229,8 +232,8 @@ void multiply(Run& run, const Instruction& op, Team::Walk& walk) {
     walk.phase(cut.items(), [&](int64_t item) { multiply_item(op.weight, cut, item, x, run.batch.tokens, to); });
 }
 
-// A thread that comes late reads how many items a phase had when the tokens of a later instruction have been sorted:
-// the numbers are kept.
+// The number of items of each phase is kept: a late thread may read it after the tokens of a later instruction have
+// been sorted.
 void mix_experts(Run& run, int64_t index, Team::Walk& walk) {
     const Instruction& op = run.instructions[index];
     const Buffer &from = run.buffers[op.src], &to = run.buffers[op.dst];
@@ -339,7 +342,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
     }
 }
 
-// What a step's numbers break, or 0: ids, positions, slots, or the sequences.
+// Returns the error in a step's ids, positions, slots or sequences, or 0.
 int64_t find_fault(const Run& run, const Instruction& op) {
     const Batch& b = run.batch;
     if (op.kind == EMBED)
@@ -357,7 +360,8 @@ int64_t find_fault(const Run& run, const Instruction& op) {
     return 0;
 }
 
-// Of all instructions, as they declare them; -1 where one declares what it may not. Team's memory is sized by it.
+// Returns the declared phases of all instructions, which size the Team's memory; -1 if one declares what it may
+// not.
 int64_t declared_phases(const Bound& program) {
     int64_t phases = 0;
     for (int64_t i = 0; i < program.count; ++i) {
@@ -369,7 +373,7 @@ int64_t declared_phases(const Bound& program) {
     return phases;
 }
 
-// Lays out the work of rows that have adapters. Returns WRONG_ADAPTED where there are rows that the batch has not, or 0.
+// Lays out the work of rows with adapters. Returns WRONG_ADAPTED if such a row is not in the batch, else 0.
 int64_t lay_out_adapted(Run& run) {
     const low_rank::Rows& rows = run.batch.adapted;
     if (rows.groups == 0) return 0;
@@ -401,14 +405,15 @@ int64_t lay_out_adapted(Run& run) {
     return 0;
 }
 
-// What a step needs besides its numbers, once these are found to be right. Returns as run_program does.
+// Plans everything else that a step needs, once its numbers have been checked. Returns as run_program
+// does.
 int64_t plan(Run& run) {
     for (int64_t i = 0; i < run.count; ++i) {
         const Instruction& op = run.instructions[i];
         if (op.kind == GATE_UP_ACTIVATE) run.gated_bytes = std::max(run.gated_bytes, run.input(0, op.weight).stride);
     }
     if (const int64_t fault = lay_out_adapted(run)) return fault;
-    // Layers of one shape share the checks and the cut of their rows.
+    // layers of one shape share the checks and the cut of their rows
     const auto alike = [](const Instruction* a, const Instruction& b) {
         return a && a->blocks == b.blocks && a->block_size == b.block_size && a->table_rows == b.table_rows &&
                a->window == b.window && a->heads == b.heads && a->kv_heads == b.kv_heads && a->dim == b.dim &&
@@ -479,7 +484,8 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
 
 using namespace stentor;
 
-// Whether it pays a program to multiply what its codes stand for: experts take few rows each.
+// Returns whether a program gains from expanding codes: if there are tiles, and no experts, which
+// take few rows each.
 STENTOR_EXPORT int64_t stentor_expands_codes(const Bound* program) {
     const Instruction *const first = program->instructions, *const end = first + program->count;
     const auto coded = [](const Instruction& op) {
@@ -489,7 +495,7 @@ STENTOR_EXPORT int64_t stentor_expands_codes(const Bound* program) {
            std::none_of(first, end, [](const Instruction& op) { return op.kind == MOE; });
 }
 
-// See run_program for what it returns; NO_MEMORY where there is no memory to plan the batch, and nothing is written then.
+// Returns as run_program does, and NO_MEMORY if there is no memory to plan the batch; nothing is written then.
 STENTOR_EXPORT int64_t stentor_run_program(const Bound* program, const Batch* batch, int64_t threads) try {
     return run_program(*program, *batch, threads);
 } catch (const std::bad_alloc&) {

@@ -1,4 +1,5 @@
-// A whole step: its batch laid out from its rows' work, one program over it and another over the ends of rows.
+// Runs a whole step: lays out its batch from its rows' work, runs one program over it, and another over the
+// rows that need logits.
 #include "parallel.h"
 #include "program.h"
 
@@ -14,7 +15,7 @@ STENTOR_EXPORT void stentor_sampling_argmax(const float* logits, int64_t batch, 
 namespace stentor {
 namespace {
 
-// The rows of a step that have adapters, sorted by these.
+// The rows of a step with adapters, sorted by adapter.
 struct Groups {
     std::vector<int64_t> order, slots, starts, rows;
 
@@ -39,15 +40,15 @@ struct Groups {
     }
 };
 
-// The arrays of a batch; they grow and are kept.
+// The arrays of a batch, which grow and are kept.
 struct Layout {
     std::vector<int64_t> ids, positions, slots, last;
     std::vector<int32_t> query_start, seq_lens, tables, ends_start, ends_lens, ends_tables;
-    std::vector<int64_t> ends_first;  // of each row: where its tokens begin among those whose logits are wanted
+    std::vector<int64_t> ends_first;  // for each row: index of its first token among those that need logits
     Groups adapted, ends_adapted;
     int64_t groups = 1;
 
-    // Lays the rows of a step end to end. Returns false where one leads outside its slot's line.
+    // Lays the rows of a step end to end. Returns false if one exceeds its slot.
     bool fill(const Slots& of, const Work* work, int64_t rows) {
         ids.clear(), positions.clear(), slots.clear(), last.clear(), ends_first.assign(1, 0);
         query_start.assign(1, 0), seq_lens.clear();
@@ -86,8 +87,8 @@ struct Layout {
         return true;
     }
 
-    // The tokens whose logits are wanted, each a sequence of its own over what it sees. Of these rows, the first `coded`
-    // multiply codes as they are.
+    // Returns the tokens that need logits, each as a sequence of its own. The first `coded` of these rows multiply
+    // codes directly.
     Batch ends(const Work* work, int64_t coded) {
         const int64_t count = (int64_t)last.size(), rows = (int64_t)seq_lens.size();
         const int64_t width = table_width();
@@ -105,13 +106,13 @@ struct Layout {
                 adapted_ends(work), ends_first[coded], 0, count * width};
     }
 
-    // Those of the tokens whose logits are wanted.
+    // Returns the rows with adapters among the tokens that need logits.
     low_rank::Rows adapted_ends(const Work* work) {
         return ends_adapted.fill(work, (int64_t)seq_lens.size(),
                                  [&](int64_t r) { return std::pair(ends_first[r], ends_first[r + 1]); });
     }
 
-    // Of all tokens; the same.
+    // Returns all tokens as a batch. The first `coded` rows multiply codes directly.
     Batch batch(const Work* work, int64_t rows, int64_t coded) {
         const low_rank::Rows of = adapted.fill(
             work, rows, [&](int64_t r) { return std::pair<int64_t, int64_t>(query_start[r], query_start[r + 1]); });
@@ -125,14 +126,16 @@ struct Layout {
     }
 };
 
-// One past the last instruction that writes to the cache: what follows is for the rows themselves.
+// Returns one past the last instruction that writes to the cache: later ones only affect the rows
+// themselves.
 int64_t end_of_writes(const Bound& program) {
     int64_t end = program.count;
     while (end > 0 && program.instructions[end - 1].kind != ROTATE) --end;
     return end;
 }
 
-// Where a row's input of products with a weight is, if rows before `coded` multiply codes as they are: see run_program.
+// Returns where a row's input of products with a weight is, if rows before `coded` multiply codes directly: see
+// run_program.
 uint8_t* prepared_at(const Bound& program, const Instruction& op, int64_t row, int64_t coded) {
     const bool expands = row >= coded;
     const ActivationFormat format = taken_as(activation_format_of(op.weight.kind), expands);
@@ -140,8 +143,8 @@ uint8_t* prepared_at(const Bound& program, const Instruction& op, int64_t row, i
     return program.prepared[slot] + (expands ? coded * program.prepared_bytes[slot] + (row - coded) * stride : row * stride);
 }
 
-// Moves the rows `from` to the front of all that the instructions from number `at` on may read. `from` rises; rows before
-// `coded` multiply codes as they are.
+// Moves the rows `from`, which rise, to the front of all that the instructions from number `at` on may read. Rows
+// before `coded` multiply codes directly.
 void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from, int64_t coded) {
     const int64_t left = std::lower_bound(from.begin(), from.end(), coded) - from.begin();
     const auto move = [&](uint8_t* rows, int64_t bytes) {
@@ -152,9 +155,9 @@ void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from, 
     bool made[2] = {};
     for (int64_t i = at; i < program.count; ++i) {
         const Instruction& op = program.instructions[i];
-        if (op.kind == ADD_LOW_RANK) continue;  // it follows products that take the same input, and make what it adds to
+        if (op.kind == ADD_LOW_RANK) continue;  // products before it have its input and output
         const bool multiplies = op.kind == LINEAR || op.kind == GATE_UP_ACTIVATE;
-        if (!multiplies) buffers.push_back(op.src);  // a MOE has both
+        if (!multiplies) buffers.push_back(op.src);  // a MOE reads both
         if (op.kind == NORM_AND_QUANTIZE || op.kind == ADD) buffers.push_back(op.add);
         if ((multiplies || op.kind == MOE) && !made[op.scratch_slot]) {
             const auto place = [&](int64_t row, int64_t begin) { return prepared_at(program, op, row, begin); };
@@ -177,11 +180,11 @@ void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from, 
 
 using namespace stentor;
 
-// A step from its rows' work: `body` over all their tokens, then `head` over those whose logits are wanted, from
-// buffer `residual` of the one to buffer `hidden` of the other, and `best` of what that leaves in its buffer `logits`.
-// What of the body comes after all writes to the cache runs for these tokens alone, unless `every` token's
-// residual is wanted. The first `coded` rows multiply codes as they are, as the head does. All have memory enough. Returns
-// as stentor_run_program does, and 5 for work that leads outside its slot.
+// Runs a step: `body` over all tokens, then `head` over those that need logits. Copies buffer `residual` of the body to
+// buffer `hidden` of the head, and writes the largest logits' indices in buffer `logits` to `best`. Instructions of the
+// body after all writes to the cache run only for these tokens, unless `every` token's residual is wanted. The first
+// `coded` rows multiply codes directly, as the head does. All buffers must be large enough. Returns as
+// stentor_run_program does, and 5 for work that exceeds its slot.
 STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, int64_t residual, int64_t hidden,
                                         int64_t logits, int64_t width, const Slots* slots, const Work* work,
                                         int64_t rows, int64_t coded, int64_t every, int64_t* best,

@@ -1,4 +1,4 @@
-// Some of a batch's rows as a batch of their own: those that multiply codes as they are, and those that expand them.
+// A batch made of some of another batch's rows: those that multiply codes directly, or those that expand them.
 #pragma once
 
 #include "program.h"
@@ -8,21 +8,21 @@
 
 namespace stentor {
 
-// The sequence that begins with the first token that is not among `coded`; -1: none does.
+// Returns the first sequence whose first token is not among the first `coded`; -1 if there is none.
 static inline int64_t first_behind(const Batch& batch) {
     const int32_t *const begin = batch.query_start, *const end = begin + batch.sequences;
     const int32_t* const found = std::find(begin, end, (int32_t)batch.coded);
     return found == end ? -1 : found - begin;
 }
 
-// Tokens [first, end) of a batch, which are its sequences [from, to), as a batch of their own: rows of buffers count from
-// their first one.
+// Tokens [first, end) of a batch, which are its sequences [from, to), as a batch of their own. Rows of buffers count
+// from their first one.
 struct Piece {
     Bound program;
     Batch batch;
     std::vector<Buffer> buffers;
     std::vector<int32_t> query_start;
-    std::vector<int64_t> slots, starts, rows;  // of those that have adapters
+    std::vector<int64_t> slots, starts, rows;  // of the rows with adapters
 
     Piece(const Bound& whole, const Batch& of, int64_t first, int64_t end, int64_t from, int64_t to)
         : program(whole), batch(of), buffers(whole.buffers, whole.buffers + whole.buffer_count), starts{0} {
@@ -37,7 +37,7 @@ struct Piece {
         if (of.sequences) batch.seq_lens += from, batch.tables += from * of.table_width;
         for (int64_t g = 0; g < of.adapted.groups; ++g) {
             for (int64_t at = of.adapted.starts[g]; at < of.adapted.starts[g + 1]; ++at)
-                // a row that is in no batch goes to one of them, which is refused
+                // a row outside the batch goes to one of the pieces, which refuses it
                 if (const int64_t row = of.adapted.rows[at]; first ? row >= first : row < end) rows.push_back(row - first);
             if ((int64_t)rows.size() == starts.back()) continue;
             slots.push_back(of.adapted.slots[g]);

@@ -1,4 +1,4 @@
-// What happens to one row at a time.
+// Operations on one row at a time.
 #pragma once
 
 #include "../norm/rms.h"
@@ -20,7 +20,7 @@ static inline void norm_row(const float* x, const float* weight, float eps, int6
     for (; i < width; ++i) to[i] = x[i] * factor * weight[i];
 }
 
-// to = (x - mean(x)) / deviation(x) * weight + bias, of which there may be none; `to` may be x.
+// to = (x - mean(x)) / deviation(x) * weight + bias; the bias may be null; `to` may be x.
 static inline void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, int64_t width,
                                   float* to) {
     vf sum = {};
@@ -42,7 +42,7 @@ static inline void add_row(float* x, const float* delta, float scale, int64_t wi
     for (; i < width; ++i) x[i] += delta[i] * scale;
 }
 
-// The pair (2i, 2i + 1) of a head turns by the angle of its position.
+// Rotates each pair (2i, 2i + 1) of a head by the angle of its position.
 static inline void turn_pairs(float* head, const float* cos, const float* sin, int64_t half) {
     for (int64_t i = 0; i < half; ++i) {
         const float a = head[2 * i], b = head[2 * i + 1];
@@ -51,7 +51,7 @@ static inline void turn_pairs(float* head, const float* cos, const float* sin, i
     }
 }
 
-// The pair (i, i + half) of a head turns by the angle of its position.
+// Rotates each pair (i, i + half) of a head by the angle of its position.
 static inline void turn_head(float* head, const float* cos, const float* sin, int64_t half) {
     int64_t i = 0;
     for (; i + LANES <= half; i += LANES) {
@@ -66,8 +66,8 @@ static inline void turn_head(float* head, const float* cos, const float* sin, in
     }
 }
 
-// Norms (where weights are given) and turns the heads of one token, or the other way round, and scales those of q
-// (where scales are given); K and V go to their place in the cache.
+// Norms (if weights are given) and rotates the heads of one token, in this order or the other. Scales those of q
+// (if scales are given). Writes K and V to the cache.
 template <class T>
 static void rotate_token(const Instruction& op, float* row, int64_t position, int64_t slot) {
     const float *cos = op.cos + position * op.half, *sin = op.sin + position * op.half;

@@ -1,9 +1,9 @@
-// Threads that walk through one list of phases together, without a fork and a join for each.
+// A team of threads that run one list of phases together, without a fork and a join for each.
 //
-// Every thread runs the same program. A phase is a loop over items: each thread begins with a range of its own, so
-// that it streams through memory in order, and then takes from the others' ranges. It enters the next phase when all
-// items of this one are done. A thread that the system took off its core holds the others up only by the item that
-// it had begun; if it comes late, the phases it missed are done and it walks through them.
+// Every thread runs the same program. A phase is a loop over items. Each thread begins with its own range, so that
+// it streams through memory in order, and then takes items from the others' ranges. It enters the next phase when
+// all items of this one are done. A descheduled thread delays the others only by the item that it had begun. If it
+// comes late, it finds the phases it missed done and passes through them.
 #pragma once
 
 #include "parallel.h"
@@ -22,13 +22,13 @@ class Team {
         if (threads > 1) state_.reset(new Line[(size_t)(phases * (threads + 1))]());
     }
 
-    // Where one thread is in the program.
+    // A thread's position in the program.
     class Walk {
        public:
         Walk(Team& team, int64_t me) : team_(team), me_(me) {}
 
-        // Runs the next phase: body(item) once for each item of [0, items), by any thread. One more than the team has
-        // ends the process: there is no memory for it, and other threads may wait in it.
+        // Runs the next phase: body(item) once for each item of [0, items), on any thread. More phases than the team
+        // was made for end the process: there is no memory for them, and other threads may be waiting.
         template <class Body>
         void phase(int64_t items, const Body& body) {
             const int64_t threads = team_.threads_;
@@ -67,8 +67,8 @@ class Team {
         int64_t at_ = 0;
     };
 
-    // Calls program(walk) on every thread; `phases` of the constructor bounds how many it may run. What a program throws
-    // ends the process: other threads may be in the middle of it.
+    // Calls program(walk) on every thread; `phases` of the constructor bounds how many phases it may run. An exception
+    // from a program ends the process, because other threads may be in the middle of it.
     template <class Program>
     void run(const Program& program) noexcept {
         parallel_for(threads_, threads_, [&](int64_t me) {

@@ -1,4 +1,4 @@
-"""The gated delta rule: linear attention that overwrites what a key held before (Qwen3-Next, Qwen3.5, Kimi Linear)."""
+"""The gated delta rule: linear attention that overwrites a key's earlier value (Qwen3-Next, Qwen3.5, Kimi Linear)."""
 
 import ctypes
 
@@ -21,7 +21,7 @@ _MAX_NATIVE_DIM = 256
 
 
 def choose(q: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`gated_delta` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`gated_delta` runs. Raises ValueError if one is asked for that cannot run."""
     native = native_unsupported_reason(_NATIVE.get(q.dtype), q)
     if native is None and q.shape[-1] > _MAX_NATIVE_DIM:
         native = f"it takes keys of up to {_MAX_NATIVE_DIM} dims, not {q.shape[-1]}"
@@ -41,32 +41,31 @@ def gated_delta(
     l2norm: bool = True,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Runs the rule over the tokens of each row, from the state in the slot that it reads.
+    """Runs the rule over the tokens of each row, starting from the state in the slot that it reads.
 
-    With S the state of a head, of a token t: ``S = exp(decay_t) S``, then ``S += k_t ⊗ beta_t (v_t - k_tᵀ S)``, and the
-    output is ``scale · q_tᵀ S``.
+    For token t and a head's state S: ``S = exp(decay_t) S``, then ``S += k_t ⊗ beta_t (v_t - k_tᵀ S)``, and the output
+    is ``scale · q_tᵀ S``.
 
     Args:
         q, k: [tokens, k_heads, k_dim]; heads and dims contiguous, tokens may be strided.
-        v: [tokens, v_heads, v_dim] of q's dtype; as ``q``. v_heads is a multiple of k_heads: head h has the query and
-            the key of head ``h // (v_heads / k_heads)``.
+        v: [tokens, v_heads, v_dim] of q's dtype, strided like ``q``. v_heads is a multiple of k_heads: head h has the
+            query and the key of head ``h // (v_heads / k_heads)``.
         decay: [tokens, v_heads] float32, contiguous: the logarithm of the factor, 0 or less. [tokens, v_heads, k_dim]
-            where each channel of a key has its own (Kimi Delta Attention, arXiv:2510.26692).
+            if each channel of a key has its own (Kimi Delta Attention, arXiv:2510.26692).
         beta: [tokens, v_heads] float32, contiguous.
-        state: [slots, v_heads, k_dim, v_dim] of a float dtype, contiguous. Changed in place: S is rounded to its dtype
-            after every token, but by the Triton variant in rows of more than a few tokens, which it rounds at their
-            end.
-        rows: which tokens are whose, and the slots of their states.
+        state: [slots, v_heads, k_dim, v_dim] of a float dtype, contiguous. Changed in place. S is rounded to its dtype
+            after every token; in rows of more than a few tokens the Triton variant rounds only at their end.
+        rows: the tokens of each row, and the slots of its state.
         scale: multiplies the output.
-        l2norm: queries and keys are normed to length one first: divided by √(Σx² + 1e-6).
+        l2norm: queries and keys are first normed to length one: divided by √(Σx² + 1e-6).
         variant: forces an implementation.
 
     Returns:
-        [tokens, v_heads, v_dim] of q's dtype, a new contiguous tensor. All is computed in float32.
+        [tokens, v_heads, v_dim] of q's dtype, a new contiguous tensor. Everything is computed in float32.
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
-        IndexError: rows that name tokens or slots that are not there. The Triton variant does not look.
+        IndexError: rows with tokens or slots out of range. The Triton variant does not check.
     """
     for name, heads in (("q", q), ("k", k), ("v", v)):
         check_heads("gated_delta", name, heads, q.dtype)

@@ -1,8 +1,8 @@
-"""The gated delta rule (arXiv:2412.06464), token by token
+"""The gated delta rule (arXiv:2412.06464), token by token.
 
 S_t = exp(decay_t) S_{t-1} + k_t ⊗ beta_t (v_t - k_tᵀ exp(decay_t) S_{t-1}), o_t = scale · q_tᵀ S_t
 
-where a decay is of a whole state or of each of its channels. S_t is what the state's dtype keeps of it.
+The decay belongs to a whole state or to each of its channels. S_t is rounded to the state's dtype.
 """
 
 import torch
@@ -43,5 +43,5 @@ def gated_delta(
 
 
 def unit(x: Tensor) -> Tensor:
-    """Each head of length one."""
+    """Norms each head to length one."""
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + L2_EPS)

@@ -1,6 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""A program takes some columns of a head's state, which stay in registers, through the tokens of a row one by
-one. Rows of more than a few tokens are cut into chunks instead (:mod:`.triton_chunks`)."""
+"""The gated delta rule for few tokens: a program takes some columns of a head's state, kept in registers, through the
+tokens of a row one by one.
+
+Rows of more than a few tokens are cut into chunks instead (:mod:`.triton_chunks`).
+"""
 
 import torch
 import triton
@@ -16,7 +19,7 @@ from .reference import L2_EPS
 
 OPERATION = "gated_delta"
 FEW = 8
-"""Tokens of the longest row up to which they are taken one by one."""
+"""If the longest row has at most this many tokens, they are taken one by one."""
 
 
 @triton.jit

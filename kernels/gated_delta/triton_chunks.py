@@ -1,20 +1,21 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Prompts, a chunk at a time: the changes of all tokens of a chunk at once (arXiv:2412.06464, section 3.3)
+"""The gated delta rule for prompts, computing the changes of all tokens of a chunk at once (arXiv:2412.06464, section
+3.3).
 
 With c_i the sum of decays up to token i of a chunk, S the state before it and S' after it, the changes d solve
 
     d_i + Σ_{j < i} beta_i exp(c_i - c_j) (k_i · k_j) d_j = beta_i (v_i - exp(c_i) k_iᵀ S)
 
-a triangular system, whose inverse the first kernel finds row by row, for all chunks at once. The second one takes some
-columns of a head's state, which stay in registers, through the chunks of a row:
+This is a triangular system. The first kernel computes its inverse row by row, for all chunks at once. The second one
+takes some columns of a head's state, kept in registers, through the chunks of a row:
 
     o_i = scale (exp(c_i) q_iᵀ S + Σ_{j ≤ i} exp(c_i - c_j) (q_i · k_j) d_j)
     S' = exp(c_end) S + Σ_j exp(c_end - c_j) k_j ⊗ d_j
 
-Where channels decay by themselves (arXiv:2510.26692), c_i is one sum for each, and what it multiplies are the terms of
-the products over channels. They are summed in float32 then, a column of them after the other: the two factors that
-exp(c_i - c_j) could be split into for tensor cores overflow where a decay is strong. The first kernel does so, and
-leaves those of queries and keys behind each inverse.
+If each channel has its own decay (arXiv:2510.26692), c_i is one sum per channel, and its factors apply to the terms of
+the products over channels. These products are then summed in float32, one column after the other. Tensor cores would
+need exp(c_i - c_j) split into two factors, which overflow if a decay is strong. The first kernel computes these
+products, and stores those of queries and keys after each inverse.
 """
 
 from typing import Any
@@ -36,7 +37,7 @@ OPERATION = "gated_delta_chunks"
 
 @triton.jit
 def _load_heads(x, token, stride, here, dim, eps, DIM: tl.constexpr, L2NORM: tl.constexpr):
-    """[tokens, dims] float32 of one head, which begins at ``x``; zeros where no token is ``here``."""
+    """Loads [tokens, dims] float32 of one head, which begins at ``x``; zeros for tokens that are not ``here``."""
     mask = here[:, None] & (dim < DIM)[None, :]
     heads = tl.load(x + token[:, None] * stride + dim[None, :], mask=mask, other=0.0).to(tl.float32)
     if L2NORM:
@@ -46,14 +47,15 @@ def _load_heads(x, token, stride, here, dim, eps, DIM: tl.constexpr, L2NORM: tl.
 
 @triton.jit
 def _load_decays(decay, token, here, dim, head, V_HEADS: tl.constexpr, K_DIM: tl.constexpr):
-    """[tokens, dims] float32 of the channels of one head; zeros where no token is ``here``."""
+    """Loads [tokens, dims] float32 of the channels of one head; zeros for tokens that are not ``here``."""
     mask = here[:, None] & (dim < K_DIM)[None, :]
     return tl.load(decay + (token * V_HEADS + head)[:, None] * K_DIM + dim[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
 def _decayed_products(x, key, passed, step, CHUNK: tl.constexpr):
-    """[tokens, tokens] float32: x_i · k_j, of what each channel has kept from token j to i; of no meaning for j > i."""
+    """Returns [tokens, tokens] float32: x_i · k_j, with each channel decayed from token j to i; meaningless for j >
+    i."""
     products = tl.zeros([CHUNK, CHUNK], tl.float32)
     for j in range(CHUNK):
         own = (step == j)[:, None]
@@ -110,7 +112,7 @@ def _inverse_kernel(
         system = tl.dot(key, tl.trans(key), input_precision=PRECISION) * between
     below = step[:, None] > step[None, :]
     inverse = tl.where(below, -system, 0.0)
-    for i in range(1, CHUNK):  # row i, of those above it, which are done
+    for i in range(1, CHUNK):  # computes row i from the finished rows above it
         own = (step == i)[:, None]
         line = tl.sum(tl.where(own, inverse, 0.0), 0)
         line += tl.sum(line[:, None] * inverse, 0)
@@ -174,7 +176,7 @@ def chunks_kernel(
         )
         matrices = inverses + (chunk * V_HEADS + head) * (CHUNK * CHUNK * (2 if BY_CHANNEL else 1))
         inverse = tl.load(matrices + square)
-        # past the end of the row nothing is added, and nothing decays
+        # past the end of the row nothing is added and nothing decays
         if BY_CHANNEL:
             log_factor = _load_decays(decay, token, here, dim, head, V_HEADS, K_DIM)
             passed = tl.cumsum(log_factor, 0)
@@ -209,7 +211,7 @@ def chunks_kernel(
 
 
 def default_config() -> Config:
-    """The largest sizes at which no register is spilled on Hopper at the dims of its models."""
+    """Returns the largest sizes that spill no register on Hopper at the dims of its models."""
     return Config.of(CHUNK=16, BLOCK_V=32, num_warps=4, num_stages=1)
 
 
@@ -228,7 +230,7 @@ def chunks_key(k_dim: int, dtype: torch.dtype, by_channel: bool) -> str:
 
 
 def sizes_of(q: Tensor, k_dim: int) -> dict[str, Any]:
-    """What these kernels are told besides what that of few tokens is."""
+    """Returns the constants of these kernels beyond those of the kernel for few tokens."""
     precision = "ieee" if q.dtype == torch.float32 else "tf32"
     return {"K_WIDTH": max(16, next_power_of_2(k_dim)), "PRECISION": precision}
 
@@ -236,8 +238,11 @@ def sizes_of(q: Tensor, k_dim: int) -> dict[str, Any]:
 def inverses_of(
     q: Tensor, k: Tensor, decay: Tensor, beta: Tensor, rows: StateRows, config: Config, sizes: dict[str, Any]
 ) -> Tensor:
-    """float32 [chunks, v_heads, CHUNK, CHUNK]. Where channels decay by themselves [chunks, v_heads, 2, CHUNK, CHUNK]:
-    products of queries and keys stand behind each."""
+    """Returns float32 [chunks, v_heads, CHUNK, CHUNK].
+
+    If each channel has its own decay, [chunks, v_heads, 2, CHUNK, CHUNK]: the products of queries and keys follow each
+    inverse.
+    """
     tokens, v_heads = beta.shape
     chunk = config["CHUNK"]
     tiles, matrices = tokens // chunk + len(rows), (2,) if decay.dim() == 3 else ()

@@ -1,5 +1,5 @@
-"""What the gated delta rule offers the tuner: that of Qwen3-Next, one token of 64 sequences each and a long prompt, and
-such a prompt of Kimi Linear."""
+"""The gated delta rules that the tuner tries: Qwen3-Next's, for one token of each of 64 sequences and for a long
+prompt, and Kimi Linear's for such a prompt."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Attention over a paged cache of latents, and that cache: multi-head latent attention (arXiv:2405.04434)."""
+"""Multi-head latent attention (arXiv:2405.04434) over a paged cache of latents, and writes to that cache."""
 
 import ctypes
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ _LAUNCHES: "Kept[LatentLaunch]" = Kept()
 
 
 def latent_cache_shape(num_blocks: int, dim: int, block_size: int) -> tuple[int, int, int]:
-    """Of the cache of one layer that keeps ``dim`` numbers of a token, contiguous on every device; a slot is
+    """Returns the shape of one layer's cache of ``dim`` numbers per token. It is contiguous on every device; a slot is
     ``block * block_size + offset``.
 
     Raises:
@@ -41,7 +41,7 @@ def latent_cache_shape(num_blocks: int, dim: int, block_size: int) -> tuple[int,
 
 
 def write_latents_(latents: Tensor, cache: Tensor, slots: Tensor) -> None:
-    """Writes what is kept of T tokens to their slots; mutates the cache.
+    """Writes the latents of T tokens to their slots; changes the cache.
 
     Args:
         latents: [T, dim] of the cache's dtype.
@@ -50,7 +50,7 @@ def write_latents_(latents: Tensor, cache: Tensor, slots: Tensor) -> None:
 
     Raises:
         ValueError: shapes or dtypes that do not fit.
-        IndexError: a slot outside the cache, on the CPU.
+        IndexError: on the CPU, a slot outside the cache.
     """
     fits = cache.dim() == 3 and cache.is_contiguous() and latents.dtype == cache.dtype
     if not fits or latents.dim() != 2 or latents.shape[1] != cache.shape[2]:
@@ -61,7 +61,7 @@ def write_latents_(latents: Tensor, cache: Tensor, slots: Tensor) -> None:
 
 
 def choose(q: Tensor, cache: Tensor, rank: int, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`latent_attention` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`latent_attention` runs. Raises ValueError if one is asked for that cannot run."""
     return select_variant(
         variant,
         triton=triton_unsupported_reason(q, variant),
@@ -79,31 +79,32 @@ def latent_attention(
     chosen: Tensor | None = None,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Attends each new token to the latents of its sequence up to its own, or to the chosen ones of these; they are in
-    the cache already.
+    """Attends each new token to the latents of its sequence up to its own, or to the chosen ones of these.
+
+    The latents are in the cache already.
 
     Args:
-        q: [T, H, dim], contiguous: the first ``rank`` numbers of a query were taken into the space of latents, the
+        q: [T, H, dim], contiguous: the first ``rank`` numbers of a query are projected into the space of latents, the
             others are rotated.
         cache: the layer's (:func:`latent_cache_shape`), of the dtype of ``q``, contiguous.
         batch: the sequences; T tokens in all.
-        rank: numbers of a latent, which are the values; what the cache holds beside them belongs to keys alone.
+        rank: numbers of a latent, which are the values; the cache's further numbers belong to keys only.
         scale: multiplies q·k; positive.
-        chosen: [T, top_k] int32, contiguous: positions that each token attends to, as many as it sees and top_k at most
-            (:func:`stentor.kernels.top_tokens`); None: all that it sees. The Triton variant does not look whether it
+        chosen: [T, top_k] int32, contiguous: the positions that each token attends to, as many as it sees and top_k at
+            most (:func:`stentor.kernels.top_tokens`); None: all that it sees. The Triton variant does not check that it
             sees them.
         variant: forces an implementation.
 
     Returns:
-        [T, H, rank], a new contiguous tensor; sums are in float32. Padding gives zeros. The native variant's row
-        depends only on its own position, query, choice and latents, bitwise; chosen in order, all give the same bits as
-        no choice.
+        [T, H, rank], a new contiguous tensor; sums are in float32. Padding gives zeros. In the native variant a row
+        depends, bit for bit, only on its own position, query, choice and latents. Choosing all latents in order gives
+        the same bits as None.
 
     Raises:
         ValueError: shapes, dtypes, strides or numbers that do not fit.
-        IndexError: a block table that leads outside the cache or is shorter than its sequence, or a choice of what a
-            token does not see, on the CPU.
-        MemoryError: no room to plan the batch, on the CPU.
+        IndexError: on the CPU, a block table that leads outside the cache or is shorter than its sequence, or a chosen
+            position that a token does not see.
+        MemoryError: on the CPU, no room to plan the batch.
     """
     given = (q, cache, batch.block_tables) if chosen is None else (q, cache, batch.block_tables, chosen)
     numbers = (rank, scale, batch.num_tokens, batch.max_seq_len, variant)

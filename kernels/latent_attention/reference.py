@@ -1,7 +1,7 @@
-"""out = softmax(mask(scale · q cᵀ)) c[:rank], of each head, over the latents c of its sequence
+"""out = softmax(mask(scale · q cᵀ)) c[:rank], of each head, over the latents c of its sequence.
 
-A query is the part that was taken into the space of latents, and the rotated part (DeepSeek-V2, arXiv:2405.04434): its
-product with what is kept of a token is that of the whole query with the key that is made of it.
+A query has a part that is projected into the space of latents, and a rotated part (DeepSeek-V2, arXiv:2405.04434). Its
+product with a token's cache entry equals that of the whole query with the key computed from the entry.
 """
 
 import torch
@@ -36,8 +36,8 @@ def latent_attention(
 
 
 def _left_out(chosen: Tensor, position: Tensor, length: int) -> Tensor:
-    """Which of ``length`` tokens those at ``position`` [tokens, 1] have not chosen. Raises IndexError where one has
-    chosen what it does not see."""
+    """Returns which of ``length`` tokens those at ``position`` [tokens, 1] have not chosen. Raises IndexError if one
+    has chosen a token that it does not see."""
     real = torch.arange(chosen.shape[1], device=chosen.device) <= position
     if bool((real & ((chosen < 0) | (chosen > position))).any()):
         raise IndexError("latent_attention: choices lead outside what a token sees")
@@ -46,9 +46,10 @@ def _left_out(chosen: Tensor, position: Tensor, length: int) -> Tensor:
 
 
 def latents_of(cache: Tensor, table: Tensor, length: int) -> Tensor:
-    """Those of the first ``length`` tokens of the sequence with this block table, [length, dim].
+    """Returns the latents of the first ``length`` tokens of the sequence with this block table, [length, dim].
 
-    Raises IndexError where the table leads outside the cache."""
+    Raises IndexError if the table leads outside the cache.
+    """
     blocks, size, dim = cache.shape
     used = table[: -(-length // size)].long()
     if len(used) * size < length or bool(((used < 0) | (used >= blocks)).any()):

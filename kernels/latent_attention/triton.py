@@ -1,4 +1,5 @@
-"""Starts the Triton kernels: grids from host numbers alone, so that a captured launch is right for any lengths."""
+"""Launches the Triton kernels with grids from host numbers alone, so that a captured launch is right for any
+lengths."""
 
 from typing import NamedTuple
 
@@ -16,18 +17,18 @@ OPERATION = "latent_attention"
 
 
 class LatentLaunch(NamedTuple):
-    """Of which all is settled but where tensors lie."""
+    """A launch with everything fixed except the addresses of tensors."""
 
     attend: Start
     join: Start | None
-    """None where each token is one program's."""
+    """None if each token has one program."""
     shape: tuple[int, int, int]
-    """Of the result."""
+    """The shape of the result."""
     kept: int
-    """Parts of a token that wait to be joined."""
+    """Parts per token that are to be joined."""
 
     def run(self, q: Tensor, cache: Tensor, batch: AttentionBatch, chosen: Tensor | None) -> Tensor:
-        """Nothing on the device is waited for, nor looked at here."""
+        """Launches the kernels. Nothing waits for the device, and nothing on it is checked."""
         tokens, heads, rank = self.shape
         out = q.new_empty(self.shape)
         partial = torch.empty((tokens, heads, self.kept, rank), dtype=torch.float32, device=q.device)
@@ -43,7 +44,7 @@ class LatentLaunch(NamedTuple):
 def prepare_latents(
     q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float, chosen: Tensor | None
 ) -> LatentLaunch:
-    """What :func:`stentor.kernels.latent_attention` starts."""
+    """Returns the prepared launch of :func:`stentor.kernels.latent_attention`."""
     tokens, heads, dim = q.shape
     size = cache.shape[1]
     sparse = chosen is not None
@@ -102,15 +103,18 @@ def prepare_latents(
 
 
 def latent_key(dim: int, rank: int, heads: int, size: int, dtype: torch.dtype, *, sparse: bool = False) -> str:
-    """The tuning table's key."""
+    """Returns the tuning table's key."""
     seen = "_sparse" if sparse else ""
     return f"rank{rank}_dim{dim}_heads{heads}_{str(dtype).removeprefix('torch.')}_block{size}{seen}"
 
 
 def default_config(heads: int, rank: int, dtype: torch.dtype, *, sparse: bool = False) -> Config:
-    """TILE latents a turn, of BLOCK_M heads; parts have MIN_KEYS or more, and there are PROGRAMS_PER_SM of them. Where
-    latents are chosen their places take registers, and 64 heads would spill."""
-    if dtype == torch.float32:  # without tensor cores both factors of a product wait in registers
+    """Returns the default: TILE latents per turn, of BLOCK_M heads; parts have MIN_KEYS or more, with PROGRAMS_PER_SM
+    of them.
+
+    If latents are chosen, their positions take registers, and 64 heads would spill.
+    """
+    if dtype == torch.float32:  # without tensor cores both factors of a product are held in registers
         return Config.of(TILE=MIN_DOT, BLOCK_M=MIN_DOT, MIN_KEYS=128, PROGRAMS_PER_SM=2, num_warps=8, num_stages=1)
     rows = min(32 if sparse else 64, max(MIN_DOT, next_power_of_2(heads)))
     return Config.of(TILE=32, BLOCK_M=rows, MIN_KEYS=128, PROGRAMS_PER_SM=2, num_warps=8, num_stages=2)

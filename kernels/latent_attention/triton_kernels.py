@@ -1,13 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Flash-decoding over latents: what a token sees is split among programs, and a second kernel joins what they found.
+"""Flash-decoding over latents: a token's visible latents are split among programs, and a second kernel joins their
+results.
 
 Some heads of one token are the rows of a program's products: a tile of latents is read once, as keys of all of them and
 then as their values. A program that took the latents P leaves, as :mod:`..attention.decode_kernels` does,
 
     lse = log2 Σ_P 2^(s log2 e)        o = Σ_P 2^(s log2 e - lse) c
 
-How much of what a token sees each of its programs takes is settled on the device, from the lengths. Where it sees
-chosen latents alone, these stand for all: number i of them is at position i of its tiles.
+The device computes from the lengths how much each program takes. If a token sees chosen latents only, these take the
+place of all latents: number i of them is at position i of its tiles.
 """
 
 import triton
@@ -18,7 +19,7 @@ from ..attention.decode_kernels import LOG2_E, LOWEST, block_of, ceil_div
 
 @triton.jit
 def tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES: tl.constexpr):
-    """The sequence of a token, and how many it sees; 0 of padding."""
+    """Returns the sequence of a token, and how many tokens it sees; 0 for padding."""
     number = tl.arange(0, SEQUENCES)
     ends = tl.load(query_start + 1 + number, mask=number < sequences, other=2147483647)
     row = tl.sum((ends <= token).to(tl.int32), 0)
@@ -28,7 +29,7 @@ def tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES: tl.constexpr
 
 @triton.jit
 def attended(seen, TOP: tl.constexpr):
-    """Of what a token sees, how much it attends to: all where TOP is 0."""
+    """Returns how many of the tokens it sees it attends to: all if TOP is 0."""
     if TOP > 0:
         return tl.minimum(seen, TOP)
     else:
@@ -37,7 +38,7 @@ def attended(seen, TOP: tl.constexpr):
 
 @triton.jit
 def slot_of_chosen(table, chosen, tile, in_tile, length, SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Where a tile's latents lie, [TILE] slots of the cache."""
+    """Returns the slots [TILE] of the cache that hold a tile's latents."""
     key = tile * TILE + in_tile
     position = tl.load(chosen + key, mask=key < length, other=0)
     block = tl.load(table + position // SIZE, mask=key < length, other=0)
@@ -46,7 +47,7 @@ def slot_of_chosen(table, chosen, tile, in_tile, length, SIZE: tl.constexpr, TIL
 
 @triton.jit
 def tiles_each(seen, splits, TILE: tl.constexpr, MIN_TILES: tl.constexpr):
-    """Tiles that each of ``splits`` programs takes, the last ones perhaps fewer or none."""
+    """Returns how many tiles each of ``splits`` programs takes; the last ones may take fewer or none."""
     return tl.maximum(ceil_div(ceil_div(seen, TILE), splits), MIN_TILES)
 
 
@@ -79,7 +80,7 @@ def latent_kernel(
 ):
     """Program (i, j): part j of what a token sees, for BLOCK_M of its heads.
 
-    Writes to ``out`` where there is one part, else to ``partial`` [tokens, heads, splits, RANK] and ``partial_lse``
+    If there is one part, it writes to ``out``, else to ``partial`` [tokens, heads, splits, RANK] and ``partial_lse``
     [tokens, heads, splits].
     """
     M_BLOCKS: tl.constexpr = (HEADS + BLOCK_M - 1) // BLOCK_M
@@ -123,7 +124,7 @@ def latent_kernel(
             latents = cache + (place * SIZE + slot) * DIM
         c = tl.load(latents[:, None] + r[None, :], mask=held[:, None] & (r < RANK)[None, :], other=0.0)
         rotated = tl.load(latents[:, None] + RANK + p[None, :], mask=held[:, None] & turning, other=0.0)
-        # Fetched a turn before the latents are: the pipeline would count the wait for it as a stage of theirs.
+        # Loaded one turn before the latents: the pipeline would count the wait for it as one of their stages.
         if TOP > 0:
             place = slot_of_chosen(table, chosen, tile + 1, in_tile, seen, SIZE, TILE)
         else:
@@ -165,7 +166,7 @@ def join_kernel(
     TILE: tl.constexpr,
     BLOCK_R: tl.constexpr,
 ):
-    """Program (i, j): head j of token i, of which :func:`latent_kernel` left parts."""
+    """Program (i, j): joins the parts that :func:`latent_kernel` wrote for head j of token i."""
     token = tl.program_id(0)
     _, seen = tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES)
     seen = attended(seen, TOP)

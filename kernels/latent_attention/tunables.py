@@ -1,4 +1,4 @@
-"""What latent attention offers the tuner: 64 sequences of 4096 tokens, with DeepSeek-V3's and V2-Lite's heads."""
+"""The latent attention that the tuner tries: 64 sequences of 4096 tokens, with the heads of DeepSeek-V3 and V2-Lite."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ RANK, DIM = 512, 576
 BLOCK_SIZES = (16, 64)
 HEADS = (16, 128)
 SHARED_BYTES = 160 * 1024
-"""Of the tiles that are under way at once."""
+"""The most shared memory for tiles in flight."""
 
 
 def tunables() -> list[Tunable]:
@@ -32,7 +32,7 @@ def tunables() -> list[Tunable]:
 
 
 def candidates(heads: int) -> list[Config]:
-    """Tiles, warps and stages that fit, each with few and with many programs."""
+    """Returns tiles, warps and stages that fit, each with few and with many programs."""
     return [
         Config.of(TILE=tile, BLOCK_M=rows, MIN_KEYS=128, PROGRAMS_PER_SM=programs, num_warps=warps, num_stages=stages)
         for tile in (16, 32, 64)
@@ -45,7 +45,7 @@ def candidates(heads: int) -> list[Config]:
 
 
 def workload(heads: int, size: int, device: torch.device) -> Callable[[], object]:
-    """One launch on scattered blocks."""
+    """Returns a call of one launch on scattered blocks."""
     generator = torch.Generator(device).manual_seed(0)
     q = torch.randn((ROWS, heads, DIM), device=device, dtype=torch.bfloat16, generator=generator)
     cache, batch = scattered(DIM, size, device)
@@ -53,7 +53,8 @@ def workload(heads: int, size: int, device: torch.device) -> Callable[[], object
 
 
 def scattered(dim: int, size: int, device: torch.device) -> tuple[torch.Tensor, AttentionBatch]:
-    """A cache of ``dim`` numbers a token in blocks of ``size``, which the next token of every sequence is to see."""
+    """Returns a cache of ``dim`` numbers per token in blocks of ``size``, and a batch of the next token of every
+    sequence."""
     width = TOKENS // size
     generator = torch.Generator(device).manual_seed(0)
     cache = torch.randn((ROWS * width, size, dim), device=device, dtype=torch.bfloat16, generator=generator)

@@ -19,17 +19,17 @@ NATIVE = by_dtype("stentor_linear", *_ARGUMENTS)
 _ROWS = by_dtype("stentor_linear_rows", restype=_I)
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 _PRODUCTS: Kept[Product] = Kept()
-"""That run on a GPU: torch's, or those of few rows."""
+"""The prepared products on a GPU: torch's, or ours for few rows."""
 _faster_up_to: dict[torch.dtype, int] = {}
 
 
 def choose(x: Tensor, weight: Tensor, *, invariant: bool = False, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`linear` runs on these arguments.
+    """Returns the variant that :func:`linear` runs on these arguments.
 
-    Without ``invariant`` the native one runs where it is the faster: in float32 for any number of rows
-    on AVX-512, in bfloat16 for a few. With it, wherever it can run. On CUDA the Triton one runs with ``invariant``;
-    without, it takes up to 64 rows, and runs where this GPU's table has block sizes for so many and the weight, which
-    says that it was the faster there.
+    Without ``invariant`` the native variant runs if it is the faster one: in float32 for any number of rows on AVX-512,
+    in bfloat16 for a few. With ``invariant`` it runs wherever it can. On CUDA the Triton variant runs with
+    ``invariant``. Without, it takes up to 64 rows, and runs if this GPU's tuning table has block sizes for this many
+    rows and this weight, which means that it was faster there.
 
     Raises:
         ValueError: a variant is asked for that cannot run.
@@ -54,9 +54,9 @@ def linear(
         x: [T, K], any float dtype.
         weight: [N, K], the dtype of ``x``.
         bias: [N] or None, the dtype of ``x``, contiguous.
-        invariant: the same row whatever T and the row's place in the batch, bitwise, and with the native
-            variant (float32 and bfloat16) whatever the thread count. The Triton one has tiles of one size, the
-            reference takes one row at a time, which is slow.
+        invariant: a row has the same bits whatever T and its place in the batch, and in the native variant (float32 and
+            bfloat16) whatever the thread count. The Triton variant uses tiles of one size; the reference takes one row
+            at a time, which is slow.
         variant: forces an implementation.
 
     Returns:

@@ -10,7 +10,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def linear_invariant(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """One row at a time, so that the library underneath never sees how many rows there are."""
+    """Takes one row at a time, so that the underlying library never sees the number of rows."""
     if x.shape[0] == 0:
         return x.new_empty((0, weight.shape[0]))
     return torch.cat([functional.linear(x[row : row + 1], weight, bias) for row in range(x.shape[0])])

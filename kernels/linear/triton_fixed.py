@@ -2,7 +2,7 @@
 """out[t, n] = Σ_k x[t, k] weight[n, k] in tiles of one size, for any number of tokens.
 
 A sum runs along K from beginning to end, in steps of one width and by one instruction, so that a token's result does
-not depend on how many others there are. The weight is the left operand: its rows fill the instruction's 64.
+not depend on the number of tokens. The weight is the left operand: its rows fill the instruction's 64.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from .triton_gemv import SHAPES, gemv_key
 
 OPERATION = "linear_fixed"
 TUNED_TOKENS = 64
-"""What the tuner times block sizes at, which then are those of any number."""
+"""The number of tokens that the tuner times; its block sizes are then used for any number."""
 _TOGETHER = 8
-"""Tiles of tokens that are neighbours in launch order, and share the weight's tile in the cache."""
+"""Tiles of tokens that are adjacent in launch order, and share the weight's tile in the cache."""
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -64,7 +64,7 @@ def linear_fixed_kernel(
 
 
 def linear_fixed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``x`` [T, K] by ``weight`` [N, K], rows of both contiguous; ``bias`` [N]."""
+    """Multiplies ``x`` [T, K] by ``weight`` [N, K], rows of both contiguous; ``bias`` [N]."""
     (tokens, width), rows = x.shape, weight.shape[0]
     config = pick(OPERATION, gemv_key(rows, width, x.dtype), default(x.dtype))
     out = torch.empty(tokens, rows, dtype=x.dtype, device=x.device)
@@ -82,7 +82,7 @@ def linear_fixed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def default(dtype: torch.dtype) -> Config:
     if interpreted():
         return Config.of(BLOCK_T=16, BLOCK_N=32, BLOCK_K=32)
-    if dtype == torch.float32:  # multiplied without tensor cores: larger tiles are spilled
+    if dtype == torch.float32:  # no tensor cores: larger tiles would spill
         return Config.of(num_warps=4, num_stages=3, BLOCK_T=32, BLOCK_N=64, BLOCK_K=32)
     return Config.of(num_warps=4, num_stages=4, BLOCK_T=64, BLOCK_N=64, BLOCK_K=64)
 

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""out[n] = Σ_k weight[n, k] x[k]: one token by a weight of 16 bits, at the speed of memory.
+"""out[n] = Σ_k weight[n, k] x[k]: one token by a 16-bit weight, limited by memory bandwidth.
 
-A program streams ``BLOCK_N`` rows of the weight, sixteen bytes a thread and load, with sums in float32.
+A program streams ``BLOCK_N`` rows of the weight, 16 bytes per thread and load, with sums in float32.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from ..tuning import Config, Tunable, pick
 
 OPERATION = "linear_gemv"
 LIBRARY = Config.of(BLOCK_N=1, BLOCK_K=1, STAGES=1)
-"""Stands for torch's product: what runs where no table knows better sizes."""
+"""Stands for torch's product, which runs if no table has better sizes."""
 DEFAULT = Config.of(num_warps=4, BLOCK_N=4, BLOCK_K=1024, STAGES=2)
-"""What runs where this kernel is asked for by name."""
+"""The block sizes if this kernel is asked for by name and the table has none."""
 
 # [N, K] of Llama-3.1-8B's and Qwen3-32B's products, the heads last
 SHAPES = (
@@ -66,12 +66,13 @@ def linear_gemv_kernel(
 
 
 def config_of(x: Tensor, weight: Tensor) -> Config:
-    """What the table says; :data:`LIBRARY` where it says nothing."""
+    """Returns the table's block sizes; :data:`LIBRARY` if it has none."""
     return pick(OPERATION, gemv_key(weight.shape[0], weight.shape[1], x.dtype), LIBRARY)
 
 
 def prepare_gemv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """The product of ``x`` [1, K] by contiguous ``weight`` [N, K], of these and of others that are laid out alike."""
+    """Prepares the product of ``x`` [1, K] by contiguous ``weight`` [N, K], for these and other tensors of the same
+    layout."""
     config = config_of(x, weight)
     if config == LIBRARY:
         config = DEFAULT
@@ -87,7 +88,7 @@ def prepare_gemv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[[Te
 
 
 def candidates() -> list[Config]:
-    """Those that hold 16 to 64 values of the weight a thread: two to eight loads of sixteen bytes."""
+    """Returns block sizes with 16 to 64 values of the weight per thread: two to eight loads of 16 bytes."""
     return [
         Config.of(num_warps=warps, BLOCK_N=rows, BLOCK_K=width, STAGES=stages)
         for rows in (2, 4, 8, 16)

@@ -1,4 +1,4 @@
-"""Few tokens by a weight of 16 bits: the kernel of weights of 8 bits, without scales."""
+"""Few tokens by a 16-bit weight: the kernel of 8-bit weights, without scales."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,15 +13,15 @@ from .triton_gemv import SHAPES, gemv_key
 
 OPERATION = "linear_skinny"
 LIBRARY = Config.of(BLOCK_T=1, BLOCK_N=1, BLOCK_K=1, SPLITS=1)
-"""Stands for torch's product: what runs where no table knows better sizes."""
+"""Stands for torch's product, which runs if no table has better sizes."""
 SHARED_BYTES = 200 * 1024
-"""Of the tiles that are under way in a multiprocessor."""
+"""The most shared memory of a multiprocessor for tiles in flight."""
 MOST_PROGRAMS = 1024
-"""That K is split for."""
+"""The most programs that K is split for."""
 
 
 def config_of(x: Tensor, weight: Tensor) -> Config:
-    """What the table says; :data:`LIBRARY` where it says nothing."""
+    """Returns the table's block sizes; :data:`LIBRARY` if it has none."""
     return pick(OPERATION, skinny_key(x.shape[0], weight.shape[0], weight.shape[1], x.dtype), LIBRARY)
 
 
@@ -30,8 +30,8 @@ def skinny_key(tokens: int, rows: int, width: int, dtype: torch.dtype) -> str:
 
 
 def prepare_skinny(x: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """The product of ``x`` [T, K], up to :data:`MAX_TOKENS` rows, by ``weight`` [N, K], both contiguous, of these and
-    of others that are laid out alike."""
+    """Prepares the product of ``x`` [T, K], up to :data:`MAX_TOKENS` rows, by ``weight`` [N, K], both contiguous, for
+    these and other tensors of the same layout."""
     config = config_of(x, weight)
     if config == LIBRARY:
         config = default(x.shape[0])
@@ -40,12 +40,12 @@ def prepare_skinny(x: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[[
 
 
 def default(tokens: int) -> Config:
-    """What runs where this kernel is asked for by name."""
+    """Returns the block sizes if this kernel is asked for by name and the table has none."""
     return Config.of(num_warps=4, num_stages=3, BLOCK_T=block_of_tokens(tokens), BLOCK_N=64, BLOCK_K=128, SPLITS=1)
 
 
 def candidates(tokens: int, outputs: int) -> list[Config]:
-    """Those that fit in shared memory; K is split where the rows' tiles are few."""
+    """Returns block sizes that fit in shared memory; K is split if there are few tiles of rows."""
     block = block_of_tokens(tokens)
     return [
         Config.of(num_warps=warps, num_stages=stages, BLOCK_T=block, BLOCK_N=rows, BLOCK_K=width, SPLITS=splits)

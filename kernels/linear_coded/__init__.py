@@ -1,4 +1,4 @@
-"""Multiplication by a weight that stays in the codes of its checkpoint: four-bit floats, and integers in groups."""
+"""Multiplication by a weight kept in its checkpoint's codes: four-bit floats, and integers in groups."""
 
 from torch import Tensor
 
@@ -10,15 +10,15 @@ __all__ = ["CodeKind", "CodedMatrices", "choose", "empty_coded", "linear_coded"]
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`linear_coded` runs on ``x``. Raises ValueError where one is asked for that cannot
+    """Returns the variant that :func:`linear_coded` runs on ``x``. Raises ValueError if one is asked for that cannot
     run."""
     return select_variant(variant, triton=triton_unsupported_reason(x, variant))
 
 
 def linear_coded(x: Tensor, weight: CodedMatrices, bias: Tensor | None = None, *, variant: Choice = "auto") -> Tensor:
-    """Multiplies each row of ``x`` by the expanded weight transposed and adds ``bias``; sums are in float32.
+    """Multiplies each row of ``x`` by the dequantised weight transposed and adds ``bias``; sums are in float32.
 
-    Weights are expanded in float32 and rounded to the dtype of ``x``. Inputs are not rounded.
+    Weights are dequantised in float32 and rounded to the dtype of ``x``. Inputs are not rounded.
 
     Args:
         x: [T, K] float32, bfloat16 or float16; rows may be strided.
@@ -49,7 +49,7 @@ def linear_coded(x: Tensor, weight: CodedMatrices, bias: Tensor | None = None, *
 
 
 def _reference(x: Tensor, weight: CodedMatrices, bias: Tensor | None) -> Tensor:
-    """The definition: expand, and multiply."""
+    """The plain torch reference: dequantise and multiply."""
     values = weight.values(0, x.dtype)
     made = x.float() @ values.float().T
     return (made if bias is None else made + bias.float()).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Blocks of GGUF taken apart into codes that kernels expand, exactly as the file has them."""
+"""Unpacks GGUF blocks into codes that kernels dequantise to exactly the file's values."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, get_args
@@ -35,15 +35,15 @@ BLOCK_FORMS: Final[Mapping[BlockKind, _Form]] = {
     "IQ4_NL": _Form("iq4nl"),
     "MXFP4": _Form("mxfp4"),
 }
-"""What blocks become. Codes of five and six bits take a byte."""
+"""The coded form of each block type. Codes of five and six bits take a byte."""
 _SMALL: Final[Mapping[BlockKind, int]] = {"IQ4_NL": 18, "MXFP4": 17}
-"""Bytes of blocks of a scale and 32 codes that stand for numbers of a table."""
+"""Bytes per block, for blocks of a scale and 32 codes that index a table."""
 
 
 def empty_blocks(
     stored: BlockKind, experts: int, outputs: int, inputs: int, device: torch.device | None = None
 ) -> CodedMatrices:
-    """Not filled yet."""
+    """Returns uninitialised codes for weights of a block type."""
     form = BLOCK_FORMS[stored]
     return empty_coded(
         form.kind,
@@ -59,7 +59,8 @@ def empty_blocks(
 
 
 def coded_blocks(blocks: Tensor, stored: BlockKind) -> CodedMatrices:
-    """One matrix of rows of blocks, uint8 [outputs, bytes of a row]. Raises ValueError for rows of no whole blocks."""
+    """Returns one matrix from rows of blocks, uint8 [outputs, bytes of a row]. Raises ValueError if rows are not whole
+    blocks."""
     if stored not in _SMALL:
         kind: PlaneKind = next(kind for kind in FORMATS if kind == stored)
         return _from_planes(GGUFWeight.from_blocks(blocks, kind), BLOCK_FORMS[stored])
@@ -104,5 +105,5 @@ def _from_planes(weight: GGUFWeight, form: _Form) -> CodedMatrices:
 
 
 def _halves(codes: Tensor) -> Tensor:
-    """uint8 [outputs, inputs] below 16 → [1, outputs, inputs / 2], the first of two in the low half."""
+    """Packs uint8 [outputs, inputs] below 16 → [1, outputs, inputs / 2], the first of two in the low half."""
     return (codes[:, 0::2] | (codes[:, 1::2] << 4)).unsqueeze(0)

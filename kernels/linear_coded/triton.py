@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Tiles of a weight, expanded in registers, meet tiles of inputs on tensor cores."""
+"""Multiplies tiles of inputs by tiles of a weight that are dequantised in registers, on tensor cores."""
 
 import torch
 import triton
@@ -34,7 +34,7 @@ def linear_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """out = x Wᵀ + bias; programs of one tile of the weight are neighbours, so that it is read once."""
+    """out = x Wᵀ + bias; programs of one tile of the weight are adjacent, so that it is read once."""
     DTYPE: tl.constexpr = x.dtype.element_ty
     stored = (weight, scales, code_factors, zeros)
     tiles_t = tl.cdiv(tokens, BLOCK_T)
@@ -56,7 +56,7 @@ def linear_kernel(
 
 
 def run(x: Tensor, weight: CodedMatrices, bias: Tensor | None) -> Tensor:
-    """See :func:`stentor.kernels.linear_coded`; the arguments are checked."""
+    """Runs :func:`stentor.kernels.linear_coded` on checked arguments."""
     tokens, inputs = x.shape
     outputs = weight.shape[1]
     config = pick(OPERATION, key(weight, tokens, x.dtype), default(tokens, x.dtype))

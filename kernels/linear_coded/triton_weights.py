@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Weights as kernels multiply by them: loaded as they are, or expanded from their codes."""
+"""Loads weights for multiplication: plain ones, or dequantised from their codes."""
 
 import triton
 import triton.language as tl
@@ -7,7 +7,7 @@ import triton.language as tl
 
 @triton.jit
 def e2m1(code):
-    """The number of a code, float32: a sign, two bits of exponent, one of fraction."""
+    """Returns the float32 value of a code: a sign bit, two exponent bits, one fraction bit."""
     exponent, fraction = (code >> 1) & 3, code & 1
     twice = tl.where(exponent == 0, fraction, (2 + fraction) << tl.maximum(exponent - 1, 0))
     return tl.where(code >= 8, -0.5, 0.5) * twice.to(tl.float32)
@@ -15,9 +15,9 @@ def e2m1(code):
 
 @triton.jit
 def number_of(code, KIND: tl.constexpr):
-    """What a code of four bits of a table stands for, float32."""
+    """Returns the float32 value of a four-bit code of a table."""
     if KIND == "iq4nl":
-        # of ggml's table the values less -128, a byte each
+        # ggml's table less -128, one byte per value
         low: tl.constexpr = 0x766A5D4F3F2D1801
         high: tl.constexpr = 0xF1D9C5B5A6998D81 - (1 << 64)
         word = tl.where(code < 8, low, high).to(tl.int64)
@@ -39,8 +39,8 @@ def by_group(
     ROWS: tl.constexpr,
     APART: tl.constexpr,
 ):
-    """One value for each ``GROUP`` of inputs (0: all), ``APART`` from one to the next, spread over [BLOCK_N, BLOCK_K],
-    or [BLOCK_N, 1] where a block is within one group."""
+    """Loads one value per ``GROUP`` of inputs (0: all), with stride ``APART``, spread over [BLOCK_N, BLOCK_K], or
+    [BLOCK_N, 1] if a block is within one group."""
     if GROUP == 0:
         return tl.load(groups + row // ROWS * APART, mask=wanted, other=0.0)[:, None]
     elif GROUP < BLOCK_K:
@@ -58,7 +58,7 @@ def by_group(
 
 @triton.jit
 def expanded(stored, row, start, inputs, wanted, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, FORM: tl.constexpr):
-    """float32 [BLOCK_N, BLOCK_K]; what is outside is no weight, but finite."""
+    """Returns float32 values [BLOCK_N, BLOCK_K]; those outside the weight are arbitrary but finite."""
     KIND: tl.constexpr = FORM[0]
     GROUP: tl.constexpr = FORM[1]
     ROWS: tl.constexpr = FORM[2]
@@ -76,7 +76,7 @@ def expanded(stored, row, start, inputs, wanted, BLOCK_N: tl.constexpr, BLOCK_K:
         at = codes + row[:, None] * inputs + k[None, :]
         code = tl.load(at, mask=mask, other=0.0).to(tl.float32) if KIND == "fp8" else tl.load(at, mask=mask, other=0)
     else:
-        # of each byte the low half is the first
+        # the low half of each byte comes first
         k = start // 2 + tl.arange(0, BLOCK_K // 2)
         mask = wanted[:, None] & (2 * k < inputs)[None, :]
         byte = tl.load(codes + row[:, None] * (inputs // 2) + k[None, :], mask=mask, other=0).to(tl.int32)
@@ -111,8 +111,12 @@ def weights_at(
     FORM: tl.constexpr,
     ACROSS: tl.constexpr,
 ):
-    """Those of outputs ``row`` of all experts, int64 [BLOCK_N], where ``wanted``, at inputs from ``start`` on, of
-    ``DTYPE``: [BLOCK_N, BLOCK_K], or ``ACROSS``. Outside they are 0, or where the inputs end finite."""
+    """Loads the weights of outputs ``row`` of all experts, int64 [BLOCK_N], where ``wanted``, at inputs from ``start``
+    on.
+
+    Returns ``DTYPE`` [BLOCK_N, BLOCK_K], or transposed if ``ACROSS``. Values outside are 0, or finite past the last
+    input.
+    """
     if FORM[0] == "plain":
         k = start + tl.arange(0, BLOCK_K)
         inside = k < inputs

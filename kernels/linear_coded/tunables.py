@@ -1,4 +1,4 @@
-"""What the tuner tries: NVFP4, MXFP4, IQ4_NL and int8 in the shapes of Llama-3.1-8B."""
+"""The coded weights that the tuner tries: NVFP4, MXFP4, IQ4_NL and int8 in the shapes of Llama-3.1-8B."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +29,7 @@ def tunables() -> list[Tunable]:
 
 
 def _weight(kind: str, shape: tuple[int, int], device: torch.device) -> CodedMatrices:
-    """Of random codes."""
+    """Returns a weight of random codes."""
     if kind == "nvfp4":
         made = empty_coded("nvfp4", 1, *shape, group=16, device=device)
         made.scales.fill_(1.0)

@@ -1,4 +1,4 @@
-"""Matrices as codes, which kernels expand while they multiply: those of all experts of a layer, or one."""
+"""Matrices kept as codes, which kernels dequantise while they multiply: one, or those of all experts of a layer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -18,11 +18,11 @@ _DTYPES: Final[Mapping[CodeKind, tuple[torch.dtype, ...]]] = {
     "iq4nl": (torch.uint8, torch.float16),
     "int8": (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.uint8, torch.int8),
 }
-"""Of codes, and those that scales may have."""
+"""The dtype of the codes, and those that scales may have."""
 BYTES: Final[frozenset[CodeKind]] = frozenset({"fp8", "int8"})
 """Kinds whose codes have eight bits."""
 USUAL_ZEROS: Final[Mapping[CodeKind, int]] = {"int4": 8, "int8": 128}
-"""Of codes with neither zero points nor minima; with minima they count from 0."""
+"""The zero of codes with neither zero points nor minima; with minima it is 0."""
 _TABLES: Final[Mapping[CodeKind, tuple[float, ...]]] = {
     "mxfp4": tables.E2M1,
     "nvfp4": tables.E2M1,
@@ -32,26 +32,26 @@ _TABLES: Final[Mapping[CodeKind, tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class CodedMatrices:
-    """[experts, outputs, inputs]: value = (number of the code - zero) · (scale · factor) + minimum · its factor."""
+    """[experts, outputs, inputs]: value = (value of the code - zero) · (scale · factor) + minimum · its factor."""
 
     kind: CodeKind
     codes: Tensor
-    """uint8 [experts, outputs, inputs / 2], of each byte the low half first; of :data:`BYTES` uint8, or for fp8
-    float8_e4m3fn [experts, outputs, inputs]."""
+    """uint8 [experts, outputs, inputs / 2], the low half of each byte first. Kinds in :data:`BYTES` have [experts,
+    outputs, inputs], uint8 or for fp8 float8_e4m3fn."""
     scales: Tensor
-    """[experts, outputs / rows, inputs / group], rounded up. Of mxfp4 uint8, exponents of two with a bias of 127 (the
-    least stands for 0 here), of nvfp4 float8_e4m3fn, of int4, int8 and iq4nl as they are stored, of fp8 float32."""
+    """[experts, outputs / rows, inputs / group], rounded up. mxfp4: uint8, exponents of two with a bias of 127 (the
+    least stands for 0 here). nvfp4: float8_e4m3fn. int4, int8 and iq4nl: as stored. fp8: float32."""
     group: int
     """Inputs that share a scale."""
     rows: int = 1
-    """Outputs that share one."""
+    """Outputs that share a scale."""
     factors: Tensor | None = None
-    """float32 [experts, outputs, 1] of nvfp4; of scales that are whole numbers float16 [experts, outputs, inputs /
-    span], with minima each beside that of the minima."""
+    """nvfp4: float32 [experts, outputs, 1]. Integer scales: float16 [experts, outputs, inputs / span], and with minima
+    each is followed by the factor of the minima."""
     zeros: Tensor | None = None
-    """uint8 of int4 and int16 of int8, of the shape of the scales; without them see :data:`USUAL_ZEROS`."""
+    """The shape of the scales: uint8 for int4, int16 for int8. Without them see :data:`USUAL_ZEROS`."""
     mins: Tensor | None = None
-    """float16, or uint8 where there are factors, of the shape of the scales."""
+    """The shape of the scales: float16, or uint8 if there are factors."""
     span: int = 0
     """Inputs that share a factor; 0: all."""
 
@@ -62,7 +62,7 @@ class CodedMatrices:
 
     @property
     def present(self) -> tuple[str, ...]:
-        """The names of its tensors."""
+        """The names of its tensors that are present."""
         return tuple(field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor))
 
     @property
@@ -74,7 +74,7 @@ class CodedMatrices:
 
     @classmethod
     def concat(cls, matrices: Sequence["CodedMatrices"]) -> "CodedMatrices":
-        """Outputs after outputs, of matrices of one form with scales of their own for each output."""
+        """Concatenates the outputs of matrices of one form in which each output has scales of its own."""
         first = matrices[0]
         planes: dict[str, Any] = {
             name: torch.cat([getattr(each, name) for each in matrices], dim=1) for name in first.present
@@ -82,13 +82,13 @@ class CodedMatrices:
         return replace(first, **planes)
 
     def put_(self, expert: int, first: int, matrix: "CodedMatrices") -> None:
-        """Puts a matrix of the same form, [1, outputs, inputs], at outputs [first, ...) of an expert."""
+        """Copies a matrix of the same form, [1, outputs, inputs], to outputs [first, ...) of an expert."""
         for name in self.present:
             rows = getattr(matrix, name)[0]
             getattr(self, name)[expert, first : first + len(rows)].copy_(rows)
 
     def values(self, expert: int, dtype: torch.dtype) -> Tensor:
-        """One expert's matrix [outputs, inputs], computed in float32."""
+        """Returns one expert's matrix [outputs, inputs], computed in float32."""
         codes = self.codes[expert]
         if self.kind not in BYTES:
             codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(1)
@@ -143,15 +143,15 @@ class CodedMatrices:
 
 
 def tensors_of(weight: Tensor | CodedMatrices) -> tuple[Tensor | None, ...]:
-    """What :func:`.triton_weights.weights_at` reads: weights or codes, scales, factors, and zeros or minima."""
+    """Returns what :func:`.triton_weights.weights_at` reads: weights or codes, scales, factors, and zeros or minima."""
     if isinstance(weight, CodedMatrices):
         return weight.codes, weight.scales, weight.factors, weight.mins if weight.zeros is None else weight.zeros
     return weight, None, None, None
 
 
 def code_form_of(weight: Tensor | CodedMatrices) -> tuple[str, int, int, str, int]:
-    """Its kind of codes, inputs (0: all) and outputs that share a scale, whether it has ``zeros`` or ``mins``, and
-    inputs that share a factor (-1: there is none)."""
+    """Returns its kind of codes, the inputs (0: all) and the outputs that share a scale, whether it has ``zeros`` or
+    ``mins``, and the inputs that share a factor (-1: none)."""
     if not isinstance(weight, CodedMatrices):
         return "plain", 1, 1, "", -1
     group = 0 if weight.group >= weight.shape[2] else weight.group
@@ -173,8 +173,11 @@ def empty_coded(
     span: int = 0,
     device: torch.device | None = None,
 ) -> CodedMatrices:
-    """Not filled yet. ``scales`` is for kinds that may have them in several dtypes; whole numbers have factors for
-    each ``span`` of inputs."""
+    """Returns uninitialised codes.
+
+    ``scales`` is the dtype of the scales, for kinds that allow several. Integer scales have a factor for each ``span``
+    of inputs.
+    """
     groups = (experts, -(-outputs // rows), -(-inputs // group))
     codes, usual, *_ = _DTYPES[kind]
 

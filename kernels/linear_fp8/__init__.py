@@ -28,12 +28,14 @@ def selection_for(
     out_dtype: torch.dtype | None = None,
     variant: Choice = "auto",
 ) -> Selection:
-    """The implementation that :func:`linear_fp8` takes for these arguments, and why not those before it."""
+    """Returns the implementation that :func:`linear_fp8` runs on these arguments, and why those before it were passed
+    over."""
     return _select(operands("linear_fp8", x, weight, weight_scale, bias, out_dtype, FP8), variant)
 
 
 def choose(x: Quantized | Tensor, weight: Tensor, weight_scale: Tensor, variant: Choice = "auto") -> Variant:
-    """``triton`` for all that runs on CUDA, torch's own kernel too. Raises ValueError where ``variant`` cannot run."""
+    """Returns ``triton`` for everything that runs on CUDA, including torch's own kernel. Raises ValueError if
+    ``variant`` cannot run."""
     selected = selection_for(x, weight, weight_scale, out_dtype=torch.bfloat16, variant=variant)
     return "reference" if selected.implementation == "reference" else "triton"
 
@@ -47,17 +49,17 @@ def linear_fp8(
     out_dtype: torch.dtype | None = None,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Multiplies by a weight in fp8, summing in float32.
+    """Multiplies by an fp8 weight, summing in float32.
 
     Args:
-        x: activations [T, K]: quantised to ``float8_e4m3fn`` by tensor, token or groups of 128; or as they are,
-            in float32, bfloat16 or float16 (the weight is then widened, exactly, to their dtype). Rows of the
-            latter may be strided.
+        x: activations [T, K]: quantised to ``float8_e4m3fn`` by tensor, token or groups of 128, or plain float32,
+            bfloat16 or float16 (the weight is then widened, exactly, to their dtype). Rows of plain ones may be
+            strided.
         weight: [N, K] ``float8_e4m3fn``, contiguous.
         weight_scale: float32 [1], [N], or one for each 128 x 128 [ceil(N / 128), ceil(K / 128)].
-        bias: [N] floats, added in float32 before the one rounding (where torch's kernel runs and the bias is not
-            bfloat16: after it).
-        out_dtype: float32, bfloat16 or float16; that of ``x`` where it is not quantised.
+        bias: [N] floats, added in float32 before the one rounding; after it if torch's kernel runs and the bias is not
+            bfloat16.
+        out_dtype: float32, bfloat16 or float16; that of ``x`` if it is not quantised.
         variant: ``triton`` forces our own kernels, ``reference`` plain torch.
 
     Returns:
@@ -80,7 +82,7 @@ def multiply(
     out_dtype: torch.dtype | None,
     variant: Choice,
 ) -> Tensor:
-    """Operation ``name``, whose weight is of ``dtype``."""
+    """Runs the operation ``name``, whose weight has ``dtype``."""
     values, x_scale = (x.values, x.scales) if isinstance(x, Quantized) else (x, None)
     given = [each for each in (values, weight, weight_scale, x_scale, bias) if each is not None]
     numbers = (name, x_scale is None, out_dtype, variant)
@@ -96,7 +98,7 @@ def multiply(
 
 
 def _prepare(operands: Operands, selected: Selection) -> Product:
-    """The implementation that was selected, for a weight of either dtype; not the reference."""
+    """Prepares the selected implementation, for a weight of either dtype; not the reference."""
     match selected.implementation:
         case "gemv":
             from .triton_gemv import prepare_gemv  # these late: importing Triton takes half a second
@@ -119,11 +121,11 @@ def _select(given: Operands, variant: Choice) -> Selection:
 
 
 def _prepare_scaled_mm(operands: Operands) -> Product:
-    """What :mod:`.selection` lets through: fp8 by fp8, scales by tensor or by token and channel."""
+    """Prepares the cases that :mod:`.selection` allows: fp8 by fp8, scales by tensor or by token and channel."""
     tokens, rows, _ = operands.shape
     one_scale = (operands.input_scales, operands.weight_scales) == ("tensor", "tensor")
     bias, out_dtype = operands.bias, operands.out_dtype
-    # it adds a bias of the result's dtype, where that has 16 bits
+    # it adds a bias of the result's dtype if that has 16 bits
     fused = bias is not None and bias.dtype == out_dtype == torch.bfloat16
 
     def scaled_mm(

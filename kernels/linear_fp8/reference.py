@@ -6,11 +6,11 @@ from ..quantize.operands import GROUP, Operands
 from ..quantize.weights import BLOCK
 
 _SCRATCH = 1 << 24
-"""Elements of the weight that are widened at once, about."""
+"""About how many elements of the weight are widened at once."""
 
 
 def linear_fp8(operands: Operands) -> Tensor:
-    """As :func:`stentor.kernels.linear_fp8`; for any device."""
+    """Computes :func:`stentor.kernels.linear_fp8` on any device."""
     tokens, rows, width = operands.shape
     x = operands.x.float()
     if operands.x_scale is not None:
@@ -28,7 +28,7 @@ def linear_fp8(operands: Operands) -> Tensor:
 
 
 def _widened(operands: Operands, part: slice) -> Tensor:
-    """Rows ``part`` of the weight in float32; ``part`` begins with a block."""
+    """Returns rows ``part`` of the weight in float32; ``part`` begins with a block."""
     weight, scale = operands.weight[part].float(), operands.weight_scale
     if operands.weight_scales == "tensor":
         return weight * scale

@@ -22,14 +22,14 @@ from ..variants import Choice, select_variant, wanted
 Implementation = Literal["gemv", "skinny", "scaled_mm", "tiles", "reference"]
 
 SKINNY_TOKENS = 64
-"""Up to here the weight's bytes cost more than the arithmetic."""
+"""Up to this many tokens the weight's bytes cost more than the arithmetic."""
 
 
 @dataclass(frozen=True)
 class Selection:
     implementation: Implementation
     refused: tuple[tuple[Implementation, str], ...]
-    """Those that come first in order, each with why it was passed over."""
+    """The implementations before it in the order, each with why it was passed over."""
 
     def __str__(self) -> str:
         return "; ".join((self.implementation, *(f"not {name}: {reason}" for name, reason in self.refused)))
@@ -40,7 +40,7 @@ class _Case:
     """What the choice depends on."""
 
     tokens: int
-    """Or more of them that are treated alike."""
+    """The number of tokens, or a larger one that is treated alike."""
     rows: int
     width: int
     x_dtype: torch.dtype
@@ -52,12 +52,12 @@ class _Case:
 
 
 def select(operands: Operands, variant: Choice, unsupported_reason: str | None) -> Selection:
-    """The implementation for ``operands``.
+    """Returns the implementation for ``operands``.
 
     Args:
         operands: what is multiplied.
-        variant: ``triton`` leaves torch's kernel out, ``reference`` all others.
-        unsupported_reason: why Triton cannot run on these tensors, None where it can.
+        variant: ``triton`` leaves out torch's kernel, ``reference`` all others.
+        unsupported_reason: why Triton cannot run on these tensors; None if it can.
 
     Raises:
         ValueError: ``triton`` or ``native`` is asked for and cannot run.
@@ -104,7 +104,7 @@ def _select(case: _Case) -> Selection:
 
 
 def _scaled_mm_unsupported_reason(case: _Case) -> str | None:
-    """Why ``torch._scaled_mm`` cannot run; what is written here is what torch 2.11 to 2.13 accept."""
+    """Returns why ``torch._scaled_mm`` cannot run, by what torch 2.11 to 2.13 accept; None if it can."""
     if case.triton_only:
         return "Triton was asked for"
     if case.x_dtype != torch.float8_e4m3fn:

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""out[n] = Σ_k weight[n, k] x[k], one token by a weight of 8 bits: multiply and add at the speed of memory.
+"""out[n] = Σ_k weight[n, k] x[k]: one token by an 8-bit weight, limited by memory bandwidth.
 
-A program streams ``BLOCK_N`` rows of the weight, sixteen bytes a thread and load, and widens ``x`` once for
-all of them. So narrow are its rows that the programs fill the GPU without splitting K.
+A program streams ``BLOCK_N`` rows of the weight, 16 bytes per thread and load, and widens ``x`` once for all of them.
+It takes so few rows that the programs fill the GPU without splitting K.
 """
 
 import torch
@@ -58,7 +58,7 @@ def gemv_kernel(
         token = widen(tl.load(x + column, mask=inside, other=0.0), SUM)
         if X_GROUPED:
             token *= tl.load(x_scale + column // 128, mask=inside, other=0.0)
-        if W_BLOCKED:  # all rows of the program lie in one block
+        if W_BLOCKED:  # all rows of the program are in one block
             block = weight_scale + (first // 128) * weight_scale_stride
             token *= tl.load(block + column // 128, mask=inside, other=0.0)
         total += widen(values, SUM) * token[None, :]
@@ -73,7 +73,7 @@ def gemv_kernel(
 
 
 def prepare_gemv(operands: Operands) -> Product:
-    """One token, any scales."""
+    """Prepares the product of one token, with any scales."""
     _, rows, width = operands.shape
     x, x_scale, weight, weight_scale, bias = operands.tensors
     out_dtype, config = operands.out_dtype, pick(OPERATION, key(operands), default(operands))
@@ -112,7 +112,7 @@ def key(operands: Operands) -> str:
 
 def default(operands: Operands) -> Config:
     width = operands.shape[2]
-    # 64 values of the weight a thread: four loads of sixteen bytes in flight
+    # 64 values of the weight per thread: four loads of 16 bytes in flight
     return Config.of(num_warps=4, BLOCK_N=8, BLOCK_K=min(1024, max(next_power_of_2(width), 32)), STAGES=3)
 
 
@@ -128,5 +128,5 @@ def candidates() -> list[Config]:
 
 
 def tunables() -> list[Tunable]:
-    """Of both operations, at one token."""
+    """Returns the tunables of both operations, at one token."""
     return tunables_of(OPERATION, tokens=1, key=key, prepare=prepare_gemv, candidates=lambda _: candidates())

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""out[t, n] = Σ_k weight[n, k] x[t, k] for few tokens: tensor cores at the speed of memory.
+"""out[t, n] = Σ_k weight[n, k] x[t, k] for few tokens: tensor cores, limited by memory bandwidth.
 
-The weight is the left operand, so that its rows fill the instruction's 64 and the tokens are its narrow side.
-Where the tiles of N alone do not fill the GPU, K is split: each part is summed on its own and written, and a
-second kernel adds the parts in order, so that the result depends on nothing but the shape. Weights of 16 bits have no
-scales (:mod:`..linear.triton_skinny`).
+The weight is the left operand, so that its rows fill the instruction's 64 and the tokens are its narrow side. If the
+tiles of N alone do not fill the GPU, K is split: each part is summed and written separately, and a second kernel adds
+the parts in order, so that the result depends only on the shape. 16-bit weights have no scales
+(:mod:`..linear.triton_skinny`).
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ OPERATION = "linear_8bit_skinny"
 MAX_TOKENS = 64
 
 _PROGRAMS = 384
-"""What the launcher splits K for: about three a multiprocessor of an H200."""
+"""The number of programs that K is split for: about three per multiprocessor of an H200."""
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -56,7 +56,7 @@ def skinny_kernel(
     SPLITS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """``OPERAND``: what both sides are multiplied in, None for what they are stored in."""
+    """``OPERAND``: the dtype that both sides are multiplied in; None: their stored dtype."""
     EVERY: tl.constexpr = BLOCK_K if BLOCK_K < 128 else 128
     row = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(1)
@@ -87,7 +87,7 @@ def skinny_kernel(
                 part *= tl.load(block, mask=row < rows, other=0.0)[:, None]
             total += part
         else:
-            # fp8 sums keep few bits in the tensor cores: every 128 products they go to float32
+            # tensor cores sum fp8 with few bits: every 128 products the sum goes to float32
             total = tl.dot(left, right, total, input_precision=PRECISION, max_num_imprecise_acc=EVERY, out_dtype=SUM)
             if OPERAND is not None:
                 total = waited(total, HOPPER)
@@ -123,7 +123,7 @@ def add_parts_kernel(
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """Adds parts [SPLITS, tokens, rows] in order; one block of one token a program."""
+    """Adds parts [SPLITS, tokens, rows] in order; each program takes one block of one token."""
     follow(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -142,7 +142,7 @@ def add_parts_kernel(
 
 
 def prepare_skinny(operands: Operands) -> Product:
-    """Up to :data:`MAX_TOKENS` tokens, any scales."""
+    """Prepares the product of up to :data:`MAX_TOKENS` tokens, with any scales."""
     config = pick(OPERATION, key(operands), default(operands))
     if operands.scaled_by_step and 128 % config["BLOCK_K"]:
         raise ValueError(f"{OPERATION}: with groups or blocks BLOCK_K must divide 128, not be {config['BLOCK_K']}")
@@ -171,7 +171,7 @@ def prepare_few(
     W_BLOCKED: bool = False,
     OPERAND: tl.dtype | None = None,
 ) -> Callable[[Tensor, Tensor | None, Tensor, Tensor | None, Tensor | None], Tensor]:
-    """The product of ``x`` by contiguous ``weight``, of these and of others that are laid out alike."""
+    """Prepares the product of ``x`` by contiguous ``weight``, for these and other tensors of the same layout."""
     (tokens, width), rows, splits = x.shape, weight.shape[0], config["SPLITS"]
     if config["BLOCK_T"] < tokens:
         raise ValueError(f"BLOCK_T must hold all {tokens} tokens, not {config['BLOCK_T']}")
@@ -216,7 +216,7 @@ def prepare_few(
 
 
 def operand_dtype(operands: Operands) -> tl.dtype | None:
-    """What tiles are multiplied in; None where that is what they are stored in."""
+    """Returns the dtype that tiles are multiplied in; None if it is their stored dtype."""
     x = operands.x
     if x.dtype == torch.int8:
         return None
@@ -237,25 +237,25 @@ def block_of_tokens(tokens: int) -> int:
 def default(operands: Operands) -> Config:
     tokens, rows, width = operands.shape
     widened = operands.input_scales == "none"
-    # sums of fp8 that go to float32 within a step have its products wait for each other: a step has 128
+    # fp8 sums that go to float32 within a step serialise its products, so a step has 128
     fp8 = operands.x.dtype == torch.float8_e4m3fn and operand_dtype(operands) is None and not operands.scaled_by_step
     block_k = 128 if operands.scaled_by_step or widened or fp8 else 256
     if widened and tokens > 32 and capability() < 90:  # a deeper tile does not fit the registers of mma.sync
         block_k = 64
-    if operands.x.dtype == torch.float32 or width % 16:  # the latter is loaded byte by byte
+    if operands.x.dtype == torch.float32 or width % 16:  # such widths are loaded byte by byte
         block_k = 32
     tiles = cdiv(rows, 64)
     splits = 1
     while tiles * splits < _PROGRAMS and width // (splits * 2) >= 4 * block_k:
         splits *= 2
-    stages = 6 if fp8 and block_k == 128 else 4  # as many bytes under way as with 256 inputs of a step
+    stages = 6 if fp8 and block_k == 128 else 4  # as many bytes in flight as with steps of 256 inputs
     return Config.of(
         num_warps=4, num_stages=stages, BLOCK_T=block_of_tokens(tokens), BLOCK_N=64, BLOCK_K=block_k, SPLITS=splits
     )
 
 
 def candidates(operands: Operands) -> list[Config]:
-    """That fit in shared memory, which holds one stage less of some operands."""
+    """Returns block sizes that fit in shared memory, which holds one stage less of some operands."""
     tokens = block_of_tokens(operands.shape[0])
     return [
         Config.of(
@@ -275,7 +275,7 @@ def candidates(operands: Operands) -> list[Config]:
 
 
 def tunables() -> list[Tunable]:
-    """Of both operations, at 16, 32 and 64 tokens."""
+    """Returns the tunables of both operations, at 16, 32 and 64 tokens."""
     return [
         tunable
         for tokens in (16, 32, 64)

@@ -16,7 +16,7 @@ from .workloads import tunables_of
 
 OPERATION = "linear_8bit_tiles"
 _TILES_OF_TOKENS_TOGETHER = 8
-"""Neighbours in launch order share the weight's tile in the cache."""
+"""Tiles that are adjacent in launch order share the weight's tile in the cache."""
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -43,7 +43,7 @@ def tiles_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """``OPERAND``: what both sides are multiplied in, None for what they are stored in."""
+    """``OPERAND``: the dtype that both sides are multiplied in; None: their stored dtype."""
     EVERY: tl.constexpr = BLOCK_K if BLOCK_K < 128 else 128
     program = tl.program_id(0)
     tiles_t, tiles_n = tl.cdiv(tokens, BLOCK_T), tl.cdiv(rows, BLOCK_N)
@@ -75,7 +75,7 @@ def tiles_kernel(
                 part *= tl.load(block, mask=row < rows, other=0.0)[None, :]
             total += part
         else:
-            # fp8 sums keep few bits in the tensor cores: every 128 products they go to float32
+            # tensor cores sum fp8 with few bits: every 128 products the sum goes to float32
             total = tl.dot(left, right, total, input_precision=PRECISION, max_num_imprecise_acc=EVERY, out_dtype=SUM)
     result = total.to(tl.float32)
     if x_scale is not None and not X_GROUPED:
@@ -89,7 +89,7 @@ def tiles_kernel(
 
 
 def prepare_tiles(operands: Operands) -> Product:
-    """Any number of tokens, any scales."""
+    """Prepares the product of any number of tokens, with any scales."""
     tokens, rows, width = operands.shape
     x, x_scale, weight, weight_scale, bias = operands.tensors
     out_dtype, config = operands.out_dtype, pick(OPERATION, key(operands), default(operands))
@@ -134,19 +134,20 @@ def _bucket(tokens: int) -> int:
 
 
 def default(operands: Operands) -> Config:
-    if operands.x.dtype == torch.float32 or operands.shape[2] % 16:  # the latter is loaded byte by byte
+    if operands.x.dtype == torch.float32 or operands.shape[2] % 16:  # such widths are loaded byte by byte
         return Config.of(num_warps=4, num_stages=2, BLOCK_T=32, BLOCK_N=64, BLOCK_K=32)
     block_k = 64 if operands.input_scales == "none" else 128
     if operands.shape[0] <= 512:
         return Config.of(num_warps=4, num_stages=4, BLOCK_T=64, BLOCK_N=64, BLOCK_K=block_k)
-    # fp8 that is decoded here needs registers, and so do scales that change along K: not both in a large tile
+    # fp8 that is decoded here needs registers, and so do scales that change along K: a large tile has no room for both
     decoded = operands.x.dtype == torch.float8_e4m3fn and operand_dtype(operands) is not None
     rows = 64 if decoded and operands.scaled_by_step else 128
     return Config.of(num_warps=8, num_stages=3, BLOCK_T=128, BLOCK_N=rows, BLOCK_K=block_k)
 
 
 def candidates(operands: Operands) -> list[Config]:
-    """That fit in shared memory and registers: sums that are kept twice leave no room for the widest tiles."""
+    """Returns block sizes that fit in shared memory and registers: sums that are kept twice leave no room for the
+    widest tiles."""
     twice = operands.scaled_by_step or operands.x.dtype == torch.float8_e4m3fn
     tile_sizes = [(64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 128, 8)]
     if not twice:
@@ -161,7 +162,7 @@ def candidates(operands: Operands) -> list[Config]:
 
 
 def tunables() -> list[Tunable]:
-    """Of both operations, at 128 to 8192 tokens."""
+    """Returns the tunables of both operations, at 128 to 8192 tokens."""
     return [
         tunable
         for tokens in (128, 512, 2048, 8192)

@@ -1,4 +1,4 @@
-"""The shapes that the kernels for 8-bit weights are tuned at."""
+"""The shapes and workloads that the kernels for 8-bit weights are tuned at."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,7 +23,7 @@ def tunables_of(
     prepare: Callable[[Operands], Product],
     candidates: Callable[[Operands], Sequence[Config]],
 ) -> list[Tunable]:
-    """One for each weight, kind of weight and kind of input, at ``tokens`` rows."""
+    """Returns one tunable for each weight, kind of weight and kind of input, at ``tokens`` rows."""
     return [
         Tunable(operation, key(shown), candidates(shown), _Workload(shown, prepare))
         for rows, width in (*LLAMA_8B, *QWEN3_32B)
@@ -41,9 +41,9 @@ def tunables_of(
 def unfilled(
     device: torch.device, tokens: int, rows: int, width: int, dtype: torch.dtype, quantised: bool, blocks: bool
 ) -> Operands:
-    """Operands of a shape, their memory as it is: ``quantised`` or bfloat16 inputs.
+    """Returns uninitialised operands of a shape, with ``quantised`` or bfloat16 inputs.
 
-    Scales are by group and block where ``blocks``, by token and channel otherwise.
+    Scales are by group and block if ``blocks``, otherwise by token and channel.
     """
     groups = -(-width // GROUP)
     weight = torch.empty(rows, width, dtype=dtype, device=device)
@@ -54,7 +54,7 @@ def unfilled(
 
 
 def filled(like: Operands, device: torch.device) -> Operands:
-    """Operands of the shape and kinds of ``like``, of random numbers."""
+    """Returns operands of the shape and kinds of ``like``, filled with random numbers."""
     tokens, rows, width = like.shape
     dtype, blocks = like.weight.dtype, like.weight_scales == "block"
     matrix = torch.randn(rows, width, dtype=torch.bfloat16, device=device)

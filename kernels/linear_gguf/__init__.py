@@ -1,4 +1,4 @@
-"""Linear layers with the weights of GGUF files: y = x Wᵀ + b, W read in ggml's types."""
+"""Linear layers with the weights of GGUF files: y = x Wᵀ + b, with W in ggml's types."""
 
 import torch
 from torch import Tensor
@@ -13,16 +13,17 @@ __all__ = ["FORMATS", "GGUFWeight", "Kind", "choose", "dequantize", "empty_weigh
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`linear_gguf` runs on ``x``. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`linear_gguf` runs on ``x``. Raises ValueError if one is asked for that cannot
+    run."""
     return select_variant(variant, triton=triton_unsupported_reason(x, variant))
 
 
 def linear_gguf(x: Tensor, weight: GGUFWeight, bias: Tensor | None = None, *, variant: Choice = "auto") -> Tensor:
     """Multiplies each row of ``x`` by the dequantised weight transposed and adds ``bias``; sums are in float32.
 
-    Up to 16 rows, codes are multiplied as integers and groups scaled in float32, and a row's result does
-    not depend on the others; more rows meet values that were rounded to the dtype of ``x``. ``x`` stays in
-    its dtype: it is not quantised to eight bits, as llama.cpp does.
+    Up to 16 rows, codes are multiplied as integers and groups scaled in float32, and a row's result does not depend on
+    the others. With more rows, weights are dequantised and rounded to the dtype of ``x``. ``x`` keeps its dtype: it is
+    not quantised to eight bits, as llama.cpp does.
 
     Args:
         x: [T, K] float32, bfloat16 or float16; rows may be strided.
@@ -45,6 +46,6 @@ def linear_gguf(x: Tensor, weight: GGUFWeight, bias: Tensor | None = None, *, va
 
 
 def _reference(x: Tensor, weight: GGUFWeight, bias: Tensor | None) -> Tensor:
-    """The definition: x · dequantize(W)ᵀ + b, in float32 and rounded once."""
+    """The plain torch reference: x · dequantize(W)ᵀ + b, in float32 and rounded once."""
     values = dequantize(weight, torch.float32)
     return linear(x.float(), values, None if bias is None else bias.float()).to(x.dtype)

@@ -1,4 +1,4 @@
-"""GGUF blocks taken apart into aligned planes that hold exactly what the blocks held."""
+"""GGUF blocks unpacked into aligned planes, without loss."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,9 +25,9 @@ Kind = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K"]
 
 class _Format(NamedTuple):
     columns: int
-    """Of a block."""
+    """Columns per block."""
     nbytes: int
-    """Of a block."""
+    """Bytes per block."""
     bits: Literal[4, 6, 8]
     group: int
     offset: int
@@ -43,7 +43,7 @@ FORMATS: dict[Kind, _Format] = {
     "Q5_1": _Format(32, 24, 6, 32, 32),
     "Q5_K": _Format(256, 176, 6, 32, 32),
 }
-"""The types of ggml that :class:`GGUFWeight` takes."""
+"""The ggml types that :class:`GGUFWeight` takes."""
 
 
 @dataclass(frozen=True)
@@ -70,24 +70,24 @@ class GGUFWeight:
     shape: tuple[int, int]
     """(N, K)"""
     codes: Tensor
-    """int16 [ceil(K / 128), N, 32], the low four bits; of Q8_0 int8 [ceil(K / 128), N, 128]."""
+    """int16 [ceil(K / 128), N, 32], the low four bits; for Q8_0 int8 [ceil(K / 128), N, 128]."""
     scales: Tensor
-    """float16 [groups, N]; of Q4_K, Q5_K and Q6_K [ceil(K / 256), N]."""
+    """float16 [groups, N]; for Q4_K, Q5_K and Q6_K [ceil(K / 256), N]."""
     mins: Tensor | None = None
-    """float16, the shape of ``scales``: of Q4_1, Q5_1, Q4_K and Q5_K."""
+    """float16, the shape of ``scales``; for Q4_1, Q5_1, Q4_K and Q5_K."""
     sub_scales: Tensor | None = None
-    """[groups, N]: of Q4_K and Q5_K uint8, of Q6_K int8."""
+    """[groups, N]: uint8 for Q4_K and Q5_K, int8 for Q6_K."""
     sub_mins: Tensor | None = None
-    """uint8 [groups, N], of Q4_K and Q5_K."""
+    """uint8 [groups, N], for Q4_K and Q5_K."""
     high: Tensor | None = None
-    """uint8 [ceil(K / 128), N, 32], the upper two bits of six."""
+    """uint8 [ceil(K / 128), N, 32], the upper two bits of six-bit codes."""
 
     @classmethod
     def from_blocks(cls, blocks: Tensor, kind: Kind) -> "GGUFWeight":
-        """Takes rows of blocks apart.
+        """Unpacks rows of blocks.
 
         Args:
-            blocks: uint8 [N, bytes of a row], as the file has them, on any device.
+            blocks: uint8 [N, bytes of a row], as in the file, on any device.
             kind: their ggml type.
 
         Raises:
@@ -106,7 +106,7 @@ class GGUFWeight:
 
     @classmethod
     def concat(cls, weights: Sequence["GGUFWeight"]) -> "GGUFWeight":
-        """Projections of one input as one weight, rows after rows.
+        """Concatenates the rows of projections of one input.
 
         Raises:
             ValueError: they differ in type or in K.
@@ -125,7 +125,7 @@ class GGUFWeight:
         return replace(first, shape=(rows, first.shape[1]), **planes)
 
     def to(self, device: torch.device | str) -> "GGUFWeight":
-        """The same weight on ``device``."""
+        """Returns the weight on ``device``."""
         return replace(self, **{name: getattr(self, name).to(device) for name in self.present})
 
     @property
@@ -139,7 +139,7 @@ class GGUFWeight:
 
     @property
     def planes(self) -> Planes:
-        """What the kernels are given."""
+        """The planes that the kernels take."""
         form = FORMATS[self.kind]
         return Planes(
             label=self.kind.lower(),
@@ -157,7 +157,7 @@ class GGUFWeight:
 
 
 def dequantize(weight: GGUFWeight, dtype: torch.dtype) -> Tensor:
-    """[N, K]: the float32 values of ggml, rounded in its order, and then to ``dtype``."""
+    """Returns [N, K]: ggml's float32 values, rounded in its order, and then to ``dtype``."""
     rows, columns = weight.shape
     form = FORMATS[weight.kind]
     groups = columns // form.group
@@ -183,7 +183,7 @@ def dequantize(weight: GGUFWeight, dtype: torch.dtype) -> Tensor:
 
 
 def empty_weight(rows: int, columns: int, kind: Kind, device: torch.device | str) -> GGUFWeight:
-    """A weight of arbitrary contents, for shapes without a checkpoint."""
+    """Returns a weight of arbitrary contents, for shapes without a checkpoint."""
     form = FORMATS[kind]
     groups, blocks, super_scales = padded_groups(columns, form.group), blocks_of(columns), kind.endswith("K")
     width, codes = (BLOCK, torch.int8) if kind == "Q8_0" else (BLOCK // 4, torch.int16)
@@ -206,17 +206,17 @@ def empty_weight(rows: int, columns: int, kind: Kind, device: torch.device | str
 
 
 def _halves(blocks: Tensor, start: int) -> Tensor:
-    """The little-endian float16 at byte ``start`` of every block: [N, blocks of a row]."""
+    """Returns the little-endian float16 at byte ``start`` of every block: [N, blocks of a row]."""
     return blocks[:, :, start : start + 2].contiguous().view(torch.float16).squeeze(-1)
 
 
 def _nibbles(packed: Tensor) -> Tensor:
-    """uint8 [..., n] → the low nibbles, then the high ones, uint8 [..., 2n]."""
+    """Unpacks uint8 [..., n] → the low nibbles, then the high ones, uint8 [..., 2n]."""
     return torch.cat((packed & 15, packed >> 4), dim=-1)
 
 
 def _super_plane(rows: Tensor) -> Tensor:
-    """[N, K / 256] → [K / 256, N]"""
+    """Transposes [N, K / 256] → [K / 256, N]."""
     return rows.T.contiguous()
 
 
@@ -250,13 +250,13 @@ def _read_q5_1(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) ->
 
 
 def _bits(packed: Tensor) -> Tensor:
-    """uint8 [..., n] → their bits, the lowest first, uint8 [..., 8n]."""
+    """Unpacks uint8 [..., n] → their bits, the lowest first, uint8 [..., 8n]."""
     shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
     return ((packed.unsqueeze(-1) >> shifts) & 1).flatten(-2)
 
 
 def _six_bits(low: Tensor, fifth: Tensor, added: int) -> tuple[Tensor, Tensor]:
-    """Codes of five bits, [N, blocks, columns of a block] each part, as planes of four and of two bits."""
+    """Returns five-bit codes, whose parts are [N, blocks, columns of a block], as planes of four and of two bits."""
     codes = ((low | (fifth << 4)) + added).flatten(1)
     return pack_codes(codes & 15), pack_pairs(codes >> 4)
 
@@ -276,10 +276,10 @@ def _read_q5_k(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) ->
 
 
 def _k(blocks: Tensor) -> dict[str, Tensor]:
-    """What scales the codes of Q4_K and Q5_K."""
+    """Returns the scales and minima of Q4_K and Q5_K."""
     columns = blocks.shape[1] * SUPER
-    # 12 bytes hold eight scales and minima of six bits: four of each in the low six bits of the first eight
-    # bytes, whose upper two bits complete the nibbles of the last four bytes to the other four of each.
+    # 12 bytes hold eight scales and eight minima of six bits. The low six bits of the first eight bytes hold four of
+    # each. The upper two bits of those bytes and the nibbles of the last four bytes make up the other four of each.
     first, second, rest = blocks[:, :, 4:8], blocks[:, :, 8:12], blocks[:, :, 12:16]
     sub_scales = torch.cat((first & 0x3F, (rest & 15) | ((first >> 2) & 0x30)), dim=-1).flatten(1)
     sub_mins = torch.cat((second & 0x3F, (rest >> 4) | ((second >> 2) & 0x30)), dim=-1).flatten(1)
@@ -292,8 +292,8 @@ def _k(blocks: Tensor) -> dict[str, Tensor]:
 
 
 def _read_q6_k(cls: type[GGUFWeight], blocks: Tensor, shape: tuple[int, int]) -> GGUFWeight:
-    # Each half of a block has 64 bytes of low nibbles, and 32 bytes of which the bits 2i and 2i + 1 belong to
-    # its i-th 32 columns.
+    # Each half of a block has 64 bytes of low nibbles, and 32 bytes whose bits 2i and 2i + 1 belong to its i-th 32
+    # columns.
     low = _nibbles(blocks[:, :, :128].unflatten(-1, (2, 64))).flatten(1)
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device).view(1, 1, 1, 4, 1)
     high = ((blocks[:, :, 128:192].unflatten(-1, (2, 1, 32)) >> shifts) & 3).flatten(1)

@@ -1,4 +1,4 @@
-"""A linear layer of each head's own: y[:, h] = x[:, h] W[h]ᵀ."""
+"""A linear layer with a weight per head: y[:, h] = x[:, h] W[h]ᵀ."""
 
 import ctypes
 
@@ -14,7 +14,8 @@ _NATIVE = by_dtype("stentor_linear_heads", _P, _P, _P, _I, _I, _I, _I, _I, _I, _
 
 
 def choose(x: Tensor, weight: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`linear_heads` runs. Raises ValueError where ``native`` is asked for and cannot run."""
+    """Returns the variant that :func:`linear_heads` runs. Raises ValueError if ``native`` is asked for and cannot
+    run."""
     unsupported_reason = native_unsupported_reason(_NATIVE.get(x.dtype), x)
     if unsupported_reason is None and (x.stride(2) != 1 or weight.stride(2) != 1):
         unsupported_reason = "it takes contiguous rows"
@@ -27,8 +28,8 @@ def linear_heads(x: Tensor, weight: Tensor, *, invariant: bool = False, variant:
     Args:
         x: [T, H, K], any float dtype and strides.
         weight: [H, N, K], the dtype of ``x``.
-        invariant: the same row whatever T and the row's place in the batch, bitwise; the native variant (float32 and
-            bfloat16) always is. The reference takes one row at a time, which is slow.
+        invariant: a row has the same bits whatever T and its place in the batch; always so in the native variant
+            (float32 and bfloat16). The reference takes one row at a time, which is slow.
         variant: forces an implementation.
 
     Returns:
@@ -65,13 +66,13 @@ def linear_heads(x: Tensor, weight: Tensor, *, invariant: bool = False, variant:
 
 
 def _reference(x: Tensor, weight: Tensor) -> Tensor:
-    """The definition."""
+    """The plain torch reference."""
     rows = torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
     return rows.clone(memory_format=torch.contiguous_format)
 
 
 def _row_by_row(x: Tensor, weight: Tensor) -> Tensor:
-    """The same one row at a time, so that the library underneath never sees how many rows there are."""
+    """The reference one row at a time, so that the underlying library never sees the number of rows."""
     if x.shape[0] == 0:
         return x.new_empty((0, *weight.shape[:2]))
     return torch.cat([_reference(x[row : row + 1], weight) for row in range(x.shape[0])])

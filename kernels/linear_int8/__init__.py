@@ -23,13 +23,14 @@ def selection_for(
     out_dtype: torch.dtype | None = None,
     variant: Choice = "auto",
 ) -> Selection:
-    """The implementation that :func:`linear_int8` takes for these arguments, and why not those before it."""
+    """Returns the implementation that :func:`linear_int8` runs on these arguments, and why those before it were passed
+    over."""
     given = operands("linear_int8", x, weight, weight_scale, bias, out_dtype, torch.int8)
     return select(given, variant, triton_unsupported_reason(given.x, variant))
 
 
 def choose(x: Quantized | Tensor, weight: Tensor, weight_scale: Tensor, variant: Choice = "auto") -> Variant:
-    """``triton`` or ``reference``. Raises ValueError where ``variant`` cannot run."""
+    """Returns ``triton`` or ``reference``. Raises ValueError if ``variant`` cannot run."""
     selected = selection_for(x, weight, weight_scale, out_dtype=torch.bfloat16, variant=variant)
     return "reference" if selected.implementation == "reference" else "triton"
 
@@ -43,16 +44,15 @@ def linear_int8(
     out_dtype: torch.dtype | None = None,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Multiplies by a weight in int8; where ``x`` is quantised the sum is exact, in int32.
+    """Multiplies by an int8 weight; if ``x`` is quantised the sum is exact, in int32.
 
     Args:
-        x: activations [T, K]: quantised to int8 by tensor or token; or as they are, in float32, bfloat16 or
-            float16 (the weight is then widened, exactly, to their dtype, and the sum is in float32). Rows of
-            the latter may be strided.
-        weight: [N, K] int8, contiguous; -128 is a value like others.
+        x: activations [T, K]: quantised to int8 by tensor or token, or plain float32, bfloat16 or float16 (the weight
+            is then widened, exactly, to their dtype, and the sum is in float32). Rows of plain ones may be strided.
+        weight: [N, K] int8, contiguous; may contain -128.
         weight_scale: float32 [1] or [N].
         bias: [N] floats, added in float32 before the one rounding.
-        out_dtype: float32, bfloat16 or float16; that of ``x`` where it is not quantised.
+        out_dtype: float32, bfloat16 or float16; that of ``x`` if it is not quantised.
         variant: ``triton`` forces Triton, ``reference`` plain torch.
 
     Returns:

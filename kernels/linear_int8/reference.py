@@ -1,4 +1,4 @@
-"""out = (x @ weight.T) * x_scale * weight_scale + bias, where both are int8 the sum exactly"""
+"""out = (x @ weight.T) * x_scale * weight_scale + bias; if both are int8 the sum is exact."""
 
 import torch
 from torch import Tensor
@@ -6,13 +6,13 @@ from torch import Tensor
 from ..quantize.operands import Operands
 
 _SCRATCH = 1 << 24
-"""Elements of the weight that are widened at once, about."""
+"""About how many elements of the weight are widened at once."""
 _EXACT = 1024
-"""So many products of two int8 sum to under 2^24: float32 holds every step of it."""
+"""This many products of two int8 sum to under 2^24: float32 holds every partial sum exactly."""
 
 
 def linear_int8(operands: Operands) -> Tensor:
-    """As :func:`stentor.kernels.linear_int8`; for any device."""
+    """Computes :func:`stentor.kernels.linear_int8` on any device."""
     tokens, rows, width = operands.shape
     out = operands.x.new_empty(tokens, rows, dtype=operands.out_dtype)
     step = max(_SCRATCH // width, 1)
@@ -32,7 +32,7 @@ def linear_int8(operands: Operands) -> Tensor:
 
 
 def _exact(x: Tensor, weight: Tensor) -> Tensor:
-    """x [T, K] int8 @ weight [N, K] int8 .T as int32 [T, N]."""
+    """Returns x [T, K] int8 @ weight [N, K] int8 .T as int32 [T, N]."""
     total = x.new_zeros(x.shape[0], weight.shape[0], dtype=torch.int32)
     for start in range(0, x.shape[1], _EXACT):
         part = slice(start, start + _EXACT)

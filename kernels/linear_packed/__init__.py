@@ -1,4 +1,4 @@
-"""Linear layers on a CPU whose weights lie in the order in which they are multiplied: y = x Wᵀ + b."""
+"""Linear layers on a CPU with weights packed in the order of multiplication: y = x Wᵀ + b."""
 
 import ctypes
 
@@ -62,7 +62,8 @@ _FLOATS = (torch.float32, torch.bfloat16)
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`linear_packed` runs on ``x``. Raises ValueError where one is asked for that cannot."""
+    """Returns the variant that :func:`linear_packed` runs on ``x``. Raises ValueError if one is asked for that cannot
+    run."""
     return select_variant(variant, native=native_unsupported_reason(_NATIVE if x.dtype in _FLOATS else None, x))
 
 
@@ -75,12 +76,12 @@ def linear_packed(
     dtype: torch.dtype | None = None,
     variant: Choice = "auto",
 ) -> Tensor:
-    """act(x Wᵀ + bias) for each row of ``x``; sums, and what is done to them, are in float32.
+    """Returns act(x Wᵀ + bias) for each row of ``x``; sums, bias and activation are in float32.
 
-    What a plain weight of bfloat16 meets is rounded to bfloat16. What codes meet is rounded to 255 steps for each
-    32 values, of which the largest is kept as it is. Each output is summed along K in one order: a row's result
-    does not depend on the other rows, on how many there are, or on the number of threads, bitwise, with the native
-    variant.
+    For a plain bfloat16 weight, inputs are rounded to bfloat16. For coded weights, each block of 32 inputs is rounded
+    in steps, of which 255 span all inputs but the largest. The largest is rounded to such steps too, or kept exactly if
+    it is far out. Each output is summed along K in one order. In the native variant a row has the same bits whatever
+    the other rows, their number and the number of threads.
 
     Args:
         x: [T, K] float32 or bfloat16.

@@ -1,4 +1,5 @@
-"""From how many rows on products go by the processor's tiles, measured on this machine. Bits do not depend on it."""
+"""Measures, on this machine, from how many rows on products use the processor's matrix tiles. Bits do not depend on
+it."""
 
 import ctypes
 import time
@@ -11,19 +12,20 @@ from . import linear_packed
 from .weight import PackedKind, PackedWeight, empty_packed
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Numbers of rows that are tried."""
+"""The numbers of rows that are tried."""
 KINDS: tuple[PackedKind, ...] = ("bf16", "q4", "q8")
-"""One kind of each of the classes that have a limit of their own: ``tiles::Weights`` in ``native/amx.h``."""
+"""One kind of each class that has a limit of its own: ``tiles::Weights`` in ``native/amx.h``."""
 _OUTPUTS, _INPUTS, _REPEATS = 256, 576, 5
 _NEVER = 1 << 30
 _USE_FROM = NativeFunction("stentor_use_tiles_from", ctypes.c_int64, ctypes.c_int64, restype=ctypes.c_int64)
 
 
 def measure_crossover() -> tuple[int, ...] | None:
-    """Sets, and returns for each of :data:`KINDS`, the rows from which tiles are at least as fast as vectors for all
-    numbers tried; None, at once, where products do not run on the processor's tiles.
+    """Sets the limits and returns them: for each of :data:`KINDS`, the rows from which tiles are at least as fast as
+    vectors for all numbers tried.
 
-    It takes some tens of milliseconds. No kernel may be running.
+    Returns None, at once, if products do not use the processor's tiles. It takes some tens of milliseconds. No kernel
+    may be running.
     """
     if tile_form() != "hardware":
         return None
@@ -35,14 +37,14 @@ def measure_crossover() -> tuple[int, ...] | None:
 
 
 def describe_crossover(limits: tuple[int, ...]) -> str:
-    """What :func:`measure_crossover` returned, for start-up."""
+    """Describes what :func:`measure_crossover` returned, for the start-up log."""
     names = ("bfloat16", "codes of 4 bits", "codes of 8 bits")
     return ", ".join(f"{name} from {rows} rows on" for name, rows in zip(names, limits, strict=True))
 
 
 def use_tiles_from(kind: PackedKind, rows: int) -> int:
-    """Lets products with weights of the class of ``kind``, of :data:`KINDS`, go by tiles from ``rows`` on. Returns from
-    how many rows they went before."""
+    """Makes products with weights of the class of ``kind``, one of :data:`KINDS`, use tiles from ``rows`` on. Returns
+    the limit before."""
     was: int = _USE_FROM(KINDS.index(kind), rows)
     return was
 

@@ -1,4 +1,5 @@
-// Products of prepared rows with tiles of packed weights, and how they are cut. native_products.cpp has the kernels.
+// Multiplies prepared rows by tiles of packed weights, and decides how products are cut. The kernels are in
+// native_products.cpp.
 #pragma once
 
 #include "amx.h"
@@ -6,7 +7,7 @@
 
 namespace stentor {
 
-// Rows and tiles of the largest kernel, whose sums stay in registers.
+// Rows and tiles of the largest kernel whose sums stay in registers.
 #if defined(__AVX512F__)
 constexpr int DEEPEST = 12, WIDEST = 2;
 #elif defined(__AVX2__) || defined(__aarch64__)
@@ -15,48 +16,49 @@ constexpr int DEEPEST = 6, WIDEST = 1;
 constexpr int DEEPEST = 2, WIDEST = 1;
 #endif
 
-// Rows whose sums a caller keeps in the first-level cache.
+// Rows whose sums the caller keeps in the L1 cache.
 #if defined(STENTOR_AMX)
 constexpr int64_t FEW_ROWS = 256;
 #else
 constexpr int64_t FEW_ROWS = 4 * DEEPEST;
 #endif
 
-// The rows that meet weights together: blocks of rows are made of so many.
+// Returns the rows that are multiplied together; blocks of rows are multiples of it.
 static inline int64_t rows_together() { return tiles::form() == tiles::Form::NONE ? DEEPEST : 2 * tiles::ROWS; }
 
-// Tiles [tile, last) of a weight, and where their products go.
+// Tiles [tile, last) of a weight, and the destination of their products.
 struct Product {
     const Packed& w;
     int64_t tile, last;
     const Destination& to;
 };
 
-// As multiply_tiles of each, where the processor's tiles are taken for it, or for others of the kind, whose bits it must
-// have; otherwise false, and nothing counts that is done. native_tiles.cpp
+// Like multiply_tiles for each product, if the processor's tiles are used for it, or for others of its kind, whose bits
+// it must have. Otherwise returns false, and any work done does not count. Defined in native_tiles.cpp.
 bool multiply_on_tiles(const Product* products, int64_t count, const Prepared& x, int64_t row, int64_t end);
 
-// Rows [row, end) of x times tiles [tile, last) of w. native_products.cpp
+// Multiplies rows [row, end) of x by tiles [tile, last) of w. Defined in native_products.cpp.
 void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
                     const Destination& to);
 
-// Rows of a block of rows: no more than `most`, and where there are many, as many blocks for each thread, which then
-// meets the rows that it has written itself.
+// Returns the rows of a block of rows: at most `most`. If there are many rows, each thread gets the same number of
+// blocks, and multiplies the rows that it has written itself.
 static inline int64_t rows_of_block(int64_t rows, int64_t most, int64_t threads) {
-    constexpr int64_t MANY = 96;  // rows of a thread for which it pays to read all weights
+    constexpr int64_t MANY = 96;  // rows per thread from which it pays to read all weights
     int64_t blocks = ceil_div(rows, most);
     if (rows >= MANY * threads) blocks = ceil_div(blocks, threads) * threads;
     const int64_t unit = rows_together();
     return std::max<int64_t>(1, std::min(ceil_div(ceil_div(rows, blocks), unit) * unit, rows));
 }
 
-// Rows of so many bytes that stay in the second-level cache while weights pass.
+// Returns how many rows of this many bytes stay in the L2 cache while weights pass.
 static inline int64_t rows_in_cache(int64_t bytes) {
     const int64_t unit = rows_together(), room = (tiles::form() == tiles::Form::NONE ? 512 : 768) * 1024;
     return std::max(unit, room / bytes / unit * unit);
 }
 
-// How a product is cut: blocks of rows that stay in the second-level cache, and of tiles a few kilobytes long.
+// How a product is cut: into blocks of rows that stay in the L2 cache, and blocks of tiles a few kilobytes
+// long.
 struct Cut {
     int64_t row_blocks, rows, tile_blocks, tiles;
 

@@ -52,14 +52,14 @@ constexpr int64_t SPAN = 8;  // blocks that share a factor
 
 struct Packed {
     int64_t kind;
-    int64_t precision;  // of scales
+    int64_t precision;  // of the scales
     int64_t outputs, inputs;
     int64_t shared;  // blocks that share a scale
     const uint8_t* codes;
     const void* scales;
-    const void* zeros;     // null: of Q4Z 8, of Q8Z 128
+    const void* zeros;  // null: 8 for Q4Z, 128 for Q8Z
     const float* factors;  // [outputs, in whole tiles], of all scales of an output; null: 1
-    const void* spans;     // factors of whole scales
+    const void* spans;  // factors of integer scales
 };
 
 constexpr bool has_halves(int64_t kind) { return kind == Q8H || kind == NVFP4; }  // a scale for 16 k
@@ -72,7 +72,7 @@ constexpr int64_t scale_parts(int64_t kind) {
     return kind == F32 || kind == BF16 ? 0 : has_halves(kind) || has_mins(kind) ? 2 : 1;
 }
 
-// What the codes of a kind stand for, counted from 128. Those of IQ4NL are ggml's; of MXFP4 and NVFP4 they are E2M1.
+// The values of the codes of a kind, counted from 128. Those of IQ4NL are ggml's; those of MXFP4 and NVFP4 are E2M1.
 template <int64_t KIND>
 static inline const uint8_t* table_of() {
     if constexpr (KIND == IQ4NL) {
@@ -93,9 +93,9 @@ static inline int64_t groups_of(const Packed& w) { return ceil_div(ceil_div(w.in
 template <int64_t KIND>
 using Zero = std::conditional_t<KIND == Q4Z, uint8_t, int16_t>;
 constexpr float zero_of_codes(int64_t kind) { return kind == Q4Z ? 8.0f : 128.0f; }  // without zeros
-constexpr float centre_of_codes(int64_t kind) { return kind == Q4Z ? 0.0f : 128.0f; }  // what codes are counted from
+constexpr float centre_of_codes(int64_t kind) { return kind == Q4Z ? 0.0f : 128.0f; }  // the zero of the codes
 
-// Bytes of the codes of one tile.
+// Returns the bytes of the codes of one tile.
 static inline int64_t tile_bytes(int64_t kind, int64_t inputs) {
     switch (kind) {
         case F32: return inputs * TILE * 4;
@@ -104,7 +104,8 @@ static inline int64_t tile_bytes(int64_t kind, int64_t inputs) {
     }
 }
 
-// Where code k (0..31) of an output (0..15) lies in its block: the byte, and for four bits whether it is the upper half.
+// The place of code k (0..31) of an output (0..15) in its block: the byte, and for four bits whether it is the upper
+// half.
 struct Place {
     int64_t byte;
     bool upper;
@@ -114,7 +115,7 @@ static inline Place place_of(int64_t kind, int64_t lane, int64_t k) {
     return {(four ? k % 16 / 4 : k / 4) * 64 + lane * 4 + k % 4, four && k >= 16};
 }
 
-// How the input of a weight is kept: as floats, as bfloat16, or in blocks of 32 bytes with a common scale.
+// The format of a weight's input: floats, bfloat16, or blocks of 32 bytes with a common scale.
 enum class ActivationFormat : int64_t { F32 = 0, BF16 = 1, INT8 = 2 };
 
 static inline ActivationFormat activation_format_of(int64_t kind) {
@@ -130,7 +131,7 @@ static inline ActivationFormat activation_format_of(int64_t kind) {
 struct alignas(64) ByteBlock {
     int8_t q[32];
 #if defined(STENTOR_TILES)
-    int8_t high[32];  // 0 but at the peak: tiles sum these with codes of 16 times the size
+    int8_t high[32];  // 0 except at the peak: tiles sum these with codes 16 times as large
 #endif
     float scale;
     float sum;         // of what x is; it takes zeros out, and adds mins
@@ -156,14 +157,15 @@ struct alignas(64) ByteBlock {
 };
 static_assert(offsetof(ByteBlock, scale) % 32 == 0 && sizeof(ByteBlock) % 64 == 0, "a block is a line, or two");
 
-constexpr int32_t DIGIT = 16;            // what `high` counts
-constexpr float FURTHEST = 127 * DIGIT;  // that two digits reach, in steps of the scale
+constexpr int32_t DIGIT = 16;  // the unit of `high`
+constexpr float FURTHEST = 127 * DIGIT;  // the most steps of the scale that two digits reach
 
-// Bytes of one prepared row; rows begin on lines.
+// Returns the bytes of one prepared row; rows begin at cache lines.
 static inline int64_t prepared_stride(ActivationFormat format, int64_t inputs) {
     switch (format) {
         case ActivationFormat::F32: return ceil_div(inputs * 4, 64) * 64;
-        // An odd number of lines: rows that meet tiles together would share few sets of the first-level cache.
+        // An odd number of cache lines: with an even one, rows that meet tiles together would share few sets
+        // of the L1 cache.
         case ActivationFormat::BF16: return (ceil_div(inputs, BLOCK) | 1) * BLOCK * 2;
         default: return ceil_div(inputs, BLOCK) * (int64_t)sizeof(ByteBlock) + (int64_t)sizeof(ByteBlock) - 64;
     }
@@ -171,7 +173,7 @@ static inline int64_t prepared_stride(ActivationFormat format, int64_t inputs) {
 
 constexpr int BLOCK_REGISTERS = BLOCK / LANES;
 
-// The largest magnitude of a block.
+// Returns the largest magnitude of a block.
 static inline float largest(const vf* x) {
     const vi sign = vi{} + 0x7fffffff;
     vf most = (vf)((vi)x[0] & sign);
@@ -179,7 +181,7 @@ static inline float largest(const vf* x) {
     return hmax(most);
 }
 
-// Which of 32 has the magnitude `most`, the first of several; one that is no number comes before all.
+// Returns which of 32 numbers has the magnitude `most`, the first of several; a NaN comes before all.
 static inline int32_t peak_of(const float* x, float most) {
 #if defined(__AVX512F__)
     const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16), to = _mm512_set1_ps(most);
@@ -228,8 +230,8 @@ static inline vf without_lane(vf x, int32_t lane) {
     return select(lanes == lane, vf{}, x);
 }
 
-// All are rounded to the nearest of the steps, even on a tie, of which 255 span the largest of all but the peak. A peak
-// that is no finite number is in `excess`.
+// Rounds all inputs to the nearest step, half to even. 255 steps span the largest of all inputs but the peak. A peak
+// that is not finite is stored in `excess`.
 static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     float padded[BLOCK] = {};
     if (n < BLOCK) {
@@ -241,7 +243,7 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     const int32_t at = peak_of(x, largest(part));
     const float peak = x[at];
     for (int i = 0; i < BLOCK_REGISTERS; ++i) part[i] = without_lane(part[i], at - i * LANES);
-    // of a scale below the smallest normal number there may be no inverse: such inputs count as zeros
+    // a subnormal scale may have no inverse: such inputs count as zeros
     const float scale = largest(part) / 127.0f;
     const float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
     const float place = peak * inverse;
@@ -310,7 +312,7 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
 static inline void round_block(const float* x, int64_t n, bf16* to) {
 #if defined(__AVX512BF16__)
     if (n == BLOCK) {
-        // what is too small for a normal number becomes zero, as products of bfloat16 would take it to be
+        // subnormal numbers become zero, as bfloat16 products would treat them
         const __m512bh both = _mm512_cvtne2ps_pbh((__m512)load(x + LANES), (__m512)load(x));
         std::memcpy(to, &both, sizeof both);
         return;
@@ -324,8 +326,8 @@ static inline void round_block(const float* x, int64_t n, bf16* to) {
     }
 }
 
-// A block of 32 of a row from x, of which the first n are there, in the form that a weight takes; `row` has
-// prepared_stride bytes.
+// Converts a block of 32 inputs of a row from x, of which the first n exist, to the format that a weight
+// takes; `row` has prepared_stride bytes.
 static inline void prepare_block(const float* x, int64_t n, ActivationFormat format, int64_t block, void* row) {
     switch (format) {
         case ActivationFormat::F32: std::memcpy((float*)row + block * BLOCK, x, (size_t)n * 4); break;
@@ -334,7 +336,7 @@ static inline void prepare_block(const float* x, int64_t n, ActivationFormat for
     }
 }
 
-// Brings a row of floats into the form that a weight takes; `out` has prepared_stride bytes.
+// Converts a row of floats to the format that a weight takes; `out` has prepared_stride bytes.
 static inline void prepare_row(const float* x, int64_t inputs, ActivationFormat format, void* out) {
     if (format == ActivationFormat::F32) {
         std::memcpy(out, x, (size_t)inputs * 4);
@@ -344,7 +346,7 @@ static inline void prepare_row(const float* x, int64_t inputs, ActivationFormat 
         prepare_block(x + k, std::min(BLOCK, inputs - k), format, k / BLOCK, out);
 }
 
-// The values of one output of a weight, float [inputs]. native.cpp
+// Writes the values of one output of a weight, float [inputs]. Defined in native.cpp.
 void unpack_row(const Packed& w, int64_t row, float* out);
 
 }  // namespace stentor

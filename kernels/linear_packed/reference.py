@@ -1,4 +1,4 @@
-"""The definition: the layout taken apart, activations rounded as the kind asks, one product in float32."""
+"""The plain torch reference: unpacks the weight, rounds activations as the kind needs, and multiplies in float32."""
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ FURTHEST = 127 * 16
 
 
 def dequantize(weight: PackedWeight) -> Tensor:
-    """float32 [N, K]"""
+    """Returns float32 [N, K]."""
     outputs, inputs = weight.shape
     tiles = len(weight.codes)
     match weight.kind:
@@ -56,12 +56,12 @@ def dequantize(weight: PackedWeight) -> Tensor:
 
 
 def _of_blocks(weight: PackedWeight, plane: Tensor) -> Tensor:
-    """float32 [tiles, blocks, ...] of what [tiles, groups, ...] have."""
+    """Expands a plane [tiles, groups, ...] to float32 [tiles, blocks, ...]."""
     return plane.float().repeat_interleave(weight.shared, 1)[:, : -(-weight.shape[1] // BLOCK)]
 
 
 def _codes(weight: PackedWeight) -> Tensor:
-    """float32 [tiles, blocks, 32, 16]"""
+    """Returns float32 [tiles, blocks, 32, 16]."""
     tiles = len(weight.codes)
     if weight.kind in FOUR_BITS:
         both = weight.codes.view(tiles, -1, 4, 64)
@@ -73,8 +73,11 @@ def _codes(weight: PackedWeight) -> Tensor:
 
 
 def round_input(x: Tensor, activation_format: ActivationFormat) -> Tensor:
-    """x [T, K] float32 as it is multiplied in this form: in bfloat16, or in steps of which 127 reach the largest but
-    one of each 32 values; the largest stays as it is where it is further out than FURTHEST of them."""
+    """Returns x [T, K] float32 rounded as this format multiplies it.
+
+    bfloat16 rounds each value. int8 rounds each 32 values in steps of 1/127 of the second largest one. The largest one
+    is kept exactly if it is more than FURTHEST steps out.
+    """
     match activation_format:
         case "f32":
             return x

@@ -1,28 +1,29 @@
-// What all products share: where prepared rows lie, and how far ahead of a stream of weights to fetch.
+// Shared by all products: where prepared rows are, and how far ahead of a stream of weights to
+// prefetch.
 #pragma once
 
 #include "packed.h"
 
 namespace stentor {
 
-// Rows that are there already, in the form that the weight takes.
+// Rows that are already in the format that the weight takes.
 struct Prepared {
     const uint8_t* rows;
     int64_t stride;                  // bytes
-    const int32_t* index = nullptr;  // of each row among `rows`; null: its own number
-    bool expands = false;            // they are of bfloat16: codes that they meet are expanded to it (expand.h)
+    const int32_t* index = nullptr;  // index among `rows` of each row; null: its own number
+    bool expands = false;  // rows are bfloat16, and codes that they meet are expanded to it (expand.h)
 
     const uint8_t* at(int64_t row) const { return rows + (index ? index[row] : row) * stride; }
-    // For weights that have been expanded.
+    // Returns the same rows for weights that have been expanded.
     Prepared unexpanded() const { return {rows, stride, index}; }
 };
 
-constexpr int64_t AHEAD = 2048;        // bytes fetched ahead of a stream of weights
-constexpr int64_t CODES_AHEAD = 4096;  // of codes, whose tiles are shorter and sooner through
+constexpr int64_t AHEAD = 2048;  // bytes prefetched ahead of a stream of weights
+constexpr int64_t CODES_AHEAD = 4096;  // the same for codes, whose tiles are shorter and pass sooner
 
 static inline void fetch(const uint8_t* p, int64_t ahead = AHEAD) { __builtin_prefetch(p + ahead, 0, 2); }
 
-// Where products go: float [rows, stride]; `skip` floats before `out` are not there.
+// The destination of products: float [rows, stride]; the `skip` floats before `out` do not exist.
 struct Destination {
     float* out;
     int64_t stride;
@@ -30,18 +31,19 @@ struct Destination {
     int64_t skip = 0;
 
     float* at(int64_t row, int64_t column) const { return out + (row * stride + column - skip); }
-    // Where those go whose first column is `column` of these.
+    // Returns the destination of the products from `column` on.
     Destination from(int64_t column) const { return {out, stride, bias ? bias + column : nullptr, skip - column}; }
 };
 
-// Has the lines that R rows of T tiles go to at hand: each would otherwise be waited for when it is written.
+// Prefetches the cache lines that R rows of T tiles are written to: each write would otherwise wait for its
+// line.
 template <int R, int T>
 static inline void expect(const Destination& to, int64_t row, int64_t column) {
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < T; ++t) __builtin_prefetch(to.at(row + r, column + t * TILE), 1);
 }
 
-// The sums of as many outputs as a register has lanes, of which `outputs` are there.
+// Loads the sums of one register's outputs, of which `outputs` exist.
 static inline vf sums_so_far(const Destination& to, int64_t row, int64_t column, int64_t outputs) {
     const float* at = to.at(row, column);
     if (column + LANES <= outputs) return load(at);

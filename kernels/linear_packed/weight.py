@@ -1,4 +1,4 @@
-"""Weights laid out for the order in which a CPU multiplies by them (packed.h draws the layouts)."""
+"""Weights packed in the order in which a CPU multiplies by them (packed.h draws the layouts)."""
 
 import ctypes
 import math
@@ -16,7 +16,7 @@ from ..tables import E2M1, IQ4_NL
 
 PackedKind = Literal["f32", "bf16", "q4", "q4m", "q8", "q8h", "q8m", "iq4nl", "mxfp4", "nvfp4", "q4z", "q8z"]
 Stored = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q5_0", "Q5_1", "Q5_K", "IQ4_NL", "MXFP4"]
-"""Block types of GGUF that can be packed."""
+"""GGUF block types that can be packed."""
 
 KINDS: tuple[PackedKind, ...] = (
     "f32",
@@ -33,7 +33,7 @@ KINDS: tuple[PackedKind, ...] = (
     "q8z",
 )
 TILE = 16
-"""Outputs that lie side by side."""
+"""Outputs that are interleaved."""
 BLOCK = 32
 """Inputs that share a scale, in kinds with codes."""
 PARTS: dict[PackedKind, int] = {
@@ -50,32 +50,32 @@ PARTS: dict[PackedKind, int] = {
     "q4z": 1,
     "q8z": 1,
 }
-"""Scales of a block: none, a scale, or two (of ``MINS`` scale and min, of ``HALVES`` those of each half)."""
+"""Scales per block: none, one, or two (scale and min for ``MINS``, one per half for ``HALVES``)."""
 OFFSETS: dict[PackedKind, int] = {"q4": 8, "q4m": 0, "q8": 128, "q8h": 128, "q8m": 128, "q4z": 0, "q8z": 128}
-"""What codes are counted from, in kinds without a table."""
+"""The zero of the codes, in kinds without a table."""
 MINS: frozenset[PackedKind] = frozenset({"q4m", "q8m"})
 HALVES: frozenset[PackedKind] = frozenset({"q8h", "nvfp4"})
 TABLES: dict[PackedKind, tuple[float, ...]] = {"iq4nl": IQ4_NL, "mxfp4": E2M1, "nvfp4": E2M1}
-"""What each of 16 codes stands for."""
+"""The values of the 16 codes."""
 ZEROS: dict[PackedKind, torch.dtype] = {"q4z": torch.uint8, "q8z": torch.int16}
-"""What holds a zero point; one of eight bits may be 256."""
+"""The dtype of zero points; one of eight bits may be 256."""
 USUAL_ZEROS: dict[PackedKind, int] = {"q4z": 8, "q8z": 128}
-"""Of weights without zero points."""
+"""The zero of weights without zero points."""
 FOUR_BITS: frozenset[PackedKind] = frozenset({"q4", "q4m", "q4z", *TABLES})
 SCALES: dict[PackedKind, torch.dtype] = {"mxfp4": torch.float8_e8m0fnu, "nvfp4": torch.float8_e4m3fn}
-"""Of kinds whose scales are bytes; others have them in half precision."""
+"""The dtypes of one-byte scales; other kinds have float16."""
 GROUPED: frozenset[PackedKind] = frozenset({"q8", *ZEROS})
 """Kinds whose scales may be shared by several blocks, in any precision."""
 PRECISIONS: tuple[torch.dtype, ...] = (torch.float16, torch.float32, torch.bfloat16, torch.uint8, torch.int8)
 WHOLE: dict[PackedKind, torch.dtype] = {"q4m": torch.uint8, "q8m": torch.uint8, "q8h": torch.int8}
-"""What holds scales, and minima, of kinds that may have whole numbers, multiplied by a factor for each span."""
+"""The dtype of integer scales and minima, in kinds that may have them; they are multiplied by a factor per span."""
 SPAN = 8
-"""Blocks that share a factor."""
+"""Blocks that share a factor of integer scales."""
 PLAIN: dict[torch.dtype, PackedKind] = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 _STORED: dict[Stored, tuple[int, PackedKind, int, int]] = {
-    # ggml's type → the number that native.cpp gives it, what it becomes, columns and bytes of a block: whole scales are
-    # those of blocks of 256 columns
+    # ggml's type → native.cpp's number, the packed kind, columns and bytes of a block. Blocks of 256 columns have
+    # integer scales.
     "Q4_0": (0, "q4", 32, 18),
     "Q4_1": (1, "q4m", 32, 20),
     "Q8_0": (2, "q8", 32, 34),
@@ -116,14 +116,14 @@ class PackedStruct(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Scaling:
-    """How the scales of a kind are kept; what is not the default is for :data:`GROUPED` alone, or for :data:`WHOLE`."""
+    """How the scales of a kind are kept. Only :data:`GROUPED` and :data:`WHOLE` kinds may differ from the defaults."""
 
     dtype: torch.dtype | None = None
     """float16, float32 or bfloat16, or as :data:`WHOLE` says; None: the kind's own."""
     group: int = BLOCK
-    """Inputs that share a scale, whole blocks; 0: all."""
+    """Inputs that share a scale, a multiple of a block; 0: all."""
     zeros: bool = False
-    """Each group has a zero point, of :data:`ZEROS` alone."""
+    """Each group has a zero point; only for :data:`ZEROS` kinds."""
 
 
 @dataclass(frozen=True)
@@ -155,15 +155,15 @@ class PackedWeight:
     codes: Tensor
     """uint8 [tiles, bytes of a tile]"""
     scales: Tensor
-    """As :class:`Scaling` says [tiles, groups, parts, 16]; empty for plain kinds."""
+    """[tiles, groups, parts, 16], of the dtype that :class:`Scaling` says; empty for plain kinds."""
     factors: Tensor | None = None
-    """float32 [tiles · 16], of nvfp4 alone."""
+    """float32 [tiles · 16], for nvfp4 only."""
     zeros: Tensor | None = None
-    """As :data:`ZEROS` says [tiles, groups, 16]."""
+    """[tiles, groups, 16], of the dtype that :data:`ZEROS` says."""
     shared: int = 1
-    """Blocks of a group."""
+    """Blocks per group."""
     spans: Tensor | None = None
-    """float16 [tiles, spans, 1 or 2, 16]: factors of whole scales, and of minima."""
+    """float16 [tiles, spans, 1 or 2, 16]: factors of integer scales, and of minima."""
 
     @property
     def nbytes(self) -> int:
@@ -172,11 +172,11 @@ class PackedWeight:
 
     @property
     def groups(self) -> int:
-        """That an output has scales for."""
+        """The number of groups per output."""
         return self.scales.shape[1]
 
     def rows(self, first: int, count: int) -> "PackedWeight":
-        """Outputs [first, first + count), both multiples of 16; shares the memory.
+        """Returns outputs [first, first + count), both multiples of 16; shares the memory.
 
         Raises:
             ValueError: outputs that begin or end inside a tile.
@@ -196,7 +196,7 @@ class PackedWeight:
 
     @property
     def struct(self) -> PackedStruct:
-        """What the kernels are given; it does not keep the tensors alive."""
+        """The struct that the kernels take; it does not keep the tensors alive."""
         dtype = self.scales.dtype
         precision = PRECISIONS.index(dtype) if dtype in PRECISIONS else 0
         planes = (self.codes, self.scales, self.zeros, self.factors, self.spans)
@@ -205,17 +205,17 @@ class PackedWeight:
 
 
 def unsupported_reason() -> str | None:
-    """Why no weight can be packed; None where they can."""
+    """Returns why no weight can be packed; None if they can."""
     return None if library() is not None else unavailable_reason() or "there is no native library"
 
 
 ActivationFormat = Literal["f32", "bf16", "int8"]
-"""How a weight takes its input: float32, bfloat16, or bytes with a scale and a peak for each 32."""
+"""The format in which a weight takes its input: float32, bfloat16, or bytes with a scale and a peak for each 32."""
 ACTIVATION_FORMATS: tuple[ActivationFormat, ...] = ("f32", "bf16", "int8")
 
 
 def activation_format_of(kind: PackedKind) -> ActivationFormat:
-    """How a weight of this kind takes its input."""
+    """Returns the format in which a weight of this kind takes its input."""
     function = _ACTIVATION_FORMAT.bind()
     if function is None:
         raise ValueError(f"weights cannot be packed: {unsupported_reason()}")
@@ -224,18 +224,18 @@ def activation_format_of(kind: PackedKind) -> ActivationFormat:
 
 
 def prepared_stride(activation_format: ActivationFormat, width: int) -> int:
-    """Bytes of one row of ``width`` values as weights take it."""
+    """Returns the bytes of one row of ``width`` values in a format."""
     stride: int = _STRIDE(ACTIVATION_FORMATS.index(activation_format), width)
     return stride
 
 
 def kind_of(stored: Stored) -> PackedKind:
-    """What blocks of a GGUF type become."""
+    """Returns the kind that blocks of a GGUF type are packed as."""
     return _STORED[stored][1]
 
 
 def scaling_of(stored: Stored) -> Scaling:
-    """How the scales of blocks of a GGUF type are kept."""
+    """Returns how the scales of blocks of a GGUF type are kept."""
     _, kind, columns, _ = _STORED[stored]
     return Scaling(WHOLE[kind]) if columns == SPAN * BLOCK else Scaling()
 
@@ -249,12 +249,12 @@ def empty_packed(
     device: torch.device | str = "cpu",
     take: Callable[[int], Tensor] = empty_huge,
 ) -> PackedWeight:
-    """Room for a weight of zeros. On ``meta`` it takes none.
+    """Returns a zeroed weight. On ``meta`` it takes no memory.
 
-    ``take`` gives so many bytes of memory, uint8, at a multiple of 64 bytes.
+    ``take`` allocates a number of bytes as uint8, at a multiple of 64 bytes.
 
     Raises:
-        ValueError: a side of no length, or a kind that has no such scales.
+        ValueError: a side of length 0, or a kind that has no such scales.
         MemoryError: no room.
     """
     if outputs < 1 or inputs < 1:
@@ -305,8 +305,9 @@ def _span_parts(kind: PackedKind) -> int:
 
 
 def pack_plain_(weight: PackedWeight, first: int, rows: Tensor, *, alone: bool = False) -> None:
-    """Puts ``rows`` [n, K] at outputs [first, first + n) of a plain weight, converting their dtype. ``alone``: in the
-    calling thread, for others have their own work.
+    """Packs ``rows`` [n, K] at outputs [first, first + n) of a plain weight, converting their dtype.
+
+    ``alone``: runs in the calling thread only, because others have their own work.
 
     Raises:
         ValueError: rows that do not fit.
@@ -323,7 +324,7 @@ def pack_plain_(weight: PackedWeight, first: int, rows: Tensor, *, alone: bool =
 
 
 def pack_gguf_(weight: PackedWeight, first: int, blocks: Tensor, stored: Stored) -> None:
-    """Puts rows of GGUF blocks (uint8 [n, bytes of a row]) at outputs [first, first + n).
+    """Packs rows of GGUF blocks (uint8 [n, bytes of a row]) at outputs [first, first + n).
 
     Raises:
         ValueError: blocks that do not fit.
@@ -360,16 +361,16 @@ def pack_codes_(
     zeros: Tensor | None = None,
     spans: Tensor | None = None,
 ) -> None:
-    """Puts rows given by codes and scales at outputs [first, first + n).
+    """Packs rows of codes and scales at outputs [first, first + n).
 
     Args:
         weight: of a kind with codes.
         first: the first output.
-        codes: uint8 [n, K], one to a byte.
-        scales: float32 [n, groups, parts], as the kind has them; rounded to what it keeps.
-        factors: float32 [n], of nvfp4 alone.
-        zeros: integers [n, groups], where the weight has them.
-        spans: float32 [n, spans, 1 or 2], of whole scales; kept in float16.
+        codes: uint8 [n, K], one per byte.
+        scales: float32 [n, groups, parts], as the kind has them; rounded to the kind's dtype.
+        factors: float32 [n], for nvfp4 only.
+        zeros: integers [n, groups], if the weight has them.
+        spans: float32 [n, spans, 1 or 2], for integer scales; kept in float16.
 
     Raises:
         ValueError: shapes or dtypes that do not fit.
@@ -410,11 +411,11 @@ def pack_codes_(
 
 
 def unpack_rows(weight: PackedWeight, rows: Tensor) -> Tensor:
-    """The values of some outputs: int64 [n] → float32 [n, K].
+    """Returns the values of some outputs: int64 [n] → float32 [n, K].
 
     Raises:
-        IndexError: one outside the weight.
-        ValueError: rows that are no such list.
+        IndexError: an output outside the weight.
+        ValueError: rows that are not int64 [n] on the CPU.
     """
     if rows.dim() != 1 or rows.dtype != torch.int64 or not rows.is_cpu:
         raise ValueError(f"unpack_rows: rows {describe(rows)} must be int64 [n] on the CPU")

@@ -1,4 +1,4 @@
-"""The product of one row that is normed first, and gated after: what a decode step of one sequence multiplies."""
+"""RMS norm, product and gate fused for one row: what a decode step of one sequence multiplies."""
 
 from typing import NamedTuple
 
@@ -16,20 +16,22 @@ from ..variants import Choice, Variant, select_variant, wanted
 __all__ = ["NormedProduct", "choose", "normed_linear"]
 
 MAX_WIDTH = 8192
-"""The longest row that the kernel holds beside the weight's."""
+"""The longest row that the kernel holds beside the weight's rows."""
 _STARTS: Kept[Start] = Kept()
 
 
 class NormedProduct(NamedTuple):
     product: Tensor
-    """[T, N]; gated [T, N / 2]."""
+    """[T, N]; with a gate [T, N / 2]."""
     total: Tensor
-    """[T, K]: what was normed."""
+    """[T, K]: the input of the norm."""
 
 
 def choose(x: Tensor, weight: Tensor, kind: ActivationKind | None = None, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`normed_linear` runs. The Triton one takes one row, and runs unasked where this GPU's
-    table has block sizes for the weight, which says that it was faster there than the operations one by one.
+    """Returns the variant that :func:`normed_linear` runs.
+
+    The Triton variant takes one row. It runs unasked if this GPU's tuning table has block sizes for the weight, which
+    means that it was faster there than the separate operations.
 
     Raises:
         ValueError: a variant is asked for that cannot run.
@@ -49,16 +51,17 @@ def normed_linear(
     plus_one: bool = False,
     variant: Choice = "auto",
 ) -> NormedProduct:
-    """The product of :func:`stentor.kernels.rms_norm` by a weight, or :func:`stentor.kernels.gated_activation` of it,
-    each rounded to the dtype of ``x`` as these round.
+    """Returns :func:`stentor.kernels.rms_norm` times a weight, or :func:`stentor.kernels.gated_activation` of that.
+
+    Each step rounds to the dtype of ``x``, as the separate operations do.
 
     Args:
         x: [T, K], contiguous.
         norm: [K], contiguous; its ``eps`` and ``plus_one`` as for :func:`stentor.kernels.rms_norm`.
-        weight: [N, K], contiguous; gates first, where there is a ``kind``.
-        residual: [T, K] or None: it is added to ``x`` before. Afterwards nobody may read it.
+        weight: [N, K], contiguous; with a ``kind``, the gates first.
+        residual: [T, K] or None: added to ``x`` first. It must not be read afterwards.
         bias: [N] or None.
-        kind: what gates; None: nothing does.
+        kind: the activation of the gate; None: no gate.
         variant: forces an implementation.
 
     Returns:

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""out = gate(norm(x + residual) Wᵀ + b) of one row
+"""out = gate(norm(x + residual) Wᵀ + b) of one row.
 
-Each of few programs norms the whole row, which it then keeps in registers, and streams its share of the weight's rows.
-All of them read ``residual``: its sum with ``x`` goes elsewhere.
+Each of a few programs norms the whole row, keeps it in registers, and streams its share of the weight's rows. All of
+them read ``residual``, so its sum with ``x`` is written elsewhere.
 """
 
 import torch
@@ -22,14 +22,14 @@ from . import NormedProduct
 
 OPERATION = "normed_row"
 LIBRARY = Config.of(BLOCK_N=1, PROGRAMS_PER_SM=1, STAGES=1)
-"""Stands for the operations one by one: what runs where no table knows better sizes."""
+"""Stands for the separate operations, which run if no table has better sizes."""
 DEFAULT = Config.of(num_warps=8, BLOCK_N=2, PROGRAMS_PER_SM=2, STAGES=2)
-"""What runs where this kernel is asked for by name."""
+"""The block sizes if this kernel is asked for by name and the table has none."""
 
 
 @triton.jit
 def weights_times(weight, row, there, columns, inside, token, WIDTH: tl.constexpr):
-    """Σ_k weight[row, k] token[k], float32"""
+    """Returns Σ_k weight[row, k] token[k], float32."""
     values = tl.load(
         weight + row[:, None] * WIDTH + columns[None, :],
         mask=there[:, None] & inside[None, :],
@@ -58,7 +58,7 @@ def normed_row_kernel(
     STAGES: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """KIND: what gates; empty: nothing does."""
+    """KIND: the activation of the gate; empty: no gate."""
     first = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N).to(tl.int64)
     fetch_weights(weight, first, outputs, 0, WIDTH, BLOCK_K, DEPENDENT)
     if KIND != "":
@@ -103,8 +103,8 @@ def prepare_row(
     plus_one: bool,
     kind: ActivationKind | None,
 ) -> Start:
-    """A launch with ``x``, ``residual``, ``norm``, ``weight``, ``bias``, and of ``out`` the product, and the sum where
-    there is a residual."""
+    """Prepares a launch with ``x``, ``residual``, ``norm``, ``weight``, ``bias``, the product of ``out``, and with a
+    residual the sum of ``out``."""
     config = config_of(weight, kind)
     if config == LIBRARY:
         config = DEFAULT
@@ -130,7 +130,7 @@ def prepare_row(
 
 
 def config_of(weight: Tensor, kind: ActivationKind | None) -> Config:
-    """What the table says; :data:`LIBRARY` where it says nothing."""
+    """Returns the table's block sizes; :data:`LIBRARY` if it has none."""
     return pick(OPERATION, row_key(weight.shape[0], weight.shape[1], weight.dtype, gated=kind is not None), LIBRARY)
 
 

@@ -1,4 +1,4 @@
-"""Linear layers with 4-bit weights: y = x Wᵀ + b, W read as four bits (GPTQ, AWQ, compressed-tensors)."""
+"""Linear layers with 4-bit weights (GPTQ, AWQ, compressed-tensors): y = x Wᵀ + b."""
 
 import torch
 from torch import Tensor
@@ -24,15 +24,16 @@ __all__ = [
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`linear_w4` runs on ``x``. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`linear_w4` runs on ``x``. Raises ValueError if one is asked for that cannot
+    run."""
     return select_variant(variant, triton=triton_unsupported_reason(x, variant))
 
 
 def linear_w4(x: Tensor, weight: W4Weight, bias: Tensor | None = None, *, variant: Choice = "auto") -> Tensor:
     """Multiplies each row of ``x`` by the dequantised weight transposed and adds ``bias``; sums are in float32.
 
-    Up to 16 rows, codes are multiplied as integers and groups scaled in float32; more rows meet values
-    that were rounded to the dtype of ``x``. Up to 16 rows, a row's result does not depend on the others.
+    Up to 16 rows, codes are multiplied as integers and groups scaled in float32, and a row's result does not depend on
+    the others. With more rows, weights are dequantised and rounded to the dtype of ``x``.
 
     Args:
         x: [T, K] float32, bfloat16 or float16; rows may be strided.
@@ -69,6 +70,6 @@ def check_linear(operation: str, x: Tensor, shape: tuple[int, int], codes: Tenso
 
 
 def _reference(x: Tensor, weight: W4Weight, bias: Tensor | None) -> Tensor:
-    """The definition: x · dequantize(W)ᵀ + b, in float32 and rounded once."""
+    """The plain torch reference: x · dequantize(W)ᵀ + b, in float32 and rounded once."""
     values = dequantize(weight, torch.float32)
     return linear(x.float(), values, None if bias is None else bias.float()).to(x.dtype)

@@ -1,17 +1,17 @@
-"""What the kernels of this folder multiply by: quantised weights taken apart into aligned planes.
+"""Quantised weights unpacked into aligned planes, the layout that the kernels of this folder read.
 
-A weight [N, K] is cut along K into blocks of 128. Of one block and one row lie side by side
+A weight [N, K] is cut along K into blocks of 128. For one block and one row these words are adjacent:
 
     int16 word w, w = 0…31:  codes of k = w | k = 32 + w | k = 64 + w | k = 96 + w
                              bits  0…3        4…7          8…11          12…15
 
-so that the words of 32 columns, shifted and masked, are four operands of a matrix multiplication that
-each meet 32 consecutive columns of x, two weights to an instruction; and a tile of rows of one block is
-one contiguous piece of memory. A value is
+The words of 32 columns, shifted and masked, are then four operands of a matrix multiplication that each meet 32
+consecutive columns of x, two weights to an instruction. A tile of rows of one block is one contiguous piece of memory.
+A value is
 
     scale(group, n) · (code(n, k) - offset) + minimum(group, n)
 
-Rows of K are padded to whole blocks; what x has there counts as zero.
+K is padded to whole blocks; x counts as zero there.
 """
 
 from dataclasses import dataclass
@@ -21,28 +21,29 @@ import torch
 from torch import Tensor
 
 BLOCK = 128
-"""Columns of a block."""
+"""Columns per block."""
 WORDS = 32
-"""16-bit words of a row of a block, with four bits a code."""
+"""16-bit words of a row of a block, with four-bit codes."""
 SUPER = 256
 """Columns that share a scale of scales."""
 
 
 @dataclass(frozen=True)
 class Planes:
-    """Scales and the like are stored [groups, N]: N is contiguous everywhere but in the codes."""
+    """The planes of a weight. Scales, zeros and minima are stored [groups, N]: N is contiguous everywhere but in the
+    codes."""
 
     label: str
-    """Names the format in tuning tables: ``int4g128``."""
+    """The format's name in tuning tables, such as ``int4g128``."""
     bits: Literal[4, 6, 8]
     group: int
-    """Columns that share a scale: 16, 32, 64, 128, or 0 where a row has one."""
+    """Columns that share a scale: 16, 32, 64, 128, or 0 if a row has one."""
     offset: int
-    """What codes are stored off by, where :attr:`zeros` does not say."""
+    """Subtracted from the codes if there are no :attr:`zeros`."""
     codes: Tensor
-    """int16 [blocks, N, 32], the low four bits; of eight bits int8 [blocks, N, 128], in order."""
+    """int16 [blocks, N, 32], the low four bits; for eight bits int8 [blocks, N, 128], in order."""
     scales: Tensor
-    """float [groups, N], or with :attr:`sub_scales` one for each 256 columns."""
+    """float [groups, N]; with :attr:`sub_scales` one for each 256 columns."""
     shape: tuple[int, int]
     """(N, K)"""
     zeros: Tensor | None = None
@@ -66,12 +67,12 @@ def blocks_of(columns: int) -> int:
 
 
 def padded_groups(columns: int, group: int) -> int:
-    """Rows of a plane of scales: enough for whole blocks; one without groups."""
+    """Returns the rows of a plane of scales: enough for whole blocks; one without groups."""
     return 1 if group == 0 else max(1, blocks_of(columns) * BLOCK // group)
 
 
 def pack_codes(codes: Tensor) -> Tensor:
-    """Four-bit codes uint8 [N, K] → int16 [blocks, N, 32]."""
+    """Packs four-bit codes uint8 [N, K] → int16 [blocks, N, 32]."""
     lanes = _by_lane(codes)  # [N, blocks, 4, 32]
     low, high = lanes[:, :, 0] | (lanes[:, :, 1] << 4), lanes[:, :, 2] | (lanes[:, :, 3] << 4)
     words = torch.stack((low, high), dim=-1).view(torch.int16).squeeze(-1)  # little-endian: low byte first
@@ -79,28 +80,28 @@ def pack_codes(codes: Tensor) -> Tensor:
 
 
 def unpack_codes(words: Tensor, columns: int) -> Tensor:
-    """The reverse of :func:`pack_codes`: uint8 [N, columns]."""
+    """Reverses :func:`pack_codes`: uint8 [N, columns]."""
     low, high = words.transpose(0, 1).contiguous().unsqueeze(-1).view(torch.uint8).unbind(-1)
     lanes = torch.stack((low & 15, low >> 4, high & 15, high >> 4), dim=2)
     return lanes.flatten(1)[:, :columns]
 
 
 def pack_pairs(codes: Tensor) -> Tensor:
-    """Two-bit codes uint8 [N, K] → uint8 [blocks, N, 32]."""
+    """Packs two-bit codes uint8 [N, K] → uint8 [blocks, N, 32]."""
     lanes = _by_lane(codes)
     packed = lanes[:, :, 0] | (lanes[:, :, 1] << 2) | (lanes[:, :, 2] << 4) | (lanes[:, :, 3] << 6)
     return packed.transpose(0, 1).contiguous()
 
 
 def unpack_pairs(packed: Tensor, columns: int) -> Tensor:
-    """The reverse of :func:`pack_pairs`: uint8 [N, columns]."""
+    """Reverses :func:`pack_pairs`: uint8 [N, columns]."""
     rows = packed.transpose(0, 1)
     lanes = torch.stack((rows & 3, (rows >> 2) & 3, (rows >> 4) & 3, rows >> 6), dim=2)
     return lanes.flatten(1)[:, :columns]
 
 
 def pack_groups(rows: Tensor, columns: int, group: int) -> Tensor:
-    """What groups of a row have, [N, groups] → [groups, N], padded with zeros to whole blocks."""
+    """Transposes the values of groups, [N, groups] → [groups, N], padded with zeros to whole blocks."""
     plane = rows.new_zeros((padded_groups(columns, group), rows.shape[0]))
     plane[: rows.shape[1]] = rows.T
     return plane

@@ -1,4 +1,4 @@
-"""Checkpoints' 4-bit tensors to :class:`.W4Weight`: the same codes, zeros and scales in another order."""
+"""Repacks checkpoints' 4-bit tensors as :class:`.W4Weight`: the same codes, zeros and scales in another order."""
 
 import torch
 from torch import Tensor
@@ -18,15 +18,15 @@ def from_gptq(
     g_idx: Tensor | None = None,
     version: int = 1,
 ) -> W4Weight:
-    """GPTQ, four bits (arXiv:2210.17323, as AutoGPTQ and GPTQModel write it).
+    """Repacks four-bit GPTQ (arXiv:2210.17323, as AutoGPTQ and GPTQModel write it).
 
     Args:
         qweight: int32 [K / 8, N], rows 8i … 8i + 7 from the lowest nibble up.
         qzeros: int32 [groups, N / 8], columns from the lowest nibble up.
         scales: float [groups, N].
-        group: columns of a group; -1 for one a row.
+        group: columns of a group; -1 for one per row.
         g_idx: the group of each input, int32 [K] (``desc_act``).
-        version: 1 where ``checkpoint_format`` is ``gptq``, which stores zeros less one; 2 for ``gptq_v2``.
+        version: 1 for the ``checkpoint_format`` ``gptq``, which stores zeros less one; 2 for ``gptq_v2``.
 
     Raises:
         ValueError: shapes that do not fit, or another version.
@@ -39,13 +39,13 @@ def from_gptq(
 
 
 def from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, group: int) -> W4Weight:
-    """AWQ, the GEMM version (arXiv:2306.00978).
+    """Repacks AWQ, the GEMM version (arXiv:2306.00978).
 
     Args:
         qweight: int32 [K, N / 8], columns in :data:`AWQ_ORDER`.
         qzeros: int32 [groups, N / 8], likewise.
         scales: float [groups, N].
-        group: columns of a group; -1 for one a row.
+        group: columns of a group; -1 for one per row.
 
     Raises:
         ValueError: shapes that do not fit.
@@ -62,16 +62,15 @@ def from_compressed_tensors(
     weight_zero_point: Tensor | None = None,
     weight_g_idx: Tensor | None = None,
 ) -> W4Weight:
-    """compressed-tensors' ``pack-quantized`` of four bits: integers -8…7 stored plus 8.
+    """Repacks compressed-tensors' four-bit ``pack-quantized``: integers -8…7 stored plus 8.
 
     Args:
         weight_packed: int32 [N, ceil(K / 8)], columns from the lowest nibble up.
         weight_scale: float [N, groups].
         shape: ``weight_shape``, (N, K).
-        group: columns of a group; -1 where the strategy is ``channel``.
-        weight_zero_point: int32 [ceil(N / 8), groups], rows from the lowest nibble up, also plus 8; None
-            where symmetric.
-        weight_g_idx: the group of each column, integers [K]; a negative first one says that there is none.
+        group: columns of a group; -1 for the strategy ``channel``.
+        weight_zero_point: int32 [ceil(N / 8), groups], rows from the lowest nibble up, also plus 8; None if symmetric.
+        weight_g_idx: the group of each column, integers [K]; a negative first one means that there is none.
 
     Raises:
         ValueError: shapes that do not fit.
@@ -87,13 +86,13 @@ def from_compressed_tensors(
 
 
 def _nibbles(words: Tensor) -> Tensor:
-    """int32 [rows, n] → the eight nibbles of each word, lowest first, uint8 [rows, 8n]."""
+    """Unpacks int32 [rows, n] → the eight nibbles of each word, lowest first, uint8 [rows, 8n]."""
     data = words.contiguous().view(torch.uint8)  # little-endian
     return torch.stack((data & 15, data >> 4), dim=-1).flatten(1)
 
 
 def _awq(words: Tensor) -> Tensor:
-    """int32 [rows, n] → uint8 [rows, 8n] in the order of columns."""
+    """Unpacks int32 [rows, n] → uint8 [rows, 8n] in the order of columns."""
     nibbles = _nibbles(words).view(words.shape[0], -1, 8)
     place = [AWQ_ORDER.index(column) for column in range(8)]
     return nibbles[:, :, place].flatten(1)

@@ -1,4 +1,4 @@
-"""Chooses among the kernels by the number of rows, and starts them."""
+"""Chooses among the kernels by the number of rows, and launches them."""
 
 import torch
 from torch import Tensor
@@ -12,9 +12,9 @@ from .triton_skinny import linear_skinny
 
 SKINNY, GENERAL, LIMITS = "linear_planes_skinny", "linear_planes_general", "linear_planes_limits"
 SCRATCH_BYTES = 64 << 20
-"""Of floats that a big weight is made into at a time."""
+"""The most scratch memory for dequantising a large weight piece by piece."""
 _PROGRAMS = 4 * 132
-"""As many fill a big GPU."""
+"""Enough programs to fill a large GPU."""
 
 
 def skinny_key(planes: Planes, tokens: int, dtype: torch.dtype) -> str:
@@ -26,19 +26,19 @@ def general_key(planes: Planes, tokens: int, dtype: torch.dtype) -> str:
 
 
 def _key(planes: Planes, tokens: int, dtype: torch.dtype) -> str:
-    """Without the dtype of 16 bits: the two are multiplied alike."""
+    """Returns the key, which is the same for both 16-bit dtypes: they are multiplied alike."""
     wide = " float32" if dtype == torch.float32 else ""
     return f"{planes.label} n{planes.shape[0]} k{planes.shape[1]} t{tokens}{wide}"
 
 
 def skinny_default(planes: Planes, tokens: int, dtype: torch.dtype) -> Config:
     tile = _tile_of(tokens, 8, 16)
-    if dtype == torch.float32:  # multiplied without tensor cores
+    if dtype == torch.float32:  # no tensor cores
         return Config.of(SLICES=4, ROWS=16, TOKENS=tile, num_warps=4, num_stages=2)
     slices = 4
     if planes.shape[0] // 16 < _PROGRAMS and planes.blocks >= 16 and planes.bits != 6 and not _small_shared():
         slices = 8
-    stages = 4 if slices == 8 and tile == 8 else 3  # all programs should find room on the GPU at once
+    stages = 4 if slices == 8 and tile == 8 else 3  # so that all programs fit on the GPU at once
     return Config.of(SLICES=slices, ROWS=16, TOKENS=tile, num_warps=slices, num_stages=stages)
 
 
@@ -47,8 +47,8 @@ def general_default(planes: Planes, tokens: int, dtype: torch.dtype) -> Config:
         return Config.of(ROWS=64, TOKENS=16, PARTS=1, num_warps=4, num_stages=2)
     small = _small_shared()
     tile = _tile_of(tokens, 16, 64 if small or capability() < 90 or planes.bits == 6 else 128)
-    # As many rows as threads: with fewer, the compiler takes scales to every thread that needs them, and the
-    # weight's floats then pass through shared memory on their way to the tensor cores.
+    # As many rows as threads. With fewer, the compiler sends scales to every thread that needs them, and the weight's
+    # floats then pass through shared memory on their way to the tensor cores.
     rows = 256 if tile > 64 else 128
     programs = -(-planes.shape[0] // rows) * -(-_tile_of(tokens, 16, 256) // tile)
     parts = 1
@@ -59,19 +59,20 @@ def general_default(planes: Planes, tokens: int, dtype: torch.dtype) -> Config:
 
 
 def _small_shared() -> bool:
-    """Whether the GPU has some 100 KiB of shared memory a program: those of consumers and workstations."""
+    """Whether the GPU has about 100 KiB of shared memory per program, as consumer and workstation ones have."""
     return capability() not in (0, 80, 90, 100, 103)
 
 
 def limits(planes: Planes) -> Config:
-    """Up to SKINNY rows of x the skinny kernel runs, from DENSE rows on the weight is made into floats first."""
-    # On datacentre Blackwell Triton 3.6 to 3.8 sum wrongly where multiplications of one step share an accumulator,
-    # as those of the kernel between do (triton-lang/triton#10821).
+    """Returns the limits: up to SKINNY rows of x the skinny kernel runs, from DENSE rows on the weight is dequantised
+    first."""
+    # On datacentre Blackwell Triton 3.6 to 3.8 sum wrongly if multiplications of one step share an accumulator, as in
+    # the general kernel (triton-lang/triton#10821).
     return pick(LIMITS, planes.label, Config.of(SKINNY=16, DENSE=17 if capability() // 10 in (10, 11) else 512))
 
 
 def linear_planes(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
-    """x [T, K] float, rows contiguous, times the weight [N, K] transposed: [T, N] of the dtype of ``x``.
+    """Multiplies x [T, K] float, rows contiguous, by the weight [N, K] transposed: [T, N] of the dtype of ``x``.
 
     The columns of ``x`` are in the order of the planes'.
     """
@@ -84,7 +85,7 @@ def linear_planes(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
 
 
 def skinny(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
-    """For at most 16 rows."""
+    """Multiplies at most 16 rows."""
     tokens, (rows, columns) = x.shape[0], planes.shape
     config = pick(SKINNY, skinny_key(planes, tokens, x.dtype), skinny_default(planes, tokens, x.dtype))
     if config["TOKENS"] < tokens:
@@ -113,11 +114,11 @@ def skinny(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
 
 
 def general(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
-    """For any number of rows; several parts of K are summed in order by a second kernel."""
+    """Multiplies any number of rows; a second kernel sums several parts of K in order."""
     tokens, (rows, columns) = x.shape[0], planes.shape
     config = pick(GENERAL, general_key(planes, tokens, x.dtype), general_default(planes, tokens, x.dtype))
     blocks_a_part = -(-planes.blocks // config["PARTS"])
-    parts = -(-planes.blocks // blocks_a_part)  # fewer where the last would have no blocks
+    parts = -(-planes.blocks // blocks_a_part)  # fewer if the last one would have no blocks
     out = x.new_empty(tokens, rows)
     target = out if parts == 1 else x.new_empty((parts, tokens, rows), dtype=torch.float32)
     launch(
@@ -160,7 +161,7 @@ def general(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
 
 
 def dense(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
-    """The weight as floats of the dtype of ``x``, some rows at a time, and torch's multiplication."""
+    """Dequantises the weight to the dtype of ``x``, some rows at a time, and multiplies with torch."""
     tokens, (rows, columns) = x.shape[0], planes.shape
     some = min(rows, max(128, SCRATCH_BYTES // (columns * x.element_size())))
     out, scratch = x.new_empty(tokens, rows), x.new_empty(some, columns)
@@ -173,7 +174,7 @@ def dense(x: Tensor, planes: Planes, bias: Tensor | None) -> Tensor:
 
 
 def floats(planes: Planes, out: Tensor, first: int, last: int) -> None:
-    """Writes rows first ≤ n < last of the weight to ``out`` [last - first, K], contiguous."""
+    """Writes rows first ≤ n < last of the dequantised weight to ``out`` [last - first, K], contiguous."""
     config = Config.of(ROWS=64, num_warps=4, num_stages=1)
     launch(
         make_floats,
@@ -189,7 +190,7 @@ def floats(planes: Planes, out: Tensor, first: int, last: int) -> None:
 
 
 def _tensors(planes: Planes) -> tuple[Tensor, ...]:
-    """In the kernels' order; what a format does not have is never read."""
+    """Returns the planes in the kernels' order; one that a format does not have is never read."""
     optional = (planes.high, planes.scales, planes.sub_scales, planes.mins, planes.sub_mins, planes.zeros)
     return (planes.codes, *(planes.codes if plane is None else plane for plane in optional))
 
@@ -202,7 +203,7 @@ def _constants(planes: Planes, dtype: torch.dtype) -> dict[str, object]:
         "SUB": planes.sub_scales is not None,
         "MINS": planes.mins is not None,
         "ZEROS": planes.zeros is not None,
-        "FAST": dtype != torch.float32 and not interpreted(),  # the interpreter knows no assembly
+        "FAST": dtype != torch.float32 and not interpreted(),  # the interpreter cannot run inline assembly
     }
 
 
@@ -211,5 +212,5 @@ def _precision(dtype: torch.dtype) -> str:
 
 
 def _tile_of(tokens: int, least: int, most: int) -> int:
-    """The smallest power of two that holds ``tokens``, within bounds."""
+    """Returns the smallest power of two that holds ``tokens``, within bounds."""
     return min(most, max(least, 1 << max(0, tokens - 1).bit_length()))

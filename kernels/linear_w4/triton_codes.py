@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Codes of a tile as operands of matrix multiplications, and what scales them; called by the kernels beside.
+"""Decodes the codes of a tile to operands of matrix multiplications, and loads their scales.
 
-A packed 32-bit register holds the words of two places; shifted by 4j and masked it holds the two codes of
-column group j, and under the exponent of 128 (bfloat16) or 1024 (float16) those bits *are* the numbers
-128 + code and 1024 + code, from which one packed operation takes the constant and the offset. All of it is
-exact, as codes and offsets are small integers.
+A packed 32-bit register holds the words of two places. Shifted by 4j and masked it holds the two codes of column group
+j. Under the exponent of 128 (bfloat16) or 1024 (float16) those bits *are* the numbers 128 + code and 1024 + code, and
+one packed operation subtracts the constant and the offset. All of it is exact, because codes and offsets are small
+integers.
 """
 
 import triton
@@ -43,8 +43,8 @@ UNPACK_4_FP16 = tl.constexpr(
     add.f16x2 $3, $3, $8;
     }"""
 )
-# The upper two bits come from a second register, shifted to bits 4 and 5. What a shift carries from one
-# half into the other stays outside the mask.
+# The upper two bits come from a second register, shifted to bits 4 and 5. Bits that a shift carries from one half into
+# the other stay outside the mask.
 UNPACK_6_BF16 = tl.constexpr(
     """{
     .reg .b32 t, one, off;
@@ -98,7 +98,7 @@ UNPACK_6_FP16 = tl.constexpr(
 
 @triton.jit
 def four_bits(words, z0, z1, z2, z3, DTYPE: tl.constexpr, FAST: tl.constexpr):
-    """code - zero of the four column groups of int16 ``words``; the zeros of any dtype and a shape that broadcasts."""
+    """Returns code - zero of the four column groups of int16 ``words``; zeros may have any dtype and broadcast."""
     z0, z1, z2, z3 = z0.to(tl.float32), z1.to(tl.float32), z2.to(tl.float32), z3.to(tl.float32)
     if FAST:
         BASE: tl.constexpr = 128 if DTYPE == tl.bfloat16 else 1024  # noqa: SIM300
@@ -134,7 +134,7 @@ def four_bits(words, z0, z1, z2, z3, DTYPE: tl.constexpr, FAST: tl.constexpr):
 
 @triton.jit
 def six_bits(words, high, DTYPE: tl.constexpr, FAST: tl.constexpr):
-    """code - 32 of the four column groups, from int16 ``words`` and the uint8 of their upper bits."""
+    """Returns code - 32 of the four column groups, from int16 ``words`` and the uint8 of their upper bits."""
     if FAST:
         if DTYPE == tl.bfloat16:  # noqa: SIM300
             return tl.inline_asm_elementwise(
@@ -165,18 +165,18 @@ def six_bits(words, high, DTYPE: tl.constexpr, FAST: tl.constexpr):
 
 @triton.jit
 def eight_bits(codes):
-    """int8 to float32 by the bits of 2²³ + 128 + code, which costs less than a conversion of integers."""
+    """Converts int8 to float32 through the bits of 2²³ + 128 + code, which is cheaper than an integer conversion."""
     bits = ((codes.to(tl.int32) & 0xFF) ^ 0x80) | 0x4B000000
     return bits.to(tl.float32, bitcast=True) - 8388736.0
 
 
 @triton.jit
 def factor(plane, sub_plane, block, half, LANE: tl.constexpr, n, N, mask, GROUP: tl.constexpr, SUB: tl.constexpr):
-    """What rows ``n`` have in the group of column group ``LANE`` (0…3) of a block.
+    """Loads the scale or minimum of rows ``n`` in the group of column group ``LANE`` (0…3) of a block.
 
-    Where groups are 16 columns it is that of the first or the second half of the column group. With a
-    sub-plane, its byte times the float of 256 columns in float32; else as it is stored: whoever widens it last
-    lets the compiler multiply in the narrow dtype, where that is the same.
+    With groups of 16 columns it is that of the first or the second half of the column group. With a sub-plane, its byte
+    is multiplied by the float of 256 columns in float32. Otherwise the value keeps its stored dtype: if the caller
+    widens it last, the compiler may multiply in the narrow dtype where that gives the same.
     """
     if GROUP == 0:
         group = block * 0
@@ -193,7 +193,7 @@ def factor(plane, sub_plane, block, half, LANE: tl.constexpr, n, N, mask, GROUP:
 
 @triton.jit
 def factors(plane, sub_plane, block, half, n, N, mask, GROUP: tl.constexpr, SUB: tl.constexpr):
-    """:func:`factor` of the four column groups; those of one group are one load."""
+    """Loads :func:`factor` of the four column groups; those in one group are one load."""
     f0 = factor(plane, sub_plane, block, half, 0, n, N, mask, GROUP, SUB)
     if GROUP == 0 or GROUP >= 128:
         return f0, f0, f0, f0

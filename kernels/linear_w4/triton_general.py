@@ -1,6 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Many rows of x: a tile of the weight is made into floats in registers and multiplied at once; and the
-weight made into floats altogether, for so many rows that a plain multiplication wins."""
+"""Products with many rows of x, whose weight tiles are dequantised in registers and multiplied at once.
+
+Also dequantises the whole weight, for so many rows that a plain multiplication is faster.
+"""
 
 import triton
 import triton.language as tl
@@ -11,7 +13,7 @@ from .triton_codes import eight_bits, factors, four_bits, six_bits
 
 @triton.jit
 def _spread(plane, sub_plane, block, n, N, GROUP: tl.constexpr, SUB: tl.constexpr):
-    """The four column groups' factors as [ROWS, 1], or where a column group is two groups as [ROWS, 32]."""
+    """Returns the four column groups' factors as [ROWS, 1], or as [ROWS, 32] if a column group is two groups."""
     f0, f1, f2, f3 = factors(plane, sub_plane, block, 0, n, N, n >= 0, GROUP, SUB)
     f0, f1, f2, f3 = f0[:, None], f1[:, None], f2[:, None], f3[:, None]
     if GROUP == 16:
@@ -47,7 +49,7 @@ def _tile(
     FAST: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Rows ``n`` of a block, scaled in float32 and rounded to DTYPE: four column groups, [ROWS, 32] each."""
+    """Returns rows ``n`` of a block, scaled in float32 and rounded to DTYPE: four column groups, [ROWS, 32] each."""
     w = tl.arange(0, 32)
     if BITS == 8:
         code_at = codes + (block * N + n[:, None]) * 128 + w[None, :]
@@ -77,7 +79,7 @@ def _tile(
 
 @triton.jit
 def _side_by_side(v0, v1, v2, v3):
-    """Four column groups [ROWS, 32] as [ROWS, 128]; each thread has the same values before and after."""
+    """Returns four column groups [ROWS, 32] as [ROWS, 128]; each thread keeps its values."""
     pairs = tl.join(tl.join(v0, v2), tl.join(v1, v3))  # [ROWS, 32, 2, 2]: the last two count 0, 1, 2, 3
     return tl.reshape(tl.permute(pairs, (0, 2, 3, 1)), [v0.shape[0], 128])
 
@@ -116,13 +118,13 @@ def linear_general(
     TOKENS: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """``out`` is [T, N], or with several PARTS of K float32 [PARTS, T, N], whose sum it becomes elsewhere.
+    """``out`` is [T, N]; with several PARTS of K it is float32 [PARTS, T, N], which another kernel sums.
 
     TOGETHER: the four column groups of a block are one product, for Hopper's warpgroups.
     """
     DTYPE: tl.constexpr = x.dtype.element_ty
 
-    # Programs that share rows of the weight run side by side.
+    # Programs that share rows of the weight run at the same time.
     t = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(2).to(tl.int64)
@@ -134,7 +136,7 @@ def linear_general(
     acc = tl.zeros([ROWS, TOKENS], tl.float32)
     begin = (part * blocks_a_part).to(tl.int32)
     end = tl.minimum(begin + blocks_a_part, blocks)
-    # Asked for one step before they are needed: narrow loads are not pipelined.
+    # Loaded one step ahead: Triton does not pipeline narrow loads.
     s0, s1, s2, s3 = _spread(scales, sub_scales, begin, n, N, GROUP, SUB)
     m0, m1, m2, m3 = s0, s1, s2, s3
     if MINS:
@@ -150,7 +152,7 @@ def linear_general(
             BITS, GROUP, OFFSET, SUB, MINS, ZEROS, FAST, DTYPE,
         )  # fmt: skip
         start = block * 128
-        if TOGETHER:  # one product a turn, of which no part waits for another; others have not the registers for it
+        if TOGETHER:  # one product per turn, with no part waiting for another; other GPUs lack the registers
             column = tl.arange(0, 128)
             inside = known if WHOLE else known & (start + column < K)[:, None]
             right = tl.load(x + t[None, :] * stride_x + (start + column)[:, None], mask=inside, other=0.0)
@@ -178,7 +180,7 @@ def linear_general(
 
 @triton.jit(do_not_specialize=["T"])
 def add_parts(parts, bias, out, T, N, PARTS: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr):
-    """out [T, N] = the sum of parts float32 [PARTS, T, N], in order, plus the bias."""
+    """Writes out [T, N] = the sum of parts float32 [PARTS, T, N], in order, plus the bias."""
     t = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = n < N
@@ -213,7 +215,7 @@ def make_floats(
     FAST: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Rows first ≤ n < last of the weight as floats: out [last - first, K]."""
+    """Dequantises rows first ≤ n < last of the weight: out [last - first, K]."""
     DTYPE: tl.constexpr = out.dtype.element_ty
     block = tl.program_id(0)
     rows = first + tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)

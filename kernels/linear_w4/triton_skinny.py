@@ -1,11 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""A few rows of x: every warp streams its own share of K through the tensor cores.
+"""Products with a few rows of x: every warp streams its own share of K through the tensor cores.
 
-A program has ROWS rows of the weight and all of x. Its SLICES warps take blocks of K in turn, which is the
-batch dimension of a batched multiplication, and their sums are added in order at the end; nothing is split
-between programs, so a result is one launch and always the same. Codes are multiplied as exact integers and
-a group's sum is scaled in float32; minima ride on the group's sum of x, which a row of ones yields in the
-very layout of the accumulator.
+A program has ROWS rows of the weight and all of x. Its SLICES warps take blocks of K in turn, as the batch dimension of
+a batched multiplication, and their sums are added in order at the end. Nothing is split between programs, so it is one
+launch with one result. Codes are multiplied as exact integers, and a group's sum is scaled in float32. Minima are
+multiplied by the group's sum of x, which a row of ones yields in the layout of the accumulator.
 """
 
 import triton
@@ -51,7 +50,7 @@ def linear_skinny(
 
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     rows = first_row + tl.arange(0, ROWS)
-    n = tl.minimum(rows, N - 1)  # [ROWS]; what a last tile has too many is not stored
+    n = tl.minimum(rows, N - 1)  # [ROWS]; excess rows of the last tile are not stored
     t = tl.arange(0, TOKENS)
     w = tl.arange(0, 32)
     place = tl.arange(0, SLICES)
@@ -67,7 +66,7 @@ def linear_skinny(
     acc = tl.zeros([SLICES, ROWS, TOKENS], tl.float32)
     nothing = tl.zeros([SLICES, ROWS, TOKENS], tl.float32)
     inside = block < blocks
-    # Asked for one step before they are needed: as no multiplication takes them, no pipeline fetches them ahead.
+    # Loaded one step ahead: no multiplication takes them directly, so Triton does not pipeline them.
     s0, s1, s2, s3 = factors(scales, sub_scales, block, 0, n[None, :], N, inside, GROUP, SUB)
     h0, h1, h2, h3 = s0, s1, s2, s3  # the second 16 columns
     if GROUP == 16:
@@ -95,7 +94,7 @@ def linear_skinny(
             in1 = there & (left > 32)
             in2 = there & (left > 64)
             in3 = there & (left > 96)
-        # Where a column group is two groups, each meets only its own columns of x.
+        # If a column group is two groups, each meets only its own columns of x.
         first = (w < (16 if GROUP == 16 else 32))[None, :, None]
         x0 = tl.load(x_at, mask=in0 & first, other=0.0)
         x1 = tl.load(x_at + 32, mask=in1 & first, other=0.0)

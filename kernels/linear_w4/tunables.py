@@ -1,4 +1,4 @@
-"""What a tuner may try for the kernels of packed weights."""
+"""The packed weights that the tuner tries."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -26,7 +26,7 @@ GENERAL_TOKENS = (32, 64, 128, 256)
 
 
 def tunables() -> list[Tunable]:
-    """Of weights of four bits in groups of 128, symmetric and with zeros."""
+    """Returns the tunables of four-bit weights in groups of 128, symmetric and with zeros."""
     return [
         tunable for shape in SHAPES for zeros in (False, True) for tunable in planes_tunables(shape, _random(zeros))
     ]
@@ -35,7 +35,7 @@ def tunables() -> list[Tunable]:
 def planes_tunables(
     shape: tuple[int, int], make: Callable[[tuple[int, int], torch.device], Planes]
 ) -> Iterator[Tunable]:
-    """Both kernels on a weight of ``shape`` (N, K) that ``make`` makes on a device."""
+    """Yields the tunables of both kernels on a weight of ``shape`` (N, K) that ``make`` makes on a device."""
     label = make(shape, torch.device("meta"))
     for tokens in SKINNY_TOKENS:
         yield Tunable(

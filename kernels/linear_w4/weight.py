@@ -1,4 +1,4 @@
-"""Four-bit weights in groups, in the one layout that the kernels read."""
+"""Four-bit weights in groups, in the layout that the kernels read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,19 +16,19 @@ SYMMETRIC_ZERO = 8
 class W4Weight:
     """A weight [N, K] of four bits: value = scale · (code - zero), code in 0…15 (:mod:`.planes` draws the layout).
 
-    Made by :meth:`from_codes` or from a checkpoint's tensors by the functions of :mod:`.repack`.
+    Made by :meth:`from_codes`, or from a checkpoint's tensors by :mod:`.repack`.
     """
 
     codes: Tensor
     """int16 [ceil(K / 128), N, 32], columns in permuted order."""
     scales: Tensor
-    """float32, bfloat16 or float16 as the checkpoint has them, [groups, N], groups padded to whole blocks."""
+    """[groups, N], groups padded to whole blocks; float32, bfloat16 or float16 as in the checkpoint."""
     zeros: Tensor | None
-    """uint8 [groups, N], 0…16; None where every zero is 8."""
+    """uint8 [groups, N], 0…16; None if every zero is 8."""
     perm: Tensor | None
-    """int32 [K]: stored column i multiplies column ``perm[i]`` of x (act-order); None where they are in order."""
+    """int32 [K]: stored column i multiplies column ``perm[i]`` of x (act-order); None if they are in order."""
     group: int
-    """Columns of a group: 32, 64 or 128; 0 where a row is one group."""
+    """Columns of a group: 32, 64 or 128; 0 if a row is one group."""
     shape: tuple[int, int]
     """(N, K)"""
 
@@ -41,10 +41,9 @@ class W4Weight:
         Args:
             codes: uint8 [N, K], 0…15, in the order of x's columns. K is a multiple of 8 and of ``group``.
             scales: float [N, groups].
-            group: 32, 64 or 128 columns; 0 for one group a row.
+            group: 32, 64 or 128 columns; 0 for one group per row.
             zeros: uint8 [N, groups], 0…16; None: 8.
-            g_idx: the group of each column, integers [K], where they are not in order. Every group has
-                ``group`` columns.
+            g_idx: the group of each column, integers [K], if they are not in order. Every group has ``group`` columns.
 
         Raises:
             ValueError: shapes or a group size that do not fit.
@@ -76,7 +75,7 @@ class W4Weight:
 
     @classmethod
     def concat(cls, weights: Sequence["W4Weight"]) -> "W4Weight":
-        """Projections of one input as one weight, rows after rows. A weight's scales take the widest dtype of all.
+        """Concatenates the rows of projections of one input. The scales take the widest dtype of all.
 
         Raises:
             ValueError: they differ in K, in group size, or in the permutation of their columns.
@@ -109,7 +108,7 @@ class W4Weight:
         )
 
     def to(self, device: torch.device | str) -> "W4Weight":
-        """The same weight on ``device``."""
+        """Returns the weight on ``device``."""
         return replace(
             self,
             codes=self.codes.to(device),
@@ -131,7 +130,7 @@ class W4Weight:
 
     @property
     def planes(self) -> Planes:
-        """What the kernels are given; its columns are in permuted order."""
+        """The planes that the kernels take; columns are in permuted order."""
         return Planes(
             label=f"int4g{self.group}" + ("" if self.zeros is None else "z"),
             bits=4,
@@ -145,7 +144,7 @@ class W4Weight:
 
 
 def dequantize(weight: W4Weight, dtype: torch.dtype) -> Tensor:
-    """[N, K] in the order of x's columns: scale · (code - zero) in float32, rounded once to ``dtype``."""
+    """Returns [N, K] in the order of x's columns: scale · (code - zero) in float32, rounded once to ``dtype``."""
     rows, columns = weight.shape
     scales, zeros = (each.float().unsqueeze(-1) for each in weight.groups)
     codes = unpack_codes(weight.codes, columns).view(*scales.shape[:2], -1).float()
@@ -164,7 +163,7 @@ def _zeros(weight: W4Weight) -> Tensor:
 
 
 def _order(g_idx: Tensor, columns: int, group: int) -> Tensor | None:
-    """The columns sorted by group, int64 [K]; None where they are."""
+    """Returns the columns sorted by group, int64 [K]; None if they already are."""
     if g_idx.shape != (columns,):
         raise ValueError(f"4-bit weights: g_idx is {tuple(g_idx.shape)}, expected ({columns},)")
     in_order = torch.arange(columns, device=g_idx.device) // group
@@ -185,7 +184,7 @@ def _same_order(one: Tensor | None, other: Tensor | None) -> bool:
 def empty_weight(
     rows: int, columns: int, *, group: int, dtype: torch.dtype, device: torch.device | str, zeros: bool = False
 ) -> W4Weight:
-    """A weight of arbitrary contents, for shapes without a checkpoint."""
+    """Returns a weight of arbitrary contents, for shapes without a checkpoint."""
     groups = padded_groups(columns, group)
     return W4Weight(
         codes=torch.empty(blocks_of(columns), rows, BLOCK // 4, dtype=torch.int16, device=device),

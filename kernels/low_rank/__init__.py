@@ -1,4 +1,4 @@
-"""What adapters add to products: y[r] += scale · (x[r] Aᵀ) Bᵀ, with A and B of the row's own adapter."""
+"""Low-rank adapters of products: y[r] += scale · (x[r] Aᵀ) Bᵀ, with A and B of the row's own adapter."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ class SlotsStruct(ctypes.Structure):
 
 @dataclass(frozen=True)
 class LowRank:
-    """What an adapter adds to some columns of a product."""
+    """One adapter's A and B for some columns of a product."""
 
     down: Tensor
     """A, [rank, inputs]"""
@@ -60,7 +60,7 @@ class LowRank:
     """B, [outputs, rank]"""
     scale: float
     column: int = 0
-    """The first of them."""
+    """The first of these columns."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,18 @@ class _PackedPart:
     scale: float
     column: int
     first: int
-    """Of its ranks, among those of all parts."""
+    """Its first rank among those of all parts."""
 
 
 class LowRankSum:
-    """What an adapter adds to a product, part by part."""
+    """All that an adapter adds to a product, as a list of parts."""
 
     def __init__(self, parts: Sequence[LowRank]) -> None:
-        """Takes the tensors as they are."""
+        """Keeps the tensors as they are."""
         self._parts = tuple(parts)
         self.inputs = parts[0].down.shape[1]
         self.columns = max(part.column + len(part.up) for part in parts)
-        """Those of the product that it needs."""
+        """The number of columns that the product must have at least."""
 
     @property
     def parts(self) -> tuple[LowRank, ...]:
@@ -88,13 +88,16 @@ class LowRankSum:
 
 
 class PackedSum(LowRankSum):
-    """The same as the native code takes it, in float32 or bfloat16."""
+    """A sum in the form that the native code takes, in float32 or bfloat16."""
 
     def __init__(
         self, parts: Sequence[LowRank], dtype: torch.dtype, take: Callable[[int], Tensor] = empty_huge
     ) -> None:
-        """Copies the parts. ``take`` gives so many bytes of memory, uint8, at a multiple of 64 bytes; it is asked for
-        :func:`packed_bytes` in all."""
+        """Copies the parts.
+
+        ``take`` allocates a number of bytes as uint8, at a multiple of 64 bytes. The requests add up to
+        :func:`packed_bytes`.
+        """
         super().__init__(parts)
         self._parts = ()
         self._down = empty_packed(sum(len(part.down) for part in parts), self.inputs, PLAIN[dtype], take=take)
@@ -113,7 +116,7 @@ class PackedSum(LowRankSum):
 
     @property
     def parts(self) -> tuple[LowRank, ...]:
-        """Copies in float32."""
+        """Copies of the parts in float32."""
         down = dequantize(self._down)
         return tuple(
             LowRank(down[each.first : each.first + each.up.shape[1]], dequantize(each.up), each.scale, each.column)
@@ -122,14 +125,14 @@ class PackedSum(LowRankSum):
 
 
 def packed_bytes(ranks: Sequence[int], outputs: Sequence[int], inputs: int, dtype: torch.dtype) -> int:
-    """What a :class:`PackedSum` of such parts takes."""
+    """Returns the bytes of a :class:`PackedSum` with such parts."""
     shapes = [(sum(ranks), inputs), *zip(outputs, ranks, strict=True)]
     return sum(empty_packed(*shape, PLAIN[dtype], device="meta").nbytes for shape in shapes)
 
 
 class AdapterSlots:
-    """The adapters of a product, each in a slot of its own. The native code reads :attr:`struct`, which stays where it
-    is."""
+    """The adapters of a product, each in a slot of its own. The native code reads :attr:`struct`, whose address does
+    not change."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         self.inputs, self.outputs = inputs, outputs
@@ -141,7 +144,7 @@ class AdapterSlots:
         return self._sums.get(slot)
 
     def put(self, slot: int, what: LowRankSum | None) -> None:
-        """From now on the slot adds this; None: nothing. Raises ValueError for what does not fit the product."""
+        """Sets what the slot adds; None: nothing. Raises ValueError if it does not fit the product."""
         if what is not None and (what.inputs != self.inputs or what.columns > self.outputs):
             raise ValueError(
                 f"an adapter of {what.inputs} inputs and {what.columns} columns does not fit a product of "
@@ -157,12 +160,13 @@ class AdapterSlots:
             self._sums[slot] = what
 
     def of(self, rows: AdapterRows) -> list[LowRankSum | None]:
-        """Those of these rows' slots, in their order."""
+        """Returns the adapters of these rows' slots, in their order."""
         return [self._sums.get(adapter) for adapter in rows.adapters]
 
 
 def choose(y: Tensor, slots: AdapterSlots, rows: AdapterRows, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`add_low_rank_` runs. Raises ValueError where ``native`` is asked for and cannot run."""
+    """Returns the variant that :func:`add_low_rank_` runs. Raises ValueError if ``native`` is asked for and cannot
+    run."""
     reason = None
     if y.device.type != "cpu" or library() is None:
         reason = unavailable_reason() or "it runs on the CPU"
@@ -180,14 +184,14 @@ def add_low_rank_(
     invariant: bool = False,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Adds to each row of ``y`` what its adapter makes of the same row of ``x``; sums are in float32.
+    """Adds to each row of ``y`` its adapter applied to the same row of ``x``; sums are in float32.
 
     Args:
-        y: [T, outputs], any float dtype; mutated.
+        y: [T, outputs], any float dtype; changed.
         x: [T, inputs], any float dtype.
         rows: which rows have which adapter.
         slots: the adapters of the product.
-        invariant: the same row whatever shares its batch, bitwise; the native variant always is.
+        invariant: a row has the same bits whatever shares its batch; always so in the native variant.
         variant: forces an implementation.
 
     Returns:

@@ -19,20 +19,20 @@ class RowsStruct(ctypes.Structure):
 
 
 def group_rows(slots: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int32]:
-    """What :class:`RowGroups` are made of, of rows in these of ``count`` slots, -1 for none."""
+    """Returns the numbers of a :class:`RowGroups`, from each row's slot among ``count`` slots, -1 for none."""
     order = np.argsort(slots, kind="stable")
     starts = np.searchsorted(slots[order], np.arange(count + 1))
     return np.concatenate((slots, order, starts)).astype(np.int32)
 
 
 def grouped_size(rows: int, count: int) -> int:
-    """How many numbers :func:`group_rows` gives."""
+    """Returns the length of the result of :func:`group_rows`."""
     return 2 * rows + count + 1
 
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Rows by the slot of their adapter, where the host looks at none of it."""
+    """Rows grouped by the slot of their adapter, on the device; the host reads none of it."""
 
     slots: Tensor
     """int32 [rows]: -1 for none."""
@@ -43,38 +43,41 @@ class RowGroups:
 
     @classmethod
     def of(cls, numbers: Tensor, rows: int) -> "RowGroups":
-        """``numbers``: those of :func:`group_rows`, on the device."""
+        """Splits the result of :func:`group_rows`, copied to the device."""
         return cls(*numbers.split([rows, rows, len(numbers) - 2 * rows]))
 
     @property
     def count(self) -> int:
-        """Of slots."""
+        """The number of slots."""
         return len(self.starts) - 1
 
 
 @dataclass(frozen=True)
 class AdapterRows:
-    """Rows of a batch that have adapters, sorted by these."""
+    """The rows of a batch that have adapters, sorted by adapter."""
 
     adapters: tuple[int, ...]
-    """Their slots, ascending; those that the host is to know of."""
+    """Their slots, ascending; only those that the host must know."""
     rows: Tensor
     """int64 [n]"""
     starts: tuple[int, ...]
     """The rows of adapter a are [starts[a], starts[a + 1]) of ``rows``."""
     slots: Tensor
-    """``adapters``, int64 on the CPU."""
+    """``adapters`` as int64 on the CPU."""
     offsets: Tensor
-    """``starts``, the same."""
+    """``starts`` as int64 on the CPU."""
     groups: RowGroups | None = None
-    """All of the batch, for products whose adapters are in a table on the device."""
+    """All rows of the batch, for products whose adapters are in a table on the device."""
 
     @classmethod
     def of(
         cls, adapters: Sequence[int], lengths: Sequence[int], device: torch.device, slots: int = 0
     ) -> "AdapterRows | None":
-        """``adapters``: of each sequence, below 0 for none; ``lengths``: how many rows each has, one sequence after
-        another. ``slots``: of tables on the device, where there are any. None where no sequence has one."""
+        """Returns the rows with adapters; None if no sequence has one.
+
+        ``adapters``: of each sequence, below 0 for none. ``lengths``: how many rows each has, one sequence after
+        another. ``slots``: the slots of tables on the device, if any.
+        """
         present = sorted({adapter for adapter in adapters if adapter >= 0})
         if not present:
             return None
@@ -93,17 +96,17 @@ class AdapterRows:
 
     @classmethod
     def none(cls, groups: RowGroups | None = None) -> "AdapterRows":
-        """No row that the host is to know of."""
+        """Returns a value without any row that the host must know."""
         nothing = torch.empty(0, dtype=torch.int64)
         return cls((), nothing, (0,), nothing, torch.zeros(1, dtype=torch.int64), groups)
 
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
-        """Each adapter, and its rows."""
+        """Yields each adapter and its rows."""
         for adapter, first, end in zip(self.adapters, self.starts, self.starts[1:], strict=False):
             yield adapter, self.rows[first:end]
 
     @property
     def struct(self) -> RowsStruct:
-        """What the native code is given, of rows on the CPU; it does not keep the tensors alive."""
+        """The struct that the native code takes, for rows on the CPU; it does not keep the tensors alive."""
         pointers = (each.data_ptr() for each in (self.slots, self.offsets, self.rows))
         return RowsStruct(len(self.adapters), *pointers)

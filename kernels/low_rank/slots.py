@@ -1,4 +1,4 @@
-"""Adapters of a product on a device, in slots whose places never change: a captured graph adds what lies there."""
+"""Adapters of a product on a device, in slots at fixed addresses: a captured graph adds whatever is there."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,32 +13,32 @@ from . import LowRank, LowRankSum
 from .rows import RowGroups
 
 _RANKS: Final = 16
-"""Fewer fill no tile of a tensor core: ranks are padded with zeros to a multiple."""
+"""Ranks are padded with zeros to a multiple of this, because fewer fill no tile of a tensor core."""
 _ALIGNMENT: Final = 256
 
 
 class SlotTable:
-    """A, B and scales of each part of a product, in each of some slots; one that adds nothing has scale 0."""
+    """A, B and scale of each part of a product, for a number of slots; a slot that adds nothing has scale 0."""
 
     def __init__(
         self, inputs: int, parts: Sequence[int], slots: int, rank: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """``parts``: outputs of each; ``rank``: the largest of any adapter."""
+        """Allocates the table. ``parts``: outputs of each; ``rank``: the largest of any adapter."""
         self.inputs, self.parts, self.slots = inputs, tuple(parts), slots
         self.rank = rank
         self.ranks = -(-rank // _RANKS) * _RANKS
-        """Of each part, those that pad it included."""
+        """Ranks of each part, with padding."""
         self._dtype = dtype
         down, up = len(parts) * self.ranks * inputs, sum(parts) * self.ranks
         self._ends = [end * dtype.itemsize for end in (down, down + up)]
         self._ends[1] = -(-self._ends[1] // 4) * 4
         self.nbytes = -(-(self._ends[1] + 4 * len(parts)) // _ALIGNMENT) * _ALIGNMENT
-        """Of a slot."""
+        """Bytes per slot."""
         self.memory = torch.zeros((slots, self.nbytes), dtype=torch.uint8, device=device)
         self.down, self.up, self.scales = self._views(self.memory)
         columns = [sum(parts[:number]) for number in range(len(parts) + 1)]
         self.columns = torch.tensor(columns, dtype=torch.int32, device=device)
-        """int32 [parts + 1]: where each part begins, and the last ends."""
+        """int32 [parts + 1]: where each part begins, and where the last ends."""
         self._begins = columns
 
     @property
@@ -46,7 +46,8 @@ class SlotTable:
         return sum(self.parts)
 
     def _views(self, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """uint8 [slots, nbytes] → A [slots, parts * ranks, inputs], B [slots, outputs, ranks], scales [slots, parts]"""
+        """Returns views of uint8 [slots, nbytes]: A [slots, parts * ranks, inputs], B [slots, outputs, ranks] and
+        scales [slots, parts]."""
         first, second = self._ends
         scales = memory.narrow(1, second, 4 * len(self.parts)).view(torch.float32)
         down = memory.narrow(1, 0, first).view(self._dtype)
@@ -54,8 +55,10 @@ class SlotTable:
         return down.unflatten(1, (-1, self.inputs)), up.unflatten(1, (-1, self.ranks)), scales
 
     def image(self, parts: Sequence[LowRank]) -> "PlacedSum":
-        """A slot's contents on the host, pinned where the table is on a GPU. Raises ValueError for parts that are none
-        of the product's, or two for one."""
+        """Returns a slot's contents on the host, pinned if the table is on a GPU.
+
+        Raises ValueError for parts that are not parts of the product, or two for one part.
+        """
         memory = torch.zeros((1, self.nbytes), dtype=torch.uint8, pin_memory=self.memory.is_cuda)
         down, up, scales = (each[0] for each in self._views(memory))
         held: list[LowRank] = []
@@ -73,7 +76,7 @@ class SlotTable:
         return PlacedSum(held, memory[0])
 
     def put(self, slot: int, what: "PlacedSum | None") -> None:
-        """Queues the copy: what is queued behind it finds it there."""
+        """Queues a copy to the slot, which work queued later sees."""
         if what is None:
             self.scales[slot].zero_()
         else:
@@ -81,31 +84,33 @@ class SlotTable:
 
 
 class PlacedSum(LowRankSum):
-    """What an adapter adds, on the host, as it lies in a slot of a :class:`SlotTable`."""
+    """An adapter's parts on the host, in the layout of a slot of a :class:`SlotTable`."""
 
     def __init__(self, parts: Sequence[LowRank], memory: Tensor) -> None:
-        """``parts`` are views of ``memory``."""
+        """Takes ``parts`` that are views of ``memory``."""
         super().__init__(parts)
         self.memory = memory
 
 
 def choose_in_slots(y: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`add_in_slots_` runs. Raises ValueError where a named one cannot run."""
+    """Returns the variant that :func:`add_in_slots_` runs. Raises ValueError if a named one cannot run."""
     return select_variant(variant, triton=triton_unsupported_reason(y, variant))
 
 
 def add_in_slots_(
     y: Tensor, x: Tensor, rows: RowGroups, table: SlotTable, *, invariant: bool = False, variant: Choice = "auto"
 ) -> Tensor:
-    """Adds to each row of ``y`` what the adapter in its slot makes of the same row of ``x``: y[r] += s · (x[r] Aᵀ) Bᵀ,
-    part by part. Inputs are rounded to the dtype of A; what comes of A, and sums, are float32.
+    """Adds to each row of ``y`` the adapter in its slot applied to the same row of ``x``: y[r] += s · (x[r] Aᵀ) Bᵀ,
+    part by part.
+
+    Inputs are rounded to the dtype of A; the product with A and all sums are float32.
 
     Args:
-        y: [T, outputs], any float dtype; mutated. Rows without an adapter keep their bits.
+        y: [T, outputs], any float dtype; changed. Rows without an adapter keep their bits.
         x: [T, inputs], any float dtype.
         rows: all T.
         table: the adapters of the product.
-        invariant: the same row whatever shares its batch, bitwise.
+        invariant: a row has the same bits whatever shares its batch.
         variant: forces an implementation.
 
     Returns:
@@ -128,7 +133,7 @@ def add_in_slots_(
 
 
 def _reference_(y: Tensor, x: Tensor, rows: RowGroups, table: SlotTable, *, invariant: bool) -> Tensor:
-    """The definition."""
+    """The plain torch reference."""
     given = x.to(table.down.dtype).float()
     for slot in range(table.slots):
         own = (rows.slots == slot).unsqueeze(1)

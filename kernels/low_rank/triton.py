@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Low-rank products of adapters, rows of one slot a program: first x Aᵀ of all parts, then s · (x Aᵀ) Bᵀ, added to y.
+"""Low-rank products of adapters, rows of one slot per program: first x Aᵀ of all parts, then s · (x Aᵀ) Bᵀ, added to y.
 
-Which program has which rows is found on the device: the grid has room for any split of the rows among the slots.
+The device finds which program has which rows: the grid has room for any split of the rows among the slots.
 """
 
 import torch
@@ -16,13 +16,13 @@ from .slots import SlotTable
 
 DOWN, UP = "low_rank_down", "low_rank_up"
 _FEW = 512
-"""Rows that leave most of a GPU idle, unless several programs share the inputs of each."""
+"""Up to this many rows leave most of a GPU idle, unless several programs share the inputs of each row."""
 
 
 @triton.jit
 def _piece(starts, number, RUNS: tl.constexpr, PADDED: tl.constexpr, LENGTH: tl.constexpr):
-    """Of runs that follow one another, each cut into pieces of LENGTH, the piece of this number: its run, where it
-    begins and where the run ends; behind the last piece an empty one."""
+    """Returns the piece of a number among runs that follow one another, each cut into pieces of LENGTH: its run, where
+    it begins, and where the run ends. After the last piece it is empty."""
     run = tl.arange(0, PADDED)
     begins = tl.load(starts + run, mask=run < RUNS, other=0)
     ends = tl.load(starts + run + 1, mask=run < RUNS, other=0)
@@ -57,7 +57,7 @@ def low_rank_down_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """low[share, row] = a share of the inputs of x times that of A's, float32 [SHARES, tokens, ALL_RANKS]"""
+    """low[share, row] = a share of the inputs of x times that of A's, float32 [SHARES, tokens, ALL_RANKS]."""
     SPAN: tl.constexpr = (INPUTS + SHARES * BLOCK_K - 1) // (SHARES * BLOCK_K) * BLOCK_K
     slot, first, end = _piece(starts, tl.program_id(0), SLOTS, PADDED, BLOCK_T)
     ranks = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -104,7 +104,7 @@ def low_rank_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_R: tl.constexpr,
 ):
-    """y[row, columns of a part] += scale · (the shares of low[row], added) Bᵀ"""
+    """y[row, columns of a part] += scale · (the sum of the shares of low[row]) Bᵀ."""
     slot, first, end = _piece(starts, tl.program_id(0), SLOTS, PADDED, BLOCK_T)
     part, column, last = _piece(columns, tl.program_id(1), PARTS, PADDED_PARTS, BLOCK_N)
     scale = tl.load(scales + slot * scales_stride + part, mask=(first < end) & (column < last), other=0.0)
@@ -132,7 +132,7 @@ def low_rank_up_kernel(
 
 
 def add_(y: Tensor, x: Tensor, rows: RowGroups, table: SlotTable, *, invariant: bool) -> None:
-    """See :func:`.slots.add_in_slots_`; the arguments are checked."""
+    """Runs :func:`.slots.add_in_slots_` on checked arguments."""
     tokens, slots, parts, dtype = len(x), table.slots, len(table.parts), table.down.dtype
     few = invariant or are_few(tokens)
     down = pick(DOWN, key(DOWN, table, few=few), down_default(table, few=few))
@@ -141,7 +141,7 @@ def add_(y: Tensor, x: Tensor, rows: RowGroups, table: SlotTable, *, invariant: 
     padded = next_power_of_2(slots)
 
     def pieces(length: int) -> int:
-        """Of rows, however they are split."""
+        """Returns the most pieces of rows, however they are split."""
         return min(tokens, cdiv(tokens, length) + slots)
 
     launch(
@@ -197,5 +197,5 @@ def up_default(table: SlotTable, *, few: bool) -> Config:
 
 
 def _ranks(table: SlotTable) -> int:
-    """The largest tile, of up to 64, that divides those of a part."""
+    """Returns the largest tile, up to 64, that divides the ranks of a part."""
     return min(64, table.ranks & -table.ranks)

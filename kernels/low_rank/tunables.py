@@ -1,4 +1,4 @@
-"""What the tuner tries: adapters of ranks 16 and 64 on the products of Llama-3.1-8B, half of 8 slots in use."""
+"""The adapters that the tuner tries: ranks 16 and 64 on the products of Llama-3.1-8B, with half of 8 slots in use."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

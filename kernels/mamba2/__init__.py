@@ -1,4 +1,4 @@
-"""The state space of Mamba-2, between its convolution and its gate (Nemotron-H, Granite 4, Falcon-H1)."""
+"""The state space recurrence of Mamba-2, between its convolution and its gate (Nemotron-H, Granite 4, Falcon-H1)."""
 
 import ctypes
 
@@ -21,7 +21,7 @@ _MAX_NATIVE_DIM = 256
 
 
 def choose(x: Tensor, state_dim: int, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`mamba2` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`mamba2` runs. Raises ValueError if one is asked for that cannot run."""
     native = native_unsupported_reason(_NATIVE.get(x.dtype), x)
     if native is None and state_dim > _MAX_NATIVE_DIM:
         native = f"it takes states of up to {_MAX_NATIVE_DIM} dims, not {state_dim}"
@@ -40,30 +40,28 @@ def mamba2(
     *,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Runs the recurrence over the tokens of each row, from the state in the slot that it reads.
+    """Runs the recurrence over the tokens of each row, starting from the state in the slot that it reads.
 
-    With S the state of a head, of a token t: ``S = exp(dt_t A) S + dt_t x_t ⊗ B_t``, and the output is
-    ``S C_t + D x_t``.
+    For token t and a head's state S: ``S = exp(dt_t A) S + dt_t x_t ⊗ B_t``, and the output is ``S C_t + D x_t``.
 
     Args:
         x: [tokens, heads, head_dim]; heads and dims contiguous, tokens may be strided.
-        dt: [tokens, heads] float32, contiguous: the step, with its bias, through softplus, and clamped.
+        dt: [tokens, heads] float32, contiguous: the step after bias, softplus and clamping.
         A: [heads] float32, contiguous, negative.
-        B, C: [tokens, groups, state_dim] of x's dtype, as ``x``. Heads are a multiple of groups: head h has those of
-            group ``h // (heads / groups)``.
+        B, C: [tokens, groups, state_dim] of x's dtype, strided like ``x``. Heads are a multiple of groups: head h has
+            those of group ``h // (heads / groups)``.
         D: [heads] float32, contiguous.
-        state: [slots, heads, head_dim, state_dim] of a float dtype, contiguous. Changed in place: S is rounded to its
-            dtype after every token, but by the Triton variant in rows of more than a few tokens, which it rounds at
-            their end.
-        rows: which tokens are whose, and the slots of their states.
+        state: [slots, heads, head_dim, state_dim] of a float dtype, contiguous. Changed in place. S is rounded to its
+            dtype after every token; in rows of more than a few tokens the Triton variant rounds only at their end.
+        rows: the tokens of each row, and the slots of its state.
         variant: forces an implementation.
 
     Returns:
-        [tokens, heads, head_dim] of x's dtype, a new contiguous tensor. All is computed in float32.
+        [tokens, heads, head_dim] of x's dtype, a new contiguous tensor. Everything is computed in float32.
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
-        IndexError: rows that name tokens or slots that are not there. The Triton variant does not look.
+        IndexError: rows with tokens or slots out of range. The Triton variant does not check.
     """
     for name, part in (("x", x), ("B", B), ("C", C)):
         check_heads("mamba2", name, part, x.dtype)

@@ -1,8 +1,8 @@
-"""The state space of Mamba-2 (arXiv:2405.21060), token by token
+"""The state space recurrence of Mamba-2 (arXiv:2405.21060), token by token.
 
 S_t = exp(dt_t A) S_{t-1} + dt_t x_t ⊗ B_t, y_t = S_t C_t + D x_t
 
-S_t is what the state's dtype keeps of it.
+S_t is rounded to the state's dtype.
 """
 
 import torch

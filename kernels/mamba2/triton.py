@@ -1,6 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""A program takes some dims of a head, whose state stays in registers, through the tokens of a row one by
-one. Rows of more than a few tokens are cut into chunks instead (:mod:`.triton_chunks`)."""
+"""Mamba-2 for few tokens: a program takes some dims of a head, with its state in registers, through the tokens of a row
+one by one.
+
+Rows of more than a few tokens are cut into chunks instead (:mod:`.triton_chunks`).
+"""
 
 import torch
 import triton
@@ -15,7 +18,7 @@ from . import triton_chunks
 
 OPERATION = "mamba2"
 FEW = 8
-"""Tokens of the longest row up to which they are taken one by one."""
+"""If the longest row has at most this many tokens, they are taken one by one."""
 
 
 @triton.jit

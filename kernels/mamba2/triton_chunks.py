@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Prompts, a chunk at a time (arXiv:2405.21060, section 6): within a chunk a token sees others as attention does
+"""Mamba-2 for prompts, a chunk at a time (arXiv:2405.21060, section 6): within a chunk, tokens see each other as in
+attention.
 
 With c_i the sum of dt A up to token i of a chunk, S the state before it and S' after it:
 
@@ -67,7 +68,7 @@ def chunks_kernel(
         token = start.to(tl.int64) + begin + step
         columns = here[:, None] & (column < STATE_DIM)[None, :]
         dims = here[:, None] & (dim < HEAD_DIM)[None, :]
-        # past the end of the row nothing is added, and nothing decays
+        # past the end of the row nothing is added and nothing decays
         weight = tl.load(dt + token * HEADS + head, mask=here, other=0.0)
         passed = tl.cumsum(weight * rate, 0)
         total = tl.sum(weight * rate, 0)
@@ -90,7 +91,7 @@ def chunks_kernel(
 
 
 def default_config() -> Config:
-    """The largest sizes at which no register is spilled on Hopper at the dims of its models."""
+    """Returns the largest sizes that spill no register on Hopper at the dims of its models."""
     return Config.of(CHUNK=32, BLOCK_DIMS=16, num_warps=4, num_stages=1)
 
 
@@ -109,6 +110,6 @@ def chunks_key(state_dim: int, dtype: torch.dtype) -> str:
 
 
 def sizes_of(x: Tensor, state_dim: int) -> dict[str, Any]:
-    """What this kernel is told besides what that of few tokens is."""
+    """Returns the constants of this kernel beyond those of the kernel for few tokens."""
     precision = "ieee" if x.dtype == torch.float32 else "tf32"
     return {"WIDTH": max(16, next_power_of_2(state_dim)), "PRECISION": precision}

@@ -1,4 +1,4 @@
-"""What the state space of Mamba-2 offers the tuner: that of Nemotron-H, one token of each of 64 sequences and a long
+"""The Mamba-2 recurrences that the tuner tries: Nemotron-H's, for one token of each of 64 sequences and for a long
 prompt."""
 
 from collections.abc import Callable

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 FEW_TOKENS = 8
-"""Up to which weights are read for each pair of a token and an expert, on CUDA."""
+"""Up to this many tokens on CUDA, weights are read for each pair of a token and an expert."""
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _ROUTE = NativeFunction("stentor_route", _P, _P, _I, _I, _P, _P, _I)
@@ -52,7 +52,7 @@ _RUNS: Kept[Run] = Kept()
 
 
 def choose_route(logits: Tensor, router: Router, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`route` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`route` runs. Raises ValueError if one is asked for that cannot run."""
     experts = logits.shape[1]
     triton, native = triton_unsupported_reason(logits, variant), native_unsupported_reason(_ROUTE, logits)
     if logits.stride(1) != 1:
@@ -63,11 +63,11 @@ def choose_route(logits: Tensor, router: Router, variant: Choice = "auto") -> Va
 
 
 def route(logits: Tensor, router: Router, bias: Tensor | None = None, *, variant: Choice = "auto") -> Routing:
-    """Chooses each token's experts; of equal ones the lower.
+    """Chooses each token's experts; of equal ones the lower index.
 
     Args:
         logits: float32 [tokens, experts].
-        router: how.
+        router: how experts are chosen and weighted.
         bias: float32 [experts] or None: added to scores for the choice, not to the weights (DeepSeek-V3,
             arXiv:2412.19437).
         variant: forces an implementation.
@@ -116,7 +116,7 @@ def _empty_routing(logits: Tensor, router: Router) -> Routing:
 def choose(
     x: Tensor, gate_up: Tensor | CodedMatrices, down: Tensor | CodedMatrices, variant: Choice = "auto"
 ) -> Variant:
-    """The variant that :func:`experts_mlp` runs: the native one has a product of ours for each expert.
+    """Returns the variant that :func:`experts_mlp` runs. The native one runs our native product for each expert.
 
     Raises:
         ValueError: one is asked for that cannot run.
@@ -142,24 +142,25 @@ def experts_mlp(
     provider: Wanted = "triton",
     variant: Choice = "auto",
 ) -> Tensor:
-    """Σ over the chosen experts of weight · down(act(gate(x)) · up(x)), summed in float32; without a gate of weight ·
-    down(act(up(x))).
+    """Returns Σ over the chosen experts of weight · down(act(gate(x)) · up(x)), summed in float32; without a gate of
+    weight · down(act(up(x))).
 
-    Products, and what is between them, are rounded to the dtype of ``x``.
+    Products, and the values between them, are rounded to the dtype of ``x``.
 
     Args:
         x: [tokens, hidden], any float dtype.
         routing: of these tokens.
-        gate_up: [experts, 2 · inner, hidden], the dtype of ``x`` or codes, gates first. Or [experts, inner, hidden]:
-            without.
+        gate_up: [experts, 2 · inner, hidden], gates first, or [experts, inner, hidden] without a gate; the dtype of
+            ``x`` or codes.
         down: [experts, hidden, inner], the dtype of ``x`` or codes.
         activation: see :data:`ExpertActivation`.
         gate_up_bias: [experts, outputs of gate_up] or None, the dtype of ``x``.
         down_bias: [experts, hidden] or None, the dtype of ``x``; it is weighted too.
         weight_input: the weight multiplies the expert's input in place of its output (Llama 4).
-        invariant: the same token whatever the others, bitwise, as for :func:`stentor.kernels.linear`; on CUDA by block
-            sizes that do not depend on how many tokens there are.
-        provider: whose implementation, as :func:`choose_experts` says; of ``triton``, ours, ``variant`` is one.
+        invariant: a token has the same bits whatever the others, as for :func:`stentor.kernels.linear`; on CUDA by
+            block sizes that do not depend on the number of tokens.
+        provider: whose implementation runs, as :func:`choose_experts` says; ``variant`` chooses among those of
+            ``triton``, ours.
         variant: forces an implementation.
 
     Returns:
@@ -167,7 +168,8 @@ def experts_mlp(
 
     Raises:
         ValueError: an unknown activation, shapes or dtypes that do not fit, or a provider that cannot run.
-        IndexError: an expert that there is not, on the CPU. On CUDA nobody waits to look, and it adds nothing.
+        IndexError: on the CPU, an expert out of range. On CUDA this is not checked, which would need a wait, and such
+            an expert adds nothing.
     """
     operands = Operands(
         x,

@@ -1,4 +1,4 @@
-"""What the operations on experts take."""
+"""Argument checks of the operations on experts."""
 
 from typing import Literal
 
@@ -10,14 +10,14 @@ from ..guards import FLOATS, describe
 from .router import Routing
 
 ExpertActivation = ActivationKind | Literal["swiglu_oai"]
-"""The gated kinds, and that of gpt-oss: gate · sigmoid(1.702 · gate) · (up + 1), where the gate is at most 7 and up
-within ±7."""
+"""The gated kinds, and gpt-oss's: gate · sigmoid(1.702 · gate) · (up + 1), with gate clamped to at most 7 and up to
+±7."""
 ACTIVATIONS: tuple[ExpertActivation, ...] = (*KINDS, "swiglu_oai")
-"""In the order of their numbers in gated.h."""
+"""The kinds in the order of their numbers in gated.h."""
 
 
 def check_experts(operation: str, x: Tensor, routing: Routing, activation: ExpertActivation) -> None:
-    """Raises ValueError unless ``routing`` fits ``x`` [tokens, hidden] and ``activation`` is one of ours."""
+    """Raises ValueError unless ``routing`` fits ``x`` [tokens, hidden] and ``activation`` is a known one."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"{operation}: activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
     if x.dim() != 2 or x.dtype not in FLOATS:
@@ -30,6 +30,6 @@ def check_experts(operation: str, x: Tensor, routing: Routing, activation: Exper
 
 
 def check_gate(operation: str, activation: ExpertActivation, *, gated: bool) -> None:
-    """Raises ValueError for an activation of gate and up together where there is no gate."""
+    """Raises ValueError for an activation that needs a gate if there is none."""
     if not gated and activation == "swiglu_oai":
         raise ValueError(f"{operation}: swiglu_oai takes a gate, and experts of one inner size have none")

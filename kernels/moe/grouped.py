@@ -1,5 +1,5 @@
-"""Experts by torch's grouped product: tokens in the order of their experts, and where those of each end, on the
-device."""
+"""Experts by torch's grouped product: tokens are sorted by expert, and the end of each expert's tokens is computed on
+the device."""
 
 from typing import Final
 
@@ -15,16 +15,16 @@ from .operands import Operands
 TORCH: Final = Provider(
     name="torch",
     title="torch's grouped product",
-    # elsewhere torch multiplies expert by expert, and the host waits to know how many tokens each has
+    # on others torch multiplies expert by expert, and the host waits to learn the number of tokens of each
     capabilities=(90, 100),
     dtypes=(torch.bfloat16,),
-    multiple=8,  # rows begin at multiples of 16 bytes
+    multiple=8,  # rows must begin at multiples of 16 bytes
     features=frozenset(),
     graph_safe=True,
     held_back="no GPU has measured it; --moe-backend torch asks for it",
 )
 PROVIDERS: Final = (TORCH,)
-"""Of products of experts, preferred ones first."""
+"""The providers of experts' products, in order of preference."""
 
 
 def choose_experts(
@@ -39,18 +39,18 @@ def choose_experts(
     own_gate: bool = False,
     wanted: Wanted = "auto",
 ) -> Chosen:
-    """Who multiplies by the experts of a layer.
+    """Returns the provider that multiplies by the experts of a layer.
 
     Args:
         device: where they are.
         dtype: of activations.
         sizes: of hidden and inner vectors.
-        coded: some stay in their codes.
+        coded: some weights stay in their codes.
         biased: products have biases.
         weight_input: the weight multiplies the input.
         invariant: as for :func:`stentor.kernels.experts_mlp`.
-        own_gate: the activation is of experts alone.
-        wanted: whom the operator asks for.
+        own_gate: the activation exists for experts only.
+        wanted: the provider that the operator asks for.
     """
     asked = {
         "weights in codes": coded,
@@ -64,7 +64,7 @@ def choose_experts(
 
 
 def unsupported_reason(of: Operands) -> str | None:
-    """Why these experts cannot be multiplied so; None where they can."""
+    """Returns why torch's grouped product cannot take these experts; None if it can."""
     chosen = choose_experts(
         of.x.device,
         of.x.dtype,
@@ -80,7 +80,7 @@ def unsupported_reason(of: Operands) -> str | None:
 
 
 def grouped(of: Operands) -> Tensor:
-    """See :func:`stentor.kernels.experts_mlp`; an expert that there is not adds nothing."""
+    """Runs :func:`stentor.kernels.experts_mlp`; an expert out of range adds nothing."""
     assert isinstance(of.gate_up, Tensor)
     assert isinstance(of.down, Tensor)
     tokens, top_k = of.chosen.shape
@@ -94,6 +94,6 @@ def grouped(of: Operands) -> Tensor:
     inner = gated_activation(both, activation) if of.gated else activate_(both, activation)
     made = torch._grouped_mm(inner, of.down.transpose(1, 2), offs=ends)
     outputs = torch.empty_like(made).index_copy_(0, order, made).view(tokens, top_k, hidden)
-    # behind the last end lies what nobody wrote
+    # rows after the last end are uninitialised
     weighted = torch.where(there.unsqueeze(2), outputs.float() * of.factors.unsqueeze(2), 0.0)
     return weighted.sum(1).to(of.x.dtype)

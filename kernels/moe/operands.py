@@ -1,4 +1,4 @@
-"""What the Triton kernels of experts are given."""
+"""The arguments of the Triton kernels of experts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .checks import ExpertActivation
 
 @dataclass(frozen=True)
 class Operands:
-    """Checked, and contiguous but for the rows of ``x``; see :func:`stentor.kernels.experts_mlp`."""
+    """The checked arguments of :func:`stentor.kernels.experts_mlp`, contiguous except for the rows of ``x``."""
 
     x: Tensor
     chosen: Tensor
@@ -30,14 +30,14 @@ class Operands:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that there are, in one order."""
+        """All tensors that are present, in a fixed order."""
         into, out = tensors_of(self.gate_up), tensors_of(self.down)
         each = (self.x, self.chosen, self.factors, *into, *out, self.gate_up_bias, self.down_bias)
         return [tensor for tensor in each if tensor is not None]
 
     @property
     def forms(self) -> tuple[object, ...]:
-        """What else launches depend on."""
+        """Everything else that launches depend on."""
         coded = code_form_of(self.gate_up), code_form_of(self.down)
         biased = self.gate_up_bias is None, self.down_bias is None
         return *coded, *biased, self.activation, self.weight_input, self.invariant
@@ -58,10 +58,9 @@ class Operands:
 
     @property
     def rows_of_expert(self) -> int:
-        """That an expert has if all have as many."""
+        """The rows of an expert if all experts have the same number."""
         return cdiv(self.chosen.numel(), len(self.down))
 
 
 Run = Callable[[Operands], Tensor]
-"""What was prepared for some operands, and takes others that are laid out alike; see
-:func:`stentor.kernels.experts_mlp`."""
+"""Runs :func:`stentor.kernels.experts_mlp` on the operands it was prepared for, or on others of the same layout."""

@@ -1,4 +1,4 @@
-"""Experts on a CPU whose weights lie in the order in which they are multiplied."""
+"""Experts on a CPU with weights packed in the order of multiplication."""
 
 import ctypes
 
@@ -31,7 +31,7 @@ class _ExpertsStruct(ctypes.Structure):
 def packed_experts(
     gate_up: PackedWeight, down: PackedWeight, gate_up_bias: Tensor | None, down_bias: Tensor | None
 ) -> int:
-    """How many experts these weights hold, each with a gate or without.
+    """Returns how many experts these weights hold, with or without a gate.
 
     Raises:
         ValueError: weights or biases that do not fit each other, or experts that begin inside a tile.
@@ -55,7 +55,8 @@ def packed_experts(
 
 
 def choose_packed(x: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`packed_experts_mlp` runs on ``x``. Raises ValueError where a named one cannot run."""
+    """Returns the variant that :func:`packed_experts_mlp` runs on ``x``. Raises ValueError if a named one cannot
+    run."""
     return select_variant(variant, native=native_unsupported_reason(_NATIVE if x.dtype in _FLOATS else None, x))
 
 
@@ -71,23 +72,23 @@ def packed_experts_mlp(
     weight_input: bool = False,
     variant: Choice = "auto",
 ) -> Tensor:
-    """As :func:`stentor.kernels.experts_mlp`; inputs of products are rounded as
-    :func:`stentor.kernels.linear_packed.linear_packed` rounds them, and all else is in float32.
+    """Computes :func:`stentor.kernels.experts_mlp` with packed weights.
 
-    A token's result does not depend on the other tokens, or on the number of threads, bitwise, with the native
-    variant. Weights of experts that no token has chosen are not read.
+    Inputs of products are rounded as :func:`stentor.kernels.linear_packed.linear_packed` rounds them; everything else
+    is in float32. In the native variant a token has the same bits whatever the other tokens and the number of threads.
+    Weights of experts that no token has chosen are not read.
 
     Args:
         x: [tokens, hidden] float32 or bfloat16.
         routing: of these tokens.
         gate_up: of [experts · 2 · inner, hidden]: gates, then ups, of one expert after the other. Or of [experts ·
-            inner, hidden]: ups alone, of experts without a gate.
+            inner, hidden]: ups alone, for experts without a gate.
         down: of [experts · hidden, inner].
         activation: see :data:`.ExpertActivation`.
         gate_up_bias: float32 [experts, outputs of one expert's gate_up] or None, contiguous.
         down_bias: float32 [experts, hidden] or None, contiguous; it is weighted too.
-        weight_input: the weight multiplies the expert's input in place of its output (Llama 4). It is a factor of the
-            product with it.
+        weight_input: the weight multiplies the expert's input in place of its output (Llama 4). It is applied as a
+            factor of the product with the input.
         variant: forces an implementation.
 
     Returns:
@@ -95,7 +96,7 @@ def packed_experts_mlp(
 
     Raises:
         ValueError: an unknown activation, shapes or dtypes that do not fit.
-        IndexError: an expert that there is not.
+        IndexError: an expert out of range.
         MemoryError: no room for the rounded rows.
     """
     check_experts("packed_experts_mlp", x, routing, activation)

@@ -1,4 +1,4 @@
-"""The definition: scores, the best of them, and a loop over the experts that are used."""
+"""The plain torch reference: scores, the best of them, and a loop over the experts in use."""
 
 from collections.abc import Callable
 
@@ -15,19 +15,19 @@ from ..linear_packed.reference import linear_packed
 from .router import Router, Routing
 
 LIMIT, ALPHA = 7.0, 1.702
-"""Of gpt-oss's activation."""
+"""Constants of gpt-oss's activation."""
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""x [T, K] times weight [N, K] transposed, plus bias [N]."""
+"""Returns x [T, K] times weight [N, K] transposed, plus bias [N]."""
 Activate = Callable[[Tensor, ActivationKind], Tensor]
-"""gate | up [T, 2I] to act(gate) · up [T, I]; or up [T, I] to act(up), perhaps in place."""
+"""Maps gate | up [T, 2I] to act(gate) · up [T, I], or up [T, I] to act(up), possibly in place."""
 
 
 def route(logits: Tensor, router: Router, bias: Tensor | None) -> Routing:
     if router.score == "sparsemixer":
         return _mixed(logits, router)
     scores = logits.softmax(1) if router.score == "softmax" else logits.sigmoid()
-    # Scores keep the order of logits, but for large ones they round to the same number.
+    # Scores have the order of logits, but large ones round to the same number.
     ranks = logits if bias is None and router.top_groups == router.groups else scores
     if bias is not None:
         ranks = scores + bias
@@ -55,14 +55,15 @@ def _mixed(logits: Tensor, router: Router) -> Routing:
 
 
 def _largest(values: Tensor, count: int) -> Tensor:
-    """Indices [rows, count] of each row's largest values, of equal ones the first."""
+    """Returns the indices [rows, count] of each row's largest values, of equal ones the first."""
     return values.sort(dim=1, descending=True, stable=True).indices[:, :count]
 
 
 def activate_experts(
     gate_up: Tensor, inner: int, activation: str, gate: Activate = gated_activation, alone: Activate = activate
 ) -> Tensor:
-    """[T, 2I], gates first, or [T, I] without, to [T, I] with I ``inner``; computed in float32 and rounded once."""
+    """Maps [T, 2I], gates first, or [T, I] without gates, to [T, I], where I is ``inner``; computed in float32 and
+    rounded once."""
     if gate_up.shape[1] == inner:
         return alone(gate_up, activation)  # type: ignore[arg-type]  # no other takes no gate
     if activation != "swiglu_oai":
@@ -123,7 +124,8 @@ def packed_experts_mlp(
 def _sum_over_experts(
     x: Tensor, routing: Routing, experts: int, run: Callable[[Tensor, Tensor, int], Tensor]
 ) -> Tensor:
-    """The sum of what ``run`` makes of the rows that chose an expert, with their weights [rows, 1]: float32."""
+    """Returns the float32 sum over experts of ``run`` on the rows that chose the expert, with their weights [rows,
+    1]."""
     out = torch.zeros(x.shape, device=x.device)
     chosen = routing.experts.flatten()
     if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < experts:

@@ -1,4 +1,4 @@
-"""How experts are chosen, as values."""
+"""The parameters of a router and its result."""
 
 import ctypes
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple, get_args
 from torch import Tensor
 
 Score = Literal["softmax", "sigmoid", "sparsemixer"]
-"""Of an expert, from its logit; ``softmax`` is over all experts, ``sparsemixer`` for each choice over the experts left
-that come near it (Phi-3.5-MoE, arXiv:2409.12136)."""
+"""The score of an expert, from its logit. ``softmax`` is over all experts. ``sparsemixer`` is, for each choice, over
+the remaining experts with a logit near the chosen one's (Phi-3.5-MoE, arXiv:2409.12136)."""
 GroupScore = Literal["max", "top2"]
-"""Of a group: that of its best expert (DeepSeek-V2, arXiv:2405.04434), or the sum of its two best (DeepSeek-V3,
-arXiv:2412.19437)."""
+"""The score of a group: that of its best expert (DeepSeek-V2, arXiv:2405.04434), or the sum of its two best
+(DeepSeek-V3, arXiv:2412.19437)."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Router:
     """How many experts a token takes, which, and how their outputs are weighted.
 
     Raises:
-        ValueError: values that no number of experts fits.
+        ValueError: values that fit no number of experts.
     """
 
     top_k: int
@@ -27,14 +27,15 @@ class Router:
     renormalize: bool = True
     """The chosen scores are divided by their sum."""
     scale: float = 1.0
-    """They are multiplied by it then."""
+    """Multiplies the scores after that."""
     groups: int = 1
-    """Experts are chosen out of the best :attr:`top_groups` of so many groups, which are equal and contiguous."""
+    """The number of groups, equal in size and contiguous; experts are chosen from the best :attr:`top_groups` of
+    them."""
     top_groups: int = 1
     group_score: GroupScore = "top2"
     nearness: float = 0.0
-    """Of ``sparsemixer``: near a choice are logits that are no further below it than so many times the larger of it and
-    their own size."""
+    """For ``sparsemixer``: a logit is near a choice if it is below it by at most this factor times the larger of the
+    choice and the logit's own magnitude."""
 
     def __post_init__(self) -> None:
         if self.score not in get_args(Score):
@@ -49,7 +50,7 @@ class Router:
             raise ValueError("router: sparsemixer neither divides by sums nor looks at groups")
 
     def check(self, experts: int, bias: Tensor | None) -> None:
-        """Raises ValueError unless it can choose among so many experts, with a ``bias`` of each or none."""
+        """Raises ValueError unless it can choose among this many experts, with a ``bias`` for each or None."""
         if bias is not None and self.score == "sparsemixer":
             raise ValueError("router: sparsemixer takes no bias")
         if experts % self.groups or self.top_k > experts // self.groups * self.top_groups:
@@ -60,7 +61,7 @@ class Router:
 
 
 class Routing(NamedTuple):
-    """The experts of each token, the best first, and what their outputs are multiplied by."""
+    """The experts of each token, the best first, and the weights of their outputs."""
 
     experts: Tensor
     """int32 [tokens, top_k]"""
@@ -83,8 +84,10 @@ class RouterStruct(ctypes.Structure):
 
 
 def router_struct(router: Router, experts: int, bias: Tensor | None) -> RouterStruct:
-    """A router over so many experts as the kernels are given it, with a contiguous float32 bias of each or none; it
-    does not keep the tensor alive."""
+    """Returns the struct that the kernels take, for this many experts and a contiguous float32 bias for each or None.
+
+    It does not keep the tensor alive.
+    """
     return RouterStruct(
         experts,
         router.top_k,

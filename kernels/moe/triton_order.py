@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Pairs of a token and an expert in the order of the experts, cut into blocks of one expert each: all on the device.
+"""Sorts pairs of a token and an expert by expert, and cuts them into blocks of one expert each, all on the device.
 
-The host never learns how many tokens an expert has. It launches as many blocks as there can be at most, and those that
-are not needed have expert -1: the launches are the same in every step, and a CUDA graph can hold them.
+The host never learns how many tokens an expert has. It launches the largest possible number of blocks, and unused ones
+have expert -1. So the launches are the same in every step, and a CUDA graph can hold them.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ _CHUNK = 1024
 
 
 class Order(NamedTuple):
-    """A pair has number token · top_k + place. Those of an expert rise; a pair of an expert that there is not is left
-    out."""
+    """Sorted pairs, where a pair has number token · top_k + place. Those of an expert are in rising order; a pair whose
+    expert is out of range is left out."""
 
     pairs: Tensor
     """int32 [tokens · top_k], by expert."""
     blocks: Tensor
-    """int32 [3, most blocks]: the expert of each, or -1, and where in :attr:`pairs` it begins and ends."""
+    """int32 [3, most blocks]: the expert of each block, or -1, and where in :attr:`pairs` it begins and ends."""
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -53,7 +53,7 @@ def place_kernel(
     BLOCK_T: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """One program an expert, and one more for the blocks that nobody needs."""
+    """One program per expert, and one more for the unused blocks."""
     expert = tl.program_id(0)
     numbers = tl.arange(0, PADDED)
     every = tl.load(counts + numbers, mask=numbers < EXPERTS, other=0)
@@ -83,8 +83,8 @@ def place_kernel(
 
 
 def prepare_order(chosen: Tensor, experts: int, block: int) -> Callable[[Tensor], Order]:
-    """``chosen``: int32 [tokens, top_k], contiguous, as what it returns takes them; ``block``: the most pairs of a
-    block."""
+    """Returns a function that sorts pairs like ``chosen``, int32 [tokens, top_k], contiguous. ``block``: the most pairs
+    of a block."""
     pairs = chosen.numel()
     most = most_blocks(pairs, experts, block)
     chunk = min(_CHUNK, max(16, next_power_of_2(pairs)))
@@ -112,6 +112,6 @@ def prepare_order(chosen: Tensor, experts: int, block: int) -> Callable[[Tensor]
 
 
 def most_blocks(pairs: int, experts: int, block: int) -> int:
-    """How many there can be: each expert that is used ends in a block that may not be full."""
+    """Returns the largest possible number of blocks: the last block of each used expert may not be full."""
     used = min(pairs, experts)
     return used + cdiv(pairs - used, block)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""A token's experts in one program: scores, the best groups, and the best experts one after the other."""
+"""Chooses a token's experts in one program: scores, the best groups, and the best experts one after the other."""
 
 import triton
 import triton.language as tl
@@ -13,13 +13,13 @@ from .router import Router, Routing
 
 @triton.jit
 def best_of(values):
-    """The largest and where it is, the first of equal ones."""
+    """Returns the largest value and its index, the first of equal ones."""
     return tl.max(values, 0), tl.argmax(values, 0)
 
 
 @triton.jit
 def open_groups(ranks, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, BY_TWO: tl.constexpr, PADDED: tl.constexpr):
-    """Ranks of experts outside the best groups become the least that an expert has which may be chosen."""
+    """Lowers the ranks of experts outside the best groups to -3e38, the least that an eligible expert can have."""
     SIZE: tl.constexpr = PADDED // GROUPS
     members = tl.reshape(ranks, [GROUPS, SIZE])
     best = tl.max(members, 1)
@@ -66,7 +66,7 @@ def route_kernel(
     else:
         raised = tl.exp(x - tl.max(x, 0))
         scores = raised / tl.sum(raised, 0)
-    # scores keep the order of logits, but for large ones they round to the same number
+    # scores have the order of logits, but large ones round to the same number
     ranks = x
     if HAS_BIAS:
         ranks = scores + tl.load(bias + number, mask=there, other=0.0)
@@ -98,8 +98,10 @@ def route_kernel(
 
 
 def prepare_route(logits: Tensor, router: Router, bias: Tensor | None, routing: Routing) -> Start:
-    """A launch with ``logits``, ``bias`` and both of ``routing``, contiguous, which it fills. Where groups are closed,
-    the number of experts is a power of two."""
+    """Prepares a launch with ``logits``, ``bias`` and both tensors of ``routing``, contiguous, which it fills.
+
+    If only some groups are open, the number of experts is a power of two.
+    """
     tokens, count = logits.shape
     return prepare(
         route_kernel,

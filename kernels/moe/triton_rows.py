@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Experts over a few tokens: weights are read for each pair of a token and an expert, and nothing is sorted.
+"""Experts for a few tokens: weights are read for each pair of a token and an expert, and nothing is sorted.
 
-What limits such a step is how fast weights arrive: programs have a few outputs each. Two tokens that share an expert
-find its weights in the second-level cache.
+Such a step is limited by the bandwidth for weights, so programs have a few outputs each. Two tokens that share an
+expert find its weights in the L2 cache.
 """
 
 import triton
@@ -44,7 +44,7 @@ def gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """out[pair] = act(gate) · up, or act(up)"""
+    """out[pair] = act(gate) · up, or act(up)."""
     DTYPE: tl.constexpr = x.dtype.element_ty
     stored = (weight, scales, code_factors, zeros)
     outputs = 2 * inner if GATED else inner
@@ -101,7 +101,7 @@ def down_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """out[token] = Σ over its pairs, in their order; an expert that there is not adds nothing."""
+    """out[token] = Σ over its pairs, in their order; an expert out of range adds nothing."""
     DTYPE: tl.constexpr = x.dtype.element_ty
     stored = (weight, scales, code_factors, zeros)
     token = tl.program_id(0).to(tl.int64)
@@ -131,7 +131,7 @@ def down_kernel(
 
 
 def prepare_rows(of: Operands) -> Run:
-    """Any number of tokens, of which a few are meant."""
+    """Prepares the kernels for any number of tokens; they suit a few."""
     config = pick(OPERATION, key(of), default(of))
     tokens, top_k = of.chosen.shape
     experts, hidden, inner = of.down.shape

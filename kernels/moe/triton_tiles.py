@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Experts over many tokens: tokens in the order of their experts, tiles of one expert each, then a sum for each token.
+"""Experts for many tokens: tokens are sorted by expert, tiles have one expert each, and then each token is summed.
 
-A token's products are summed along K in one order, and its experts in the order of its routing: its result depends on
-the block sizes and not on the other tokens.
+A token's products are summed along K in one order, and its experts in the order of its routing. So its result depends
+on the block sizes and not on the other tokens.
 """
 
 import torch
@@ -21,12 +21,12 @@ from .triton_order import most_blocks, prepare_order
 
 OPERATION = "moe_tiles"
 _BLOCKS_TOGETHER = 8
-"""Neighbours in launch order share the weight's tile in the cache."""
+"""Blocks that are adjacent in launch order share the weight's tile in the cache."""
 
 
 @triton.jit
 def tile_of(blocks, most, outputs, BLOCK_N: tl.constexpr, TOGETHER: tl.constexpr):
-    """Of a program: the expert of its block, where that begins and ends, and its tile of outputs."""
+    """Returns for a program the expert of its block, where the block begins and ends, and its tile of outputs."""
     program = tl.program_id(0)
     tiles_n = tl.cdiv(outputs, BLOCK_N)
     band = program // (TOGETHER * tiles_n)
@@ -65,7 +65,7 @@ def gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """out[row] = act(gate) · up, or act(up), of the token of pair number ``row`` in the order of the experts."""
+    """out[row] = act(gate) · up, or act(up), for the token of the pair at ``row`` in the experts' order."""
     DTYPE: tl.constexpr = x.dtype.element_ty
     stored = (weight, scales, code_factors, zeros)
     outputs = 2 * inner if GATED else inner
@@ -125,7 +125,7 @@ def down_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """out[pair] = the expert's output; row number ``row`` of x belongs to pair number ``row`` in the experts' order."""
+    """out[pair] = the expert's output; row ``row`` of x belongs to the pair at ``row`` in the experts' order."""
     DTYPE: tl.constexpr = x.dtype.element_ty
     stored = (weight, scales, code_factors, zeros)
     expert, begin, end, tile = tile_of(blocks, most, hidden, BLOCK_N, TOGETHER)
@@ -154,7 +154,7 @@ def down_kernel(
 def sum_kernel(
     made, chosen, factors, out, hidden, experts, TOP_K: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """out[token] = Σ over its pairs; an expert that there is not adds nothing."""
+    """out[token] = Σ over its pairs; an expert out of range adds nothing."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
@@ -170,7 +170,7 @@ def sum_kernel(
 
 
 def prepare_tiles(of: Operands) -> Run:
-    """Any number of tokens."""
+    """Prepares the kernels for any number of tokens."""
     config = pick(OPERATION, key(of), default(of))
     tokens, top_k = of.chosen.shape
     experts, hidden, inner = of.down.shape
@@ -194,7 +194,7 @@ def prepare_tiles(of: Operands) -> Run:
         FORM=code_form_of(of.gate_up),
         TOGETHER=_BLOCKS_TOGETHER,
     )
-    # one sum in place of two: tiles may be as wide again
+    # one accumulator in place of two: tiles may be twice as wide
     wide = config.replaced({**config.to_json(), "BLOCK_N": 2 * config["BLOCK_N"]})
     down = prepare(
         down_kernel,
@@ -232,7 +232,7 @@ def prepare_tiles(of: Operands) -> Run:
 
 
 def key(of: Operands) -> str:
-    """Of an invariant call, the same whatever the number of tokens."""
+    """Returns the table's key; for an invariant call it does not depend on the number of tokens."""
     return f"{of.sizes} {'any' if of.invariant else f't{_bucket(of.rows_of_expert)}'} {of.dtype_name}"
 
 
@@ -251,7 +251,7 @@ def default(of: Operands) -> Config:
 
 
 def candidates(of: Operands) -> list[Config]:
-    """That fit in shared memory."""
+    """Returns block sizes that fit in shared memory."""
     tile_sizes = [(16, 32, 4), (16, 64, 4), (32, 64, 4), (64, 64, 4), (64, 128, 8), (128, 64, 8), (128, 128, 8)]
     return [
         Config.of(num_warps=warps, num_stages=stages, BLOCK_T=tokens, BLOCK_N=rows, BLOCK_K=width)

@@ -1,4 +1,4 @@
-"""What the tuner tries: the experts of Qwen3-30B-A3B, Mixtral-8x7B and gpt-oss-120b."""
+"""The experts that the tuner tries: those of Qwen3-30B-A3B, Mixtral-8x7B and gpt-oss-120b."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,11 +14,11 @@ from .operands import Operands, Run
 SIZES = ((128, 8, 2048, 768), (8, 2, 4096, 14336), (128, 4, 2880, 2880))
 """(experts, top_k, hidden, inner)"""
 CODED = ((128, 4, 2880, 2880),)
-"""Those in MXFP4 too."""
+"""Sizes that are also tried in MXFP4."""
 FEW = (1, 4, 8)
-"""Tokens."""
+"""Numbers of tokens."""
 ROWS = (16, 64, 256, 1024)
-"""Of each expert."""
+"""Rows per expert."""
 
 
 def tunables() -> list[Tunable]:
@@ -74,4 +74,4 @@ def _workload(
     device: torch.device,
 ) -> Callable[[], object]:
     of = _operands(sizes, coded, tokens, device, invariant)
-    return lambda: prepare(of)(of)  # each time anew: block sizes change between calls
+    return lambda: prepare(of)(of)  # prepared anew each time: block sizes change between calls

@@ -34,8 +34,8 @@ enum class Form : int64_t { NONE = 0, HARDWARE = 1, EMULATED = 2 };
 #endif
 
 constexpr int64_t ROWS = 16;
-constexpr int64_t BYTES = 64;  // of a row
-constexpr int64_t PAIRS = 16;  // of bfloat16 in a row, that one instruction sums
+constexpr int64_t BYTES = 64;  // per row
+constexpr int64_t PAIRS = 16;  // bfloat16 pairs per row that one instruction sums
 
 // Rows from which products go by tiles; vectors take fewer. Bits do not depend on it. It goes by what the weights are: codes of
 // four bits have to be unpacked first, and of bfloat16 vectors have no product that sums as tiles do. What was measured on a
@@ -44,10 +44,10 @@ enum class Weights : int64_t { BRAIN = 0, NIBBLES = 1, BYTES = 2 };
 constexpr int64_t USUAL_ROWS[3] = {4, 16, 10};
 int64_t from_rows(Weights weights);  // native_amx.cpp
 
-// native_amx.cpp
+// Defined in native_amx.cpp.
 Form form();
 
-// What LDTILECFG reads: of each tile its rows, and the bytes of a row.
+// The operand of LDTILECFG: rows and bytes per row of each tile.
 struct alignas(64) Shapes {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t bytes[16] = {};
@@ -62,7 +62,8 @@ static_assert(sizeof(Shapes) == 64, "as the instruction reads it");
 
 #if defined(STENTOR_AMX)
 
-// By hand, for GCC's intrinsics take numbers of tiles as literals alone, and do not say that they touch memory.
+// Uses inline assembly, because GCC's intrinsics take tile numbers only as literals and do not declare that
+// they touch memory.
 struct Hardware {
     static void configure(const Shapes& shapes) { asm volatile("ldtilecfg %0" : : "m"(shapes)); }
     static void release() { asm volatile("tilerelease"); }
@@ -96,7 +97,7 @@ struct Hardware {
 
 #if defined(STENTOR_EMULATED_TILES)
 
-// Ends the process where the processor would raise an exception. native_amx.cpp
+// Ends the process where the processor would raise an exception. Defined in native_amx.cpp.
 [[noreturn]] void refuse(const char* what);
 
 static inline float small(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
@@ -219,7 +220,8 @@ class Emulator {
 
 #if defined(STENTOR_TILES)
 
-// Calls body(Hardware()) or body(Emulator()), as form() says, and returns what it does; `otherwise` without tiles.
+// Calls body(Hardware()) or body(Emulator()), as form() says, and returns its result; `otherwise` if there are no
+// tiles.
 template <class Body, class Result>
 static inline Result with_tiles(const Body& body, Result otherwise) {
     switch (form()) {
@@ -249,7 +251,7 @@ static inline void configure_area(int64_t count, int64_t input_bytes, bool halve
     Tiles::configure(shapes);
 }
 
-// An area that is configured anew where the number of its rows changes, and released in the end.
+// An area that is reconfigured when the number of its rows changes, and released at the end.
 template <class Tiles>
 class Shaped {
    public:
@@ -311,14 +313,13 @@ static inline void add_area(int64_t count, int64_t chunks, const char* a, int64_
     }
 }
 
-// A call of its own, so that no arithmetic is moved out of it.
+// Not inlined, so that no arithmetic is moved out of it.
 template <class Body>
 __attribute__((noinline)) void call(const Body& body) {
     body();
 }
 
-// Runs body() with what is too small for a normal number taken for zero, as products of tiles take it: vectors then give
-// their bits.
+// Runs body() with subnormal numbers treated as zero, as tile products do, so that vectors give the same bits.
 template <class Body>
 inline void flushing(const Body& body) {
     constexpr unsigned FLUSH_TO_ZERO = 0x8000, DENORMALS_ARE_ZERO = 0x40;

@@ -1,8 +1,8 @@
 """Compiles the C++ kernels with the machine's own compiler into one shared library, kept in a cache.
 
-The file name carries a hash of everything that decides its content (sources, flags, compiler,
-CPU), so a library found under its name is current and is never rebuilt. It is linked
-under a temporary name and renamed: processes that race build twice and agree.
+The file name has a hash of everything that decides the content (sources, flags, compiler, CPU), so a library with the
+right name is current and is never rebuilt. It is linked under a temporary name and renamed, so processes that build at
+the same time get the same result.
 """
 
 import contextlib
@@ -27,33 +27,33 @@ FLAGS: tuple[str, ...] = (
     "-pthread",
     "-fno-math-errno",
     "-fno-trapping-math",
-    # A multiplication and an addition are fused only where the source says so: results must not
-    # depend on what the optimiser found.
+    # A multiplication and an addition are fused only where the source says so: results must not depend on what the
+    # optimiser found.
     "-ffp-contract=off",
     "-fvisibility=hidden",
     "-Wno-psabi",
 )
 THIS_CPU = "native"
-"""What ``-march`` says unless another is named."""
+"""The value of ``-march`` unless another is given."""
 ABANDONED_SECONDS = 3600.0
 COMPILERS: tuple[str, ...] = ("g++", "c++", "clang++")
 
 ProgressCallback = Callable[[int, int], None]
-"""Called with (units done, units in all), from the thread that builds."""
+"""Called with (units done, units in all), from the building thread."""
 
 
 class BuildError(Exception):
-    """There is no native library; the message says why in one line."""
+    """No native library can be built or loaded; the message says why in one line."""
 
 
 def default_cache_dir() -> Path:
-    """``$XDG_CACHE_HOME/stentor/native``, or the same under ``~/.cache``."""
+    """Returns ``$XDG_CACHE_HOME/stentor/native``, or the same under ``~/.cache``."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "stentor" / "native"
 
 
 def find_sources() -> list[Path]:
-    """Every compile unit, in a stable order: first those that stand apart since they take long."""
+    """Returns every compile unit in a stable order: separate long-running ones first."""
     return sorted(KERNELS.rglob("native*.cpp"), key=lambda path: (path.stem == "native", path))
 
 
@@ -62,7 +62,7 @@ def find_headers() -> list[Path]:
 
 
 def find_compiler() -> str:
-    """Absolute path of the first C++ compiler on PATH.
+    """Returns the absolute path of the first C++ compiler on PATH.
 
     Raises:
         BuildError: there is none.
@@ -83,16 +83,16 @@ def build(
     march: str = THIS_CPU,
     options: Sequence[str] = (),
 ) -> Path:
-    """Returns the path of the library, compiling it only where the cache does not hold it.
+    """Returns the path of the library; compiles it only if it is not in the cache.
 
     Args:
         sources: compile units; None takes every ``native*.cpp`` of ``kernels/``.
-        headers: files that units include from ``kernels/native``; they take part in the key.
+        headers: files that units include from ``kernels/native``; part of the hash.
         compiler: a C++ compiler; None takes the first found on PATH.
         cache_dir: where libraries are kept; None takes :func:`default_cache_dir`.
-        progress: told how many units are done; not called when the library is cached.
-        march: the processors to compile for, as the compiler names them; this one unless others are asked for.
-        options: what else compiler and linker are told; it takes part in the key.
+        progress: called with the number of units done; not called if the library is cached.
+        march: the processor to compile for, as the compiler names it; this one by default.
+        options: further options of compiler and linker; part of the hash.
 
     Raises:
         BuildError: no compiler, a unit that does not compile, or a cache that cannot be written.
@@ -127,7 +127,7 @@ def build(
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Of several processes that want a library at once, one builds and the others wait."""
+    """Lets one process build at a time: others that want a library wait."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -137,7 +137,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what builds that were killed left behind; one that still runs is younger."""
+    """Removes the leftovers of killed builds; a running build is younger."""
     for scratch in folder.glob(".build-*"):
         if time.time() - scratch.stat().st_mtime > ABANDONED_SECONDS:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -146,7 +146,7 @@ def _sweep(folder: Path) -> None:
 def _compile(
     sources: Sequence[Path], compiler: str, options: Sequence[str], scratch: Path, progress: ProgressCallback | None
 ) -> Path:
-    """Compiles the units side by side and links them; returns the library inside ``scratch``."""
+    """Compiles the units in parallel and links them; returns the library inside ``scratch``."""
     total = len(sources) + 1
     done = 0
     objects = [scratch / f"{index}.o" for index in range(len(sources))]
@@ -204,7 +204,7 @@ def _key(sources: Sequence[Path], headers: Sequence[Path], compiler: str, option
 
 
 def _cpu_flags() -> str:
-    """What ``-march=native`` looks at: a cache on a shared home must not serve another CPU's code."""
+    """Returns what ``-march=native`` depends on: a cache on a shared home must not serve another CPU's code."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-// int8 storage: codes that a scale beside them makes numbers of; arithmetic is in float, or in products of codes.
+// int8 storage: codes with a scale. Arithmetic is in float, or in products of codes.
 #pragma once
 
 #include "vec.h"
@@ -25,19 +25,19 @@ static inline vf load(const i8* p) {
 #endif
 }
 
-// Codes of numbers within ±2^22: the nearest, of two the even one.
+// Rounds numbers within ±2^22 to codes, half to even.
 static inline vi codes_of(vf x) {
     const vf magic = set1(12582912.0f);  // 1.5 * 2^23 rounds to an integer, which then stands in the low bits
     return (vi)(x + magic) - (vi)magic;
 }
 
-// The largest magnitude of n numbers; NaN where one is.
+// Returns the largest magnitude of n numbers; NaN if there is one.
 template <class T>
 static inline float greatest(const T* x, int64_t n) {
     vi most = {};
     for (int64_t i = 0; i < n; i += LANES) {
         const vi bits = (vi)(i + LANES <= n ? load(x + i) : load_part(x + i, n - i)) & 0x7fffffff;
-        most = (bits & (bits > most)) | (most & ~(bits > most));  // as integers, so that NaN is above all
+        most = (bits & (bits > most)) | (most & ~(bits > most));  // compared as integers, so that NaN is largest
     }
     int32_t found = 0;
     for (int i = 0; i < LANES; ++i) found = most[i] > found ? most[i] : found;
@@ -46,7 +46,7 @@ static inline float greatest(const T* x, int64_t n) {
     return out;
 }
 
-// Puts n numbers as codes, each `apart` from the one before, and returns their scale: the largest is 127 times it.
+// Stores n numbers as codes, `apart` from each other, and returns their scale: 1/127 of the largest magnitude.
 template <class T>
 static inline float put_codes(const T* x, int64_t n, i8* to, int64_t apart) {
     const float scale = greatest(x, n) / 127.0f, divisor = scale == 0 ? 1.0f : scale;

@@ -14,7 +14,7 @@ struct e4m3 {
 
 constexpr float FLOAT8_UNIT = 256.0f;
 constexpr float FLOAT8_MOST = 448.0f;
-constexpr int SIXTEEN = 16 / LANES;  // vectors that sixteen numbers fill
+constexpr int SIXTEEN = 16 / LANES;  // vectors per sixteen numbers
 
 static inline float widen(e4m3 x) {
     const uint16_t magnitude = x.bits & 0x7f;
@@ -64,7 +64,7 @@ static inline void as_brain(__m512i codes, __m512i* out) {
 }
 #endif
 
-// Sixteen that lie side by side.
+// Loads sixteen adjacent codes.
 static inline void load_sixteen(const e4m3* p, vf* out) {
 #if defined(__F16C__) && defined(__AVX2__)
     const __m256i all = as_half(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)));
@@ -100,7 +100,7 @@ static inline vf load(const e4m3* p) {
     return out[0];
 }
 
-// N vectors that lie side by side, of any storage.
+// Loads N adjacent vectors from any storage.
 template <int N, class T>
 static inline void load_next(const T* p, vf* out) {
     #pragma GCC unroll 8
@@ -115,7 +115,7 @@ static inline void load_next(const e4m3* p, vf* out) {
     for (; v < N; ++v) out[v] = load(p + v * LANES);
 }
 
-// The nearest code of each number, of two the even one; ±FLOAT8_MOST for what lies beyond.
+// Rounds each number to the nearest code, half to even; numbers out of range become ±FLOAT8_MOST.
 static inline vc float8_of(vf x) {
     const vu sign = (vu)x & 0x80000000, nan = (vu)(x != x);
     const vf size = vmin((vf)((vu)x ^ sign), set1(FLOAT8_MOST));
@@ -127,7 +127,7 @@ static inline vc float8_of(vf x) {
     return __builtin_convertvector((code & ~nan) | (nan & 0x7f) | sign >> 24, vc);
 }
 
-// Puts n numbers in parts of `scale`, each `apart` from the one before.
+// Stores n numbers divided by `scale`, `apart` from each other.
 template <class T>
 static inline void put_codes(const T* x, int64_t n, float scale, e4m3* to, int64_t apart) {
     for (int64_t i = 0; i < n; i += LANES) {

@@ -14,7 +14,7 @@ static inline float half_to_float(uint16_t h) {
     return out;
 }
 
-// Round to nearest even; what is too large becomes infinite.
+// Rounds to nearest even; too large a number becomes infinite.
 static inline uint16_t float_to_half(float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, 4);

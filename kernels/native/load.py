@@ -37,9 +37,9 @@ def prepare(
     compiler: str | None = None,
     march: str = THIS_CPU,
 ) -> NativeLibrary | None:
-    """Builds (or finds) and loads the library. The first call of a process decides; later ones return its result.
+    """Builds (or finds) and loads the library. The first call in a process decides; later ones return its result.
 
-    Args as in :func:`.build.build`. Returns None where there is none; :func:`unavailable_reason` says why.
+    Args as in :func:`.build.build`. Returns None if there is no library; :func:`unavailable_reason` says why.
     """
     with _lock:
         if not _state.attempted:
@@ -52,18 +52,18 @@ def prepare(
 
 
 def library() -> NativeLibrary | None:
-    """The loaded library, built with the defaults if :func:`prepare` has not run; None where there is none."""
+    """Returns the library, built with the defaults if :func:`prepare` has not run; None if there is none."""
     return _state.library if _state.attempted else prepare()
 
 
 def unavailable_reason() -> str | None:
-    """Why there is no native library, in one line; None when there is one."""
+    """Returns why there is no native library, in one line; None if there is one."""
     library()
     return _state.reason
 
 
 def load(path: Path) -> NativeLibrary:
-    """Loads one built library. Raises BuildError where the file is damaged, and removes it then."""
+    """Loads one built library. If the file is damaged, removes it and raises BuildError."""
     try:
         return NativeLibrary(path, ctypes.CDLL(str(path)))
     except OSError as error:
@@ -87,7 +87,7 @@ class NativeFunction:
         self._bound: Callable[..., Any] | None = None
 
     def bind(self) -> Callable[..., Any] | None:
-        """The callable, which checks argument types and releases the GIL; None without a library."""
+        """Returns the callable, which checks argument types and releases the GIL; None without a library."""
         if not self._resolved:
             found = library()
             if found is not None:
@@ -99,20 +99,20 @@ class NativeFunction:
         return self._bound
 
     def __call__(self, *arguments: object) -> Any:
-        """Calls it, where there is a library."""
+        """Calls the function; there must be a library."""
         bound = self.bind()
         assert bound is not None
         return bound(*arguments)
 
 
 def by_dtype(name: str, *argtypes: type[Any], restype: type[Any] | None = None) -> dict[torch.dtype, NativeFunction]:
-    """An operation's functions for float32 and bfloat16, which C++ calls ``NAME_f32`` and ``NAME_bf16``."""
+    """Returns an operation's functions for float32 and bfloat16, which C++ calls ``NAME_f32`` and ``NAME_bf16``."""
     suffixes = {torch.float32: "f32", torch.bfloat16: "bf16"}
     return {dtype: NativeFunction(f"{name}_{end}", *argtypes, restype=restype) for dtype, end in suffixes.items()}
 
 
 def pointers(*tensors: torch.Tensor | None) -> Iterator[int | None]:
-    """Where tensors lie, for a native function; None where there is none."""
+    """Returns the addresses of tensors for a native function; None for None."""
     return (None if tensor is None else tensor.data_ptr() for tensor in tensors)
 
 
@@ -120,18 +120,19 @@ _own_threads: int | None = None
 
 
 def set_threads(count: int | None) -> int | None:
-    """How many threads native kernels may use in this process; None: as many as torch. Returns what it was."""
+    """Sets how many threads native kernels may use in this process; None: as many as torch. Returns the value
+    before."""
     global _own_threads
     before, _own_threads = _own_threads, count
     return before
 
 
 def threads() -> int:
-    """Threads that a native kernel may use in the calling thread: what ``torch.set_num_threads`` set, unless
-    :func:`set_threads` has said otherwise.
+    """Returns the threads that a native kernel may use in the calling thread: ``torch.get_num_threads()``, unless
+    :func:`set_threads` has set another number.
 
-    A process whose steps are native kernels and many small operations of torch in turn gives torch one thread: its
-    own would wait for their next work in a loop, on the cores that ours compute on, and an operation of microseconds
-    would take the scheduler's time slice.
+    A process whose steps alternate native kernels and many small torch operations gives torch one thread. torch's own
+    threads would busy-wait on the cores that ours compute on, and an operation of microseconds would take a scheduler's
+    time slice.
     """
     return torch.get_num_threads() if _own_threads is None else _own_threads

@@ -47,7 +47,7 @@ thread_local bool inside = false;
 class Pool {
    public:
     void run(int64_t items, int64_t threads, ItemFunction call, const void* body) {
-        // a loop within a loop, or beside another thread's, runs in its caller
+        // a nested loop, or one beside another thread's, runs in its caller
         std::unique_lock<std::mutex> turn(turn_, std::defer_lock);
         if (inside || items >= static_cast<int64_t>(ITEM_MASK) || !turn.try_lock()) {
             for (int64_t item = 0; item < items; ++item) call(body, item);
@@ -55,7 +55,8 @@ class Pool {
         }
         grow(threads - 1);
         ++generation_;
-        // A helper that still looks at the last loop must not claim from it with this one's fields.
+        // A helper that still looks at the last loop must not claim an item with this loop's
+        // fields.
         progress_.store(static_cast<uint64_t>(generation_) << 32 | ITEM_MASK);
         std::atomic_thread_fence(std::memory_order_seq_cst);
         call_.store(call, std::memory_order_relaxed);
@@ -65,14 +66,14 @@ class Pool {
         left_.store(items, std::memory_order_relaxed);
         progress_.store(static_cast<uint64_t>(generation_) << 32);
         bell_.store(generation_);
-        // Which of more helpers a lower number would wake, nobody knows: perhaps none that this loop is for.
+        // With more helpers a smaller number might wake only ones that this loop does not use.
         const int64_t woken = started_ > threads - 1 ? INT32_MAX : threads - 1;
         if (sleepers_.load() > 0) futex(bell_, FUTEX_WAKE_PRIVATE, static_cast<uint32_t>(woken));
         inside = true;
         take_items(INT64_MAX);
         inside = false;
         for (int64_t looks = 0; left_.load(std::memory_order_acquire) != 0; ++looks) {
-            // a helper was taken off its core in the middle of an item: let it have this one
+            // a helper was descheduled in the middle of an item: yield the core to it
             if (looks < SPINS_PER_LOOK * 16)
                 relax();
             else
@@ -81,8 +82,8 @@ class Pool {
     }
 
    private:
-    // Runs items of the current loop until none is left to claim. `helper` is INT64_MAX for the caller. What an item
-    // throws ends the process: other threads still read what the caller would take away as it unwinds.
+    // Runs items of the current loop until none is left to claim. `helper` is INT64_MAX for the caller. An exception
+    // from an item ends the process: unwinding the caller would free data that other threads still read.
     void take_items(int64_t helper) noexcept {
         uint64_t seen = progress_.load(std::memory_order_acquire);
         for (;;) {
@@ -109,7 +110,7 @@ class Pool {
         }
     }
 
-    // Returns the generation that follows `last`, once there is one.
+    // Waits for the generation after `last` and returns it.
     uint32_t wait_for_loop(uint32_t last) {
         const int64_t deadline = now() + SPIN_NANOSECONDS;
         do {
@@ -131,7 +132,7 @@ class Pool {
             try {
                 std::thread([this, helper = started_] { help(helper); }).detach();
             } catch (const std::exception&) {  // system_error, or bad_alloc for what the thread begins with
-                refused_ = true;  // no more threads to be had: the caller does their work, and does not ask again
+                refused_ = true;  // no more threads available: the caller does their work, and does not ask again
                 return;
             }
             ++started_;
@@ -152,7 +153,7 @@ class Pool {
     std::atomic<int64_t> helpers_{0};
 };
 
-// Never destroyed: helpers may still wait in it while the process ends.
+// Never destroyed: helpers may still wait in it when the process ends.
 Pool& pool() {
     static Pool* const instance = new Pool;
     return *instance;

@@ -1,4 +1,4 @@
-// Which body of tiles runs: asks the system for them as the library is loaded.
+// Decides which body of tiles runs: asks the system for tiles when the library is loaded.
 #include "amx.h"
 #include "parallel.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t NOT_COMPILED = -1;  // the compiler's target has no tiles
 
-// Linux gives a process the 8 KiB of a thread's tiles where it asks: 0, or what is wrong, as in errno.
+// Linux grants the 8 KiB of a thread's tile state on request. Returns 0, or an errno.
 int64_t ask_for_tiles() {
 #if defined(STENTOR_AMX)
     constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
@@ -49,10 +49,11 @@ using namespace stentor;
 
 STENTOR_EXPORT int64_t stentor_tile_form() { return (int64_t)tiles::form(); }
 
-// Why tiles are not the processor's: 0 where they are, -1 where the compiler's target has none, or an errno of the system.
+// Returns why the processor's tiles are not used: 0 if they are, -1 if the compiler's target has none, or the system's
+// errno.
 STENTOR_EXPORT int64_t stentor_tile_refusal() { return tiles::refusal; }
 
-// Takes another form from now on; between calls of kernels. Returns 0, or 1 where this library cannot.
+// Switches to another form; only between calls of kernels. Returns 0, or 1 if this library cannot.
 STENTOR_EXPORT int64_t stentor_use_tiles(int64_t wanted) {
     const tiles::Form form = (tiles::Form)wanted;
     bool can = form == tiles::Form::NONE || (form == tiles::Form::HARDWARE && tiles::refusal == 0);
@@ -63,7 +64,7 @@ STENTOR_EXPORT int64_t stentor_use_tiles(int64_t wanted) {
     return can ? 0 : 1;
 }
 
-// Products with such weights go by tiles from so many rows on, from now on. Returns what it was.
+// Makes products with such weights use tiles from `rows` rows on. Returns the limit before.
 STENTOR_EXPORT int64_t stentor_use_tiles_from(int64_t weights, int64_t rows) {
     return tiles::rows_of[weights].exchange(rows, std::memory_order_relaxed);
 }

@@ -1,5 +1,5 @@
 // One parallel loop for all kernels: items are handed out one after another, so that a slow one
-// does not hold the others up. Every item is computed by one thread, whichever it is.
+// does not delay the others. Every item is computed by one thread, whichever it is.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace stentor {
 
-// Says that the thread looks for something over and over.
+// Tells the processor that the thread is spinning.
 inline void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -19,11 +19,11 @@ inline void relax() {
 
 using ItemFunction = void (*)(const void* body, int64_t item);
 
-// native.cpp: runs items [0, items) on the caller and up to threads - 1 helpers.
+// Runs items [0, items) on the caller and up to threads - 1 helpers. Defined in native.cpp.
 void run_parallel(int64_t items, int64_t threads, ItemFunction call, const void* body);
 
-// Calls body(item) for each item of [0, items). `threads` is an upper bound; one or fewer items, or
-// one thread, run in the caller alone.
+// Calls body(item) for each item of [0, items). `threads` is an upper bound. At most one item, or
+// one thread, runs in the caller alone.
 template <class Body>
 inline void parallel_for(int64_t items, int64_t threads, const Body& body) {
     if (threads <= 1 || items <= 1) {
@@ -33,8 +33,8 @@ inline void parallel_for(int64_t items, int64_t threads, const Body& body) {
     run_parallel(items, threads, [](const void* b, int64_t item) { (*static_cast<const Body*>(b))(item); }, &body);
 }
 
-// As parallel_for over rows in chunks: body(begin, end). Below `grain` rows a second thread costs
-// more than it brings.
+// Like parallel_for over rows in chunks: body(begin, end). Below `grain` rows a second thread costs
+// more than it gains.
 template <class Body>
 inline void parallel_rows(int64_t rows, int64_t grain, int64_t threads, const Body& body) {
     if (grain < 1) grain = 1;

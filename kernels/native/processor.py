@@ -1,4 +1,5 @@
-"""What this machine's processor can do, and which form of products it takes: Intel's AMX tiles, or vectors (amx.h)."""
+"""Detects what this machine's processor can do, and sets how products run: on Intel's AMX tiles, or on vectors
+(amx.h)."""
 
 import ctypes
 import os
@@ -13,19 +14,19 @@ from .load import NativeFunction
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether there are instructions for products of bfloat16 that torch uses too: AVX-512 BF16, or Arm's BF16."""
+    """Whether there are instructions for bfloat16 products that torch uses too: AVX-512 BF16, or Arm's BF16."""
     if platform.machine() == "aarch64":
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def attends_in_pairs() -> bool:
-    """Whether attention over bfloat16 has fast products, of heads of a multiple of 32 dims: AVX-512 BF16, or tiles."""
+    """Whether bfloat16 attention has fast products for head dims that are a multiple of 32: AVX-512 BF16, or tiles."""
     return tile_form() != "none" or bool(torch.cpu._is_avx512_bf16_supported())
 
 
 TileForm = Literal["none", "hardware", "emulated"]
-"""``emulated``: C++ that gives the bits of the instructions, in a library that is built for it alone."""
+"""``emulated``: C++ with the same bits as the instructions, in a library that is built only for that."""
 TILE_FORMS: tuple[TileForm, ...] = ("none", "hardware", "emulated")
 _NOT_COMPILED = -1
 
@@ -35,12 +36,12 @@ _USE = NativeFunction("stentor_use_tiles", ctypes.c_int64, restype=ctypes.c_int6
 
 
 def tile_form() -> TileForm:
-    """The form that kernels take; ``none`` without a library."""
+    """Returns the form that kernels use; ``none`` without a library."""
     return TILE_FORMS[_FORM()] if _FORM.bind() is not None else "none"
 
 
 def describe_tiles() -> str | None:
-    """Whether products run on AMX tiles, in one line; None where the processor or the compiler has none."""
+    """Returns one line on whether products run on AMX tiles; None if the processor or the compiler has none."""
     form = tile_form()
     if form != "none":
         return "products and attention run on AMX tiles" + (", emulated" if form == "emulated" else "")
@@ -53,7 +54,7 @@ def describe_tiles() -> str | None:
 
 @contextmanager
 def force_tiles(form: TileForm) -> Iterator[None]:
-    """Within the block, all kernels of this process take ``form``; none may be running as it begins or ends.
+    """Within the block, all kernels of this process use ``form``; none may be running when it begins or ends.
 
     Raises:
         ValueError: the library, the processor or the system has no such form.

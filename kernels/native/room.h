@@ -1,4 +1,4 @@
-// Memory of a thread, for what it lays out anew again and again.
+// Scratch memory of a thread, reused from call to call.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace stentor {
 
-// It begins with a line of the cache, grows, and is kept by its owner.
+// Begins at a cache line, grows, and is kept by its owner.
 class Room {
    public:
     template <class T>

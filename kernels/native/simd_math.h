@@ -1,12 +1,12 @@
-// Elementary functions over vectors, to about 1e-7 relative; every lane is computed alike.
+// Elementary functions over vectors, to about 1e-7 relative; every lane is computed the same way.
 #pragma once
 
 #include "vec.h"
 
 namespace stentor {
 
-// e^x. Below -87.33 it is zero, for what is too small for a normal number takes a processor a hundred times as long; above
-// 88.37 it stays at e^88.37; NaN passes through.
+// e^x. Below -87.33 it is zero, because subnormal numbers take a processor a hundred times as long. Above 88.37 it
+// stays at e^88.37. NaN passes through.
 static inline vf exp(vf x) {
     const vf low = set1(-87.33f), high = set1(88.37f);
 #if defined(__AVX512F__)
@@ -60,13 +60,13 @@ static inline vf exp2(vf x) {
 #if defined(__AVX512F__)
     return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-    // in two factors, so that what is too small for a normal number is still rounded as it should be
+    // in two factors, so that a subnormal result is still rounded correctly
     const vi whole = (vi)shifted - (vi)magic, half = whole >> 1;
     return p * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
 #endif
 }
 
-// 2^x to 3e-6, for what is rounded to the 8 bits of bfloat16 anyway; zero for -infinity.
+// 2^x to 3e-6, for results that are rounded to the 8 bits of bfloat16 anyway; zero for -infinity.
 static inline vf exp2_roughly(vf x) {
 #if defined(__AVX512DQ__)
     const vf f = (vf)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x)
@@ -95,8 +95,8 @@ static inline vf tanh(vf x) {
     return select(abs(x) < set1(0.625f), near, far);
 }
 
-// The error function, to about 4e-7 of its value: x P(x²) / Q(x²), fitted for the least relative error up to 3.9, from
-// where on it is one.
+// The error function, to a relative error of about 4e-7: x P(x²) / Q(x²), fitted for the least relative error up to
+// 3.9; beyond that it is one.
 static inline vf erf(vf x) {
     const vf z = x * x;
     vf p = set1(2.066500656e-06f);

@@ -13,7 +13,7 @@ struct StateRows {
     const int64_t* writes;  // [count]; -1: nowhere
     int64_t count;
 
-    // The first row that names tokens or slots that are not there; -1: none does.
+    // Returns the first row with tokens or slots out of range; -1 if there is none.
     int64_t misfit(int64_t slots, int64_t tokens) const {
         for (int64_t row = 0; row < count; ++row) {
             const bool inside = 0 <= starts[row] && starts[row] <= starts[row + 1] && starts[row + 1] <= tokens;
@@ -23,7 +23,7 @@ struct StateRows {
     }
 };
 
-// What a state keeps of x: rounded to S after every token, so that its bits do not depend on how a prompt is cut.
+// Rounds x to the state's type S after every token, so that bits do not depend on how a prompt is chunked.
 template <class S>
 static inline vf kept_as(vf x) {
     if constexpr (std::is_same_v<S, float>) {
@@ -35,7 +35,7 @@ static inline vf kept_as(vf x) {
     }
 }
 
-// Calls `run` with the state as what it is of: float32, bfloat16 or float16, as StateRows.state_dtype numbers them.
+// Calls `run` with the state as its type: float32, bfloat16 or float16, as StateRows.state_dtype numbers them.
 template <class F>
 static inline int64_t with_state(void* state, int32_t dtype, const F& run) {
     if (dtype == 1) return run((bf16*)state);
@@ -43,7 +43,8 @@ static inline int64_t with_state(void* state, int32_t dtype, const F& run) {
     return run((float*)state);
 }
 
-// x[0, n) as floats in `to`, with zeros up to a whole vector; returns the sum of their squares.
+// Copies x[0, n) as floats to `to`, zero-padded to a whole vector; returns the sum of their
+// squares.
 template <class T>
 static inline float widen_row(const T* x, float* to, int64_t n) {
     vf squares = {};

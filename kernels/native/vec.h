@@ -1,6 +1,6 @@
 // Vectors of floats through the compiler's vector extensions: one source for AVX-512, AVX2, NEON and
-// plain SSE. Fused multiply-add is explicit; where the machine has none it is a rounded product and
-// a rounded sum, in the same order.
+// plain SSE. Fused multiply-add is explicit; without hardware support it is a rounded product and a
+// rounded sum, in the same order.
 #pragma once
 
 #include <cmath>
@@ -49,7 +49,7 @@ static inline vf fma(vf a, vf b, vf c) {
 }
 
 static inline vf select(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
-// Of a NaN and a number, b.
+// If either is NaN, returns b.
 static inline vf vmax(vf a, vf b) {
 #if defined(__AVX512F__)
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);
@@ -99,14 +99,14 @@ static inline vf load(const bf16* p) {
 static inline void store(float* p, vf x) { std::memcpy(p, &x, sizeof x); }
 static inline void store(bf16* p, vf x) {
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
-    // the instruction takes numbers below the smallest normal one for zero, and leaves a NaN its bits
+    // the instruction flushes subnormal numbers to zero, and keeps the bits of a NaN
     constexpr int SMALL_OR_NAN = 0x20 | 0x01 | 0x80;
     if (__builtin_expect(_mm512_fpclass_ps_mask((__m512)x, SMALL_OR_NAN) == 0, 1)) {
         _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh((__m512)x));
         return;
     }
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-    // the instruction leaves a NaN its bits
+    // the instruction keeps the bits of a NaN
     if (__builtin_expect(vminvq_u32(vceqq_f32((float32x4_t)x, (float32x4_t)x)) != 0, 1)) {
         const bfloat16x4_t half = vcvt_bf16_f32((float32x4_t)x);
         std::memcpy(p, &half, sizeof half);

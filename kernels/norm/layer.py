@@ -17,7 +17,7 @@ _NATIVE = by_dtype("stentor_layer_norm", *_ARGUMENTS)
 
 
 def choose_layer(x: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that both layer norms run on ``x``. Raises ValueError where a named one cannot run."""
+    """Returns the variant that both layer norms run on ``x``. Raises ValueError if a named one cannot run."""
     native = native_unsupported_reason(_NATIVE.get(x.dtype), x) or dims_unsupported_reason(x)
     return select_variant(variant, triton=row_unsupported_reason(x, variant), native=native)
 
@@ -48,7 +48,7 @@ def add_layer_norm(
 
     Args:
         x: [..., H].
-        residual: the shape and dtype of ``x``; mutated.
+        residual: the shape and dtype of ``x``; changed.
         weight, bias, eps, variant: as for :func:`layer_norm`.
 
     Raises:

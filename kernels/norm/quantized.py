@@ -1,4 +1,4 @@
-"""Root mean square norms whose result is quantised as it is made."""
+"""RMS norms whose result is quantised in the same kernel."""
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ _STARTS: Kept[Start] = Kept()
 
 
 def choose_quantized(x: Tensor, scheme: ActivationScheme, variant: Choice = "auto") -> Variant:
-    """The variant that both norms run on ``x``. Raises ValueError where a named one cannot run."""
+    """Returns the variant that both norms run on ``x``. Raises ValueError if a named one cannot run."""
     return select_variant(
         variant, triton=row_unsupported_reason(x, variant) or fused_unsupported_reason(x, scheme, variant)
     )
@@ -36,11 +36,11 @@ def rms_norm_quantized(
         x: [T, H]; rows may be strided, the last dim is contiguous.
         weight, eps, plus_one: as for :func:`rms_norm`.
         scheme: dtype and granularity of the result.
-        scale: float32 [1] for granularity ``tensor``; the others make their own.
-        variant: forces an implementation. What no fused kernel takes is normed first and quantised then.
+        scale: float32 [1] for granularity ``tensor``; the others compute their own.
+        variant: forces an implementation. Cases without a fused kernel are normed first and then quantised.
 
     Returns:
-        New values [T, H] and their scales. Those of the variants are within one step of each other.
+        New values [T, H] and their scales. The variants' values are within one step of each other.
 
     Raises:
         ValueError: shapes, dtypes, strides or a scale that do not fit.
@@ -63,7 +63,7 @@ def add_rms_norm_quantized(
 
     Args:
         x: [T, H].
-        residual: the shape and dtype of ``x``; mutated.
+        residual: the shape and dtype of ``x``; changed.
         weight, eps, scheme, scale, plus_one, variant: as for :func:`rms_norm_quantized`.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Norms of rows, in float32
+"""Norms of rows, in float32.
 
-Root mean square (arXiv:1910.07467): y = x / sqrt(mean(x²) + eps) · w
-Layer (arXiv:1607.06450): y = (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · w + b
+- RMS norm (arXiv:1910.07467): y = x / sqrt(mean(x²) + eps) · w
+- Layer norm (arXiv:1607.06450): y = (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · w + b
 """
 
 import torch

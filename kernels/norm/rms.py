@@ -1,4 +1,4 @@
-"""Root mean square norms."""
+"""RMS norms."""
 
 import ctypes
 
@@ -19,7 +19,8 @@ _STARTS: Kept[Start] = Kept()
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that both norms run on ``x``. Raises ValueError where one is asked for by name and cannot run."""
+    """Returns the variant that both norms run on ``x``. Raises ValueError if one is asked for by name and cannot
+    run."""
     native = native_unsupported_reason(_NATIVE.get(x.dtype), x) or dims_unsupported_reason(x)
     return select_variant(variant, triton=row_unsupported_reason(x, variant), native=native)
 
@@ -31,12 +32,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False, v
         x: [..., H]; rows may be strided (a slice of a fused projection), the last dim is contiguous.
         weight: [H], the dtype of ``x``.
         eps: added to the mean of squares.
-        plus_one: multiply by (1 + weight) in float32 and round once (Gemma); otherwise round to the
-            dtype of ``x`` and then multiply by the weight (Llama).
+        plus_one: multiply by (1 + weight) in float32 and round once (Gemma); otherwise round to the dtype of ``x`` and
+            then multiply by the weight (Llama).
         variant: forces an implementation.
 
     Returns:
-        A new contiguous tensor of the shape and dtype of ``x``. A row depends on nothing but itself.
+        A new contiguous tensor of the shape and dtype of ``x``. A row does not depend on the others.
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
@@ -51,7 +52,7 @@ def add_rms_norm(
 
     Args:
         x: [..., H].
-        residual: the shape and dtype of ``x``; mutated.
+        residual: the shape and dtype of ``x``; changed.
         weight, eps, plus_one, variant: as for :func:`rms_norm`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Rows as kernels see them, and the checks that every norm opens with."""
+"""How norms address their rows, and the argument checks of every norm."""
 
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(x: Tensor) -> Rows:
-    """The rows of ``x``, one to three dims, along its last."""
+    """Returns the rows of ``x``, which has one to three dims, along its last."""
     shape, stride = x.shape, x.stride()
     if len(shape) == 3:
         return Rows(shape[0] * shape[1], shape[1], stride[0], stride[1])
@@ -37,21 +37,22 @@ def dims_unsupported_reason(x: Tensor) -> str | None:
 
 
 def row_unsupported_reason(x: Tensor, choice: Choice) -> str | None:
-    """Why no Triton kernel can norm the rows of ``x``; None when one can."""
+    """Returns why no Triton kernel can norm the rows of ``x``; None if one can."""
     if (unsupported_reason := triton_unsupported_reason(x, choice) or dims_unsupported_reason(x)) is not None:
         return unsupported_reason
     return f"it takes rows of up to {MAX_WIDTH}, not {x.shape[-1]}" if x.shape[-1] > MAX_WIDTH else None
 
 
 def block_of(width: int) -> int:
-    """The power of two that holds a row, 16 at least."""
+    """Returns the power of two that holds a row, at least 16."""
     return 1 << max(4, (width - 1).bit_length())
 
 
 def default_config(block: int) -> Config:
-    """One long row a program, of short ones about a thousand values; 8 to 32 values a thread.
+    """Returns a config with one long row per program, or short rows of about a thousand values; 8 to 32 values per
+    thread.
 
-    Nothing but the length of a row decides, so that a row is summed in one order in every batch.
+    It depends only on the length of a row, so that a row is summed in one order in every batch.
     """
     rows = max(1, 1024 // block)
     return Config.of(ROWS=rows, num_warps=32 if block > 16384 else min(16, max(4, rows * block // 512)))
@@ -77,7 +78,7 @@ def check_rows(operation: str, x: Tensor, weight: Tensor, bias: Tensor | None = 
 
 
 def check_residual(operation: str, x: Tensor, residual: Tensor) -> None:
-    """Raises ValueError unless ``residual`` is contiguous and like ``x``."""
+    """Raises ValueError unless ``residual`` is contiguous and has the shape, dtype and device of ``x``."""
     if (x.shape, x.dtype, x.device) != (residual.shape, residual.dtype, residual.device):
         raise ValueError(f"{operation}: x {describe(x)} does not fit residual {describe(residual)}")
     if not residual.is_contiguous():

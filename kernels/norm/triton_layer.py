@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""y = (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · w + b, of a sum with a residual where there is one"""
+"""y = (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) · w + b, where x first gets the residual added, if there is
+one."""
 
 import triton
 import triton.language as tl

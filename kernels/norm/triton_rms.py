@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""y = x / sqrt(mean(x²) + eps) · w, of a sum with a residual and quantised where asked for; a row stays in registers"""
+"""y = x / sqrt(mean(x²) + eps) · w in registers, where x first gets the residual added, if there is one; quantised if
+asked for."""
 
 import triton
 import triton.language as tl
@@ -60,7 +61,7 @@ def prepare_rms_norm(
     scheme: ActivationScheme | None = None,
     scales: Tensor | None = None,
 ) -> Start:
-    """A launch with ``x``, ``residual``, ``weight``, ``out`` and ``scales``, see the public calls.
+    """Prepares a launch with ``x``, ``residual``, ``weight``, ``out`` and ``scales``; see the public calls.
 
     It fills ``out``, contiguous and of the shape of ``x``, and under a dynamic scheme ``scales``; ``residual`` becomes
     its sum with ``x``.

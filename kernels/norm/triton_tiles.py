@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""How norms read their rows."""
+"""How norm kernels load their rows."""
 
 import triton
 import triton.language as tl
@@ -17,10 +17,10 @@ def load_rows(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """This program's rows of ``x``, after adding them to the contiguous residual where there is one.
+    """Loads this program's rows of ``x``, after adding them to the contiguous residual if there is one.
 
     Returns:
-        [ROWS, BLOCK] float32, 0 past the row; the rows' numbers [ROWS, 1] int64; which of them there are [ROWS, 1].
+        [ROWS, BLOCK] float32, 0 past the row; the rows' numbers [ROWS, 1] int64; which of the rows exist [ROWS, 1].
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     row_fits = rows < count

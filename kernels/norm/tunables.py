@@ -1,4 +1,5 @@
-"""What the tuner tries: hidden sizes of Llama-3.1-8B, Qwen3-32B and Whisper, and the heads that Qwen3 norms."""
+"""The norms that the tuner tries: hidden sizes of Llama-3.1-8B, Qwen3-32B and Whisper, and the heads that Qwen3
+norms."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +35,7 @@ def _heads(device: torch.device) -> Callable[[], object]:
 
 
 def _rows(hidden: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    # x is 0, so that the residual stays as it is over many calls
+    # x is 0, so that the residual does not change over many calls
     x = torch.zeros(TOKENS, hidden, dtype=_DTYPE, device=device)
     return x, torch.randn_like(x), torch.ones(hidden, dtype=_DTYPE, device=device)
 

@@ -1,4 +1,4 @@
-"""Quantising: activations as they flow, weights as they are loaded."""
+"""Quantisation of activations at run time and of weights while loading."""
 
 from torch import Tensor
 
@@ -23,7 +23,7 @@ _STARTS: Kept[Start] = Kept()
 
 
 def choose(x: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that runs on ``x``. Raises ValueError where one is asked for by name and cannot run."""
+    """Returns the variant that runs on ``x``. Raises ValueError if one is asked for by name and cannot run."""
     return select_variant(variant, triton=triton_unsupported_reason(x, variant))
 
 
@@ -32,19 +32,19 @@ def quantize(
 ) -> Quantized:
     """Quantises activations symmetrically.
 
-    The scale of a row or group is its greatest magnitude over the greatest value of ``scheme.dtype`` (448 or
-    127), at least 1e-12. A value is ``x`` times the scale's reciprocal in float32, clamped to that greatest
-    value and rounded to the nearest, of two to the even one. A NaN makes its row's or group's scale NaN.
+    The scale of a row or group is its greatest magnitude over the greatest value of ``scheme.dtype`` (448 or 127), at
+    least 1e-12. A value is ``x`` times the scale's reciprocal in float32, clamped to that greatest value and rounded
+    half to even. A NaN makes its row's or group's scale NaN.
 
     Args:
         x: [T, K] float32, bfloat16 or float16; rows may be strided, the last dim is contiguous.
         scheme: the dtype, and which values share a scale. The last group of a row may be short.
-        scale: float32 [1], for granularity ``tensor`` alone, which needs it.
+        scale: float32 [1], required for granularity ``tensor`` and None for the others.
         variant: forces an implementation.
 
     Returns:
-        New contiguous values [T, K] and float32 scales: [T, 1] for ``token``, [T, ceil(K / group)] for
-        ``group``, and ``scale`` itself for ``tensor``.
+        New contiguous values [T, K] and float32 scales: [T, 1] for ``token``, [T, ceil(K / group)] for ``group``, and
+        ``scale`` itself for ``tensor``.
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit, or a scale missing or unwanted.

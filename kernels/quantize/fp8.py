@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""float8_e4m3fn in Triton: in hardware where there is any, in integers elsewhere.
+"""float8_e4m3fn in Triton: in hardware if the GPU has it, else in integers.
 
-Cards before compute capability 8.9 have no such type, and Triton's interpreter rounds to it wrongly. There
-tensors are passed as bytes, and these functions read and write their bits: s eeee mmm, bias 7, largest
-448 = s 1111 110, no infinities, NaN = s 1111 111 (arXiv:2209.05433).
+GPUs before compute capability 8.9 have no such type, and Triton's interpreter rounds to it wrongly. For these, tensors
+are passed as bytes, and these functions read and write their bits: s eeee mmm, bias 7, largest 448 = s 1111 110, no
+infinities, NaN = s 1111 111 (arXiv:2209.05433).
 """
 
 import torch
@@ -15,7 +15,8 @@ from ..launch import interpreted
 
 
 def capability() -> int:
-    """Of the GPU that launches go to, or of a dry run's: 90 for Hopper; 0 where Triton interprets."""
+    """Returns the compute capability of the GPU that launches go to, or a dry run's: 90 for Hopper; 0 under Triton's
+    interpreter."""
     if interpreted():
         return 0
     arch: int = triton.runtime.driver.active.get_current_target().arch
@@ -23,7 +24,7 @@ def capability() -> int:
 
 
 def as_kernel_argument(tensor: Tensor) -> Tensor:
-    """``tensor``, or its bytes where it is fp8 and kernels have to decode that themselves."""
+    """Returns ``tensor``, or its bytes if it is fp8 that kernels must decode themselves."""
     if tensor.dtype == torch.float8_e4m3fn and capability() < 89:
         return tensor.view(torch.uint8)
     return tensor
@@ -31,14 +32,14 @@ def as_kernel_argument(tensor: Tensor) -> Tensor:
 
 @triton.jit
 def round_to_fp8(x, OUT: tl.constexpr):
-    """``x`` float32 within ±448, or NaN, as ``OUT``: float8e4nv, or uint8 that holds its bits."""
+    """Converts ``x`` float32 within ±448, or NaN, to ``OUT``: float8e4nv, or uint8 that holds its bits."""
     if tl.float8e4nv == OUT:
         return x.to(tl.float8e4nv)
     else:
         bits = x.to(tl.int32, bitcast=True)
         sign = (bits >> 24) & 0x80
         magnitude = bits & 0x7FFFFFFF
-        # a normal number: move the exponent's bias from 127 to 7 and round 20 bits off, half to even
+        # a normal number: change the exponent's bias from 127 to 7 and round off 20 bits, half to even
         normal = (magnitude - (120 << 23) + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20
         # below 2^-6: adding 2^14 leaves the multiples of 2^-9 in the lowest bits, rounded by the adder
         tiny = (tl.abs(x) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
@@ -50,7 +51,7 @@ def round_to_fp8(x, OUT: tl.constexpr):
 @triton.jit
 def _narrow(half, TO: tl.constexpr):
     if tl.bfloat16 == TO:
-        # by way of float32: the GPU's direct conversion runs at an eighth of the speed
+        # through float32: the GPU's direct conversion runs at an eighth of the speed
         return half.to(tl.float32).to(tl.bfloat16)
     else:
         return half.to(TO)
@@ -58,9 +59,10 @@ def _narrow(half, TO: tl.constexpr):
 
 @triton.jit
 def widen(x, TO: tl.constexpr):
-    """``x`` float8e4nv, its bits as uint8, int8 or a wider float in float16, bfloat16 or float32: exact.
+    """Converts ``x`` exactly to float16, bfloat16 or float32, from float8e4nv, its bits as uint8, int8 or a wider
+    float.
 
-    In bits a NaN becomes 480.
+    As bits, a NaN becomes 480.
     """
     if x.dtype == tl.uint8:
         bits = x.to(tl.uint16)

@@ -1,4 +1,4 @@
-"""What operations share that quantise their own result: guards, and the tensors that they fill."""
+"""Shared by operations that quantise their own result: argument checks, and the output tensors."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from .scheme import ActivationScheme, Quantized
 
 
 def check_fused(operation: str, x: Tensor, scheme: ActivationScheme, scale: Tensor | None) -> None:
-    """Checks what an operation is to quantise: ``x``, or what it computes from ``x``, [T, K].
+    """Checks ``x`` [T, K], the values to quantise or what they are computed from.
 
     Raises:
         ValueError: K is 0, or ``scale`` is not float32 [1] beside ``x`` for granularity ``tensor`` and None for others.
@@ -26,7 +26,7 @@ def check_fused(operation: str, x: Tensor, scheme: ActivationScheme, scale: Tens
 
 
 def fused_unsupported_reason(x: Tensor, scheme: ActivationScheme, choice: Choice) -> str | None:
-    """Why no Triton kernel can quantise what it makes of ``x``; None when one can."""
+    """Returns why no Triton kernel can quantise what it computes from ``x``; None if one can."""
     if (unsupported_reason := triton_unsupported_reason(x, choice)) is not None:
         return unsupported_reason
     if scheme.granularity == "group" and scheme.group & (scheme.group - 1):
@@ -35,7 +35,8 @@ def fused_unsupported_reason(x: Tensor, scheme: ActivationScheme, choice: Choice
 
 
 def empty_quantized(rows: int, width: int, scheme: ActivationScheme, scale: Tensor | None, like: Tensor) -> Quantized:
-    """Tensors on the device of ``like`` for [rows, width] values; the scale of granularity ``tensor`` is the given."""
+    """Returns empty tensors on the device of ``like`` for [rows, width] values; for granularity ``tensor`` with the
+    given scale."""
     values = torch.empty((rows, width), dtype=scheme.dtype, device=like.device)
     if scheme.granularity == "tensor":
         assert scale is not None
@@ -45,5 +46,6 @@ def empty_quantized(rows: int, width: int, scheme: ActivationScheme, scale: Tens
 
 
 def unfused(choice: Choice) -> Choice:
-    """What the operations run as where the fused kernel does not: the reference if that was asked for by name."""
+    """Returns the choice for the separate operations if the fused kernel does not run: the reference only if asked for
+    by name."""
     return "reference" if choice == "reference" else "auto"

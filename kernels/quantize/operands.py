@@ -1,4 +1,4 @@
-"""What a linear map of 8-bit weights takes, checked once for every implementation."""
+"""The operands of a product with 8-bit weights, checked once for every implementation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .weights import BLOCK, WeightGranularity
 InputScales = Literal["none", "tensor", "token", "group"]
 
 Product = Callable[[Tensor, Tensor | None, Tensor, Tensor, Tensor | None], Tensor]
-"""Multiplies :attr:`Operands.tensors`, those that it was prepared for or others laid out alike."""
+"""Multiplies :attr:`Operands.tensors`: those that it was prepared for, or others of the same layout."""
 
 GROUP = BLOCK
 """Values of a row that share an activation scale under ``group``."""
@@ -22,7 +22,7 @@ GROUP = BLOCK
 
 @dataclass(frozen=True)
 class Operands:
-    """out [T, N] = (x * x_scale) [T, K] @ (weight * weight_scale) [N, K].T + bias"""
+    """out [T, N] = (x * x_scale) [T, K] @ (weight * weight_scale) [N, K].T + bias."""
 
     x: Tensor
     x_scale: Tensor | None
@@ -45,19 +45,19 @@ class Operands:
 
     @property
     def scaled_by_step(self) -> bool:
-        """Whether a scale changes along K, so that it cannot wait for the end of the sum."""
+        """Whether a scale changes along K, so that it cannot be applied after the sum."""
         return self.input_scales == "group" or self.weight_scales == "block"
 
     @property
     def x_scale_stride(self) -> int:
-        """From one token's scale to the next's; 0 where they share one."""
+        """The distance from one token's scale to the next's; 0 if they share one."""
         if self.x_scale is None or self.input_scales == "tensor":
             return 0
         return self.x_scale.shape[1]
 
     @property
     def weight_scale_stride(self) -> int:
-        """From one row's scale, or one row of blocks' scales, to the next; 0 where there is one."""
+        """The distance from the scale of one row, or row of blocks, to the next; 0 if there is one."""
         if self.weight_scales == "block":
             return self.weight_scale.shape[1]
         return 0 if self.weight_scales == "tensor" else 1
@@ -78,7 +78,8 @@ def operands(
     out_dtype: torch.dtype | None,
     dtype: torch.dtype,
 ) -> Operands:
-    """The arguments of operation ``name``, whose weight is of ``dtype``. Raises ValueError if they do not fit."""
+    """Returns the operands of the operation ``name``, whose weight has ``dtype``. Raises ValueError if they do not
+    fit."""
     values = x.values if isinstance(x, Quantized) else x
     if weight.dim() != 2 or weight.dtype != dtype or not weight.is_contiguous() or 0 in weight.shape:
         raise ValueError(f"{name}: want a contiguous weight [N, K] of {dtype}, not {describe(weight)}")

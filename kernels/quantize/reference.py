@@ -1,4 +1,4 @@
-"""Symmetric quantisation of activations: scale = max|x| / largest, values = round(x * (1 / scale))"""
+"""Symmetric quantisation of activations: scale = max|x| / largest, values = round(x * (1 / scale))."""
 
 import torch
 from torch import Tensor
@@ -7,11 +7,11 @@ from torch.nn import functional
 from .scheme import LARGEST, ActivationScheme, Quantized
 
 SMALLEST_SCALE = 1e-12
-"""Zeros are divided by this, and stay zeros."""
+"""The least scale, so that zeros stay zeros."""
 
 
 def quantize(x: Tensor, scheme: ActivationScheme, scale: Tensor | None = None) -> Quantized:
-    """Quantises ``x`` [T, K] as :func:`stentor.kernels.quantize`; ``scale`` [1] for granularity ``tensor`` alone."""
+    """Quantises ``x`` [T, K] as :func:`stentor.kernels.quantize`; ``scale`` [1] for granularity ``tensor`` only."""
     wide = x.float()
     if scheme.granularity == "tensor":
         assert scale is not None
@@ -28,12 +28,12 @@ def quantize(x: Tensor, scheme: ActivationScheme, scale: Tensor | None = None) -
 
 
 def scale_of(largest: Tensor, dtype: torch.dtype) -> Tensor:
-    """The float32 scale under which ``largest``, a greatest magnitude, becomes the greatest value of ``dtype``."""
-    # by a number torch divides with its reciprocal on CUDA, and a last place differs
+    """Returns the float32 scale that maps ``largest``, a greatest magnitude, to the greatest value of ``dtype``."""
+    # torch on CUDA divides by a number through its reciprocal, and the last bit would differ
     return (largest / torch.full_like(largest, LARGEST[dtype])).clamp_min(SMALLEST_SCALE)
 
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x`` float32 in ``dtype``: the nearest value, of two the even one; what lies outside becomes the greatest."""
+    """Rounds ``x`` float32 to ``dtype``, half to even; values outside its range are clamped."""
     x = x.clamp(-LARGEST[dtype], LARGEST[dtype])
     return (x.round() if dtype == torch.int8 else x).to(dtype)

@@ -1,4 +1,4 @@
-"""How activations are quantised, and what comes of it."""
+"""How activations are quantised, and the quantised result."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -9,17 +9,17 @@ Granularity = Literal["tensor", "token", "group"]
 
 FP8 = torch.float8_e4m3fn
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
-"""Of what a quantised value can hold, the largest that is used."""
+"""The largest magnitude that is used of each dtype."""
 
 
 @dataclass(frozen=True)
 class ActivationScheme:
-    """Raises ValueError for a dtype or a group that no kernel takes."""
+    """Dtype and granularity of quantised activations. Raises ValueError for a dtype or a group that no kernel takes."""
 
     dtype: torch.dtype
     """``float8_e4m3fn`` or ``int8``."""
     granularity: Granularity
-    """``tensor``: one given scale; ``token``: one a row; ``group``: one for each ``group`` values of a row."""
+    """``tensor``: one given scale; ``token``: one per row; ``group``: one for each ``group`` values of a row."""
     group: int = 128
 
     def __post_init__(self) -> None:
@@ -30,7 +30,7 @@ class ActivationScheme:
 
 
 class Quantized(NamedTuple):
-    """``values * scales`` is what they stand for."""
+    """Quantised activations: ``values * scales`` approximates the original."""
 
     values: torch.Tensor
     """[T, K] float8_e4m3fn or int8, contiguous."""

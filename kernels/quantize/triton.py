@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""scale = max|x| / largest, values = round(x * (1 / scale)), for a row, a group of a row, or a given scale"""
+"""scale = max|x| / largest, values = round(x * (1 / scale)), for a row, a group of a row, or a given scale."""
 
 import triton
 import triton.language as tl
@@ -13,12 +13,13 @@ from .reference import SMALLEST_SCALE
 from .scheme import LARGEST, ActivationScheme, Quantized
 
 MAX_BLOCK = 32768
-"""Of a row, what one program holds in registers; a longer row is read twice."""
+"""Values of a row that one program holds in registers; a longer row is read twice."""
 
 
 @triton.jit
 def greatest_magnitude(x, axis: tl.constexpr):
-    """max|x| of float32 ``x`` along an axis; NaN where there is one: compared as integers, which order like floats."""
+    """Returns max|x| of float32 ``x`` along an axis; NaN if there is one: magnitudes are compared as integers, which
+    order like floats."""
     bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     return tl.max(bits, axis).to(tl.float32, bitcast=True)
 
@@ -36,12 +37,12 @@ def reciprocal(scale):
 
 @triton.jit
 def rounded(x, GREATEST: tl.constexpr, OUT: tl.constexpr):
-    """``x`` float32 clamped to ±``GREATEST`` and rounded half to even, as ``OUT``: int8, float8e4nv, or its bits."""
-    # comparisons that a NaN fails: it stays one
+    """Clamps ``x`` float32 to ±``GREATEST`` and rounds it half to even to ``OUT``: int8, float8e4nv, or its bits."""
+    # comparisons with NaN are false, so NaN stays
     x = tl.where(x > GREATEST, GREATEST, x)
     x = tl.where(x < -GREATEST, -GREATEST, x)
     if tl.int8 == OUT:
-        # at 1.5 * 2^23 the last place of a float32 is one, so that the adder rounds
+        # at 1.5 * 2^23 the last bit of a float32 is worth one, so that the addition rounds
         return ((x + 12582912.0) - 12582912.0).to(tl.int32).to(tl.int8)
     else:
         return round_to_fp8(x, OUT)
@@ -59,7 +60,7 @@ def quantize_rows_kernel(
     WHOLE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One row a program; ``WHOLE``: it fits in one block."""
+    """One row per program. ``WHOLE``: it fits in one block."""
     row = tl.program_id(0).to(tl.int64)
     x += row * x_stride
     values += row * width
@@ -99,7 +100,7 @@ def quantize_groups_kernel(
     SMALLEST_SCALE: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
 ):
-    """``BLOCK_GROUPS`` groups of one row a program."""
+    """``BLOCK_GROUPS`` groups of one row per program."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * BLOCK_GROUPS + tl.arange(0, BLOCK_GROUPS)
     within = tl.arange(0, PADDED)
@@ -114,7 +115,7 @@ def quantize_groups_kernel(
 
 @triton.jit
 def quantize_tensor_kernel(x, values, scale, width, x_stride, GREATEST: tl.constexpr, BLOCK: tl.constexpr):
-    """One block of one row a program, by a scale in memory."""
+    """One block of one row per program, with a scale from memory."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -124,7 +125,8 @@ def quantize_tensor_kernel(x, values, scale, width, x_stride, GREATEST: tl.const
 
 
 def prepare_quantize(x: Tensor, out: Quantized, scheme: ActivationScheme) -> Start:
-    """A launch with ``x`` [T, K], and the values and scales of ``out``; see :func:`stentor.kernels.quantize`."""
+    """Prepares a launch with ``x`` [T, K], and the values and scales of ``out``; see
+    :func:`stentor.kernels.quantize`."""
     rows, width = x.shape
     tensors = (x, as_kernel_argument(out.values), out.scales)
     greatest = LARGEST[scheme.dtype]
@@ -165,5 +167,5 @@ def prepare_quantize(x: Tensor, out: Quantized, scheme: ActivationScheme) -> Sta
 
 
 def _warps(elements: int) -> int:
-    """Enough that a thread holds 32 elements or fewer, up to 16."""
+    """Returns enough warps that a thread holds 32 elements or fewer, up to 16."""
     return next((warps for warps in (1, 2, 4, 8) if elements <= 1024 * warps), 16)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""How a Triton kernel stores a tile of float32 rows that it computed: as floats, or quantised."""
+"""How Triton kernels store a tile of float32 rows: as floats, or quantised."""
 
 import triton
 import triton.language as tl
@@ -23,11 +23,11 @@ def store_rows(
     GROUP: tl.constexpr,
     GREATEST: tl.constexpr,
 ):
-    """Stores a tile of a contiguous [T, WIDTH] tensor, and what scales it makes.
+    """Stores a tile of a contiguous [T, WIDTH] tensor, and the scales it computes.
 
     Args:
         y: [R, C] float32, 0 in columns past WIDTH.
-        out_ptr: of the tensor, or of the bytes of one of float8_e4m3fn (:func:`.fp8.as_kernel_argument`).
+        out_ptr: of the tensor, or of the bytes of a float8_e4m3fn one (:func:`.fp8.as_kernel_argument`).
         scales_ptr: [1] to read for GRANULARITY ``tensor``, [T, 1] or [T, ceil(WIDTH / GROUP)] to write for ``token``
             and ``group``; None for ``none``, where values are stored in the tensor's own float dtype.
         rows: [R, 1] int64. row_fits: [R, 1].

@@ -1,4 +1,4 @@
-"""Quantises weights as they are loaded, on any device, with scratch that does not grow with the weight."""
+"""Quantises weights while loading, on any device, with bounded scratch memory."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -17,19 +17,19 @@ BLOCK = 128
 """Rows and columns that share a scale under granularity ``block`` (DeepSeek-V3, arXiv:2412.19437, section 3.3.2)."""
 
 _SCRATCH = 1 << 23
-"""Elements of float32 scratch, about; never less than one row of blocks."""
+"""About how many elements of float32 scratch are used; never less than one row of blocks."""
 
 
 def quantize_weight_fp8(weight: Tensor, granularity: WeightGranularity) -> tuple[Tensor, Tensor]:
-    """Rounds a weight to ``float8_e4m3fn``.
+    """Quantises a weight to ``float8_e4m3fn``.
 
     Args:
         weight: [N, K] float32, bfloat16 or float16, on any device.
-        granularity: ``channel``: one scale a row; ``tensor``: one in all; ``block``: one for each 128 x 128.
+        granularity: ``channel``: one scale per row; ``tensor``: one in all; ``block``: one for each 128 x 128.
 
     Returns:
         The values [N, K] and their float32 scales [N], [1] or [ceil(N / 128), ceil(K / 128)], on the device of
-        ``weight``: values * scales is near ``weight``.
+        ``weight``: values * scales approximates ``weight``.
 
     Raises:
         ValueError: a weight that is no matrix of floats, or an unknown granularity.
@@ -64,7 +64,8 @@ def quantize_weight_fp8(weight: Tensor, granularity: WeightGranularity) -> tuple
 
 
 def quantize_weight_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Rounds a weight [N, K] to int8, with one float32 scale a row [N]; otherwise as :func:`quantize_weight_fp8`."""
+    """Quantises a weight [N, K] to int8, with one float32 scale per row [N]; otherwise as
+    :func:`quantize_weight_fp8`."""
     _check(weight)
     return _by_channel(weight, torch.int8)
 
@@ -80,7 +81,7 @@ def _by_channel(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _parts(weight: Tensor) -> Iterator[slice]:
-    """Slices of rows, whole blocks each, that bound the scratch."""
+    """Yields slices of rows, whole blocks each, that bound the scratch memory."""
     rows, width = weight.shape
     step = max(_SCRATCH // width // BLOCK, 1) * BLOCK
     for start in range(0, rows, step):

@@ -20,13 +20,13 @@ Sections = tuple[int, int, int]
 
 
 def choose(q: Tensor, variant: Choice = "auto", *, sections: Sections | None = None) -> Variant:
-    """The variant that :func:`rotary_` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`rotary_` runs. Raises ValueError if one is asked for that cannot run."""
     native = native_rotary_unsupported_reason(q, sections)
     return select_variant(variant, triton=triton_unsupported_reason(q, variant), native=native)
 
 
 def native_rotary_unsupported_reason(q: Tensor, sections: Sections | None) -> str | None:
-    """Why the native variant cannot run; None when it can."""
+    """Returns why the native variant cannot run; None if it can."""
     if sections is not None:
         return "it turns all of a head by one position, not sections by several"
     return native_unsupported_reason(_NATIVE.get(q.dtype), q)
@@ -43,7 +43,7 @@ def rotary_(
     sections: Sections | None = None,
     variant: Choice = "auto",
 ) -> None:
-    """Turns the first R dimensions of every head of ``q`` and ``k`` in place; the rest pass through.
+    """Rotates the first R dimensions of every head of ``q`` and ``k`` in place; the rest stay unchanged.
 
     Computed in float32, rounded once.
 
@@ -53,14 +53,13 @@ def rotary_(
         cos, sin: [P, R/2] float32, contiguous; row p holds position p.
         positions: [T] int64, each in [0, P); with ``sections`` [3, T], whose rows may be strided.
         interleaved: dimension 2i pairs with 2i + 1 (GPT-J, GLM); otherwise i with i + R/2 (Llama, NeoX).
-        sections: sizes that sum to R/2: the first frequencies take their position from row 0 of
-            ``positions``, the next from row 1, the last from row 2 (Qwen2-VL, arXiv:2409.12191).
+        sections: sizes that sum to R/2: the first frequencies take their position from row 0 of ``positions``, the next
+            from row 1, the last from row 2 (Qwen2-VL, arXiv:2409.12191).
         variant: forces an implementation.
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
-        IndexError: a position outside the table. The Triton variant does not look: it must be given
-            positions that fit.
+        IndexError: a position outside the table. The Triton variant does not check: its positions must fit.
     """
     check_rotary(q, k, cos, sin, positions, sections, "rotary_")
     chosen = choose(q, variant, sections=sections)

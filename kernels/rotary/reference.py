@@ -1,7 +1,7 @@
-"""Rotary embedding (arXiv:2104.09864): each pair of dims turns by the angle of its frequency and position
+"""Rotary embedding (arXiv:2104.09864): each pair of dims is rotated by the angle of its frequency and position.
 
-A pair is (i, i + R/2), or (2i, 2i + 1) where interleaved. With sections (arXiv:2409.12191) the first frequencies
-take the position of row 0, the next that of row 1, the last that of row 2.
+A pair is (i, i + R/2), or (2i, 2i + 1) if interleaved. With sections (arXiv:2409.12191) the first frequencies take the
+position of row 0, the next that of row 1, the last that of row 2.
 """
 
 import torch
@@ -31,7 +31,7 @@ def rotary_(
 
 
 def _angles(table: Tensor, positions: Tensor, sections: tuple[int, int, int] | None) -> Tensor:
-    """[tokens, 1, R/2]"""
+    """Returns [tokens, 1, R/2]."""
     rows = table[positions]
     if sections is not None:  # [3, tokens, R/2]
         rows = torch.cat([part[axis] for axis, part in enumerate(rows.split(sections, dim=-1))], dim=-1)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""A program turns a tile of tokens by heads; the members of a pair lie in one thread."""
+"""Rotates heads in tiles of tokens by heads; both members of a pair are in one thread."""
 
 import triton
 import triton.language as tl
@@ -22,10 +22,10 @@ def load_angles(
     SECTION_1: tl.constexpr,
     SECTION_2: tl.constexpr,
 ):
-    """Cosines and sines [rows, WIDTH] of each row's token.
+    """Loads cosines and sines [rows, WIDTH] of each row's token.
 
-    Frequencies from ``SECTION_1`` on take their position from the second row of ``positions``, those from
-    ``SECTION_2`` on from the third.
+    Frequencies from ``SECTION_1`` on take their position from the second row of ``positions``, those from ``SECTION_2``
+    on from the third.
     """
     pair = tl.arange(0, WIDTH)
     position = tl.load(positions + token, mask=inside, other=0)[:, None] * HALF
@@ -41,7 +41,7 @@ def load_angles(
 
 @triton.jit
 def load_pairs(rows, inside, HALF: tl.constexpr, WIDTH: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """The first and the second members [rows, WIDTH] of the pairs of each of ``rows``, float32."""
+    """Loads the first and the second members [rows, WIDTH] of the pairs of each of ``rows``, float32."""
     if INTERLEAVED:
         dim = tl.arange(0, 2 * WIDTH)
         both = tl.load(rows[:, None] + dim[None, :], mask=inside[:, None] & (dim < 2 * HALF)[None, :], other=0.0)
@@ -67,12 +67,12 @@ def store_pairs(
     SIZE: tl.constexpr,
     TRANSPOSED: tl.constexpr,
 ):
-    """Puts pairs where :func:`load_pairs` finds them, in rows of a tensor or of a cache."""
+    """Stores pairs in the positions of :func:`load_pairs`, in rows of a tensor or of a cache."""
     if INTERLEAVED:
         both = tl.reshape(tl.join(first, second), [rows.shape[0], 2 * WIDTH])
         store_rows(rows, tl.arange(0, 2 * WIDTH), written, both, scales, 2 * HALF, SIZE, TRANSPOSED)
     else:
-        # the second members' padding must not pass for dims, hence rows that begin HALF later
+        # rows begin HALF later, because the second members' padding must not be stored as dims
         pair = tl.arange(0, WIDTH)
         later = rows + HALF * (SIZE if TRANSPOSED else 1)
         store_rows(rows, pair, written, first, scales, HALF, SIZE, TRANSPOSED)
@@ -147,7 +147,8 @@ def _rotary_kernel(
 
 
 def section_ends(sections: tuple[int, int, int] | None, half: int) -> tuple[int, int]:
-    """The frequencies at which the second and the third section begin; ``half`` where there is one position a token."""
+    """Returns the frequencies at which the second and the third section begin; ``half`` if each token has one
+    position."""
     return (half, half) if sections is None else (sections[0], sections[0] + sections[1])
 
 

@@ -1,4 +1,4 @@
-"""What stands between a projection and attention: QK-norm, rotary positions and the write to the KV cache."""
+"""The fused steps between a projection and attention: QK-norm, rotary embedding and the write to the KV cache."""
 
 from torch import Tensor
 
@@ -16,7 +16,8 @@ _STARTS: Kept[Start] = Kept()
 
 
 def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, sections: Sections | None = None) -> Variant:
-    """The variant that :func:`rotate_and_write_kv_` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`rotate_and_write_kv_` runs. Raises ValueError if one is asked for that cannot
+    run."""
     native = native_rotary_unsupported_reason(q, sections)
     native = native or native_cache_unsupported_reason(k_cache, q.dtype)
     triton = triton_unsupported_reason(q, variant) or triton_cache_unsupported_reason(k_cache)
@@ -44,30 +45,29 @@ def rotate_and_write_kv_(
     v_scale: Tensor | None = None,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Norms and turns the heads of T tokens and writes their keys and values to the cache.
+    """Norms and rotates the heads of T tokens and writes their keys and values to the cache.
 
-    The same as ``rms_norm`` of q and k over the head's dims (where there are weights), ``rotary_`` and
-    ``write_kv_``, rounded to the dtype of ``q`` after each: on CUDA in one launch, on the CPU by these very
-    operations.
+    The same as ``rms_norm`` of q and k over the head's dims (if there are weights), ``rotary_`` and ``write_kv_``,
+    rounded to the dtype of ``q`` after each: in one launch on CUDA, and by these operations on the CPU.
 
     Args:
         q: [T, Hq, D]; heads and dims contiguous, rows may be strided (a slice of a fused projection).
         k, v: [T, Hkv, D] of the dtype of ``q``, strided likewise.
         cos, sin, positions, interleaved, sections: as for :func:`stentor.kernels.rotary_`.
-        k_cache, v_cache, slots, k_scale, v_scale: as for :func:`stentor.kernels.write_kv_`; a token whose slot
-            is negative has its query turned and is not written.
-        q_norm, k_norm: [D] of the dtype of ``q``: weights of a norm of each head; None: there is none.
+        k_cache, v_cache, slots, k_scale, v_scale: as for :func:`stentor.kernels.write_kv_`; a token whose slot is
+            negative has its query rotated and is not written.
+        q_norm, k_norm: [D] of the dtype of ``q``: weights of a norm of each head; None: no norm.
         eps, plus_one: as for :func:`stentor.kernels.rms_norm`.
         variant: forces an implementation.
 
     Returns:
-        The queries [T, Hq, D] to attend with: ``q`` itself, overwritten, or a new tensor. What ``q``, ``k``
-        and ``v`` hold afterwards is unspecified.
+        The queries [T, Hq, D] to attend with: ``q`` itself, overwritten, or a new tensor. The contents of ``q``, ``k``
+        and ``v`` afterwards are unspecified.
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
-        IndexError: a position or a slot outside its table; the caches are unchanged then. The native variant
-            raises it for negative slots too. The Triton variant does not look: it must be given what fits.
+        IndexError: a position or a slot outside its table; the caches are unchanged then. The native variant also
+            raises it for negative slots. The Triton variant does not check: its positions and slots must fit.
     """
     optional = (q_norm, k_norm, k_scale, v_scale)
     always = (q, k, v, cos, sin, positions, k_cache, v_cache, slots)
@@ -83,7 +83,7 @@ def rotate_and_write_kv_(
         ):
             raise ValueError(f"rotate_and_write_kv_: {name} {describe(weight)} does not fit q {describe(q)}")
     chosen = choose(q, k_cache, variant, sections=sections)
-    if chosen == "native":  # each operation checks what it is given
+    if chosen == "native":  # each operation checks its own arguments
         if q_norm is not None:
             q = rms_norm(q, q_norm, eps, plus_one=plus_one, variant="native")
         if k_norm is not None:

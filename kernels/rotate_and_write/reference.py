@@ -1,4 +1,4 @@
-"""q, k = rotary(norm(q)), rotary(norm(k)); cache[slots] = k, v: three operations, each rounding to the dtype of q"""
+"""q, k = rotary(norm(q)), rotary(norm(k)); cache[slots] = k, v: three operations, each rounding to the dtype of q."""
 
 from torch import Tensor
 

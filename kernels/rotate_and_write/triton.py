@@ -1,6 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # mypy: disable-error-code="possibly-undefined"
-"""A program takes a tile of tokens by heads of q, k or v; a head stays in registers from projection to cache."""
+"""Norms, rotates and caches heads in tiles of tokens by heads of q, k or v; a head stays in registers from projection
+to cache."""
 
 import triton
 import triton.language as tl
@@ -16,7 +17,7 @@ from ..rotary.triton import load_angles, load_pairs, section_ends, store_pairs, 
 
 @triton.jit
 def _scaled(x, factor, weight, dtype: tl.constexpr, PLUS_ONE: tl.constexpr):
-    """A norm's last steps, rounded to ``dtype`` where the norm itself rounds; float32."""
+    """Applies the last steps of a norm, rounding to ``dtype`` where the norm does; float32."""
     normed = x * factor
     if PLUS_ONE:
         return (normed * (1.0 + weight)).to(dtype).to(tl.float32)
@@ -53,12 +54,12 @@ def _prepare_heads(
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
 ):
-    """Norms heads unless ``norm`` is None, turns them, and stores them in the cache, in place where that is None."""
+    """Norms heads unless ``norm`` is None, rotates them, and stores them in the cache, or in place if that is None."""
     dtype: tl.constexpr = x.dtype.element_ty
     token, head, inside = tile_rows(tokens, heads, group, BLOCK_TOKENS, BLOCK_HEADS)
     rows = x + token * stride + head * DIM
     first, second = load_pairs(rows, inside, HALF, WIDTH, INTERLEAVED)
-    # the dims past the rotary ones: those of q stay where they are unless they are normed
+    # the dims after the rotated ones: those of q are left alone unless they are normed
     HAS_REST: tl.constexpr = 2 * HALF < DIM and (norm is not None or cache is not None)
     if HAS_REST:
         rest_dim = 2 * HALF + tl.arange(0, REST_WIDTH)
@@ -166,7 +167,7 @@ def prepare_rotate_and_write(
     interleaved: bool,
     sections: tuple[int, int, int] | None,
 ) -> Start:
-    """A launch with all of these tensors. All is in place: queries in ``q``; ``k`` and ``v`` are left as they are."""
+    """Prepares a launch with all of these tensors. Queries are written to ``q``; ``k`` and ``v`` do not change."""
     tokens, q_heads, dim = q.shape
     kv_heads, half = k.shape[1], cos.shape[1]
     config = tile_config("rotate_and_write", dim, q_heads, tokens)

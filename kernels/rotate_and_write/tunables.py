@@ -1,4 +1,4 @@
-"""The step before attention at the shapes of Llama-3.1-8B and, with QK-norm, Qwen3-32B."""
+"""The steps before attention that the tuner tries: the shapes of Llama-3.1-8B and, with QK-norm, Qwen3-32B."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def _tunable(tokens: int, q_heads: int, has_norm: bool) -> Tunable:
         q, k, v = (part.view(tokens, count, HEAD_DIM) for part, count in zip(parts, heads, strict=True))
         norm = torch.ones(HEAD_DIM, dtype=q.dtype, device=device) if has_norm else None
         cos = torch.ones(TABLE, HEAD_DIM // 2, device=device)
-        sin = torch.zeros(TABLE, HEAD_DIM // 2, device=device)  # q, which is overwritten, then stays as it is
+        sin = torch.zeros(TABLE, HEAD_DIM // 2, device=device)  # q, which is overwritten, then keeps its values
         positions = torch.arange(tokens, device=device) % TABLE
         blocks = tokens // BLOCK_SIZE * 4
         caches = make_kv_cache(blocks, KV_HEADS, HEAD_DIM, BLOCK_SIZE, q.dtype, device)

@@ -1,12 +1,12 @@
-"""Sampling: logits to token ids, for a batch whose rows each have parameters of their own.
+"""Sampling: logits to token ids, for a batch whose rows each have their own parameters.
 
-Logits are float32 ``[R, V]``, contiguous. Ragged per-row lists come as ``rows`` [P] int64 (which rows
-of the logits have one, each at most once), ``offsets`` [P + 1] int64 into the flat list, and the list
-itself. NaN counts as -inf throughout. A row's result depends on that row alone, bit for bit.
+Logits are float32 ``[R, V]``, contiguous. Ragged per-row lists come as ``rows`` [P] int64 (which rows of the logits
+have a list, each at most once), ``offsets`` [P + 1] int64 into the flat list, and the flat list itself. NaN counts as
+-inf throughout. A row's result depends on that row alone, bit for bit.
 
-The definition is in :mod:`.reference`, the noise in :mod:`.noise`. On a CPU the native version runs
-where there is a compiler, on a GPU Triton's; they choose the same tokens. Log-probabilities agree to
-rounding. Rows, slots and ids outside their tensors raise IndexError on a CPU and are not looked for on a GPU.
+:mod:`.reference` defines the results, :mod:`.noise` the noise. On a CPU the native version runs if there is a compiler,
+on a GPU Triton's; they choose the same tokens. Log-probabilities agree to rounding. Rows, slots and ids outside their
+tensors raise IndexError on a CPU and are not checked on a GPU.
 
 A runner on a GPU keeps the parameters in :class:`SamplerTables` and calls :func:`step_` and :func:`verify_`.
 """
@@ -41,11 +41,12 @@ __all__ = [
 ]
 
 _MAX_TOP = 128
-"""Alternatives that Triton's log-probabilities can find."""
+"""The most alternatives that Triton's log-probabilities can find."""
 
 
 def choose(logits: torch.Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that the operations of this module run on ``logits``. Raises ValueError as :func:`select_variant`."""
+    """Returns the variant that the operations of this module run on ``logits``. Raises ValueError as
+    :func:`select_variant`."""
     no_native = None
     if not native.usable(logits):
         no_native = f"it runs on the CPU, where there is a library ({unavailable_reason() or logits.device})"
@@ -62,17 +63,17 @@ def penalise_(
     *,
     variant: Choice = "auto",
 ) -> None:
-    """Lowers, in place, the logits of tokens already seen.
+    """Penalises, in place, the logits of tokens already seen.
 
     Args:
-        logits: [R, V] float32, mutated.
+        logits: [R, V] float32, changed.
         strengths: [P, 3] float32: repetition, frequency, presence.
         rows, offsets: whose lists these are, see the module.
         ids: [N] int64, the tokens seen in prompt or output, each once per row.
-        counts: [N] int64, how often the token is in the output; 0 when only the prompt has it.
+        counts: [N] int64, how often the token is in the output; 0 if only the prompt has it.
 
-    In this order, each step rounded to float32: ``l = l / repetition if l > 0 else l * repetition``,
-    ``l -= frequency * count``, ``l -= presence * (count > 0)``.
+    In this order, each step rounded to float32: ``l = l / repetition if l > 0 else l * repetition``, ``l -= frequency *
+    count``, ``l -= presence * (count > 0)``.
     """
     _check_logits(logits)
     _check_lists(logits, rows, offsets, ids, counts)
@@ -139,10 +140,10 @@ def restrict_(
 
 
 def mask_(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor, *, variant: Choice = "auto") -> None:
-    """Sets, in place, logits to -inf: those of ``rows`` [P] int64, each at most once, whose bit is not set.
+    """Sets, in place, logits of ``rows`` [P] int64, each at most once, to -inf if their token's bit is not set.
 
-    ``words`` are int32 [P, ceil(V / 32)]: token t is bit t % 32 of word t // 32. On a GPU the definition runs, row
-    after row: runners there have :func:`step_`.
+    ``words`` are int32 [P, ceil(V / 32)]: token t is bit t % 32 of word t // 32. On a GPU the reference runs, row by
+    row: runners there use :func:`step_`.
     """
     _check_logits(logits)
     expected = (rows.shape[0], -(-logits.shape[1] // 32))
@@ -155,7 +156,7 @@ def mask_(logits: torch.Tensor, rows: torch.Tensor, words: torch.Tensor, *, vari
 
 
 def argmax(logits: torch.Tensor, *, variant: Choice = "auto") -> torch.Tensor:
-    """The most likely token of each row, lowest id first among equals: [R] int64; -1 where all are -inf."""
+    """Returns the most likely token of each row, lowest id first among equals: [R] int64; -1 if all are -inf."""
     _check_logits(logits)
     match choose(logits, variant):
         case "triton":
@@ -176,24 +177,24 @@ def draw(
     *,
     variant: Choice = "auto",
 ) -> torch.Tensor:
-    """Draws a token for each row: [R] int64; -1 where every logit is -inf.
+    """Draws a token for each row: [R] int64; -1 if every logit is -inf.
 
     Args:
-        logits: [R, V] float32, not mutated.
+        logits: [R, V] float32, not changed.
         slots: [R] int64, the row's entry in ``slot_params``.
         indices: [R] int64, how many tokens the row has drawn before: the noise is keyed by (seed, index, id).
         slot_params: the tables.
 
-    Greedy rows take their argmax, as :func:`argmax`. The others keep, one filter after the other,
+    Greedy rows take their argmax, as :func:`argmax`. The others apply these filters in order:
 
-    1. top-k: the k most likely tokens, and every token equal to the k-th;
-    2. min-p: tokens whose probability is at least ``min_p`` times the largest;
-    3. top-p: of what is left, the smallest set of most likely tokens (lowest id first among equals)
-       whose share of the mass reaches ``top_p``, at least one token;
+    1. top-k: keeps the k most likely tokens, and every token equal to the k-th;
+    2. min-p: keeps tokens whose probability is at least ``min_p`` times the largest;
+    3. top-p: keeps, of what is left, the smallest set of most likely tokens (lowest id first among equals) whose share
+       of the mass reaches ``top_p``, at least one token.
 
-    and take the argmax of ``(l - max l) / temperature + gumbel(seed, index, id)`` over the kept, which
-    is a sample of their softmax (lowest id first among equals). Top-p sees masses in units of 2**-40
-    of the largest probability, so a ``top_p`` below 1 drops tokens under that.
+    Then they take the argmax of ``(l - max l) / temperature + gumbel(seed, index, id)`` over the kept tokens, which is
+    a sample of their softmax (lowest id first among equals). Top-p measures masses in units of 2**-40 of the largest
+    probability, so a ``top_p`` below 1 drops tokens under that.
     """
     _check_logits(logits)
     if slots.shape != logits.shape[:1] or indices.shape != slots.shape:
@@ -215,18 +216,18 @@ def draw(
 def logprobs(
     logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int, *, variant: Choice = "auto"
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Log-probabilities (natural logarithm of the softmax) of chosen tokens and of the best alternatives.
+    """Returns log-probabilities (natural logarithm of the softmax) of chosen tokens and of the best alternatives.
 
     Args:
-        logits: [R, V] float32, not mutated.
+        logits: [R, V] float32, not changed.
         rows: [P] int64, the rows wanted.
         tokens: [P] int64, a token for each.
         top: how many alternatives; more than V gives V.
 
     Returns:
-        the token's log-probability [P] float32; its rank [P] int64, 1 for the most likely, lowest id
-        first among equals; the alternatives' ids [P, top] int64, best first in the order of rank; and
-        their log-probabilities [P, top] float32. Where every logit is -inf, so is every log-probability.
+        the token's log-probability [P] float32; its rank [P] int64, 1 for the most likely, lowest id first among
+        equals; the alternatives' ids [P, top] int64, best first in the order of rank; and their log-probabilities [P,
+        top] float32. If every logit is -inf, so is every log-probability.
     """
     _check_logits(logits)
     if rows.dim() != 1 or tokens.shape != rows.shape:

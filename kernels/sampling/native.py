@@ -1,4 +1,4 @@
-"""The native version on a CPU; see the package for shapes. Arguments are checked there."""
+"""The native version of sampling on a CPU. The package documents the shapes and checks the arguments."""
 
 from ctypes import c_int64, c_void_p
 
@@ -26,7 +26,7 @@ _logprobs = NativeFunction(
 
 
 def usable(logits: torch.Tensor) -> bool:
-    """Whether the native version can take these logits: on the CPU, and there is a library."""
+    """Whether the native version can take these logits: they are on the CPU, and there is a library."""
     return logits.device.type == "cpu" and _argmax.bind() is not None
 
 

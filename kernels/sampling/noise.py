@@ -1,4 +1,4 @@
-"""The noise of a draw: a counter-based hash of (seed, output index, token id), and Gumbel noise from it.
+"""The noise of a draw: a counter-based hash of (seed, output index, token id), turned into Gumbel noise.
 
 Per row, a 64-bit key (splitmix64's finaliser, twice, so that the key is well mixed in both parts)::
 
@@ -10,13 +10,12 @@ Per token, 32 bits (Wellons' ``lowbias32`` twice, one half of the key before eac
     mix32(x): x ^= x >> 16; x *= 0x7FEB352D; x ^= x >> 15; x *= 0x846CA68B; x ^= x >> 16
     word = mix32(mix32(token ^ (key >> 32)) + (key & 0xFFFFFFFF))                        modulo 2**32
 
-The uniform number is ``u = 1 - (word + 0.5) / 2**32``, exact in float64 and inside (0, 1), and the
-noise ``g = -ln(-ln(u))`` lies in [-3.14, 22.88]. Its resolution is finest where it matters, in the
-upper tail: a token of probability 2**-32 can still win.
+The uniform number is ``u = 1 - (word + 0.5) / 2**32``, exact in float64 and inside (0, 1), and the noise ``g =
+-ln(-ln(u))`` lies in [-3.14, 22.88]. Its resolution is finest in the upper tail, where it matters: a token of
+probability 2**-32 can still win.
 
-``ln`` is spelled out below in float64 additions, multiplications and divisions, each rounded once,
-so that another implementation which keeps to their order gets the same bits; a library's logarithm
-would differ in the last one.
+``ln`` below consists of float64 additions, multiplications and divisions, each rounded once. Another implementation
+that keeps their order gets the same bits; a library's logarithm would differ in the last one.
 """
 
 import torch
@@ -31,12 +30,12 @@ _MASK32 = 0xFFFFFFFF
 
 
 def signed(value: int) -> int:
-    """The int64 with the bits of an unsigned 64-bit number."""
+    """Returns the int64 with the bits of an unsigned 64-bit number."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """Logical shift of int64 bit patterns."""
+    """Shifts int64 bit patterns logically."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -47,24 +46,26 @@ def _mix64(x: torch.Tensor) -> torch.Tensor:
 
 
 def _mix32(x: torch.Tensor) -> torch.Tensor:
-    """On int64 tensors that hold 32-bit numbers."""
+    """Takes int64 tensors that hold 32-bit numbers."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK32
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK32
     return x ^ (x >> 16)
 
 
 def row_keys(seeds: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Keys [R] int64 (bit patterns of 64 bits) from seeds [R] int64 (bit patterns) and output indices [R] int64."""
+    """Returns keys [R] int64 (bit patterns of 64 bits) from seeds [R] int64 (bit patterns) and output indices [R]
+    int64."""
     return _mix64(_mix64(seeds + signed(GOLDEN)) + indices * signed(GOLDEN))
 
 
 def noise_words(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """32 random bits, int64, for keys and token ids (int64) that broadcast against each other."""
+    """Returns 32 random bits, int64, for keys and token ids (int64) that broadcast against each other."""
     return _mix32((_mix32(tokens ^ _shift_right(keys, 32)) + (keys & _MASK32)) & _MASK32)
 
 
 def ln(x: torch.Tensor) -> torch.Tensor:
-    """Natural logarithm of positive normal float64 numbers, within about 1e-15, the same bits everywhere.
+    """Returns the natural logarithm of positive normal float64 numbers, within about 1e-15, with the same bits
+    everywhere.
 
     x = 2**e * m with m in [sqrt(1/2), sqrt(2)); ln m = 2 artanh(s), s = (m - 1) / (m + 1), |s| < 0.172.
     """
@@ -80,6 +81,6 @@ def ln(x: torch.Tensor) -> torch.Tensor:
 
 
 def gumbel(words: torch.Tensor) -> torch.Tensor:
-    """Standard Gumbel noise, float64, from 32-bit words (int64)."""
+    """Returns standard Gumbel noise, float64, from 32-bit words (int64)."""
     u = 1.0 - (words.to(torch.float64) + 0.5) * 2.0**-32
     return -ln(-ln(u))

@@ -1,7 +1,7 @@
-"""Sampling in plain torch: the definition. Every other version must choose the same tokens, bit for bit.
+"""Sampling in plain torch: the reference. Every other version must choose the same tokens, bit for bit.
 
-What decides a choice is built from operations that are rounded once and summed as integers, so it
-does not depend on the order of a reduction, and a row never depends on its neighbours.
+Everything that decides a choice is computed by operations that round once, or summed as integers. So it does not depend
+on the order of a reduction, and a row never depends on its neighbours.
 """
 
 import math
@@ -81,13 +81,13 @@ def draw(logits: torch.Tensor, slots: torch.Tensor, indices: torch.Tensor, slot_
 
 
 def kept(logits: torch.Tensor, slots: torch.Tensor, slot_params: SlotParams) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the filters keep, bool [R, V], and the logits below the largest over the temperature, float32 [R, V]."""
+    """Returns what the filters keep, bool [R, V], and (logit - largest logit) / temperature, float32 [R, V]."""
     logits = _without_nan(logits)
     peak = logits.amax(-1, keepdim=True)
     inverse_temperature = slot_params.inverse_temperature[slots, None]
     random = inverse_temperature[:, 0] > 0.0
     top_k, top_p = slot_params.top_k[slots], slot_params.top_p[slots]
-    # Below the largest logit, which is at distance 0 even where it is infinite.
+    # The largest logit has distance 0 even if it is infinite.
     distance = torch.where(logits == peak, 0.0, logits - peak)
     z = distance * inverse_temperature
 
@@ -102,19 +102,20 @@ def kept(logits: torch.Tensor, slots: torch.Tensor, slot_params: SlotParams) -> 
 
 
 def gumbel_max(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """A token [R] drawn with probability proportional to ``weights`` [R, V] float64; -1 where all are 0."""
+    """Draws a token [R] with probability proportional to ``weights`` [R, V] float64; -1 if all are 0."""
     tokens = torch.arange(weights.shape[1], device=weights.device)
     value = weights.log() + gumbel(noise_words(keys[:, None], tokens))
     return torch.where(weights.amax(-1) > 0.0, value.argmax(-1), -1)
 
 
 def uniform(keys: torch.Tensor) -> torch.Tensor:
-    """A number in (0, 1) for each key, float64."""
+    """Returns a number in (0, 1) for each key, float64."""
     return (noise_words(keys, torch.zeros_like(keys)).to(torch.float64) + 0.5) * 2.0**-32
 
 
 def mass(z: torch.Tensor) -> torch.Tensor:
-    """floor(2**40 * exp(z)) for z <= 0 (float32), as int64, from a float32 exponential that is the same everywhere."""
+    """Returns floor(2**40 * exp(z)) for z <= 0 (float32), as int64, from a float32 exponential that is the same
+    everywhere."""
     x = z.clamp(min=_NO_MASS_BELOW)
     n = torch.round(x * _LOG2_E)
     r = x - n * _LN2_HIGH
@@ -127,7 +128,8 @@ def mass(z: torch.Tensor) -> torch.Tensor:
 
 
 def _nucleus(logits: torch.Tensor, masses: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The smallest set of most likely tokens whose mass reaches top_p, lowest id first among equals: bool [R, V]."""
+    """Returns the smallest set of most likely tokens whose mass reaches top_p, lowest id first among equals: bool [R,
+    V]."""
     order = logits.sort(descending=True, stable=True).indices
     ordered = masses.gather(1, order)
     total = ordered.sum(1, keepdim=True)
@@ -146,7 +148,7 @@ def logprobs(
     rank = 1 + ((logits > own) | ((logits == own) & (ids < tokens[:, None]))).sum(-1)
     peak = logits.amax(-1, keepdim=True)
     distance = torch.where(logits == peak, 0.0, logits - peak)
-    # A row with nothing to choose from has no distribution: everything is impossible.
+    # A row of -inf only has no distribution: every token is impossible.
     values = distance.log_softmax(-1, dtype=torch.float64).to(torch.float32)
     values = torch.where(peak == -math.inf, -math.inf, values)
     best = _best(logits, min(top, logits.shape[1]))
@@ -154,12 +156,12 @@ def logprobs(
 
 
 def _best(logits: torch.Tensor, top: int) -> torch.Tensor:
-    """Ids [R, top] of the largest logits, best first, lowest id first among equals."""
+    """Returns ids [R, top] of the largest logits, best first, lowest id first among equals."""
     if top == 0:
         return torch.empty((logits.shape[0], 0), dtype=torch.int64, device=logits.device)
     return logits.sort(descending=True, stable=True).indices[:, :top]
 
 
 def _without_nan(logits: torch.Tensor) -> torch.Tensor:
-    """NaN counts as -inf: a broken model must not crash the sampler, nor win."""
+    """Replaces NaN by -inf: a broken model must not crash the sampler, nor win."""
     return torch.where(logits.isnan(), -math.inf, logits)

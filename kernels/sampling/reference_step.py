@@ -1,4 +1,4 @@
-"""A step of the sampler over its tables in plain torch: the definition. See :mod:`.step` for arguments."""
+"""A step of the sampler over its tables in plain torch: the reference. See :mod:`.step` for arguments."""
 
 import math
 
@@ -73,7 +73,7 @@ def verify_(
 
 
 def edited(logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, drafts: torch.Tensor) -> torch.Tensor:
-    """Logits [S, P, V] as float32 after the edits of each position, whose output has the drafts before it."""
+    """Returns logits [S, P, V] as float32 after the edits of each position; the drafts before it count as output."""
     sequences, positions, vocabulary = logits.shape
     x = logits.to(torch.float32)
     slot = slots.clamp(min=0)
@@ -112,7 +112,7 @@ def edited(logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, dra
 
 
 def _draw(logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, drafts: torch.Tensor) -> torch.Tensor:
-    """Tokens [S, P], each drawn with the noise of its own output index."""
+    """Draws tokens [S, P], each with the noise of its own output index."""
     sequences, positions, vocabulary = logits.shape
     x = edited(logits, slots, tables, drafts).flatten(0, 1)
     slot = slots.clamp(min=0)
@@ -139,7 +139,8 @@ def _take(tables: SamplerTables, slots: torch.Tensor, tokens: torch.Tensor, leng
 def _rejection_sample(
     logits: torch.Tensor, slots: torch.Tensor, tables: SamplerTables, drafts: torch.Tensor, draft_probs: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Whether each draft is accepted [S, k], and what stands in its place if it is the first that is not [S, k].
+    """Returns whether each draft is accepted [S, k], and the token that replaces it if it is the first rejected one [S,
+    k].
 
     arXiv:2211.17192: accept with probability min(1, p / q); otherwise draw from max(p - q, 0).
     """
@@ -154,7 +155,7 @@ def _rejection_sample(
     token = drafts.flatten().clamp(0, q.shape[1] - 1)[:, None]
     real = token[:, 0] == drafts.flatten()
 
-    # The noise of a token that is not there: one uniform number for each index.
+    # One uniform number per index, from the noise of a token that does not exist.
     u = reference.uniform(row_keys(params[:, SEED] ^ ACCEPT_NOISE, indices))
     agrees = real & (u * q.gather(1, token)[:, 0] < p.gather(1, token)[:, 0])
     residual = (p - q).clamp(min=0.0)

@@ -1,4 +1,4 @@
-"""The numbers that decide a draw, one entry per row, and how they follow from a request's parameters."""
+"""The numbers that decide a draw, one entry per row, and how they are computed from a request's parameters."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from .noise import signed
 
 MASS_BITS = 40
-"""Top-p sums integer masses: the probability of a token relative to the most likely one, times 2**40, cut."""
+"""Top-p sums integer masses: the probability of a token relative to the most likely one, times 2**40, truncated."""
 
 _LEAST_INVERSE = 1e-30
 _MOST_INVERSE = 1e30
@@ -16,9 +16,9 @@ _MOST_INVERSE = 1e30
 
 @dataclass(frozen=True)
 class SlotParams:
-    """Tables over slots; all on one device, contiguous, shape [slots].
+    """Tables over slots, all on one device, contiguous, of shape [slots].
 
-    A slot's entries are written by :meth:`set` and read by ``draw``.
+    :meth:`set` writes a slot's entries and ``draw`` reads them.
     """
 
     inverse_temperature: torch.Tensor
@@ -26,8 +26,8 @@ class SlotParams:
     top_k: torch.Tensor
     """int64; 0 keeps all."""
     min_p_threshold: torch.Tensor
-    """float32, at most 0: min-p as a distance, ``temperature * ln(min_p)``; a token is kept when its
-    logit minus the largest is at least this. -inf keeps all."""
+    """float32, at most 0: min-p as a distance, ``temperature * ln(min_p)``. A token is kept if its logit minus the
+    largest is at least this. -inf keeps all."""
     top_p: torch.Tensor
     """float64; 1 keeps all."""
     seed: torch.Tensor
@@ -35,7 +35,7 @@ class SlotParams:
 
     @classmethod
     def empty(cls, slots: int, device: torch.device) -> "SlotParams":
-        """Tables whose every slot is greedy."""
+        """Returns tables whose every slot is greedy."""
         return cls(
             inverse_temperature=torch.zeros(slots, dtype=torch.float32, device=device),
             top_k=torch.zeros(slots, dtype=torch.int64, device=device),
@@ -45,7 +45,8 @@ class SlotParams:
         )
 
     def set(self, slot: int, *, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> None:
-        """Writes one slot. ``seed`` is unsigned 64 bits. A temperature above 0, however small, still draws."""
+        """Writes one slot. ``seed`` is an unsigned 64-bit number. Any temperature above 0, however small, still
+        draws."""
         inverse = inverse_of(temperature)
         self.inverse_temperature[slot] = inverse
         self.top_k[slot] = top_k
@@ -55,12 +56,12 @@ class SlotParams:
 
 
 def inverse_of(temperature: float) -> float:
-    """What logits are multiplied by; 0 is greedy."""
+    """Returns the factor of the logits; 0 is greedy."""
     if temperature <= 0.0:
         return 0.0
     return min(max(1.0 / max(temperature, _LEAST_INVERSE), _LEAST_INVERSE), _MOST_INVERSE)
 
 
 def min_p_threshold_of(min_p: float, inverse: float) -> float:
-    """How far below the largest logit min-p keeps tokens, at most 0."""
+    """Returns the lowest distance to the largest logit that min-p keeps, at most 0."""
     return min(math.log(min_p), 0.0) / inverse if inverse and min_p > 0.0 else -math.inf

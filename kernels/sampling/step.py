@@ -1,4 +1,4 @@
-"""The sampler's step over its tables: what a runner calls, and may capture in a graph."""
+"""The sampler's step over its tables, which a runner calls and may capture in a graph."""
 
 import torch
 
@@ -9,15 +9,15 @@ from .tables import PARAMS, SamplerTables
 
 
 def choose_step(logits: torch.Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that the operations over tables run on ``logits``."""
+    """Returns the variant that the operations over tables run on ``logits``."""
     return select_variant(variant, triton=triton_unsupported_reason(logits, variant))
 
 
 def write_params_(tables: SamplerTables, rows: torch.Tensor, packed: torch.Tensor, *, variant: Choice = "auto") -> None:
-    """Rows enter: ``tables.params[rows[i]] = packed[i]`` for every row that is not below 0.
+    """Writes parameters of slots: ``tables.params[rows[i]] = packed[i]`` for every row that is not below 0.
 
     Args:
-        rows: [n] int64, slots, all different but for those below 0, which are padding.
+        rows: [n] int64, slots, all different except for padding, which is below 0.
         packed: [n, PARAMS] int64, made by :func:`.tables.pack_params`; its rows may be strided.
     """
     if rows.dim() != 1 or tuple(packed.shape) != (rows.shape[0], PARAMS) or packed.stride(1) != 1:
@@ -37,17 +37,18 @@ def step_(
 ) -> None:
     """Draws a token for each row by the parameters of its slot, and counts it as the slot's output.
 
-    Penalties, bias and masks are applied in this order, as by ``penalise_``, ``add_bias_`` and ``restrict_``;
-    then the token is what ``draw`` draws, bit for bit. ``index`` of the slot grows by one, and ``seen`` where
-    the slot has penalties. Graph-safe: no allocation depends on values, and nothing waits for the device.
+    Applies penalties, bias and masks in this order, as ``penalise_``, ``add_bias_`` and ``restrict_`` do, and then
+    draws what ``draw`` draws, bit for bit. The slot's ``index`` grows by one, and so does ``seen`` of the token if the
+    slot has penalties. It can be captured in a graph: no allocation depends on values, and nothing waits for the
+    device.
 
     Args:
-        logits: [R, V], float32, bfloat16 or float16, rows may be strided; those of rows with penalties, bias or
-            masks may be mutated.
-        slots: [R] int64, all different but for those below 0: such rows write 0 and change nothing. Slots
-            beyond the tables are not looked for on a GPU.
-        tables: of V tokens, on the device of ``logits``; mutated.
-        out: [R] int64, mutated. Where nothing can be drawn, the slot's fallback.
+        logits: [R, V], float32, bfloat16 or float16, rows may be strided; those of rows with penalties, bias or masks
+            may be changed.
+        slots: [R] int64, all different except for padding below 0: such rows write 0 and change nothing. Slots beyond
+            the tables are not checked on a GPU.
+        tables: of V tokens, on the device of ``logits``; changed.
+        out: [R] int64, written. If nothing can be drawn, the slot's fallback.
 
     Raises:
         ValueError: shapes or dtypes that do not fit.
@@ -75,22 +76,23 @@ def verify_(
 ) -> None:
     """Verifies drafted tokens, and draws one more for each sequence, by the parameters of its slot.
 
-    Without ``draft_probs`` a draft counts as certain: at each position the token is drawn as ``step_`` would,
-    with the noise of its own output index, and drafts are accepted as long as they are what was drawn. So the
-    output is, token for token, that of drawing without drafts. With ``draft_probs`` the rule is that of
-    arXiv:2211.17192: accept with probability min(1, p / q), where p is the distribution that the slot's parameters
-    leave; where a draft is refused, draw from max(p - q, 0). Both decisions have noise of their own, keyed by
-    seed and output index. Greedy slots accept what they would have taken.
+    Without ``draft_probs`` a draft counts as certain: at each position the token is drawn as ``step_`` would, with the
+    noise of its own output index, and drafts are accepted as long as they equal the drawn tokens. So the output is,
+    token for token, that of drawing without drafts. With ``draft_probs`` the rule is that of arXiv:2211.17192: accept
+    with probability min(1, p / q), where p is the distribution after the slot's parameters; at a rejected draft, draw
+    from max(p - q, 0). Both decisions have noise of their own, keyed by seed and output index. Greedy slots accept the
+    drafts that equal their argmax.
 
     Args:
-        logits: [S, k + 1, V], float32, bfloat16 or float16, positions one after the other in memory; may be mutated.
+        logits: [S, k + 1, V], float32, bfloat16 or float16, positions one after the other in memory; may be changed.
             Position i follows the drafts before i.
         drafts: [S, k] int64; a token below 0 is never accepted.
-        draft_probs: [S, k, V] float32, contiguous, what each draft was drawn from; None for certain drafts.
+        draft_probs: [S, k, V] float32, contiguous, the distribution that each draft was drawn from; None for certain
+            drafts.
         slots: [S] int64, as for :func:`step_`.
-        tables: mutated: index and ``seen`` grow by the accepted drafts and the token after them.
-        tokens: [S, k + 1] int64, mutated: the accepted drafts, the token after them, then -1. Padding writes 0.
-        accepted: [S] int64, mutated: how many drafts were accepted.
+        tables: changed: index and ``seen`` grow by the accepted drafts and the token after them.
+        tokens: [S, k + 1] int64, written: the accepted drafts, the token after them, then -1. Padding writes 0.
+        accepted: [S] int64, written: how many drafts were accepted.
 
     Raises:
         ValueError: shapes or dtypes that do not fit.

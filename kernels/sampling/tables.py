@@ -1,9 +1,10 @@
-"""The sampler's state on the device: one entry per slot, persistent, so that a captured graph can hold it.
+"""The sampler's state on the device: one entry per slot, in tensors that persist, so that a captured graph can use
+them.
 
-Everything small about a slot is one row of ``params``, so that the rows which enter in a step travel in
-the step's single copy to the device: :func:`pack_params` makes a row, ``write_params_`` puts rows in
-their places. What is large and rare (masks, bias, the tokens seen) has tensors of its own, of fixed size,
-that are filled from the host, outside graphs and before the step that needs them.
+The small numbers of a slot are one row of ``params``, so that the rows which enter in a step fit in the step's single
+copy to the device: :func:`pack_params` makes a row, and ``write_params_`` writes rows to their slots. Large and rare
+data (masks, bias, the tokens seen) have tensors of their own, of fixed size. The host fills them outside graphs, before
+the step that needs them.
 """
 
 import math
@@ -16,10 +17,10 @@ import torch
 from .noise import signed
 from .slot_params import SlotParams, inverse_of, min_p_threshold_of
 
-# The columns of `params`, int64. float32 and float64 are there as bit patterns.
+# The columns of `params`, int64. float32 and float64 are stored as bit patterns.
 SEED = 0
 INDEX = 1
-"""How many tokens the slot has drawn; keys the noise of the next."""
+"""How many tokens the slot has drawn; keys the noise of the next draw."""
 INVERSE_TEMPERATURE = 2
 """float32; 0 is greedy."""
 MIN_P_THRESHOLD = 3
@@ -28,33 +29,33 @@ TOP_P = 4
 """float64"""
 TOP_K = 5
 MIN_TOKENS = 6
-"""While the index is below, ``early_mask`` holds in place of ``mask``, where there is one."""
+"""While the index is below it, ``early_mask``, if there is one, replaces ``mask``."""
 REPETITION = 7
-"""float32, as the next two."""
+"""float32, like the next two."""
 FREQUENCY = 8
 PRESENCE = 9
 FLAGS = 10
 FALLBACK = 11
-"""The token where nothing can be drawn; below 0 the lowest id that ``mask`` allows."""
+"""The token if nothing can be drawn; below 0: the lowest id that ``mask`` allows."""
 BIAS_COUNT = 12
 PARAMS = 16
-"""Columns in all; those not named are free."""
+"""The number of columns; those without a name are free."""
 
 PENALTIES = 1
-"""The flags."""
+"""The bits of FLAGS."""
 BIAS = 2
 MASK = 4
 EARLY_MASK = 8
 
 RESIDUAL_NOISE, ACCEPT_NOISE = 1 << 62, 3 << 61
-"""Added bitwise to the seed for the two further decisions about a draft, so that their noise is their own."""
+"""XORed with the seed for the two further decisions about a draft, so that their noise is their own."""
 
 IN_PROMPT = 1 << 30
-"""The flag in an entry of ``seen``; the lower bits count the token in the output."""
+"""The flag in an entry of ``seen``; the lower bits count how often the token is in the output."""
 MAX_BIAS = 4096
-"""Entries of one slot's bias."""
+"""The most entries of one slot's bias."""
 WORD = 32
-"""Tokens in one entry of a mask; token t is bit t % 32 of entry t // 32."""
+"""Tokens per word of a mask; token t is bit t % 32 of word t // 32."""
 
 
 def pack_params(
@@ -74,15 +75,15 @@ def pack_params(
     early_mask: bool = False,
     fallback: int = 0,
 ) -> list[int]:
-    """A slot's row of ``params``: PARAMS signed 64-bit numbers.
+    """Returns a slot's row of ``params``: PARAMS signed 64-bit numbers.
 
     Args:
         seed: unsigned 64 bits.
         index: tokens already drawn.
         temperature, top_k, top_p, min_p: as :meth:`SlotParams.set`.
-        repetition, frequency, presence: any that is not neutral makes ``seen`` count.
+        repetition, frequency, presence: if any of them is not neutral, ``seen`` counts.
         bias_count, mask, early_mask: what the slot has in the tables' tensors.
-        fallback: the token where nothing can be drawn; -1 for the lowest that the mask allows.
+        fallback: the token if nothing can be drawn; -1 for the lowest that the mask allows.
     """
     inverse = inverse_of(temperature)
     flags = PENALTIES if (repetition, frequency, presence) != (1.0, 0.0, 0.0) else 0
@@ -104,25 +105,25 @@ def pack_params(
 
 @dataclass(frozen=True)
 class SamplerTables:
-    """Tables over slots, all on one device and contiguous. None is ever replaced."""
+    """Tables over slots, all on one device and contiguous. No tensor is ever replaced."""
 
     vocab_size: int
     params: torch.Tensor
     """[slots, PARAMS] int64, see the columns above."""
     seen: torch.Tensor
-    """[slots, V] int32: 0, or IN_PROMPT, plus how often the token is in the output; [slots, 0] without penalties."""
+    """[slots, V] int32: 0 or IN_PROMPT, plus how often the token is in the output; [slots, 0] without penalties."""
     mask: torch.Tensor
     """[slots, ceil(V / 32)] int32: the tokens allowed."""
     early_mask: torch.Tensor
     """[slots, ceil(V / 32)] int32: the tokens allowed while fewer than ``min_tokens`` are drawn."""
     bias_ids: torch.Tensor
-    """[slots, MAX_BIAS] int32, each once a slot."""
+    """[slots, MAX_BIAS] int32, each id once per slot."""
     bias_values: torch.Tensor
     """[slots, MAX_BIAS] float32"""
 
     @classmethod
     def empty(cls, slots: int, vocab_size: int, device: torch.device, *, penalties: bool = True) -> "SamplerTables":
-        """Tables whose every slot is greedy. ``penalties`` pays for ``seen``: 4 bytes a slot and token."""
+        """Returns tables whose every slot is greedy. ``penalties`` allocates ``seen``: 4 bytes per slot and token."""
         words = -(-vocab_size // WORD)
         int32 = torch.int32
         tables = cls(
@@ -152,7 +153,7 @@ class SamplerTables:
 
 
 def pack_mask(vocab_size: int, allowed: Iterable[int] | None, banned: Iterable[int] = ()) -> torch.Tensor:
-    """A mask [ceil(V / 32)] int32 on the host. Ids outside the vocabulary are ignored."""
+    """Returns a mask [ceil(V / 32)] int32 on the host. Ids outside the vocabulary are ignored."""
     bits = torch.zeros(-(-vocab_size // WORD) * WORD, dtype=torch.int32)
     if allowed is None:
         bits[:vocab_size] = 1
@@ -164,13 +165,13 @@ def pack_mask(vocab_size: int, allowed: Iterable[int] | None, banned: Iterable[i
 
 
 def unpack_mask(words: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Which tokens masks [..., ceil(V / 32)] int32 allow: bool [..., V]."""
+    """Returns which tokens masks [..., ceil(V / 32)] int32 allow: bool [..., V]."""
     bits = (words[..., None] >> torch.arange(WORD, dtype=torch.int32, device=words.device)) & 1
     return bits.flatten(-2)[..., :vocab_size].bool()
 
 
 def params_of(slot_params: SlotParams, slots: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """The rows of ``params`` [R, PARAMS] that say what ``slot_params`` say of ``slots`` [R], on their device."""
+    """Returns the rows of ``params`` [R, PARAMS] that hold the ``slot_params`` of ``slots`` [R], on their device."""
     rows = torch.zeros((slots.shape[0], PARAMS), dtype=torch.int64, device=slot_params.seed.device)
     rows[:, SEED] = slot_params.seed[slots]
     rows[:, INDEX] = indices
@@ -183,7 +184,7 @@ def params_of(slot_params: SlotParams, slots: torch.Tensor, indices: torch.Tenso
 
 
 def slot_params_of(params: torch.Tensor) -> SlotParams:
-    """What rows of ``params`` [R, PARAMS] say, with the row as the slot."""
+    """Returns the parameters in rows of ``params`` [R, PARAMS], with the row as the slot."""
     return SlotParams(
         inverse_temperature=float32_column(params, INVERSE_TEMPERATURE),
         top_k=params[:, TOP_K].contiguous(),
@@ -194,11 +195,11 @@ def slot_params_of(params: torch.Tensor) -> SlotParams:
 
 
 def float32_column(params: torch.Tensor, column: int) -> torch.Tensor:
-    """[R] float32"""
+    """Returns a column as [R] float32."""
     return params[:, column].to(torch.int32).view(torch.float32)
 
 
 def _float32_bits(value: float) -> int:
-    if math.isfinite(value):  # as torch rounds: what is too large becomes infinite
+    if math.isfinite(value):  # as torch rounds: too large a value becomes infinite
         value = torch.tensor(value, dtype=torch.float32).item()
     return int(struct.unpack("<i", struct.pack("<f", value))[0])

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""The in-place edits over ragged lists on a GPU. Row and token ids are not checked there."""
+"""The in-place edits over ragged lists on a GPU. Row and token ids are not checked."""
 
 import torch
 import triton
@@ -15,7 +15,7 @@ _PROGRAMS_A_LIST = 16
 def edit_listed(
     logits, width, rows, offsets, ids, strengths, counts, values, PENALISE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Grid [P, programs a list]. Penalties, or else ``values`` added."""
+    """Grid [P, programs a list]. Applies penalties, or else adds ``values``."""
     i = tl.program_id(0).to(tl.int64)
     base = logits + tl.load(rows + i) * width
     end = tl.load(offsets + i + 1)
@@ -53,7 +53,7 @@ def move_listed(logits, width, rows, offsets, ids, kept, RETURN: tl.constexpr, B
 
 @triton.jit
 def forbid_rows(logits, width, rows, BLOCK: tl.constexpr):
-    """Grid [P, blocks of V]."""
+    """Grid [P, blocks of V]. Sets the rows to -inf."""
     base = logits + tl.load(rows + tl.program_id(0)) * width
     ids = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     tl.store(base + ids, tl.full((BLOCK,), -float("inf"), tl.float32), mask=ids < width)

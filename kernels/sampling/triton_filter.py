@@ -1,16 +1,17 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Top-k and top-p without a sort: guess where the limit is, gather the few tokens near it, add up the rest exactly.
+"""Top-k and top-p without a sort: guesses where the limit is, gathers the few tokens near it, and sums the rest
+exactly.
 
-``bracket_limits`` guesses, for each row with such a filter, an interval of z (how far a logit is below the
-largest, over the temperature) that holds the filter's limit:
+``bracket_limits`` guesses, for each row with such a filter, an interval of z that holds the filter's limit. z is (logit
+- largest logit) / temperature.
 
-- with top-k, from the k-th largest of the blocks' maxima up: at least k tokens are as large;
-- with top-p alone, by the mass of the blocks' maxima, each counted as itself, and of a sample of all other
-  tokens, one in each stretch of V / SAMPLES, counted as many times: the interval is four standard errors wide
-  to either side.
+- With top-k, it reaches from the k-th largest of the blocks' maxima up: at least k tokens are as large.
+- With top-p alone, it follows from the mass of the blocks' maxima, each counted as itself, and of a sample of all other
+  tokens, one in each stretch of V / SAMPLES, counted as many times. The interval is four standard errors wide to either
+  side.
 
-``gather_members`` lists the tokens in the interval and adds up the masses of all and of those above it. These
-sums are exact, so ``choose_tokens`` knows whether the guess was right; where it was not, it reads the row.
+``gather_members`` lists the tokens in the interval, and sums the masses of all tokens and of those above it. These sums
+are exact, so ``choose_tokens`` knows whether the guess was right; if not, it reads the row.
 """
 
 import triton
@@ -29,13 +30,13 @@ from .triton_rows import (
 )
 
 _STEPS = tl.constexpr(18)
-"""Halvings of the interval in which a threshold is sought: to 1e-4."""
+"""Bisection steps in the search for a threshold, which narrow the interval to 1e-4."""
 _STANDARD_ERRORS = tl.constexpr(4.0)
 
 
 @triton.jit
 def row_peak(tile_max, row, tiles, TILES: tl.constexpr):
-    """The row's largest logit."""
+    """Returns the row's largest logit."""
     at = tl.arange(0, TILES)
     return tl.max(tl.load(tile_max + row * tiles + at, mask=at < tiles, other=-float("inf")), 0)
 
@@ -62,7 +63,8 @@ def bracket_limits(
     GROUP: tl.constexpr,
     SAMPLES: tl.constexpr,
 ):
-    """Grid [R]. Writes ``brackets`` [R, 2] float32, from and below which z is gathered, and zeroes ``counts`` [R]."""
+    """Grid [R]. Writes ``brackets`` [R, 2] float32, the bounds from and below which z is gathered, and zeroes
+    ``counts`` [R]."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row // SPAN)
     if slot < 0:
@@ -173,8 +175,8 @@ def gather_members(
 ):
     """Grid [R, tiles]. Adds the tile's tokens inside the bracket to the row's list, in no particular order.
 
-    ``counts`` [R] int32 grows by all of them, also those beyond ROOM. ``masses`` [R, tiles, 2] int64: of the
-    tokens that min-p leaves, and of those of them above the bracket; for rows without top-k only.
+    ``counts`` [R] int32 grows by all of them, also those beyond ROOM. ``masses`` [R, tiles, 2] int64, for rows without
+    top-k only: the mass of the tokens that min-p keeps, and of those among them above the bracket.
     """
     row = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)

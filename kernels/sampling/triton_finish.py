@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""The last pass, one program a row: where the filters end, Gumbel-max among those that could win, the acceptance."""
+"""The last pass, one program per row: finds where the filters end, takes the Gumbel-max of the tokens that could win,
+and records the choice."""
 
 import triton
 import triton.language as tl
@@ -44,7 +45,8 @@ def load_members(
     start, n, listed, member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
     WORK: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """CHUNK ids and logits, of the row's list where it is ``listed``, else of the row; -inf past the ``n``-th."""
+    """Loads CHUNK ids and logits, from the row's list if it is ``listed``, else from the row; -inf past the
+    ``n``-th."""
     at = start + tl.arange(0, CHUNK)
     live = at < n
     from_list = live & (listed != 0)
@@ -56,7 +58,7 @@ def load_members(
 
 @triton.jit
 def weigh(x, peak, inverse, min_p_threshold, keys, least, WEIGHTED: tl.constexpr):
-    """Masses, or ones, of the tokens that min-p and a least key leave; int64."""
+    """Returns the masses, or ones, of the tokens that min-p and a least key keep; int64."""
     left = (x > -float("inf")) & (below(x, peak) >= min_p_threshold) & (keys >= least)
     if WEIGHTED:
         return tl.where(left, mass(below(x, peak) * inverse), 0)
@@ -70,9 +72,10 @@ def find_limit(
     member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
     WEIGHTED: tl.constexpr, WORK: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The largest order key (int32) such that the members with at least that key weigh ``need``, else ``least``.
+    """Returns the largest order key (int32) such that the members with at least that key weigh ``need``, else
+    ``least``.
 
-    Each round weighs above seven keys that cut the interval in eight.
+    Each round sums above seven keys that divide the interval into eight.
     """
     low = least.to(tl.int64)
     high = order_key(peak).to(tl.int64) + 1
@@ -122,7 +125,7 @@ def members_mass(
     member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
     WORK: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The mass of the members with at least the key ``least``."""
+    """Returns the mass of the members with at least the key ``least``."""
     total = tl.full((), 0, tl.int64)
     for start in range(0, n, CHUNK):
         _, x = load_members(
@@ -139,7 +142,8 @@ def nucleus_end(
     member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
     WORK: tl.constexpr, ROOM: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The key and id of the last token that it takes for the members to weigh ``need``; they can."""
+    """Returns the key and id of the last token that is needed for the members to weigh ``need``. All together must
+    weigh that."""
     limit = find_limit(
         need, n, listed, peak, inverse, min_p_threshold, least,
         member_ids, member_logits, logits, row_stride, work, row, vocabulary, edited,
@@ -187,7 +191,8 @@ def passes(x, ids, limit, limit_id, peak, min_p_threshold):
 
 @triton.jit
 def offer(x, ids, limit, limit_id, peak, inverse, min_p_threshold, key, best, winner):
-    """The Gumbel-max leader after these candidates; noise is computed exactly only where a bound says it could win."""
+    """Returns the Gumbel-max leader after these candidates; computes noise exactly only if a bound says that it could
+    win."""
     kept = passes(x, ids, limit, limit_id, peak, min_p_threshold)
     z = below(x, peak) * inverse
     word = noise_word(key, ids)
@@ -204,13 +209,13 @@ def offer(x, ids, limit, limit_id, peak, inverse, min_p_threshold, key, best, wi
 
 @triton.jit
 def lowest_allowed(mask, slot, vocabulary):
-    """The lowest id that a mask allows; 0 where it allows none."""
+    """Returns the lowest id that a mask allows; 0 if it allows none."""
     words = (vocabulary + WORD - 1) // WORD
     lowest = tl.full((), NO_ID, tl.int32)
     for start in range(0, words, _WORDS):
         at = start + tl.arange(0, _WORDS)
         bits = tl.load(mask + slot * words + at, mask=at < words, other=0)
-        single = (bits & -bits).to(tl.uint32).to(tl.float32)  # a power of two: its exponent is the place
+        single = (bits & -bits).to(tl.uint32).to(tl.float32)  # a power of two: its exponent is the position
         places = (single.to(tl.int32, bitcast=True) >> 23) - 127
         lowest = tl.minimum(lowest, tl.min(tl.where(bits != 0, at * WORD + places, NO_ID), 0))
     return tl.where(lowest < vocabulary, lowest, 0)
@@ -252,8 +257,8 @@ def choose_tokens(
 ):
     """Grid [R]. Writes ``out`` [R] int64 and, with ACCEPT, counts the token as output of its slot.
 
-    LISTS: ``gather_members`` ran. LIMITS: also writes ``limits`` [R, 2] int32, the order key and the id at
-    which the row's filters end.
+    LISTS: ``gather_members`` has run. LIMITS: also writes ``limits`` [R, 2] int32, the order key and the id at which
+    the row's filters end.
     """
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row // SPAN)
@@ -331,7 +336,7 @@ def choose_tokens(
                     )  # fmt: skip
                     best, winner = offer(x, ids, limit, limit_id, peak, inverse, min_p_threshold, key, best, winner)
             else:
-                # The tiles in the order of what they could reach, until none could win.
+                # Visits the tiles in the order of the best values they could reach, until none could win.
                 bounds = below(maxima, peak) * inverse + bests.to(tl.float32, bitcast=True) + BOUND_SLACK
                 bounds = tl.where(maxima > -float("inf"), bounds, -float("inf"))
                 largest = tl.max(bounds, 0)
@@ -357,7 +362,7 @@ def choose_tokens(
             token = token * 0
     tl.store(out + row, token.to(tl.int64))
     if ACCEPT:
-        tl.debug_barrier()  # nobody reads the index any more
+        tl.debug_barrier()  # all threads have read the index
         tl.store(slot_params + slot * PARAMS + INDEX, number(slot_params, slot, INDEX) + 1)
         if SEEN and (number(slot_params, slot, FLAGS) & PENALTIES) != 0:
             counted = seen + slot * vocabulary + token

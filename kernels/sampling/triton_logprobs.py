@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Log-probabilities on a GPU: each tile of a row gives its best alternatives, and these meet in a second pass.
+"""Log-probabilities on a GPU: each tile of a row finds its best alternatives, and a second pass merges them.
 
-The tiles do not depend on how many rows there are: a row's sum is the same in any batch.
+The tiles do not depend on the number of rows, so a row's sum is the same in any batch.
 """
 
 import torch
@@ -18,7 +18,7 @@ _NONE = tl.constexpr(-(2**63))
 
 @triton.jit
 def packed(x, ids):
-    """int64 in the order of rank: larger logits first, then lower ids."""
+    """Packs to int64 in the order of rank: larger logits first, then lower ids."""
     return (order_key(x).to(tl.int64) << 32) | (ids ^ NO_ID).to(tl.int64)
 
 
@@ -26,8 +26,8 @@ def packed(x, ids):
 def sum_tiles(
     logits, width, rows, tokens, tile_max, tile_sum, tile_rank, tile_best, top, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Grid [P, tiles]. Writes the tile's largest logit, the sum of exp below it, how many tokens in the tile
-    rank before the row's token, and the ``top`` best, packed."""
+    """Grid [P, tiles]. Writes the tile's largest logit, the sum of exp relative to it, how many tokens in the tile rank
+    before the row's token, and the ``top`` best, packed."""
     i = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)
     row = tl.load(rows + i)
@@ -54,7 +54,7 @@ def merge_tiles(
     logits, width, rows, tokens, tile_max, tile_sum, tile_rank, tile_best, values, ranks, best_ids, best_values,
     tiles, top, TILES: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
-    """Grid [P]."""
+    """Grid [P]. Merges the tiles of a row."""
     i = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, TILES)
     live = tile < tiles
@@ -83,7 +83,7 @@ def merge_tiles(
 def logprobs(
     logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, top: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """See :func:`stentor.kernels.sampling.logprobs`; ``top`` is at most V and 128."""
+    """Computes :func:`stentor.kernels.sampling.logprobs`; ``top`` is at most V and 128."""
     wanted, width = rows.shape[0], logits.shape[1]
     config = logprobs_config()
     tiles = triton.cdiv(width, config["BLOCK"])

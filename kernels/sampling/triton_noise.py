@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""The hash, the Gumbel noise and the integer masses of the reference on a GPU, bit for bit.
+"""The reference's hash, Gumbel noise and integer masses on a GPU, bit for bit.
 
-Kernels that call these are compiled without fused multiply-adds: every product and sum is rounded on its own.
+Kernels that call these are compiled without fused multiply-adds: every product and sum is rounded separately.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 NO_ID = tl.constexpr(0x7FFFFFFF)
 MASS_BITS = tl.constexpr(40)
 LIGHTEST = tl.constexpr(-28.0)
-"""Below this a token's mass is 0, and no noise brings it past the most likely token."""
+"""Below this z a token's mass is 0, and no noise brings it past the most likely token."""
 BOUND_SLACK = tl.constexpr(2e-3)
 """More than what rounding takes from a bound of z + gumbel: half in the bound of the noise, half in its sum with z."""
 
@@ -24,7 +24,7 @@ def mix64(x):
 
 @triton.jit
 def row_key(seed, index):
-    """uint64 from int64 numbers."""
+    """Returns uint64 keys from int64 numbers."""
     golden: tl.constexpr = 0x9E3779B97F4A7C15
     return mix64(mix64(seed.to(tl.uint64) + golden) + index.to(tl.uint64) * golden)
 
@@ -38,7 +38,7 @@ def mix32(x):
 
 @triton.jit
 def noise_word(key, tokens):
-    """uint32 for token ids int32."""
+    """Returns uint32 noise for token ids int32."""
     return mix32(mix32(tokens.to(tl.uint32) ^ (key >> 32).to(tl.uint32)) + (key & 0xFFFFFFFF).to(tl.uint32))
 
 
@@ -61,14 +61,14 @@ def ln(x):
 
 @triton.jit
 def gumbel(word):
-    """float64 from uint32."""
+    """Returns float64 Gumbel noise from uint32."""
     u = 1.0 - (word.to(tl.float64) + 0.5) * 2.3283064365386963e-10
     return -ln(-ln(u))
 
 
 @triton.jit
 def gumbel_bound(word):
-    """At least gumbel(word), float32, from the exponent and mantissa of the word as a float.
+    """Returns an upper bound of gumbel(word), float32, from the exponent and mantissa of the word as a float.
 
     With w = 1 - u: g = -ln(-ln(1 - w)) <= -ln w, and log2(2**e * (1 + f)) >= e + f.
     """
@@ -78,20 +78,20 @@ def gumbel_bound(word):
 
 @triton.jit
 def clean(x):
-    """float32; NaN counts as -inf."""
+    """Converts to float32, with NaN as -inf."""
     x = x.to(tl.float32)
     return tl.where(x > -float("inf"), x, -float("inf"))
 
 
 @triton.jit
 def below(x, peak):
-    """How far x is below the peak, which is at 0 even where it is infinite."""
+    """Returns x - peak; the peak itself has 0 even if it is infinite."""
     return tl.where(x == peak, 0.0, x - peak)
 
 
 @triton.jit
 def mass(z):
-    """floor(2**40 * exp(z)) for z <= 0, int64."""
+    """Returns floor(2**40 * exp(z)) for z <= 0, int64."""
     x = tl.maximum(z, -40.0)
     magic: tl.constexpr = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer, half to even
     n = (x * 1.4426950408889634 + magic) - magic
@@ -109,12 +109,12 @@ def mass(z):
 
 @triton.jit
 def order_key(x):
-    """int32 in the order of float32 numbers; both zeros have one."""
+    """Returns int32 keys in the order of float32 numbers; both zeros have the same key."""
     bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def key_value(key):
-    """The float32 number of an order key."""
+    """Returns the float32 number of an order key."""
     return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""What follows the draws where tokens were drafted: which drafts stand, and what comes after them."""
+"""Rejection sampling after the draws: which drafts are accepted, and which token follows them."""
 
 import torch
 import triton
@@ -36,7 +36,7 @@ def load_weights(
     logits, row_stride, work, slot_params, limits, row, slot, place, peak, ids, live, vocabulary,
     EDITS: tl.constexpr, WORK: tl.constexpr,
 ):  # fmt: skip
-    """exp of what the filters keep, the most likely token 1; float32."""
+    """Returns exp of the logits that the filters keep, relative to the most likely token, which has 1; float32."""
     edited = tl.full((), 0, tl.int64)
     if EDITS:
         edited = edits_of(slot_params, slot, place)
@@ -125,7 +125,7 @@ def gumbel_max_residual(
     tile_winner, vocabulary, tiles,
     SPAN: tl.constexpr, EDITS: tl.constexpr, WORK: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Grid [S, tiles]. The leader of the tile in a draw from max(p - q, 0), where a draft was refused."""
+    """Grid [S, tiles]. Finds the tile's leader in a draw from max(p - q, 0), for sequences with a rejected draft."""
     sequence = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)
     slot = tl.load(slots + sequence)
@@ -196,7 +196,7 @@ def verify_(
     tokens: torch.Tensor,
     accepted: torch.Tensor,
 ) -> None:
-    """See :func:`stentor.kernels.sampling.verify_`."""
+    """Computes :func:`stentor.kernels.sampling.verify_`."""
     sequences, span, vocabulary = logits.shape
     rows = logits.flatten(0, 1)
     sampled_token_ids = torch.empty(sequences * span, dtype=torch.int64, device=logits.device)

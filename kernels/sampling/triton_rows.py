@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""What every pass over the logits shares: a row's parameters, its logits, and the edits of its logits."""
+"""Shared by every pass over the logits: a row's parameters, its logits, and their edits."""
 
 import triton
 import triton.language as tl
@@ -33,13 +33,13 @@ BIAS_CHUNK = tl.constexpr(512)
 
 @triton.jit
 def number(slot_params, slot, COLUMN: tl.constexpr):
-    """An int64 entry."""
+    """Loads an int64 entry."""
     return tl.load(slot_params + slot * PARAMS + COLUMN)
 
 
 @triton.jit
 def float_number(slot_params, slot, COLUMN: tl.constexpr):
-    """A float32 entry."""
+    """Loads a float32 entry."""
     return number(slot_params, slot, COLUMN).to(tl.int32).to(tl.float32, bitcast=True)
 
 
@@ -50,21 +50,21 @@ def top_p_of(slot_params, slot):
 
 @triton.jit
 def top_k_of(slot_params, slot, vocabulary):
-    """0 where all are kept."""
+    """Returns top-k; 0 if all are kept."""
     top_k = number(slot_params, slot, TOP_K)
     return tl.where(top_k < vocabulary, top_k, 0)
 
 
 @triton.jit
 def needs_filter(slot_params, slot, vocabulary):
-    """Whether top-k or top-p apply; min-p needs no more than the largest logit."""
+    """Whether top-k or top-p apply; min-p only needs the largest logit."""
     limited = (top_k_of(slot_params, slot, vocabulary) > 0) | (top_p_of(slot_params, slot) < 1.0)
     return limited & (float_number(slot_params, slot, INVERSE_TEMPERATURE) > 0.0)
 
 
 @triton.jit
 def edits_of(slot_params, slot, place):
-    """Which edits the row has at this output index, as flags; of the two masks at most one."""
+    """Returns which edits the row has at this output index, as flags; at most one of the two masks."""
     flags = number(slot_params, slot, FLAGS)
     early = number(slot_params, slot, INDEX) + place < number(slot_params, slot, MIN_TOKENS)
     return tl.where(early & ((flags & EARLY_MASK) != 0), flags & ~MASK, flags & ~EARLY_MASK)
@@ -72,7 +72,8 @@ def edits_of(slot_params, slot, place):
 
 @triton.jit
 def load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WORK: tl.constexpr):
-    """A row's logits, float32 without NaN: from ``work`` where the row is edited and the logits are not float32."""
+    """Loads a row's logits as float32 without NaN, from ``work`` if the row is edited and the logits are not
+    float32."""
     if WORK:
         raw = tl.load(logits + row * row_stride + ids, mask=live & (edited == 0), other=-float("inf")).to(tl.float32)
         ours = tl.load(work + row * vocabulary + ids, mask=live & (edited != 0), other=-float("inf"))
@@ -84,7 +85,7 @@ def load_logits(logits, work, row, row_stride, vocabulary, ids, live, edited, WO
 
 @triton.jit
 def penalised(x, ids, live, seen, slot, place, slot_params, drafts, sequence, vocabulary, SPAN: tl.constexpr):
-    """x after penalties. Of the drafts, those before ``place`` count as output."""
+    """Returns x after penalties. Drafts before ``place`` count as output."""
     times = tl.load(seen + slot * vocabulary + ids, mask=live, other=0)
     for earlier in range(0, place):
         times += (ids == tl.load(drafts + sequence * (SPAN - 1) + earlier)).to(tl.int32)
@@ -98,7 +99,8 @@ def penalised(x, ids, live, seen, slot, place, slot_params, drafts, sequence, vo
 
 @triton.jit
 def add_bias(x, ids, live, target, first, slot, slot_params, bias_ids, bias_values, BLOCK: tl.constexpr):
-    """x with the bias of the tokens from ``first`` on, by way of memory: ``target`` + ids is this program's own."""
+    """Returns x with the bias of the tokens from ``first`` on, through memory: ``target`` + ids belongs to this
+    program."""
     tl.store(target + ids, x, mask=live)
     tl.debug_barrier()
     count = number(slot_params, slot, BIAS_COUNT)
@@ -121,7 +123,7 @@ def allowed(ids, live, mask, slot, words):
 
 @triton.jit
 def write_rows(rows, packed, table, stride, WIDTH: tl.constexpr):
-    """Grid [n]: row ``rows[i]`` of the table becomes row i of ``packed``, unless it is below 0."""
+    """Grid [n]: row i of ``packed`` is copied to row ``rows[i]`` of the table, unless that is below 0."""
     i = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + i)
     if row >= 0:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""The first pass: edits the logits that have edits, and sums up each tile of each row in a few numbers."""
+"""The first pass: edits the logits of rows with edits, and reduces each tile of each row to a few numbers."""
 
 import triton
 import triton.language as tl
@@ -52,10 +52,10 @@ def scan_tiles(
 ):
     """Grid [R, tiles].
 
-    Writes, by row and tile: ``tile_max``, the largest logit; ``tile_best``, for a greedy row the lowest id
-    that has it (int32), for one that draws a bound (the bits of a float32) of ``z + gumbel`` over the tile,
-    with z below the tile's largest logit. Of rows with top-k or top-p also ``block_max``, the largest of
-    each GROUP logits.
+    Writes by row and tile ``tile_max``, the largest logit, and ``tile_best``. For a greedy row the latter is the lowest
+    id with that logit (int32). For a row that draws it is a bound (the bits of a float32) of ``z + gumbel`` over the
+    tile, with z relative to the tile's largest logit. For rows with top-k or top-p also writes ``block_max``, the
+    largest of each GROUP logits.
     """
     row = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)

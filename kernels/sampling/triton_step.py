@@ -1,4 +1,4 @@
-"""Launches the passes of a draw: at most four kernels, whose grids follow from R and V alone."""
+"""Launches the passes of a draw: at most four kernels, whose grids depend on R and V only."""
 
 from dataclasses import dataclass
 
@@ -14,27 +14,27 @@ from .triton_rows import write_rows
 from .triton_scan import scan_tiles
 
 SCAN, BRACKET, FINISH = "sampling_scan", "sampling_bracket", "sampling_finish"
-"""The operations as the tuner knows them. GROUP divides BLOCK, and PART divides BLOCK and CHUNK."""
+"""The operations' names in the tuning tables. GROUP divides BLOCK, and PART divides BLOCK and CHUNK."""
 
 _FEW_ROWS = 16
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a draw leaves for others to read."""
+    """Intermediate results of a draw that later kernels read."""
 
     tile_max: torch.Tensor
     """[R, tiles] float32"""
     work: torch.Tensor
-    """[R, V] float32: the logits of edited rows, where the logits themselves are not float32."""
+    """[R, V] float32: the logits of edited rows, if the logits themselves are not float32."""
     limits: torch.Tensor
     """[R, 2] int32: the order key and the id at which a row's filters end."""
     block: int
-    """Logits of a tile."""
+    """Logits per tile."""
     brackets: torch.Tensor
-    """[R, 2] float32: where a row with top-k or top-p was guessed to end; written where V is beyond ROOM."""
+    """[R, 2] float32: the guessed end of a row with top-k or top-p; written if V is beyond ROOM."""
     counts: torch.Tensor
-    """[R] int32: how many tokens there are in the bracket."""
+    """[R] int32: the number of tokens in the bracket."""
 
 
 def rows_key(rows: int) -> str:
@@ -69,9 +69,9 @@ def draw_rows(
     accept: bool = False,
     limits: bool = False,
 ) -> Drawn:
-    """Draws ``out`` [R] from logits [R, V], where each of ``slots`` [S] has R / S rows one after the other.
+    """Draws ``out`` [R] from logits [R, V], in which each of ``slots`` [S] has R / S consecutive rows.
 
-    Without ``tables`` nothing is edited and -1 stands where nothing can be drawn.
+    Without ``tables`` nothing is edited, and ``out`` is -1 if nothing can be drawn.
     """
     rows, vocabulary = logits.shape
     span = 1 if drafts is None else drafts.shape[1] + 1
@@ -126,7 +126,7 @@ def draw_rows(
 
 
 def without(config: Config, *names: str) -> Config:
-    """The config less some sizes, for a kernel that does not take them."""
+    """Returns the config without some sizes, for a kernel that does not take them."""
     kept = tuple((name, size) for name, size in config.blocks if name not in names)
     return Config(kept, config.num_warps, config.num_stages, config.fuse_multiply_add)
 

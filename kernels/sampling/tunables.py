@@ -1,4 +1,4 @@
-"""What the sampler offers the tuner: a step of a mixed batch, and log-probabilities."""
+"""The sampler's workloads for the tuner: a step of a mixed batch, and log-probabilities."""
 
 from collections.abc import Callable
 from functools import partial

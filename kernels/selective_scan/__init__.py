@@ -1,4 +1,4 @@
-"""The selective scan of Mamba, behind its convolution, with its steps and its gate (Mamba, Falcon Mamba, Jamba)."""
+"""The selective scan of Mamba after its convolution, including its steps and its gate (Mamba, Falcon Mamba, Jamba)."""
 
 import ctypes
 
@@ -21,7 +21,7 @@ _MAX_NATIVE_DIM = 256
 
 
 def choose(x: Tensor, state_dim: int, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`selective_scan` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`selective_scan` runs. Raises ValueError if one is asked for that cannot run."""
     native = native_unsupported_reason(_NATIVE.get(x.dtype), x)
     if native is None and state_dim > _MAX_NATIVE_DIM:
         native = f"it takes states of up to {_MAX_NATIVE_DIM} dims, not {state_dim}"
@@ -42,28 +42,28 @@ def selective_scan(
     *,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Runs the recurrence over the tokens of each row, from the state in the slot that it reads.
+    """Runs the recurrence over the tokens of each row, starting from the state in the slot that it reads.
 
-    With S the state of a channel and s = softplus(dt_t + dt_bias), of a token t: ``S = exp(s A) S + s x_t B_t``, and
-    the output is ``(S · C_t + D x_t) silu(gate_t)``.
+    For token t, a channel's state S and s = softplus(dt_t + dt_bias): ``S = exp(s A) S + s x_t B_t``, and the output is
+    ``(S · C_t + D x_t) silu(gate_t)``.
 
     Args:
         x, gate, dt: [tokens, channels] of one float dtype; channels contiguous, tokens may be strided.
         dt_bias: [channels] float32, contiguous.
         A: [state_dim, channels] float32, contiguous, negative.
-        B, C: [tokens, state_dim] of x's dtype, as ``x``: those of all channels.
+        B, C: [tokens, state_dim] of x's dtype, strided like ``x``: shared by all channels.
         D: [channels] float32, contiguous.
         state: [slots, state_dim, channels] of a float dtype, contiguous. Changed in place: S is rounded to its dtype
             after every token.
-        rows: which tokens are whose, and the slots of their states.
+        rows: the tokens of each row, and the slots of its state.
         variant: forces an implementation.
 
     Returns:
-        [tokens, channels] of x's dtype, a new contiguous tensor. All is computed in float32.
+        [tokens, channels] of x's dtype, a new contiguous tensor. Everything is computed in float32.
 
     Raises:
         ValueError: shapes, dtypes or strides that do not fit.
-        IndexError: rows that name tokens or slots that are not there. The Triton variant does not look.
+        IndexError: rows with tokens or slots out of range. The Triton variant does not check.
     """
     for name, part in (("x", x), ("gate", gate), ("dt", dt), ("B", B), ("C", C)):
         strided = part.dim() == 2 and part.shape[1] > 1 and part.stride(1) != 1

@@ -1,8 +1,8 @@
-"""The selective scan of Mamba (arXiv:2312.00752), token by token
+"""The selective scan of Mamba (arXiv:2312.00752), token by token.
 
 s_t = softplus(dt_t + dt_bias), S_t = exp(s_t A) S_{t-1} + s_t x_t B_t, y_t = (S_t · C_t + D x_t) silu(gate_t)
 
-of each channel; S_t is what the state's dtype keeps of it.
+This is for each channel; S_t is rounded to the state's dtype.
 """
 
 import torch

@@ -1,6 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""A program takes some channels of a row through its tokens one by one. A thread keeps whole channels in its registers:
-what a channel reads of its state is summed without the others."""
+"""The selective scan: a program takes some channels of a row through its tokens one by one.
+
+A thread keeps whole channels in its registers, so a channel's output is summed within one thread.
+"""
 
 import torch
 import triton
@@ -17,7 +19,7 @@ OPERATION = "selective_scan"
 
 @triton.jit
 def _softplus(x):
-    """log(1 + e^x). With t = e^-|x|, log(1 + t) is twice the inverse hyperbolic tangent of t / (2 + t)."""
+    """Returns log(1 + e^x). With t = e^-|x|, log(1 + t) is twice the inverse hyperbolic tangent of t / (2 + t)."""
     t = tl.exp(-tl.abs(x))
     s = t / (t + 2.0)
     z = s * s

@@ -1,4 +1,4 @@
-"""What the selective scan offers the tuner: that of Falcon Mamba and Jamba, one token of each of 64 sequences."""
+"""The selective scan that the tuner tries: that of Falcon Mamba and Jamba, for one token of each of 64 sequences."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,5 @@
-"""Which tokens each token attends to, by an index of keys beside the cache: DeepSeek sparse attention (DSA)."""
+"""Chooses the tokens that each token attends to, with an index of keys beside the cache: DeepSeek sparse attention
+(DSA)."""
 
 import ctypes
 
@@ -20,7 +21,7 @@ _NATIVE = by_dtype("stentor_top_tokens", *_ARGUMENTS, restype=_I)
 
 
 def choose(q: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`top_tokens` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`top_tokens` runs. Raises ValueError if one is asked for that cannot run."""
     return select_variant(
         variant,
         triton=triton_unsupported_reason(q, variant),
@@ -37,25 +38,27 @@ def top_tokens(
     top_k: int,
     variant: Choice = "auto",
 ) -> Tensor:
-    """Chooses for each new token ``top_k`` of the tokens of its sequence up to its own: those with the largest sum over
-    heads of weight · relu(q · k), of equal ones the first. Their keys are in the cache already.
+    """Chooses for each new token ``top_k`` of the tokens of its sequence up to its own.
+
+    They are those with the largest sum over heads of weight · relu(q · k), of equal ones the first. Their keys are in
+    the cache already.
 
     Args:
         q: [T, H, dim], contiguous.
         weights: [T, H] float32, contiguous.
         cache: a key of each token (:func:`stentor.kernels.latent_cache_shape`), of the dtype of ``q``, contiguous.
         batch: the sequences; T tokens in all.
-        top_k: how many are chosen; all where a token sees fewer.
+        top_k: how many are chosen; all if a token sees fewer.
         variant: forces an implementation.
 
     Returns:
-        [T, top_k] int32, a new contiguous tensor: positions, ascending, and -1 behind them. Scores are in float32. The
-        native variant's row depends only on its own position, query, weights and keys.
+        [T, top_k] int32, a new contiguous tensor: positions, ascending, followed by -1. Scores are in float32. In the
+        native variant a row depends only on its own position, query, weights and keys.
 
     Raises:
         ValueError: shapes, dtypes, strides or numbers that do not fit.
-        IndexError: a block table that leads outside the cache or is shorter than its sequence, on the CPU.
-        MemoryError: no room to plan the batch, on the CPU.
+        IndexError: on the CPU, a block table that leads outside the cache or is shorter than its sequence.
+        MemoryError: on the CPU, no room to plan the batch.
     """
     fits = (
         cache.dim() == 3 and cache.is_contiguous() and cache.dtype == q.dtype and cache.shape[1] % BLOCK_MULTIPLE == 0

@@ -1,6 +1,6 @@
-"""out = the positions k with the largest Σ over heads h of w[h] · relu(q[h] · k), of what each token sees
+"""out = the positions k with the largest Σ over heads h of w[h] · relu(q[h] · k), among those that each token sees.
 
-The indexer of DeepSeek-V3.2's sparse attention: all heads share the key that is kept of a token.
+The indexer of DeepSeek-V3.2's sparse attention: all heads share one cached key per token.
 """
 
 import torch

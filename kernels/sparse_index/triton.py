@@ -1,4 +1,5 @@
-"""Starts the Triton kernels: grids from host numbers alone, so that a captured launch is right for any lengths."""
+"""Launches the Triton kernels with grids from host numbers alone, so that a captured launch is right for any
+lengths."""
 
 import torch
 from torch import Tensor
@@ -11,12 +12,12 @@ from .triton_kernels import score_kernel, select_kernel
 
 OPERATION = "sparse_index"
 SCORES_BYTES = 256 << 20
-"""Of scores at once: more tokens wait for their turn."""
+"""The most memory for scores at once; if there are more tokens, they are processed in turns."""
 _SELECT = Config.of(TILE=2048, num_warps=8, num_stages=1)
 
 
 def top_tokens(q: Tensor, weights: Tensor, cache: Tensor, batch: AttentionBatch, top_k: int) -> Tensor:
-    """See :func:`stentor.kernels.top_tokens`. Nothing on the device is waited for, nor looked at here."""
+    """Runs :func:`stentor.kernels.top_tokens`. Nothing waits for the device, and nothing on it is checked."""
     tokens, heads, dim = q.shape
     size, width = cache.shape[1], batch.max_seq_len
     out = torch.empty((tokens, top_k), dtype=torch.int32, device=q.device)
@@ -75,12 +76,12 @@ def top_tokens(q: Tensor, weights: Tensor, cache: Tensor, batch: AttentionBatch,
 
 
 def index_key(dim: int, heads: int, size: int, dtype: torch.dtype) -> str:
-    """The tuning table's key."""
+    """Returns the tuning table's key."""
     return f"dim{dim}_heads{heads}_{str(dtype).removeprefix('torch.')}_block{size}"
 
 
 def default_config(dtype: torch.dtype) -> Config:
-    """TILE keys a program."""
-    if dtype == torch.float32:  # without tensor cores both factors of a product wait in registers
+    """Returns the default: TILE keys per program."""
+    if dtype == torch.float32:  # without tensor cores both factors of a product are held in registers
         return Config.of(TILE=MIN_DOT, num_warps=8, num_stages=1)
     return Config.of(TILE=64, num_warps=4, num_stages=1)

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Scores of what each token sees, and the places of the largest ones by a radix search.
+"""Scores what each token sees, and finds the positions of the largest scores by a radix search.
 
-Scores are stored as whole numbers in the order of the floats that they are. Of these the search finds the least that is
-chosen, 8 bits a pass; a last pass writes the positions in order, of equal scores the first.
+Scores are stored as integers in the same order as the floats. The search finds the least chosen one, 8 bits per pass. A
+last pass writes the positions in order, of equal scores the first.
 """
 
 import triton
@@ -36,7 +36,7 @@ def score_kernel(
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Program (i, j): tile j of what token ``first + i`` sees, where that is more than it chooses; written to
+    """Program (i, j): scores tile j of what token ``first + i`` sees, if that is more than it chooses; writes to
     ``scores`` int32 [tokens, width]."""
     at = tl.program_id(0).to(tl.int64)
     token = first + tl.program_id(0)
@@ -72,7 +72,7 @@ def select_kernel(
     SEQUENCES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Program i: what token ``first + i`` chooses, written to ``out`` [tokens, TOP]."""
+    """Program i: writes the positions that token ``first + i`` chooses to ``out`` [tokens, TOP]."""
     token = first + tl.program_id(0)
     _, seen = tokens_seen(query_start, seq_lens, token, sequences, SEQUENCES)
     chosen = out + token.to(tl.int64) * TOP

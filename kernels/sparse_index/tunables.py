@@ -1,4 +1,4 @@
-"""What choosing tokens offers the tuner: 64 sequences of 4096 tokens, with the index of DeepSeek-V3.2 and of GLM-5."""
+"""The token choices that the tuner tries: 64 sequences of 4096 tokens, with the index of DeepSeek-V3.2 and of GLM-5."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,12 +22,12 @@ def tunables() -> list[Tunable]:
 
 
 def candidates() -> list[Config]:
-    """Tiles and warps."""
+    """Returns tiles and warps."""
     return [Config.of(TILE=tile, num_warps=warps, num_stages=1) for tile in (32, 64, 128) for warps in (4, 8)]
 
 
 def workload(heads: int, size: int, device: torch.device) -> Callable[[], object]:
-    """One launch on scattered blocks."""
+    """Returns a call of one launch on scattered blocks."""
     generator = torch.Generator(device).manual_seed(0)
     q = torch.randn((ROWS, heads, DIM), device=device, dtype=torch.bfloat16, generator=generator)
     weights = torch.randn((ROWS, heads), device=device, generator=generator)

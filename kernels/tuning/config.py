@@ -1,4 +1,4 @@
-"""One way to compile a kernel."""
+"""The configuration of a kernel launch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ class Config:
     num_warps: int = 4
     num_stages: int = 2
     fuse_multiply_add: bool = True
-    """False where a result must be that of separately rounded operations."""
+    """False if a result must equal that of separately rounded operations."""
     dependent: bool = False
-    """Started while the launch before it ends; see :mod:`..dependent`."""
+    """Starts while the launch before it ends; see :mod:`..dependent`."""
     sizes: Mapping[str, int] = field(init=False, compare=False, repr=False)
     options: Mapping[str, Any] = field(init=False, compare=False, repr=False)
-    """What the compiler is told beside the sizes."""
+    """The compiler's options besides the sizes."""
     _hash: int = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:  # a launch asks for all of these, hundreds of times a step
+    def __post_init__(self) -> None:  # made once: a launch reads all of these, hundreds of times per step
         options: dict[str, Any] = {
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
@@ -49,7 +49,7 @@ class Config:
         return {**self.sizes, "num_warps": self.num_warps, "num_stages": self.num_stages}
 
     def replaced(self, entry: Mapping[str, int]) -> "Config":
-        """This config with the numbers of a file's entry. Raises ValueError unless it names the same sizes."""
+        """Returns this config with the numbers of a file's entry. Raises ValueError unless it has the same sizes."""
         given = dict(entry)
         warps, stages = given.pop("num_warps", self.num_warps), given.pop("num_stages", self.num_stages)
         if given.keys() != self.sizes.keys():
@@ -57,6 +57,6 @@ class Config:
         return _config(warps, stages, self.fuse_multiply_add, **given)
 
 
-@cache  # the same object each time: dictionaries then compare no field
+@cache  # returns the same object each time: dictionaries then compare no field
 def _config(num_warps: int, num_stages: int, fuse_multiply_add: bool, **blocks: int) -> Config:
     return Config(tuple(sorted(blocks.items())), num_warps, num_stages, fuse_multiply_add)

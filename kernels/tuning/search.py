@@ -1,8 +1,8 @@
 """Searches block sizes for this GPU: ``stentor tune``.
 
-Each operation offers the shapes that matter and candidates for each (:class:`.Tunable`).
-Every candidate is compiled and timed on a realistic call; the fastest goes to a table that launchers read.
-A candidate that does not compile, or whose launch fails, is passed over.
+Each operation offers the shapes that matter and candidates for each (:class:`.Tunable`). Every candidate is compiled
+and timed on a realistic call, and the fastest is written to a table that launchers read. A candidate that does not
+compile, or whose launch fails, is skipped.
 """
 
 import argparse
@@ -30,9 +30,9 @@ Measure = Callable[[Sequence[Call], torch.device], Timing]
 
 _QUICKLY: Measure = partial(time_call, seconds=0.05)
 _MOST_JOBS = 16
-"""Each holds a workload of its own on the GPU, 1 to 2 GiB."""
+"""The most compile jobs: each holds its own workload on the GPU, 1 to 2 GiB."""
 SWITCH_GAIN = 0.02
-"""A config replaces the one in use only if it is faster by more than this share: less is noise."""
+"""A config replaces the current one only if it is faster by more than this share: less is noise."""
 
 
 _MODULES = (
@@ -65,20 +65,20 @@ _MODULES = (
     "selective_scan.tunables",
     "sampling.tunables",
 )
-"""In :mod:`stentor.kernels`, every kernel that has block sizes to search. Each has ``tunables() -> list[Tunable]``; all
-import Triton."""
+"""The modules of :mod:`stentor.kernels` with kernels that have block sizes to search. Each has ``tunables() ->
+list[Tunable]``; all import Triton."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the search found for one kernel at one shape."""
+    """The search's result for one kernel at one shape."""
 
     tunable: Tunable
     best: Config | None
-    """None where no candidate is faster than what the launcher takes by itself."""
+    """None if no candidate is faster than the launcher's default."""
     seconds: float
     untuned_seconds: float | None
-    """Of what the launcher takes by itself; None where that does not run."""
+    """Seconds with the launcher's default; None if that does not run."""
     failed: int
 
 
@@ -126,7 +126,8 @@ def _share(text: str) -> tuple[int, int]:
 
 
 def _compile_all(arguments: Sequence[str], jobs: int) -> None:
-    """Fills Triton's cache on disk: compiling takes seconds a candidate, and one process has one thread for it."""
+    """Fills Triton's cache on disk in parallel: compiling takes seconds per candidate, and a process compiles in one
+    thread."""
     command = [sys.executable, "-P", "-m", "stentor.kernels.tuning.search", *arguments, "--compile"]
     running = [
         subprocess.Popen([*command, f"{job}/{jobs}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -137,7 +138,7 @@ def _compile_all(arguments: Sequence[str], jobs: int) -> None:
 
 
 def compile_share(tunables: Iterable[Tunable], device: torch.device, number: int, of: int) -> None:
-    """Calls every ``of``-th candidate once, from ``number`` on; what does not run is passed over."""
+    """Calls every ``of``-th candidate once, from ``number`` on; candidates that do not run are skipped."""
     place = 0
     for tunable in tunables:
         mine = [each for at, each in enumerate(tunable.candidates, place) if at % of == number]
@@ -156,7 +157,7 @@ def _once(calls: Sequence[Call], device: torch.device) -> Timing:
 
 
 def all_tunables() -> list[Tunable]:
-    """In the order in which a tuner takes them."""
+    """Returns all tunables in the order of tuning."""
     found: list[Tunable] = []
     for name in _MODULES:
         found += import_module(f"stentor.kernels.{name}").tunables()
@@ -171,7 +172,7 @@ def matches(tunable: Tunable, pattern: str | None) -> bool:
 def search(
     tunables: Sequence[Tunable], device: torch.device, console: Console, measure: Measure = _QUICKLY
 ) -> list[Outcome]:
-    """Times all candidates of each; one whose candidates all fail is left out and named."""
+    """Times all candidates of each tunable; one whose candidates all fail is left out and reported."""
     outcomes: list[Outcome] = []
     for tunable in track(tunables, console=console, transient=True):
         outcome = _search_one(tunable, device, measure)
@@ -184,7 +185,7 @@ def search(
 
 def _search_one(tunable: Tunable, device: torch.device, measure: Measure) -> Outcome | None:
     calls = rotated(partial(tunable.workload, device), device)
-    with untuned():  # not under an older table, whose entry would not be beaten, and then be dropped
+    with untuned():  # an older table's entry might not be beaten, and would then be dropped
         plain = _time(calls, device, measure)
     times: list[tuple[float, int]] = []
     for number, candidate in enumerate(tunable.candidates):
@@ -202,7 +203,7 @@ def _search_one(tunable: Tunable, device: torch.device, measure: Measure) -> Out
 
 
 def _time(calls: Sequence[Call], device: torch.device, measure: Measure) -> float | None:
-    """Seconds of a call; None where it does not run."""
+    """Returns the seconds of a call; None if it does not run."""
     try:
         return measure(calls, device).median
     except Exception:  # the compiler and the driver each have errors of their own
@@ -212,7 +213,7 @@ def _time(calls: Sequence[Call], device: torch.device, measure: Measure) -> floa
 
 
 def write_table(path: Path, outcomes: Iterable[Outcome], known: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
-    """Adds what was found to what is ``known``, sorted, so that two files can be compared."""
+    """Writes the outcomes merged into the ``known`` entries, sorted, so that two files can be compared."""
     merged: dict[str, dict[str, Mapping[str, int]]] = {name: dict(entries) for name, entries in known.items()}
     for outcome in outcomes:
         entries = merged.setdefault(outcome.tunable.operation, {})

@@ -22,26 +22,26 @@ Table = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 class Asked(NamedTuple):
-    """What block sizes are asked for by name."""
+    """Block sizes that are forced in a context."""
 
     operation: str | None = None
     config: Config | None = None
-    """Of that operation, whatever the tables say."""
+    """The config of that operation, whatever the tables say."""
     untuned: bool = False
-    """The others take their launchers' defaults."""
+    """The other operations use their launchers' defaults."""
     gpu: str | None = None
-    """Whose table is taken; None: that of the GPU that is here."""
+    """The GPU whose table is used; None: the one present."""
 
 
 NOTHING: Final = Asked()
 asked: ContextVar[Asked] = ContextVar("stentor_tuning", default=NOTHING)
-"""By the context managers below."""
+"""Set by the context managers below."""
 
 
 def pick(operation: str, key: str, default: Config) -> Config:
-    """The config of one launch. ``key`` names what the best sizes depend on, never a batch size that varies.
+    """Returns the config of one launch. ``key`` names what the best sizes depend on, never a batch size that varies.
 
-    Whether products and sums may be fused is the operation's own affair: ``default`` says it, whatever is forced.
+    Whether products and sums may be fused belongs to the operation: it is taken from ``default``, whatever is forced.
     """
     here = asked.get()
     if here.config is not None and here.operation == operation:
@@ -62,23 +62,23 @@ def _asking(**changes: Any) -> Iterator[None]:
 
 
 def overridden(operation: str, config: Config) -> AbstractContextManager[None]:
-    """Within the block, ``operation`` takes ``config`` whatever the tables say."""
+    """Within the block, ``operation`` uses ``config`` whatever the tables say."""
     return _asking(operation=operation, config=config)
 
 
 def untuned() -> AbstractContextManager[None]:
-    """Within the block, launchers take their own defaults, but for what is :func:`overridden`."""
+    """Within the block, launchers use their own defaults, except for what is :func:`overridden`."""
     return _asking(untuned=True)
 
 
 def tuned_for(name: str) -> AbstractContextManager[None]:
-    """Within the block, launchers take what the table of another GPU says, named as its file."""
+    """Within the block, launchers use the table of another GPU, given by the name of its file."""
     return _asking(gpu=name)
 
 
 @cache
 def _picked(gpu: str | None, operation: str, key: str, default: Config) -> Config:
-    """``gpu``: None is the one that is here."""
+    """Returns the table's config. ``gpu``: None is the one present."""
     entry = _table(gpu).get(operation, {}).get(key)
     if entry is None:
         return default
@@ -96,20 +96,20 @@ def _table(gpu: str | None) -> Table:
 
 
 def tuning_name() -> str | None:
-    """The current GPU as files name it (``nvidia-h200``); None without one."""
+    """Returns the current GPU's name in file names (``nvidia-h200``); None without one."""
     if not torch.cuda.is_available():
         return None
     return re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name().lower()).strip("-")
 
 
 def table_path(name: str) -> Path:
-    """Where ``stentor tune`` writes the table of a GPU."""
+    """Returns the path where ``stentor tune`` writes the table of a GPU."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "stentor" / "tuning" / f"{name}.json"
 
 
 def load_table(name: str) -> Table:
-    """The tuned table of a GPU, else the shipped one, else an empty one."""
+    """Returns the tuned table of a GPU, else the shipped one, else an empty one."""
     for path in (table_path(name), Path(__file__).parent / f"{name}.json"):
         if not path.is_file():
             continue

@@ -1,4 +1,4 @@
-"""How long one call takes on a device, and what the device can do at most.
+"""Measures how long one call takes on a device, and the device's peak rates.
 
 On CUDA calls are captured as a graph, so that the time is the GPU's and not Python's. The L2 cache is overwritten
 before each replay, and the calls of a graph take turns over copies of their operands (:func:`rotated`). On a CPU it is
@@ -27,8 +27,8 @@ _MATMUL_SIDE = {"cuda": 8192, "cpu": 1024}
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call: the median, the spread of the middle half, the fastest, and what the calling thread spends
-    on it (all of it on a CPU)."""
+    """Seconds of one call: the median, the spread of the middle half, the fastest, and the calling thread's share (all
+    of it on a CPU)."""
 
     median: float
     low: float
@@ -40,7 +40,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What was measured in the same run: bytes read and written by a copy, and products of random matrices."""
+    """Peak rates measured in the same run: bytes read and written by a copy, and products of random matrices."""
 
     bytes_per_second: float
     flops_per_second: float
@@ -83,20 +83,20 @@ def time_call(
 
 
 def summarise(seconds: Iterable[float], host: float | None = None) -> Timing:
-    """What several calls took; ``host`` where the calling thread does not wait for them."""
+    """Summarises the times of several calls; ``host`` is given if the calling thread does not wait for them."""
     times = sorted(seconds)
     quarter, median = len(times) // 4, statistics.median(times)
     return Timing(median, times[quarter], times[-1 - quarter], len(times), times[0], median if host is None else host)
 
 
 def measure_ceilings(device: torch.device) -> Ceilings:
-    """A copy far larger than any cache, and a bfloat16 matrix product on random data."""
+    """Measures a copy far larger than any cache, and a bfloat16 matrix product on random data."""
     side = _MATMUL_SIDE[device.type]
     return Ceilings(_copy_rate(device), 2 * side**3 / time_product(side, device).median)
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """What was measured on."""
+    """Returns the device and the versions that were measured on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     threads = {} if device.type == "cuda" else {"threads": str(torch.get_num_threads())}
     return {"device": name, "torch": str(torch.__version__), "python": platform.python_version(), **threads}
@@ -111,7 +111,7 @@ def _copy_rate(device: torch.device) -> float:
 
 
 def time_product(side: int, device: torch.device) -> Timing:
-    """Of square bfloat16 matrices of random numbers."""
+    """Times the product of square bfloat16 matrices of random numbers."""
     a, b = (torch.randn(side, side, device=device).bfloat16() for _ in range(2))
     out = torch.empty_like(a)
     return time_call([lambda: torch.mm(a, b, out=out)], device)
@@ -127,7 +127,7 @@ def _wall(call: Call) -> Callable[[], float]:
 
 
 def _host_seconds(call: Call, device: torch.device) -> float:
-    """The least of some calls: the device has nothing to do before, so that none waits for it."""
+    """Returns the least of some calls' times; the device is idle before each, so that none waits for it."""
     taken = []
     for _ in range(_HOST_CALLS):
         torch.cuda.synchronize(device)
@@ -139,8 +139,8 @@ def _host_seconds(call: Call, device: torch.device) -> float:
 
 
 def _graphed(calls: Sequence[Call], device: torch.device) -> Callable[[], float]:
-    """Seconds of a call within a graph of as many as take :data:`_GRAPH_SECONDS`: the start of a graph would otherwise
-    be a large part of a short call's time."""
+    """Measures the seconds of a call within a graph of as many calls as take :data:`_GRAPH_SECONDS`, so that the
+    graph's launch does not dominate a short one."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -161,7 +161,8 @@ def _graphed(calls: Sequence[Call], device: torch.device) -> Callable[[], float]
 
 
 def _between(go: Call, device: torch.device, calls: int = 1) -> Callable[[], float]:
-    """Seconds of each of ``calls`` that ``go`` queues, by the clock of the device, whose L2 cache has nothing of it."""
+    """Measures the seconds of each of ``calls`` that ``go`` queues, by the device's clock, with its data flushed from
+    the L2 cache."""
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=device)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 

@@ -1,4 +1,4 @@
-"""Attention over sequences that stand one after another, without a cache: encoders and cross-attention."""
+"""Attention over concatenated sequences without a cache: encoders and cross-attention."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ __all__ = ["KeyLayout", "choose", "lay_out_keys", "varlen_attention"]
 
 
 def choose(q: Tensor, variant: Choice = "auto") -> Variant:
-    """The variant that :func:`varlen_attention` runs. Raises ValueError where one is asked for that cannot run."""
+    """Returns the variant that :func:`varlen_attention` runs. Raises ValueError if one is asked for that cannot run."""
     triton = triton_unsupported_reason(q, variant)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
@@ -39,29 +39,30 @@ def varlen_attention(
 ) -> Tensor:
     """Attends the queries of each of S sequences to its own keys.
 
-    The last query of a sequence stands at its last key: query i of n is at position ``i + m - n`` among m keys.
+    A sequence's last query has the position of its last key: query i of n is at position ``i + m - n`` among m keys.
 
     Args:
-        q: [Tq, Hq, D]; heads and dims contiguous, rows may be strided. Hq is a multiple of Hkv; query head h
-            reads kv head ``h // (Hq / Hkv)``.
-        k, v: [Tk, Hkv, D] of q's dtype; as ``q``.
-        q_start, k_start: [S + 1] int32, contiguous: sequence s has the queries [q_start[s], q_start[s + 1]) and
-            the keys [k_start[s], k_start[s + 1]).
+        q: [Tq, Hq, D]; heads and dims contiguous, rows may be strided. Hq is a multiple of Hkv; query head h reads kv
+            head ``h // (Hq / Hkv)``.
+        k, v: [Tk, Hkv, D] of q's dtype, strided like ``q``.
+        q_start, k_start: [S + 1] int32, contiguous: sequence s has the queries [q_start[s], q_start[s + 1]) and the
+            keys [k_start[s], k_start[s + 1]).
         max_q, max_k: most queries and most keys of one sequence, for the choice of tiles.
         scale: multiplies q·k; positive.
         causal: hides the keys after a query's position.
         window: (left, right): keys that a query sees before its position and after it; -1 means all.
         softcap: c > 0 turns a score s into c·tanh(s/c) before the softmax.
-        sinks: [Hq] float32, a score of each head that takes part in its softmax and has no value.
-        layout: what :func:`lay_out_keys` makes of ``k_start``, for who attends to the same sequences again and again.
+        sinks: [Hq] float32, a score per head that takes part in its softmax and has no value.
+        layout: the result of :func:`lay_out_keys` for ``k_start``, for callers that attend to the same sequences
+            repeatedly.
         variant: forces an implementation.
 
     Returns:
         [Tq, Hq, D], a new contiguous tensor; sums are in float32. A query that sees no key gives zeros.
 
     Raises:
-        ValueError: shapes, dtypes, strides or numbers that do not fit. What lies in ``q_start`` and ``k_start``
-            is not looked at.
+        ValueError: shapes, dtypes, strides or numbers that do not fit. The values in ``q_start`` and ``k_start`` are
+            not checked.
     """
     for name, rows in (("q", q), ("k", k), ("v", v)):
         if rows.dim() != 3 or rows.dtype not in FLOATS or rows.dtype != q.dtype:

@@ -1,4 +1,4 @@
-"""Keys and values are laid out as a cache of large blocks, and attended to as paged attention does it."""
+"""Varlen attention on the CPU: lays out keys and values as a cache of large blocks and runs paged attention on it."""
 
 from dataclasses import dataclass
 
@@ -13,29 +13,31 @@ from ..native.processor import attends_in_pairs
 BLOCK = 64
 """Keys that the products take at once."""
 _PAIRED_DIMS = 32
-"""Dims of a head, or a multiple, that products of pairs take: others get zeros behind them."""
+"""Products of pairs need head dims in multiples of this; others are padded with zeros."""
 
 
 @dataclass(frozen=True)
 class KeyLayout:
-    """Where keys of sequences lie in such a cache; the same for every layer that sees them."""
+    """Where the keys of sequences lie in such a cache; the same for every layer that sees them."""
 
     begin: int
     end: int
-    """Keys [begin, end) are somebody's."""
+    """Keys [begin, end) belong to sequences."""
     lengths: Tensor
     """int32 [S]"""
     blocks: int
     tables: Tensor
-    """int32 [S, most blocks of one]"""
+    """int32 [S, most blocks of one sequence]"""
     slots: Tensor
     """int64 [end - begin]"""
     longest: int
 
 
 def lay_out_keys(k_start: Tensor) -> KeyLayout | None:
-    """For :func:`stentor.kernels.varlen_attention`, ``k_start`` int32 [S + 1] as it is given there; None where that
-    runs on no CPU and needs none."""
+    """Returns the layout for :func:`stentor.kernels.varlen_attention`, which takes the same ``k_start`` int32 [S + 1].
+
+    None if ``k_start`` is not on the CPU: no layout is needed then.
+    """
     if k_start.device.type != "cpu":
         return None
     starts = k_start.tolist()
@@ -63,7 +65,7 @@ def varlen_attention(
     softcap: float,
     sinks: Tensor | None,
 ) -> Tensor:
-    """See :func:`stentor.kernels.varlen_attention`. Raises MemoryError where there is no room to plan the batch."""
+    """Computes :func:`stentor.kernels.varlen_attention`. Raises MemoryError if there is no room to plan the batch."""
     dim = q.shape[2]
     if dim % _PAIRED_DIMS and q.dtype == torch.bfloat16 and attends_in_pairs():
         q, k, v = (pad(each, (0, -dim % _PAIRED_DIMS)) for each in (q, k, v))

@@ -1,4 +1,4 @@
-"""out = softmax(mask(softcap(scale · q kᵀ))) v of each sequence; a query at position p sees [p - left, p + right]"""
+"""out = softmax(mask(softcap(scale · q kᵀ))) v of each sequence; a query at position p sees [p - left, p + right]."""
 
 import torch
 from torch import Tensor

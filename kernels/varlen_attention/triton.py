@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""Attention of many queries of a sequence to its keys, which lie one after another."""
+"""Attention of many queries of a sequence to its keys, which are contiguous."""
 
 import torch
 import triton
@@ -123,7 +123,7 @@ def varlen_attention(
     if not tokens or not sequences:
         return out
     group = heads // kv_heads
-    # Short sequences fill no large tile, however many they are.
+    # short sequences fill no large tile, however many there are
     few = few_rows(tokens * heads) or max_q * group <= 64
     windowed = left >= 0 or right > 0
     key = attention_key(dim, group, q.dtype, q.dtype, few=few, windowed=windowed)

@@ -1,4 +1,5 @@
-"""What attention without a cache offers the tuner: Whisper-large's encoder, eight half minutes at once."""
+"""The attention without a cache that the tuner tries: Whisper-large's encoder, on eight half minutes of audio at
+once."""
 
 from collections.abc import Callable
 from functools import partial

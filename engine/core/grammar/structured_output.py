@@ -14,7 +14,7 @@ from .vocabulary import TokenBytes, VocabularyReader
 
 _CACHED: Final = 64
 _CACHED_BYTES: Final = 8 << 20
-"""Of grammar sources. The compiled form is larger by a bounded factor (:mod:`.matcher`)."""
+"""Bytes of cached grammar sources. The compiled form is larger by a bounded factor (:mod:`.matcher`)."""
 
 
 class RequestConstraints(msgspec.Struct, frozen=True):

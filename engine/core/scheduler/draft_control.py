@@ -22,7 +22,7 @@ _KEEP_COST: Final = 0.98
 _PLAIN_EVERY: Final = 64
 """Steps with drafts after which one is planned without, to measure what drafts cost."""
 _FIRST_PLAIN: Final = 2
-"""The same while the cost is unknown for this number of rows. Doubles each time, since there may be no steps to learn
+"""Such steps while the cost is unknown for this number of rows. Doubles each time, since there may be no steps to learn
 from."""
 _MOST_UNPRICED: Final = 2
 """Drafts of a row while the cost is unknown."""

@@ -215,7 +215,8 @@ class KVCacheManager:
         return self.affordable_from(sequence, at, count)
 
     def affordable_from(self, sequence: Sequence, at: int, count: int) -> int:
-        """The same for ``count`` positions from ``at`` on; the row must hold blocks for all positions before."""
+        """How many of ``count`` positions there are blocks for, from ``at`` on; the row must hold blocks for all
+        positions before."""
         most = (self.free + sequence.promised) // self.groups + sequence.num_blocks
         return min(count, most * self.block_size - at)
 

@@ -36,7 +36,7 @@ class Limits:
     max_encodings: int
     """Media that one step encodes."""
     max_mixed_encodings: int
-    """The same in a step with rows that decode."""
+    """Media that a step with decoding rows encodes."""
     max_drafts: int
     max_plan_bytes: int
     """Bytes of the rows that enter in one step."""

@@ -32,7 +32,7 @@ class DraftPass(Protocol):
         """Run rows; returns logits of the last token of each row that samples."""
 
     def go_on(self, rows: Sequence[RowStep]) -> Passed:
-        """The same for rows of one token each, directly behind the token that they sampled last."""
+        """Run rows of one token each, directly behind the token that they sampled last."""
 
     def remove(self, slot: int) -> None:
         """Forget the row of this slot."""
