@@ -20,7 +20,7 @@ class TokenizerError(TextError):
 
 
 class TemplateError(TextError):
-    """A chat template cannot be compiled or rendered, or was given what it may not be given."""
+    """A chat template cannot be compiled or rendered, or got unsupported input."""
 
 
 class TextTooLong(TextError):
@@ -32,7 +32,7 @@ class TextTooLong(TextError):
 
 
 class TemplatesWait(TextError):
-    """As many templates that requests brought wait to be rendered as may."""
+    """The queue of templates of requests is full."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} chat templates of requests wait to be rendered, as many as may; try again later.")

@@ -42,7 +42,7 @@ def byte_level_bytes(token: str) -> bytes:
 
 
 def byte_token_value(token: str) -> int | None:
-    """The byte that ``<0xNN>`` names; None for any other token."""
+    """The byte of ``<0xNN>``; None for any other token."""
     found = _BYTE_TOKEN.fullmatch(token)
     return int(found[1], 16) if found else None
 
@@ -54,7 +54,7 @@ class DecoderShape(NamedTuple):
     strips_first_space: bool = False
     """The text loses one leading space (SentencePiece only)."""
     byte_fallback: bool = False
-    """``<0xNN>`` tokens stand for bytes."""
+    """Whether ``<0xNN>`` tokens are bytes."""
 
 
 def decoder_shape(backend: Backend) -> DecoderShape:

@@ -42,7 +42,7 @@ def add_special(backend: Backend, texts: Sequence[str]) -> None:
 
 
 def _merges(names: Sequence[str]) -> list[tuple[str, str]]:
-    """By the rank of what they make, and of one word by the ranks of its halves."""
+    """Merges by the rank of their result, and for one result by the ranks of its halves."""
     ranks = {name: rank for rank, name in enumerate(names)}
     merges: list[tuple[str, str]] = []
     for name in names:

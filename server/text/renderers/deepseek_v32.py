@@ -116,7 +116,7 @@ def _result(messages: Sequence[dict[str, Any]], index: int, thinks: bool) -> str
 
 
 def _answered(message: dict[str, Any], thinks: bool, goes_on: bool) -> str:
-    """What was thought before the last question is not repeated."""
+    """Reasoning before the last question is not repeated."""
     calls = [_call(name, arguments) for name, arguments in called(message)]
     if goes_on and calls:
         raise TemplateError("continue_final_message is set, but the last message ends with calls of tools.")
