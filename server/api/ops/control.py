@@ -1,4 +1,4 @@
-"""Control of the engines, for whoever has an admin key: pause, resume, abort, reset the prefix cache. vLLM's paths."""
+"""Control of the engines, for admin keys: pause, resume, abort, reset the prefix cache. Paths are vLLM's."""
 
 from dataclasses import dataclass
 from functools import partial

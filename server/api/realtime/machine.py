@@ -32,7 +32,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What a client sends, under its own name, and what comes of it here."""
+    """A client's event, by its name, or an internal one."""
 
     UPDATE = "session.update"
     APPEND = "input_audio_buffer.append"
