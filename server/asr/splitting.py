@@ -50,7 +50,7 @@ def _split_characters(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[Spe
         run.append(token)
         text = vocabulary.decode(run)
         half = text.find(_HALF)
-        # one that stands in the whole text is no half of anything: the model has written nonsense
+        # one that stands in the whole text is no half of a character: the model's output is invalid
         if half < 0 or whole[passed + half : passed + half + 1] == _HALF:
             pieces.append(SpelledWord(text, run))
             run = []

@@ -1,4 +1,4 @@
-"""One request to the engine about one window: what it heard there, whole."""
+"""One request to the engine for one window, with its complete result."""
 
 import hashlib
 import logging
@@ -34,7 +34,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class EngineOutput(msgspec.Struct):
-    """What came of one request."""
+    """Result of one request."""
 
     tokens: list[int]
     """Without the one that ends a transcript."""
@@ -147,7 +147,7 @@ class WindowDecoder:
 
 
 async def _read(stream: EngineEventStream, answer: EngineOutput, account: RequestObserver | None) -> Finished | None:
-    """Gathers what comes; None where it breaks off."""
+    """Collects the result; None if the request breaks off."""
     finished: Finished | None = None
     async for events in stream:
         for event in events:
