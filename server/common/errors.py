@@ -36,7 +36,7 @@ class ServerError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the client should know beside the body."""
+        """Headers of the response besides the body."""
         return {}
 
 
@@ -48,7 +48,7 @@ class GenerationFailed(ServerError):
 
 
 def generation_error(finish: Finish | None) -> Exception:
-    """Of a choice that ended so, or never: what the client is told."""
+    """The client's error for a choice that ended this way, or not at all."""
     fault = "" if finish is None else finish.fault
     match fault:
         case "":
@@ -125,7 +125,7 @@ class DeadlineExceeded(CutShort):
 
     @property
     def headers(self) -> dict[str, str]:
-        # SDKs retry every 5xx: the same work would begin again, for somebody who has stopped waiting
+        # SDKs retry every 5xx: the same work would begin again for a client that no longer waits
         return {"x-should-retry": "false"}
 
 
@@ -152,7 +152,7 @@ class Aborted(CutShort):
 
     @property
     def headers(self) -> dict[str, str]:
-        # SDKs retry every 5xx: what was ended on purpose would begin again
+        # SDKs retry every 5xx: work that was ended on purpose would begin again
         return {"x-should-retry": "false"}
 
 

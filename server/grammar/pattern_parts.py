@@ -16,7 +16,7 @@ _UNBOUNDED: Final = re.compile(r"\{([0-9]+),\}")
 
 
 class Part(Protocol):
-    """Of a pattern."""
+    """A part of a pattern."""
 
     @property
     def begins_changed(self) -> bool:
@@ -27,7 +27,7 @@ class Part(Protocol):
 
     @property
     def open(self) -> bool:
-        """Where it could end, it may go on with a backslash."""
+        """Whether it may continue with a backslash where it could end."""
 
     def pattern(self) -> str:
         """All of it, such that it can be repeated as it stands."""
@@ -41,7 +41,7 @@ class One:
     """One character."""
 
     plain: str
-    """A pattern for those that are written as themselves; the empty text where there are none."""
+    """A pattern for characters that are written unchanged; the empty text without any."""
     changed: str
     """And for the others."""
 
@@ -68,7 +68,7 @@ class One:
 
 
 def _reached(parts: Iterable[Part]) -> Iterator[Part]:
-    """Those that may stand first, since all before them may be empty."""
+    """Parts that may come first, since all before them may be empty."""
     for part in parts:
         yield part
         if not part.may_be_empty:

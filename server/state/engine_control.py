@@ -1,4 +1,4 @@
-"""What the operator asks of the engines while they run: to stand still, to go on, to forget."""
+"""The operator's control of running engines: pause, resume, reset."""
 
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, Literal, Protocol
@@ -9,7 +9,7 @@ from .admission_control import AdmissionControl
 
 PauseMode = Literal["abort", "wait", "keep"]
 _ABORT_SECONDS: Final = 5.0
-"""For requests that were ended to be told so; a client that does not read is not waited for."""
+"""Time for aborted requests to get their error; a client that does not read is not waited for."""
 
 
 class Engine(Protocol):
@@ -30,17 +30,16 @@ class EngineControl:
         self._engines = tuple(engines)
         self._mode: PauseMode | None = None
         self._turn = anyio.Lock()
-        """Of whoever tells the engines: they must hear the last word last."""
+        """Orders commands: the engines must get the latest one last."""
 
     @property
     def paused(self) -> bool:
         return self._mode is not None
 
     async def pause(self, mode: PauseMode, *, clear_cache: bool) -> bool:
-        """No engine runs a step from its return until :meth:`resume`; False where that has come meanwhile.
+        """No engine runs a step from its return until :meth:`resume`; False if that was called meanwhile.
 
-        ``abort`` and ``wait`` refuse new requests; those that live are ended, or come to their end. ``keep`` lets both
-        wait where they are.
+        ``abort`` and ``wait`` refuse new requests; live ones are aborted, or finish first. ``keep`` lets both wait.
         """
         self._mode = mode
         self._admission.paused = mode != "keep"
@@ -49,7 +48,7 @@ class EngineControl:
             with anyio.move_on_after(_ABORT_SECONDS):
                 await self._admission.generated()
         elif mode == "wait":
-            await self._tell(lambda engine: engine.resume())  # what was kept comes to its end, too
+            await self._tell(lambda engine: engine.resume())  # paused requests finish, too
             await self._admission.generated()
         async with self._turn:
             if self._mode is None:
