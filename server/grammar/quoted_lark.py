@@ -1,9 +1,8 @@
-"""A client's Lark grammar of a text, turned into one of the same text inside a JSON string.
+"""Rewrites a client's Lark grammar of a text for the same text inside a JSON string.
 
-Rules stay as they are; what changes are the texts and patterns that they are made of. Nothing in the new grammar
-matches a quotation mark that has no backslash before it, so whatever it allows, the string can end behind it.
-:mod:`.pattern_parts` says why some patterns become several terminals. Where white space is ignored they do not, for it
-would be between these as well.
+Rules stay unchanged; their texts and patterns are rewritten. Nothing in the new grammar matches a quotation mark
+without a backslash before it, so the string can end behind any match. :mod:`.pattern_parts` explains why some patterns
+become several terminals. With ignored white space they do not, since it would be allowed between these as well.
 """
 
 import json

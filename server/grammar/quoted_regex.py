@@ -1,8 +1,8 @@
-r"""Patterns of a text, turned into patterns of the same text as it stands between the quotes of a JSON string.
+r"""Rewrites patterns of a text for the same text between the quotes of a JSON string.
 
-Each character is written in one way there: ``\"``, ``\\``, ``\b``, ``\f``, ``\n``, ``\r``, ``\t``, ``\u`` with four
-small digits for other control characters, and every other one as itself. So texts and what is written of them are
-paired one to one, and what holds for one set of texts, its complement included, holds for what is written of it.
+Each character has one form there: ``\"``, ``\\``, ``\b``, ``\f``, ``\n``, ``\r``, ``\t``, ``\u`` with four
+small digits for other control characters, and every other one as itself. So texts and their encodings correspond one to
+one, and set operations, complements included, carry over.
 """
 
 import re

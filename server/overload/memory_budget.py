@@ -1,13 +1,13 @@
-"""One budget for the bytes that the server holds for its clients, counted before they are taken.
+"""One budget for the memory of clients' requests, counted before it is used.
 
 ::
 
     MemoryBudget       of the server
-      MemoryShare      of one request or connection: what it holds is given back when it is closed
+      MemoryShare      of one request or connection: its bytes are released when it is closed
 
-What is counted is memory, not what came over the wire: a body with what decoding it makes of it, prompts as lists of
-tokens, items that are loaded from the store, messages of a WebSocket that nobody has taken yet. What cannot be known
-before it is there is estimated from above, by the constants below, which were measured with CPython 3.11 on 64 bits.
+It counts memory, not bytes on the wire: a body with its decoded form, prompts as lists of tokens, items loaded from the
+store, unread messages of a WebSocket. Unknown amounts are estimated from above by the constants below, which were
+measured with CPython 3.11 on 64 bits.
 """
 
 import gc

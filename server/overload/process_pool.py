@@ -1,4 +1,4 @@
-"""Processes that work on what clients bring, one job each at a time, and those who wait for one.
+"""A pool of child processes for clients' input, one job each at a time, with a queue.
 
 ::
 

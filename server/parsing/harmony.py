@@ -6,8 +6,8 @@ After the prompt's ``<|start|>assistant`` the model writes messages, each a head
     <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
     <|start|>assistant<|channel|>final<|message|>…<|return|>
 
-A recipient may stand before the channel too. What is in ``analysis`` is reasoning, what is in ``final`` is the answer,
-``commentary`` without a recipient is said to the user before a call.
+A recipient may also precede the channel. ``analysis`` is reasoning, ``final`` is the answer, and ``commentary`` without
+a recipient is text for the user before a call.
 """
 
 import json

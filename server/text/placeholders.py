@@ -1,4 +1,4 @@
-"""Media in the text of a prompt: what a chat template writes where one stands, and what stands there in its place.
+"""Media in the text of a prompt: expands the chat template's placeholders.
 
 ::
 

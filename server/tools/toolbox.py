@@ -1,4 +1,4 @@
-"""The servers of one response: asked for their tools, and for what the tools answer."""
+"""The tool servers of one response: lists their tools, and calls them."""
 
 import asyncio
 from collections.abc import Sequence

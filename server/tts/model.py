@@ -1,5 +1,4 @@
-"""The speech model, for the one event loop that it is used from: sentence by sentence, all callers in turn (see
-:mod:`.fairness`).
+"""The speech model, for one event loop: synthesises sentence by sentence, callers in turn (see :mod:`.fairness`).
 
 ::
 
@@ -10,7 +9,7 @@
     finally:
         await speaking.aclose()
 
-A sentence is made while the one before is played, and not earlier: a caller has so many ahead of what it has read.
+A sentence is made while the one before plays, and not earlier: a caller is only a few ahead of what it has read.
 """
 
 import asyncio

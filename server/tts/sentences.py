@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - other languages end their sentences with characters that look like ours
-"""From text that comes in deltas to pieces that are spoken one by one.
+"""Splits streamed text into pieces for speech.
 
-Joined, the pieces are the text. Where they are cut does not depend on how the text came. Work is bounded by the length
-of a piece, whatever the text.
+The pieces join to the text. The cuts do not depend on how the text arrives. The work for a piece is bounded by its
+length.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""One connection with a client that has made an offer, over aiortc's transports: ICE, DTLS, SRTP and SCTP.
+"""One connection with a client after its offer, over aiortc's transports: ICE, DTLS, SRTP and SCTP.
 
 ::
 
@@ -6,8 +6,7 @@
                               └─ SCTP ─► data channel ─► on_message(bytes)
     next_frame(size) ─ every 20 ms ─► Opus ─► SRTP          send(message) ─► data channel
 
-All of it runs on the event loop of its owner, who calls :meth:`Peer.connect` and, whatever comes of it,
-:meth:`Peer.close`.
+All of it runs on its owner's event loop. The owner calls :meth:`Peer.connect`, and always :meth:`Peer.close`.
 """
 
 import logging

@@ -1,14 +1,13 @@
-"""The bytes of audio that all realtime sessions hold together: what callers have said, until nobody needs it any more.
+"""The memory of callers' audio in all realtime sessions, until it is no longer needed.
 
 ::
 
     HeldAudio          of the server
-      AudioShare       of one session: whatever it holds is given back when it ends, however it does
-        AudioHold      of one thing that holds audio, which says how much whenever that changes
+      AudioShare       of one session: released when it ends, however it does
+        AudioBudget    of one object with audio, which sets its bytes
 
-What one session may hold is bounded, but as many as there may be can hold more than a machine has memory for. Audio is
-counted where it lies: in the input buffer as it came and as it is heard, again in the turn that is heard, and in the
-items that keep it. Pictures in items count as audio does.
+The limit of one session does not bound all sessions together. Audio is counted wherever it is stored: in the input
+buffer in both formats, again in its turn during transcription, and in items. Pictures in items count as audio does.
 """
 
 import math

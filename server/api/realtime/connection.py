@@ -1,4 +1,4 @@
-"""One connection: an actor that owns a session, reads what its client sends, and tells it what happens.
+"""One connection: an actor that owns a session, handles its client's events, and sends events.
 
 ::
 
@@ -6,10 +6,10 @@
     responses ── a task each ─────────────────────► events
     transcribing ── a task for each turn ─────────► transcripts            all end with the connection
     input_audio ── runs beside ───────────────────► partial transcripts
-    writer ◄── event_queue, bounded: whoever fills it waits until the client has read
+    writer ◄── event_queue, bounded: producers wait until the client has read
 
-Everything runs on one event loop, and nothing is awaited between a change and the events that tell of it, so what
-clients are told is in the order in which it happened.
+Everything runs on one event loop, and nothing is awaited between a change and its events, so events have the order of
+the changes.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""When a caller speaks, pauses and has finished, from the probability of speech in each stretch of 32 ms.
+"""Turn detection: a caller's speech, pauses and turn ends, from the speech probability of each 32 ms.
 
 ::
 
@@ -6,7 +6,7 @@
       ▲                                     ▲────────speech again─────────────────────┘ │
       └───────────────────────────the pause has lasted long enough──────────────────────┘
 
-Positions are milliseconds of audio since the session began, never the clock's, so the same audio gives the same events
+Positions are milliseconds of audio since the session began, never of the clock, so equal audio gives equal events,
 however it arrives.
 """
 

@@ -1,4 +1,4 @@
-"""vLLM's dialect of ``/v1/realtime``: one audio stream after another is written down, and nothing else.
+"""vLLM's dialect of ``/v1/realtime``: transcription of one audio stream after another, and nothing else.
 
 ::
 
@@ -10,7 +10,7 @@
     input_audio_buffer.commit {final: true}       transcription.done {text, usage}
                                                   error {error, code}              the connection goes on
 
-It is told apart from OpenAI's by the first message, which has a model and no session.
+Its first message has a model and no session, which distinguishes it from OpenAI's.
 """
 
 import base64
