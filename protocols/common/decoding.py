@@ -78,9 +78,9 @@ def _opened(body: bytes) -> int:
 
 
 def converted(value: Any, type: Any, where: str, *, strict: bool = True) -> Any:
-    """``value``, which stands at ``where`` in a request, as ``type``. Raises BadRequest naming the field.
+    """Converts ``value`` at ``where`` in a request to ``type``. Raises BadRequest naming the field.
 
-    What is not ``strict`` may write numbers and truth values as text. A null is as in :func:`decode`.
+    Without ``strict``, numbers and booleans may be texts. A null is handled as in :func:`decode`.
     """
     try:
         return msgspec.convert(value, type, strict=strict)
@@ -187,7 +187,7 @@ def _too_many_values(most: int, field: str | None) -> BadRequest:
 
 
 def _invalid_value(text: str, where: str = "") -> BadRequest:
-    """msgspec's complaint, about a value that stands at ``where`` in the body."""
+    """msgspec's error, for a value at ``where`` in the body."""
     match = _PATH.search(text)
     absent = _MISSING.search(text)
     if match is None and absent is None and not where:

@@ -33,8 +33,8 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start: int
     """Position in the prompt at which its embeddings replace tokens; -1: nowhere, all positions attend to it."""
     length: int
-    """Positions from its first embedding to its last. Tokens of text may stand between: embeddings stand where the
-    prompt has the model's placeholder token."""
+    """Positions from its first embedding to its last. Text tokens may lie between: embeddings replace the model's
+    placeholder tokens."""
     digest: bytes
     """Names the media: equal digests are equal media. 16 bytes."""
     data: ArenaRef
@@ -47,7 +47,7 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def end(self) -> int:
-        """The position of the prompt behind its last, where it stands at any."""
+        """The prompt position behind its last, if it has any."""
         return self.start + self.length
 
 

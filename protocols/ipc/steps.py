@@ -265,7 +265,7 @@ class StepPart(msgspec.Struct, frozen=True, array_like=True, tag="part", gc=Fals
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=False):
     """``tokens``, ``logprobs`` and ``counts`` follow the order of the plan's rows whose ``sample`` is true; the tokens
-    of one row stand together."""
+    of one row are adjacent."""
 
     epoch: int
     step: int

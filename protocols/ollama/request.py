@@ -153,7 +153,7 @@ class OllamaGenerateRequest(GenerationFields, kw_only=True):
     system: str = ""
     images: list[str] | None = None
     raw: bool = False
-    """The prompt is the model's as it stands, without a template."""
+    """The prompt is used unchanged, without a template."""
     truncate: bool | None = None
     shift: bool | None = None
     template: Any = None

@@ -50,7 +50,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
 
 
 def check_part(part: Any, where: str) -> None:
-    """One part of a message's content. Raises BadRequest naming ``where`` it stands."""
+    """Checks one part of a message's content. Raises BadRequest naming its place ``where``."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in MEDIA_PARTS:
         check_media_part(part, where)

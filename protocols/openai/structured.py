@@ -120,7 +120,7 @@ def wanted_answer(request: SamplingFields, limits: Limits) -> Answer | None:
 
 
 def json_answer(schema: Any, field: str, limits: Limits) -> JsonAnswer:
-    """JSON after a schema, which may be written as a JSON string. ``field`` is where it stands. Raises BadRequest."""
+    """JSON of a schema, which may be a JSON string. ``field`` is its field. Raises BadRequest."""
     if isinstance(schema, str):
         chars_at_most(schema, limits.max_schema_chars, field)
         schema = _from_json(schema, field)

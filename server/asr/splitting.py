@@ -25,7 +25,7 @@ class SpelledWord:
 
 
 def split_words(vocabulary: Vocabulary, tokens: Sequence[int], language: str | None) -> list[SpelledWord]:
-    """The words of a text in order, punctuation by itself; all tokens are in one of them."""
+    """The words of a text in order, punctuation separate; all tokens are in one of them."""
     characters = _split_characters(vocabulary, tokens)
     if language in WITHOUT_SPACES:
         return characters

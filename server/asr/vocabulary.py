@@ -77,7 +77,7 @@ class Vocabulary:
     @property
     def _not_spoken(self) -> set[int]:
         encode = self.tokenizer.encode
-        # a hyphen and an apostrophe stand within words, but begin none
+        # a hyphen and an apostrophe occur within words, but begin none
         found = {encode(" -", False)[0], encode(" '", False)[0]}
         for symbol in (*_SYMBOLS, *_MUSIC):
             for tokens in (encode(symbol, False), encode(" " + symbol, False)):

@@ -58,7 +58,7 @@ def window_of(pcm: bytes, salt: str) -> Window:
 
 
 def is_soundless(pcm: bytes) -> bool:
-    """Whether every sample is 0, as where a recording is muted: models are sure to hear words in that."""
+    """Whether every sample is 0, as in a muted recording, for which models invent words."""
     return pcm.count(0) == len(pcm)
 
 

@@ -20,7 +20,7 @@ from .words import time_words
 
 _SPARE_WINDOWS = 8
 _WINDOWS_AT_MOST = 4
-"""Times as many as would do without overlap: a model that gets nowhere would hear the same seconds for ever."""
+"""Factor of the windows without overlap: a model without progress would decode the same seconds for ever."""
 
 
 class AudioSpan:

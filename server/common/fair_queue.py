@@ -1,13 +1,13 @@
-"""Queues and places that owners share, so that no owner's requests keep out another's.
+"""Queues and slots that owners share, so that no owner's requests block another's.
 
 An owner is a ``Caller.owner``: one API key. Without keys all requests have the same owner, and the
-queues are first come, first served: addresses say little of who asks (NAT, proxies).
+queues are first come, first served: addresses do not identify clients (NAT, proxies).
 
-* :class:`FairQueue`: bounded; one line per owner, which are served in turn (round robin). When it is full, whoever has
-  fewer waiting than the longest line still gets in, and the last of that line has to leave (longest queue drop).
-* :class:`Shares`: for what cannot be taken back once it was granted. Nobody gets more than remains free afterwards
-  (a dynamic threshold): alone, an owner can have half; ``n`` greedy owners settle at ``1 / (n + 1)`` each, with as much
-  left for whoever comes next.
+* :class:`FairQueue`: bounded; one line per owner, served in turn (round robin). When it is full, an owner with a shorter line
+  than the longest still gets in, and the last item of the longest line is dropped (longest queue drop).
+* :class:`Shares`: for grants that cannot be revoked. No owner gets more than remains free afterwards (a dynamic
+  threshold): alone, an owner can have half; ``n`` greedy owners settle at ``1 / (n + 1)`` each, with as much left for
+  another owner.
 * :class:`FairSemaphore`: slots that are held by :class:`Shares` and waited for in a :class:`FairQueue`.
 
 None is safe for threads: each belongs to one event loop.

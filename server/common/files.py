@@ -48,7 +48,7 @@ async def reload_on_hangup(parts: Sequence[Reloadable]) -> None:
 
 
 async def reload(parts: Sequence[Reloadable]) -> None:
-    """Each by itself: one that is refused does not keep the others from being taken."""
+    """Reloads each part separately: a refused one does not prevent the others."""
     for part in parts:
         try:
             logger.info("reloaded %s: %s", part.name, await part.reload())

@@ -30,7 +30,7 @@ class Part(Protocol):
         """Whether it may continue with a backslash where it could end."""
 
     def pattern(self) -> str:
-        """All of it, such that it can be repeated as it stands."""
+        """The whole pattern, in a form that can be repeated."""
 
     def rules(self) -> str:
         """An expression of Lark, for rules, of which no terminal is open, as far as that can be had."""
@@ -62,7 +62,7 @@ class One:
         return f"/{self.pattern()}/"
 
     def any_number(self) -> str:
-        """In runs of plain ones, and each of the others by itself."""
+        """In runs of plain characters, and each other one separately."""
         options = ([f"/(?:{self.plain})+/"] if self.plain else []) + ([f"/{self.changed}/"] if self.changed else [])
         return f"({' | '.join(options)})"
 

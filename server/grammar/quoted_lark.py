@@ -161,10 +161,10 @@ class _Writing:
         return "".join([*self._out, "\n", *self._terminals])
 
     def _ignored(self, at: int) -> tuple[str, int] | None:
-        """A terminal for a ``%ignore`` whose body begins here, and where it ends.
+        """A terminal for a ``%ignore`` whose body begins here, and its end.
 
-        None where it is not one pattern that is repeated: that which is ignored may come again and again anyway, and
-        so need not go on with a backslash by itself.
+        None if it is not one repeated pattern: ignored text may repeat anyway, and so need not continue with a
+        backslash itself.
         """
         found = _single(self._tokens, at, self._simple)
         if found is None or not isinstance(found[0], Many) or found[0].times not in "*+":

@@ -57,7 +57,7 @@ class UnquotableError(Exception):
 
 
 def quoted_text(text: str) -> str:
-    """The text as it stands between the quotes of a JSON string."""
+    """The text between the quotes of a JSON string."""
     return "".join(_written(character) if character in CHANGED else character for character in text)
 
 
@@ -68,7 +68,7 @@ def quoted_literal(text: str, *, ignore_case: bool = False) -> str:
 
 
 def quoted_pattern(pattern: str, flags: str = "") -> str:
-    """A pattern in the same syntax, Rust's regex crate's, that can stand between slashes. Raises UnquotableError."""
+    """A pattern in the same syntax, Rust's regex crate's, for use between slashes. Raises UnquotableError."""
     return parts_of(pattern, flags).pattern()
 
 

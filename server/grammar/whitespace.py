@@ -22,7 +22,7 @@ WHITESPACE: Final[Mapping[JsonWhitespace, Mapping[str, Any]]] = MappingProxyType
         "none": {"whitespace_flexible": False},
     }
 )
-"""llguidance's options. ``indented`` leaves a model the form that it would choose by itself, as other servers do."""
+"""llguidance's options. ``indented`` lets a model choose its own form, as other servers do."""
 MAX_REPEATS: Final = 16
 """Replaces ``*`` and ``+``, and bounds ``{m,n}``."""
 MAX_LENGTH: Final = 64

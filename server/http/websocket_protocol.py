@@ -154,8 +154,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self._place is not None:
             self._place.leave()
         self._share.close()
-        # the library's state and its parser refer to each other: the frame that the parser stands at, and all that is
-        # buffered, would stay until cycles are collected, which in an idle server is never
+        # the library's state and its parser refer to each other: the parser's frame and all buffered data would stay
+        # until cycles are collected, which an idle server never does
         self.conn.parser.close()
         self.conn.reader.discard()
         self.frames = []

@@ -89,7 +89,7 @@ def array(*lists: JsonList) -> list[Buffer]:
 
 
 class AnswerParts:
-    """Parts that are written apart from the object in which they stand."""
+    """Parts that are encoded separately from their object."""
 
     def __init__(self, room: AnswerBudget) -> None:
         self._room = room

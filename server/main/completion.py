@@ -17,7 +17,7 @@ class Flag:
     """One option of a command, or a positional argument."""
 
     spellings: tuple[str, ...]
-    """Empty: it stands without."""
+    """Empty for a positional argument."""
     help: str
     values: tuple[str, ...] = ()
     """Its possible values, if known."""

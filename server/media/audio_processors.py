@@ -29,7 +29,7 @@ _UNITS_A_SECOND: Final = 25
 
 
 class Qwen3ASRProcessor(transformers.Qwen3ASRProcessor):  # type: ignore[misc]
-    """Each second of audio by itself, which three convolutions make an eighth of."""
+    """Each second of audio is processed separately; three convolutions reduce it to an eighth."""
 
     def _get_audio_token_length(self, audio_lengths: Any, n_window: int = 50) -> Any:
         seconds, rest = np.divmod(np.asarray(audio_lengths), 2 * n_window)

@@ -119,7 +119,7 @@ class ChatMedia:
         self._layers = 0 if spec is None else spec.layers
         self._hidden = hidden
         self.alone: Final = spec is not None and spec.alone
-        """Whether a picture is a prompt by itself, beside which no text may stand."""
+        """Whether a picture is a whole prompt, without text."""
 
     def close(self) -> None:
         """Ends the processes."""

@@ -104,7 +104,7 @@ class _Collector:
 
 
 def check_modality(modality: Modality, place: str, accepted: Accepted) -> None:
-    """Raises BadRequest for media, which stand at ``place``, that the model does not take."""
+    """Raises BadRequest for media at ``place`` that the model does not support."""
     if accepted.closed:
         raise refused(place, "this server takes no media (--language-model-only); leave it out", "unsupported")
     if modality not in accepted.counts:

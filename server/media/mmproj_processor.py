@@ -291,7 +291,7 @@ def _given_sounds(described: Mapping[str, object], token: str, id: int) -> Given
 
 
 def _conformer(fields: Fields) -> Values:
-    """Two frames of mel bins stand beside each other."""
+    """Two frames of mel bins are joined."""
     encoder = Fields(fields.table("encoder_config") or {})
     return {
         "n_mels": encoder.integer("input_dim") // 2,

@@ -175,8 +175,8 @@ def _foreign_host(name: str, *, keyless: bool) -> _Refusal:
 class AdminRoute(Route):
     """A route that changes the server or reports about all callers: it needs an admin key.
 
-    Without admin keys on the server it is closed, or, with ``open_without``, accepts any key. It stands behind
-    :class:`RequireKey` like all others.
+    Without admin keys on the server it is closed, or, with ``open_without``, accepts any key. :class:`RequireKey`
+    checks it first, as all others.
     """
 
     def __init__(

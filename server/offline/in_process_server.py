@@ -77,7 +77,7 @@ class InProcessServer:
     def _tell_to_end(self) -> None:
         loop, end = self._loop, self._end
         if loop is not None and end is not None:
-            with contextlib.suppress(RuntimeError):  # it has just ended by itself
+            with contextlib.suppress(RuntimeError):  # it has just ended
                 loop.call_soon_threadsafe(end.set)
 
     def _run(self) -> None:

@@ -99,7 +99,7 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
 
 
 def _layers(spec: ModelSpec) -> Iterator[Fact]:
-    """Layers that are alike, and stand beside each other, on one line; as many lines as say something."""
+    """Equal neighbouring layers on one line each."""
     head = "the head is the embedding" if spec.tie_embeddings else "a head of its own"
     yield "vocabulary", f"{spec.vocab_size:,} tokens, {head}"
     yield "context", f"{spec.max_position:,} tokens"

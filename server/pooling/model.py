@@ -69,7 +69,7 @@ class LateInteraction:
     words: tuple[str, str] = ("", "")
     """Before the text of a query and behind it (ColPali)."""
     affixed: bool = False
-    """Whether these stand between the special tokens that the tokenizer puts around a text (ColModernVBERT)."""
+    """Whether these are placed between the tokenizer's special tokens (ColModernVBERT)."""
     picture: str = ""
     """Text around a document's picture, with its placeholder; "": pictures are not supported."""
 
@@ -106,7 +106,7 @@ class EmbeddingModel:
 
     @property
     def lone_pictures(self) -> bool:
-        """Whether a picture is read by itself, beside which no text may stand."""
+        """Whether a picture is a whole prompt, without text."""
         return self.media_alone or bool(self.markers.picture)
 
     @property

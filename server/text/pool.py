@@ -146,7 +146,7 @@ class TokenizerPool:
         return await self.run(lambda: self.tokenizer.decode(ids, skip_special_tokens, spaces_between_special_tokens))
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token by itself."""
+        """The text of each single token."""
         return await self.run(lambda: [self.tokenizer.token_to_text(id) for id in ids])
 
     async def render_chat(
@@ -159,13 +159,12 @@ class TokenizerPool:
         media: MediaText | None = None,
         **options: Unpack[RenderOptions],
     ) -> list[int]:
-        """Token ids of a conversation, as the chat template writes it.
+        """Token ids of a conversation, rendered by the chat template.
 
-        ``chat_template`` is the name of one of the model's templates, or a template itself, which
-        is then rendered in another process. With ``add_special_tokens`` a BOS that the template has
-        written is not written again. ``media`` are put where the template says that they stand. ``most_tokens`` as in
-        :meth:`encode`. Raises
-        :class:`~.errors.TemplateError`, and :class:`~.errors.TemplatesWait` where too many of the latter wait.
+        ``chat_template`` is the name of one of the model's templates, or a template itself, which is then rendered in
+        another process. With ``add_special_tokens`` a BOS that the template has written is not added again. ``media``
+        are placed at the template's placeholders. ``most_tokens`` as in :meth:`encode`. Raises
+        :class:`~.errors.TemplateError`, and :class:`~.errors.TemplatesWait` if too many templates of requests wait.
         """
         expand = _as_it_is
         if media is not None:

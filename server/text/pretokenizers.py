@@ -59,7 +59,7 @@ class PreTokenization:
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
-    """A word that is a token as it stands is not put together from merges."""
+    """Whether a word that is a token is used directly, without merges."""
     nfc: bool = False
     adds_bos: bool = False
     """Whether a BOS is added if the file does not say."""

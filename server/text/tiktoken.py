@@ -1,7 +1,6 @@
-"""Words by rank, as tiktoken has them, for the ``tokenizers`` library; and Moonshot's file, ``tiktoken.model``.
+"""Words by rank, as in tiktoken, for the ``tokenizers`` library; and Moonshot's file, ``tiktoken.model``.
 
-Two neighbours are merged as long as they make a word, that of the lowest rank first. A word that is one as it stands is
-taken whole.
+Two neighbours are merged while they form a word, lowest rank first. A word that is in the vocabulary is taken whole.
 """
 
 import base64

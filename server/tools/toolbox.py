@@ -40,7 +40,7 @@ class Toolbox:
             raise _failed(label, str(fault)) from None
 
     async def call(self, label: str, name: str, arguments: str, most: int) -> str:
-        """What the tool says, cut to what is kept of it, and to ``most`` characters. Raises Fault."""
+        """The tool's result, truncated to the stored length, and to ``most`` characters. Raises Fault."""
         config = self._gateway.config
         given = _arguments(arguments)
         await self._gateway.load()

@@ -143,7 +143,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 def _thinking(
     thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None, kwargs: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Without a word of the client's, the model does as it does by itself. ``kwargs`` are its own for the template."""
+    """By default the model's own behaviour applies. ``kwargs`` are the client's for the template."""
     fields: dict[str, Any] = {}
     switch: dict[str, Any] = {}
     match thinking:

@@ -25,7 +25,7 @@ class Operation:
     takes_file: bool = False
     """Whether a POST has a form with a file."""
     file_field: str = "file"
-    """In which it stands."""
+    """The form's field of the file."""
     form: Any = None
     """Type of the form's other fields."""
     media_type: str = JSON

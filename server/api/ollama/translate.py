@@ -66,7 +66,7 @@ def prompt_request(body: OllamaGenerateRequest, model: str) -> ChatRequest:
 
 
 def text_request(body: OllamaGenerateRequest, model: str) -> CompletionRequest:
-    """A prompt that is the model's as it stands. Raises BadRequest."""
+    """A request with the prompt unchanged. Raises BadRequest."""
     fields = {**_sampling(body, model), "prompt": body.prompt, "suffix": body.suffix or None}
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0

@@ -74,7 +74,7 @@ class TranscriptionTask(ABC):
         self._notify()
 
     async def _until_ended(self) -> None:
-        """Waits for the task's end. Raises ``BadRequest`` or ``ServerError`` where it could not hear."""
+        """Waits for the task's end. Raises its ``BadRequest`` or ``ServerError``."""
         await self._ended.wait()
         if self._failure is not None:
             raise self._failure

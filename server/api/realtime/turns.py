@@ -34,7 +34,7 @@ class TurnRules:
     """Length of a pause that ends a turn; the longest, if :meth:`TurnDetector.judge` may shorten it."""
     idle_timeout_ms: int | None = None
     notice_ms: int = 160
-    """A pause so long is told as :class:`Paused`."""
+    """A pause of this length is reported as :class:`Paused`."""
     max_turn_ms: int = MAX_TURN_MS
     """A turn that is longer is ended as if there had been a pause."""
 

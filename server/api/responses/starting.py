@@ -48,7 +48,7 @@ async def turns_of(
 
 
 async def run_in_background(services: ResponseServices, prepared: Prepared) -> ResponseTask:
-    """One that goes on by itself, stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
+    """A background run, stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
     if prepared.chat.seed is None:
         # drawn here, since another server must be able to resume from the stored state
         seed = int.from_bytes(os.urandom(7), "little")

@@ -23,7 +23,7 @@ _MAX_CODE_POINT: Final = 0x10FFFF
 
 
 def escaped(text: str) -> str:
-    """``text`` as it stands inside a JSON string."""
+    """``text`` escaped for a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 

@@ -41,7 +41,7 @@ class Markup(LaidOut):
     between: tuple[str, ...] = ()
     """Other text before a call in its section, and behind it."""
     trim: bool = False
-    """Whether values stand on lines of their own."""
+    """Whether values are on lines of their own."""
     as_json: frozenset[str] = frozenset()
     """Ends of a key that say: the value is JSON."""
     as_string: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Formats that write a call's name by itself and its arguments as JSON behind it."""
+"""Formats with a call's name, followed by its arguments as JSON."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

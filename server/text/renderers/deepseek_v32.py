@@ -100,7 +100,7 @@ def _asked(message: dict[str, Any], thinks: bool) -> str:
 
 
 def _result(messages: Sequence[dict[str, Any]], index: int, thinks: bool) -> str:
-    """A tool's answer; those of the calls of one message stand together."""
+    """A tool's result; results of one message's calls are adjacent."""
     asked = index - 1
     while asked >= 0 and messages[asked]["role"] == "tool":
         asked -= 1
