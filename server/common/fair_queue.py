@@ -3,8 +3,8 @@
 An owner is a ``Caller.owner``: one API key. Without keys all requests have the same owner, and the
 queues are first come, first served: addresses do not identify clients (NAT, proxies).
 
-* :class:`FairQueue`: bounded; one line per owner, served in turn (round robin). When it is full, an owner with a shorter line
-  than the longest still gets in, and the last item of the longest line is dropped (longest queue drop).
+* :class:`FairQueue`: bounded; one line per owner, served in turn (round robin). When it is full, an owner with a
+  shorter line than the longest still gets in, and the last item of the longest line is dropped (longest queue drop).
 * :class:`Shares`: for grants that cannot be revoked. No owner gets more than remains free afterwards (a dynamic
   threshold): alone, an owner can have half; ``n`` greedy owners settle at ``1 / (n + 1)`` each, with as much left for
   another owner.
