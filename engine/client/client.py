@@ -244,14 +244,16 @@ class EngineClient:
         await self._control("resume")
 
     async def sleep(self, *, discard: bool = False) -> None:
-        """No worker runs from its return until :meth:`wake`: the device's memory is free. A worker of an engine to come
-        ends as soon as it is ready. Requests are taken and wait. With ``discard``, the next worker prepares its weights
-        from their files, else from what this one prepared, where that is kept."""
+        """End the worker, which frees the device's memory, until :meth:`wake`; requests are accepted and wait.
+
+        The worker of a later engine ends as soon as it is ready. With ``discard``, prepared weights are dropped, so
+        the next worker reads the files again.
+        """
         self._controls.sleep = "discard" if discard else "sleep"
         await self._control(self._controls.sleep)
 
     async def wake(self) -> None:
-        """Returns when a worker is ready. Requests go on where they were."""
+        """Start a worker; returns when it is ready. Requests continue after their delivered tokens."""
         self._controls.sleep = None
         await self._control("wake")
 

@@ -1,1 +1,1 @@
-"""Anthropic's wire types: what a client may send, and what it gets back."""
+"""Anthropic's wire types: requests and responses."""

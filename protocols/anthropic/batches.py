@@ -9,14 +9,14 @@ from msgspec import UNSET, Meta, UnsetType
 from ..common.errors import wrong
 
 MAX_REQUESTS: Final = 50_000
-"""As many as a file of OpenAI's may have: both are worked off alike."""
+"""Equals the limit of OpenAI's batch files: both are processed alike."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 class BatchedMessage(msgspec.Struct, frozen=True):
     custom_id: Annotated[str, Meta(min_length=1, max_length=64)]
     params: dict[str, Any]
-    """A request as ``/v1/messages`` takes it; what is wrong with it is told in its result."""
+    """A request to ``/v1/messages``; its errors are reported in its result."""
 
 
 class MessageBatchCreate(msgspec.Struct):
@@ -60,7 +60,7 @@ class MessageBatch(msgspec.Struct, frozen=True):
     ended_at: str | None
     cancel_initiated_at: str | None
     results_url: str | None
-    """Relative to the server: nobody knows here under which name and scheme a client reaches it."""
+    """Relative to the server, which does not know the client's host name and scheme for it."""
     archived_at: str | None = None
     type: Literal["message_batch"] = "message_batch"
 

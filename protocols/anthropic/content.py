@@ -1,6 +1,6 @@
-"""The blocks that messages are made of, as clients send them.
+"""The blocks of messages, as clients send them.
 
-Fields that are not listed are ignored, ``cache_control`` above all: what is equal is found in the cache without it.
+Unlisted fields are ignored, such as ``cache_control``: equal prefixes are found in the cache without it.
 """
 
 from typing import Annotated, Any, Literal
@@ -41,7 +41,7 @@ class ImageBlock(msgspec.Struct, tag="image", tag_field="type", frozen=True):
 
 
 class SearchResultBlock(msgspec.Struct, tag="search_result", tag_field="type", frozen=True):
-    """Understood, so that it can be refused as what it is."""
+    """Decoded so that it can be refused by name."""
 
 
 class ServerToolUseBlock(msgspec.Struct, tag="server_tool_use", tag_field="type", frozen=True):
@@ -73,7 +73,7 @@ class DocumentBlock(msgspec.Struct, tag="document", tag_field="type", frozen=Tru
 
 
 class ThinkingBlock(msgspec.Struct, tag="thinking", tag_field="type", frozen=True):
-    """Its signature is not looked at: a client may change what the model thought as it may change what it said."""
+    """Its signature is not checked: a client may change thinking as it may change answers."""
 
     thinking: str
 

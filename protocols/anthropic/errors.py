@@ -30,7 +30,7 @@ _KINDS: Final[dict[int, ErrorKind]] = {
 
 THREAD_UNSUPPORTED: Final = "thread_unsupported_request"
 CODES: Final = frozenset({THREAD_UNSUPPORTED})
-"""Those of Anthropic's that are told. The SDK acts on them: on this one it sends conversations whole, as before."""
+"""Codes of Anthropic's in responses. The SDK reacts to this one by sending whole conversations, as before."""
 
 
 class ErrorDetails(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 
 class FileLifetime(msgspec.Struct, frozen=True):
-    """What a form may say of it."""
+    """The lifetime fields of a form."""
 
     expires_in_seconds: Annotated[int, Meta(ge=3600, le=7_776_000)] | None = None
 

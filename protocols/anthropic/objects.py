@@ -1,4 +1,4 @@
-"""What ``/v1/messages`` and Anthropic's ``/v1/models`` answer with."""
+"""Responses of ``/v1/messages`` and of Anthropic's ``/v1/models``."""
 
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -36,7 +36,7 @@ class OutputTokensDetails(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageUsage(msgspec.Struct, frozen=True, gc=False):
-    """All input is ``input_tokens`` and what was read from the cache together."""
+    """The whole input is ``input_tokens`` plus the tokens read from the cache."""
 
     input_tokens: int
     cache_creation_input_tokens: int

@@ -52,7 +52,7 @@ class Tool(msgspec.Struct, frozen=True):
 
     @property
     def predefined(self) -> Predefined | None:
-        """What it is to take, where Anthropic says that and not the client."""
+        """Anthropic's definition of the tool; None for a tool that the client defines."""
         return None if self.type is None else PREDEFINED.get(self.type)
 
 
@@ -104,7 +104,7 @@ class OutputConfig(msgspec.Struct, frozen=True):
 
 
 class ConversationFields(msgspec.Struct, kw_only=True):
-    """What makes up the prompt; the same when its tokens are only counted."""
+    """The fields of the prompt, shared with token counting."""
 
     model: Name
     messages: Annotated[list[InputMessage], Meta(min_length=1)]
@@ -114,7 +114,7 @@ class ConversationFields(msgspec.Struct, kw_only=True):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None
-    """Where the first version of structured outputs had what ``output_config.format`` is now."""
+    """The first version's name for ``output_config.format``."""
 
     chat_template_kwargs: dict[str, Any] | None = None
     """vLLM's, as chat has it."""
@@ -139,7 +139,7 @@ class ConversationFields(msgspec.Struct, kw_only=True):
         return None if self.output_format is None else ("output_format", self.output_format)
 
     def check_conversation(self) -> None:
-        """Everything that the types alone do not say, but for the messages. Raises BadRequest."""
+        """Checks what the types do not, except the messages. Raises BadRequest."""
         for field in REFUSED:
             if getattr(self, field):
                 raise not_served(field)
@@ -180,7 +180,7 @@ def _check_tool(tool: Tool, where: str) -> None:
 
 class MessagesRequest(ConversationFields, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)]
-    """0: the prompt is only to be found in the cache later."""
+    """0 only stores the prompt in the cache."""
     stream: bool | None = None
     stop_sequences: list[Annotated[str, Meta(min_length=1)]] | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -192,8 +192,8 @@ class MessagesRequest(ConversationFields, kw_only=True):
     """Likewise."""
 
     def check(self, *, thinks_between_calls: bool) -> None:
-        """As :meth:`check_conversation`. ``thinks_between_calls``: the budget of thinking is for a whole turn of
-        several messages, and may exceed what this one has."""
+        """As :meth:`check_conversation`. ``thinks_between_calls``: the thinking budget covers a turn of several
+        messages and may exceed this message's ``max_tokens``."""
         self.check_conversation()
         thinking = self.thinking
         if thinks_between_calls or not isinstance(thinking, ThinkingEnabled):

@@ -1,1 +1,1 @@
-"""What the wire formats share: errors, bounds, and bodies that are decoded and located."""
+"""Shared by the wire formats: errors, limits, decoding of bodies, location of faults in them."""

@@ -1,4 +1,4 @@
-"""A decoded request against the operator's limits. What is too much is refused with the field's name and the limit."""
+"""Checks a decoded request against the operator's limits. A refusal names the field and the limit."""
 
 from collections.abc import Sequence, Sized
 from typing import Any, Final
@@ -34,7 +34,7 @@ def keys_at_most(mapping: dict[str, Any] | None, most: int, field: str) -> None:
 
 
 def rules_at_most(rules: Sized | None, prompts: int, field: str) -> None:
-    """What each of several prompts is given."""
+    """Checks the number of rules, which each of several prompts gets."""
     if rules is not None and prompts > 1 and len(rules) * prompts > MAX_TOKEN_RULES:
         raise wrong(
             field,
@@ -49,7 +49,7 @@ def chars_at_most(text: str | None, most: int, field: str) -> None:
 
 
 def total_chars_at_most(count: int, most: int, field: str) -> None:
-    """Of several texts that stand in ``field``."""
+    """Checks the characters of several texts in ``field``, together."""
     if count > most:
         raise wrong(field, f"has {count} characters; this server allows at most {most}", TEXT_TOO_LONG)
 
@@ -65,7 +65,7 @@ def texts_at_most(texts: str | list[str] | None, most: int, most_chars: int, fie
 
 
 def prompt_chars_at_most(prompts: Sequence[object], most: int, field: str = "prompt") -> None:
-    """Those that are texts, together."""
+    """Checks the characters of the prompts that are texts, together."""
     total_chars_at_most(sum(len(prompt) for prompt in prompts if isinstance(prompt, str)), most, field)
 
 
@@ -80,7 +80,7 @@ def message_chars_at_most(messages: Sequence[dict[str, Any]], most: int, field: 
 
 
 def depth_at_most(request: msgspec.Struct, most: int) -> None:
-    """Of what the request's type keeps; the body itself is the first level."""
+    """Checks the nesting of the decoded request; the body itself is the first level."""
     for field in request.__struct_fields__:
         depth = 1
         level = _containers([getattr(request, field)])
@@ -104,26 +104,26 @@ def too_deep(most: int, field: str | None) -> BadRequest:
 
 
 class AnswerSize(msgspec.Struct, frozen=True, kw_only=True):
-    """About how many bytes an answer can have. Tokens are taken to be as long as they are in most texts.
+    """Estimate of an answer's size in bytes, for tokens of usual length.
 
-    What is longer is found out while the answer is written.
+    Longer answers are noticed while they are written.
     """
 
     n: int
     """Choices of each prompt."""
     prompts: int = 1
     prompt_tokens: int
-    """Of all prompts."""
+    """Of all prompts together."""
     prompt_bytes: int
-    """Of what an answer repeats or tells of all prompts."""
+    """Bytes of all prompts that the answer repeats or describes."""
     repeated: bool = True
     """Each choice has that of its own."""
     most_tokens: int = 0
-    """That may be generated, of all prompts, for one choice of each."""
+    """Most generated tokens for one choice of each prompt, together."""
     token_bytes: int = 0
     """For each of them."""
     scores: int | None = None
-    """Alternatives that are asked for at each token."""
+    """Requested alternatives for each token."""
     scores_field: str = "logprobs"
     tokens_field: str = "max_tokens"
     prompt_field: str = "prompt"
@@ -138,7 +138,7 @@ class AnswerSize(msgspec.Struct, frozen=True, kw_only=True):
         return self.fixed + self.n * self.most_tokens * self.token_bytes
 
     def check(self, most: int) -> None:
-        """Raises BadRequest that names what would have to be less."""
+        """Raises BadRequest that names the field to reduce."""
         if self.bytes <= most:
             return
         scores = "" if self.scores is None else f", {self.scores} log-probabilities a token"
@@ -161,7 +161,7 @@ class AnswerSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed_bytes(top: int) -> int:
-    """Of a token's log-probabilities in the four lists of completions; its own are always among them."""
+    """Bytes of a token's log-probabilities in the four lists of completions; its own entry is always included."""
     return 48 + 32 * (top + 1)
 
 
@@ -171,5 +171,5 @@ def ranked_bytes(top: int) -> int:
 
 
 def described_bytes(top: int) -> int:
-    """As chat completions and responses have them."""
+    """The same in chat completions and responses."""
     return 120 + 88 * top

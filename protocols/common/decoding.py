@@ -1,4 +1,4 @@
-"""From a request's bytes to its struct; whatever is wrong with them becomes a :class:`BadRequest`."""
+"""Decodes a request's bytes into its struct; every fault becomes a :class:`BadRequest`."""
 
 import re
 from functools import cache, reduce
@@ -20,20 +20,19 @@ _MAX_SAID: Final = 200
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _NULL: Final = "got `null`"
 _VALUE_BYTES: Final = 72
-"""Of memory, for a comma: an integer or a short text, and its place in a list."""
+"""Memory for each comma: an integer or a short text, and its place in a list."""
 _OBJECT_BYTES: Final = 128
 """And for a colon or an opening bracket."""
 _WIDE: Final = tuple(bytes([lead]) for lead in range(0xF0, 0xF5))
-"""Of which one begins each character that takes four bytes in memory; so may what is written as an escape."""
+"""Lead bytes of characters that take four bytes in memory; escapes may produce such characters too."""
 _type_info: Final = cache(inspect.type_info)
 _NOT_A_NUMBER: Final = re.compile(rb"-?(?:NaN|nan|Infinity|inf)")
 
 
 def decode(decoder: msgspec.json.Decoder[Request], body: bytes, limits: Limits) -> Request:
-    """The request in ``body``. A null means what a missing field means, where the field's type has no null of its own.
+    """The request in ``body``. A null means that the field is missing, unless the field's type has a null.
 
-    Raises BadRequest naming the field, also of bytes that are not UTF-8 or not JSON, as far as they
-    lie in one.
+    Raises BadRequest naming the field, also for bytes that are not UTF-8 or not JSON, if they lie in a field.
     """
     if not body:
         raise BadRequest("The body is empty; a JSON object is expected.")
@@ -65,8 +64,8 @@ def too_many_values(body: bytes, limits: Limits) -> bool:
 
 
 def decoded_bytes(body: bytes, limits: Limits) -> int:
-    """What decoding it takes of memory at most: values, as far as they are decoded, and texts, in which one wide
-    character makes all others as wide, twice while it is read."""
+    """Most memory that decoding takes, in bytes: decoded values, and texts twice while they are read. One wide
+    character makes its whole text wide."""
     ascii = body.isascii()
     wide = b"\\u" in body or not (ascii or all(lead not in body for lead in _WIDE))  # a pattern takes 10 ms a megabyte
     width = 7 if wide else 1 if ascii else 4
@@ -79,9 +78,9 @@ def _opened(body: bytes) -> int:
 
 
 def converted(value: Any, type: Any, where: str, *, strict: bool = True) -> Any:
-    """``value``, which stands at ``where`` in a request, as ``type``. Raises BadRequest naming the field.
+    """Converts ``value`` at ``where`` in a request to ``type``. Raises BadRequest naming the field.
 
-    What is not ``strict`` may write numbers and truth values as text. A null is as in :func:`decode`.
+    Without ``strict``, numbers and booleans may be texts. A null is handled as in :func:`decode`.
     """
     try:
         return msgspec.convert(value, type, strict=strict)
@@ -96,9 +95,9 @@ def converted(value: Any, type: Any, where: str, *, strict: bool = True) -> Any:
 
 
 def decode_json(decoder: msgspec.json.Decoder[Request], body: bytes | str) -> Request:
-    """As ``decoder`` decodes, with its errors, but for a null, which is as in :func:`decode`.
+    """As ``decoder`` decodes, with its errors, except that a null is handled as in :func:`decode`.
 
-    Only a body that is refused for a null is read twice; all others cost what the decoder costs.
+    A body is read twice only if it was refused for a null.
     """
     try:
         return decoder.decode(body)
@@ -109,7 +108,7 @@ def decode_json(decoder: msgspec.json.Decoder[Request], body: bytes | str) -> Re
 
 
 def without_nulls(value: Any, type: Any) -> Any:
-    """JSON without the fields that are null where ``type`` has no null, as deep as ``type`` says what they are."""
+    """Removes fields that are null where ``type`` has no null, as deep as ``type`` describes the value."""
     return _without_nulls(value, _type_info(type))
 
 
@@ -124,7 +123,7 @@ def _without_nulls(value: Any, kind: inspect.Type) -> Any:
         case inspect.DictType() if isinstance(value, dict):
             return {name: _without_nulls(item, kind.value_type) for name, item in value.items()}
         case inspect.UnionType():
-            return reduce(_without_nulls, kind.types, value)  # each leaves alone what is not of its own type
+            return reduce(_without_nulls, kind.types, value)  # each changes values of its own type only
         case inspect.StructType() if isinstance(value, dict):
             if kind.tag_field is not None and value.get(kind.tag_field) != kind.tag:
                 return value
@@ -188,7 +187,7 @@ def _too_many_values(most: int, field: str | None) -> BadRequest:
 
 
 def _invalid_value(text: str, where: str = "") -> BadRequest:
-    """msgspec's complaint, about a value that stands at ``where`` in the body."""
+    """msgspec's error, for a value at ``where`` in the body."""
     match = _PATH.search(text)
     absent = _MISSING.search(text)
     if match is None and absent is None and not where:
@@ -203,7 +202,7 @@ def _invalid_value(text: str, where: str = "") -> BadRequest:
 
 def _plain(text: str) -> str:
     """msgspec's sentence in JSON's words."""
-    if len(text) > _MAX_SAID:  # it repeats what the client wrote
+    if len(text) > _MAX_SAID:  # it repeats the client's text
         text = text[:_MAX_SAID] + "…"
     text = text.replace("`", "").replace("Expected", "expected").replace("Object", "object")
     text = text.replace("Number out of range", "the number is out of range")
@@ -215,7 +214,7 @@ def _plain(text: str) -> str:
 
 
 def _malformed(text: str, body: bytes) -> BadRequest:
-    """A syntax error. NaN and Infinity, which JSON does not have, are told as what they are."""
+    """The error of a syntax error. NaN and Infinity, which JSON does not have, are named."""
     half = half_a_character(body) if "surrogate" in text or "utf-" in text or "truncated" in text else None
     if half is not None:
         return _undecodable(f"holds half a character (byte {half})", path_at(body, half))

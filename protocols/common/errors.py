@@ -1,4 +1,4 @@
-"""The error object that every status carries, and the exception for what a client got wrong."""
+"""The error object of every status, and the exception for a client's mistakes."""
 
 import msgspec
 
@@ -16,10 +16,10 @@ class ErrorResponse(msgspec.Struct, frozen=True):
 
 
 class BadRequest(Exception):
-    """What the client sent cannot be served.
+    """The request cannot be served.
 
-    ``param`` names the field at fault, ``code`` is OpenAI's machine-readable word where it has one, ``kind`` the type
-    of error.
+    ``param`` names the field at fault, ``code`` is OpenAI's machine-readable code if there is one, ``kind`` the type of
+    error.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class BadRequest(Exception):
 
 
 def wrong(field: str, what: str, code: str | None = None) -> BadRequest:
-    """The refusal of a field's value; ``what`` goes on behind the field's name: ``must be a string``."""
+    """The refusal of a field's value; ``what`` follows the field's name in the message: ``must be a string``."""
     return BadRequest(f"`{field}` {what}.", field, code)
 
 

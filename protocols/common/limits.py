@@ -1,6 +1,6 @@
-"""Every bound on what one request may ask for. All are checked before any work is done.
+"""Every bound on one request, all checked before any work.
 
-:class:`Limits` are the operator's; what follows it are ceilings that nobody moves.
+:class:`Limits` are the operator's; the constants below are fixed ceilings.
 """
 
 from typing import Annotated, Final
@@ -11,7 +11,7 @@ from ..ipc.flag import Flag
 from ..ipc.sampling import MAX_LOGPROBS
 
 MAX_TEMPLATE_CHARS: Final = 1 << 18
-"""Of a chat template's source, the model's own too."""
+"""Characters of a chat template's source, including the model's own."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -63,16 +63,16 @@ class Limits(msgspec.Struct, frozen=True):
             name="max-answer-size",
         ),
     ] = 256 << 20
-    """What a request asks for is estimated before anything is computed."""
+    """The size is estimated before anything is computed."""
 
 
 MAX_TOKEN_RULES: Final = 1 << 18
-"""Entries of ``logit_bias``, and of each list of token ids, times the prompts of the request: every prompt has them of
-its own in the engine, and a hundred million would be there before anybody could look up."""
+"""Entries of ``logit_bias``, and of each list of token ids, times the request's prompts. Each prompt has its own copy
+in the engine, and a hundred million entries would exhaust its memory at once."""
 MAX_SPEECH_CHARS: Final = 1 << 16
-"""Of a text to be spoken: more than an hour of it."""
+"""Characters of a text to be spoken: more than an hour of audio."""
 MAX_TOOLS: Final = 1024
-"""Of one request."""
+"""Tools of one request."""
 MAX_TOOL_DESCRIPTION: Final = 1 << 16
 """Characters."""
 MAX_NAME_LENGTH: Final = 512

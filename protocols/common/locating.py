@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 MAX_SCANNED: Final = 1 << 20
-"""Bytes looked at; what lies further in is not located."""
+"""Scanned bytes; faults further in are not located."""
 MAX_TOKENS: Final = 1 << 11
 """Strings, brackets and marks looked at, a few milliseconds of work; likewise."""
 _MAX_DEPTH: Final = 32
@@ -18,10 +18,10 @@ _UNICODE_ESCAPE: Final = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[d
 
 
 def path_at(body: bytes, at: int) -> str | None:
-    """The path (``messages[0].content``) of the value that holds the byte ``at``, or would hold it.
+    """The path (``messages[0].content``) of the value that contains the byte ``at``, or would contain it.
 
-    None outside of all values, and beyond the bounds. Of a key that is no plain name, the path ends
-    before it: a client's own words are not repeated.
+    None outside of all values and beyond the bounds. The path ends before a key that is no plain name, so that a
+    client's text is not repeated.
     """
     if at > MAX_SCANNED:
         return None
@@ -82,7 +82,7 @@ def deep_field(body: bytes) -> str | None:
 
 
 def crowded_field(body: bytes) -> str | None:
-    """The field of the outermost object that holds most of what the body is made up of."""
+    """The field of the outermost object with the largest part of the body."""
     marks: Counter[bytes] = Counter()
     for key, _, text in _tokens_of_fields(body):
         if key is not None:
@@ -112,13 +112,13 @@ def _tokens_of_fields(body: bytes) -> Iterator[tuple[bytes | None, int, bytes]]:
 
 
 def _name(key: bytes | None) -> str | None:
-    """None for what is no plain name: a client's own words are not repeated."""
+    """None for a key that is no plain name, so that a client's text is not repeated."""
     name = _NAME.fullmatch(key or b"")
     return None if name is None else name[1].decode("ascii")
 
 
 def half_a_character(body: bytes) -> int | None:
-    r"""Where an escape stands (``\ud83d``) that is one half of a character without the other."""
+    r"""Position of an escape (``\ud83d``) that is one half of a surrogate pair without the other."""
     for escape in islice(_UNICODE_ESCAPE.finditer(body, 0, MAX_SCANNED), MAX_TOKENS):
         if escape[1] is not None:
             return escape.start()

@@ -48,7 +48,7 @@ class StreamResponse(msgspec.Struct, frozen=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What either server says of itself; lengths are null until the model has been loaded."""
+    """The description of either server; lengths are null until the model is loaded."""
 
     model_id: str
     model_dtype: str

@@ -20,7 +20,7 @@ class TextGrammar(msgspec.Struct, frozen=True):
 
 
 class GenerateParameters(msgspec.Struct, frozen=True):
-    """None means that the client said nothing: the model's own default holds."""
+    """None means that the field is absent: the model's default applies."""
 
     adapter_id: Name | None = None
     best_of: int | None = None
@@ -54,7 +54,7 @@ class GenerateParameters(msgspec.Struct, frozen=True):
             raise not_served("parameters.typical_p", "`parameters.typical_p` other than 1")
 
     def fields(self) -> dict[str, Any]:
-        """As completions have them."""
+        """The same as fields of completions."""
         greedy = self.do_sample is False and self.temperature is None
         return {
             "model": self.adapter_id,
@@ -94,7 +94,7 @@ class EmbedInputsRequest(msgspec.Struct, kw_only=True):
     dimensions: Annotated[int, Meta(ge=1, le=limits.INT32_MAX)] | None = None
 
     def fields(self) -> dict[str, Any]:
-        """As embeddings have them."""
+        """The same as fields of embeddings."""
         return {
             "input": self.inputs,
             "normalize": self.normalize,

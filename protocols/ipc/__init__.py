@@ -1,1 +1,1 @@
-"""What the processes of one server say to each other, and how: msgspec structs and their codecs."""
+"""Messages between the processes of one server: msgspec structs and their codecs."""

@@ -1,8 +1,7 @@
-"""Messages between the actors, grouped by who receives them.
+"""Messages between the actors, grouped by receiver.
 
-Each mailbox has one tagged union and one typed decoder (see :mod:`.codec`). Requests are named by
-``rid``, an integer that the client process counts up and never reuses; a sequence of a request is
-``(rid, index)``.
+Each mailbox has one tagged union and one typed decoder (see :mod:`.codec`). ``rid`` identifies a request: an integer
+that the client process counts up and never reuses. ``(rid, index)`` identifies a sequence.
 """
 
 from typing import Literal
@@ -20,9 +19,9 @@ from .steps import ExpertShape, Masks, StepPart, StepPlan, StepResult, TokenLogp
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Fault = Literal["", "grammar", "allowed_token_ids", "bad_words", "adapter", "engine"]
-"""What a request has asked for that ended it with an error: a grammar that became too large on the way, limits to its
-tokens that leave nothing to draw, or an adapter that does not fit the model. "engine" where nobody is left to serve it,
-which another server may. "" where it is not the request's."""
+"""Part of a request that ended it with an error: a grammar that became too large, token restrictions that allow no
+token, or an adapter that does not fit the model. "engine": no engine is left to serve it; another server may. "" if the
+request is not at fault."""
 
 
 # ---- to the engine, from its client in the server process
@@ -33,25 +32,25 @@ class StartEngine(msgspec.Struct, frozen=True, array_like=True, tag="start"):
 
 
 class Vocabulary(msgspec.Struct, frozen=True, array_like=True, tag="vocabulary"):
-    """What grammars are made of tokens by, in pieces: all of them must have come before a Submit with a grammar."""
+    """The model's tokens as bytes, for grammars, in pieces. All pieces must arrive before a Submit with a grammar."""
 
     start: int
     """Id of the first token of this piece; pieces come in order, without gaps."""
     total: int
     """Tokens of all pieces together."""
     tokens: list[bytes]
-    """What each token adds to a text; nothing for an id that no token has."""
+    """Bytes that each token adds to a text; empty for unused ids."""
     special: list[int]
     """Which tokens of this piece are special: no text matches them, only a grammar that names them by id."""
     eos: list[int]
-    """Which tokens of this piece may be drawn where a grammar is complete, and end it."""
+    """Tokens of this piece that end a complete grammar."""
 
 
 class Thinking(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How many tokens a sequence may think for, and how to tell that it does."""
+    """The thinking budget of a sequence, and the markers of its thinking."""
 
     budget: int
-    """Tokens drawn after thinking began; then it is ended. 0 ends it as it begins."""
+    """Tokens sampled after thinking began; then it is ended. 0 ends it as it begins."""
     begin: list[int]
     """The tokens that begin it; none: only ``opened`` does."""
     end: list[int]
@@ -61,7 +60,7 @@ class Thinking(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Resumed(msgspec.Struct, frozen=True, array_like=True):
-    """What a request had received when its engine was lost: the new one goes on from there."""
+    """Tokens that a request had received when its engine was lost; the new engine continues from there."""
 
     outputs: list[list[int]]
     """Tokens delivered so far, a list for each sequence; where they are many they come ahead, as
@@ -79,7 +78,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     prompt: list[int]
     params: SamplingParams
     seeds: list[int]
-    """Unsigned 64 bits, one per sequence, drawn at admission also when the client gave none."""
+    """Unsigned 64 bits, one for each sequence, drawn at admission if the client gave none."""
     priority: int
     """Lower runs earlier; aged by waiting time."""
     salt: str
@@ -88,26 +87,24 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     """``time.monotonic()`` of the client process; comparable between processes of one machine."""
     resumed: Resumed | None = None
     name: str = ""
-    """The request id that the client's user sees: for logs, and never a key of anything."""
+    """The request id that the client's user sees. For logs only, never a key."""
     grammar: str = ""
-    """What each sequence must match, in llguidance's dialect of Lark, or as the JSON of its own grammars; "" is
-    none."""
+    """Grammar of each sequence in llguidance's dialect of Lark, or as the JSON of its own grammars; "" is none."""
     thinking: Thinking | None = None
     inputs: list[InputSpan] = []
-    """Media of the prompt, in the order in which they stand in it."""
+    """Media of the prompt, in their order in it."""
     probe: PromptProbe | None = None
-    """Of a model that transcribes."""
+    """For transcription models."""
     streamed: Streamed | None = None
     """For a model that transcribes streamed audio; such a request has one sequence."""
     pooling: Pooling | None = None
-    """What is made of the prompt, by a model that draws no tokens; such a request has one sequence and wants none."""
+    """The output to make of the prompt, for pooling models. Such a request has one sequence and samples no tokens."""
     adapter: AdapterRef | None = None
-    """What is added to the model's products for this request."""
+    """The request's LoRA adapter."""
 
 
 class ResumedPart(msgspec.Struct, frozen=True, array_like=True, tag="resumed", gc=False):
-    """Some of what one sequence had received, ahead of the :class:`Submit` of its request and after what came
-    before."""
+    """A part of what one sequence had received, sent before the :class:`Submit` of its request, in order."""
 
     rid: int
     index: int
@@ -115,7 +112,7 @@ class ResumedPart(msgspec.Struct, frozen=True, array_like=True, tag="resumed", g
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=False):
-    """More of what a request hears, after all that has come before."""
+    """More audio of a request, after all earlier audio."""
 
     rid: int
     pieces: list[ArenaRef]
@@ -125,7 +122,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=Fals
 
 
 class MediaWritten(msgspec.Struct, frozen=True, array_like=True, tag="written", gc=False):
-    """All that a request has brought lies in the arena, as :class:`MediaWanted` asked; or it cannot be written."""
+    """Answer to :class:`MediaWanted`: the request's media are in the arena, or cannot be written."""
 
     rid: int
     error: str = ""
@@ -148,13 +145,13 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping", gc=False):
 
 
 ControlOperation = Literal["pause", "resume", "sleep", "discard", "wake", "reset_prefix_cache", "recompute"]
-"""``pause``: no step begins until ``resume``; requests come and go, and wait. ``sleep``: the worker ends, and no other
-starts until ``wake``; ``discard``: the same, and prepared weights are dropped. ``reset_prefix_cache``: nothing that was
-computed before is found by a prompt. ``recompute``: rows give back what they hold, and compute it anew."""
+"""``pause``: no step begins until ``resume``; requests are accepted and wait. ``sleep``: the worker ends, and no other
+starts until ``wake``; ``discard``: the same, and prepared weights are dropped. ``reset_prefix_cache``: prompts find
+nothing computed before. ``recompute``: rows release their blocks and compute them again."""
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, tag="control", gc=False):
-    """What an operator asks of the engine itself. It takes effect between two steps, after all messages before it."""
+    """An operator's command to the engine. It takes effect between two steps, after all earlier messages."""
 
     number: int
     operation: ControlOperation
@@ -208,7 +205,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     stream: StreamShape | None = None
     experts: ExpertShape | None = None
     max_num_seqs: int = 0
-    """Sequences that a step computes at most; 0: not told."""
+    """Most sequences in a step; 0: unknown."""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=False):
@@ -218,7 +215,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=Fals
     final: bool = True
     """Whether a new process in its place would fail the same way."""
     of_peer: bool = False
-    """Whether a worker cannot go on because another of its group was lost: the cause is there."""
+    """Whether the worker failed because another of its group was lost, which has the cause."""
     graphs: bool = False
     """Whether a worker cannot go on because it failed to capture a CUDA graph: the next one is to capture none."""
 
@@ -230,15 +227,14 @@ class Stalled(msgspec.Struct, frozen=True, array_like=True, tag="stalled", gc=Fa
 
 
 class PromptPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some of what is known of a prompt, ahead of its :class:`PromptDone`. From ``start`` on it replaces what had come
-    before."""
+    """A part of a prompt's results, before its :class:`PromptDone`. It replaces earlier parts from ``start`` on."""
 
     rid: int
     start: int
     """The prompt token of the first of ``logprobs``, or the place of ``pooled`` in all that is sent of it."""
     logprobs: list[TokenLogprobs]
     pooled: bytes = b""
-    """Of :attr:`.pooling.Pooled.data`, and after it of ``ids``."""
+    """A part of :attr:`.pooling.Pooled.data`, followed by that of ``ids``."""
 
 
 class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -249,19 +245,19 @@ class PromptDone(msgspec.Struct, frozen=True, array_like=True, gc=False):
     queue_seconds: float
     prefill_seconds: float
     logprobs: list[TokenLogprobs | None] | None
-    """One per prompt token (the first is None), when asked for; on the way from the engine they are in parts, all of
-    them, and this is empty."""
+    """One for each prompt token (the first is None), if requested. From the engine they arrive in parts, and this is
+    empty."""
     alignment: AlignmentOutput | None = None
     pooled: Pooled | None = None
 
 
 class SequenceExperts(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The experts of positions [start, start + count), for a request that asks for them. After an engine was lost they
-    come again from the first on."""
+    """Experts of positions [start, start + count), if requested. After an engine crash they are sent again from the
+    first position."""
 
     rid: int
     index: int
-    """Of the sequence; -1: they are positions of the prompt, which all share."""
+    """The sequence; -1: positions of the prompt, which all sequences share."""
     start: int
     count: int
     data: bytes
@@ -290,7 +286,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc=False):
-    """What one step brought, for all requests: ``parts`` come first, then ``experts``, ``prompts``, and ``finished``
+    """Results of one step for all requests. They apply in order: ``parts``, ``experts``, ``prompts``, and ``finished``
     last."""
 
     prompts: list[PromptDone]
@@ -303,10 +299,9 @@ class TokensBatch(msgspec.Struct, frozen=True, array_like=True, tag="tokens", gc
 Resource = Literal[
     "row", "pages", "encoder", "step", "adapter_slot", "grammar", "input", "media", "transfer", "adapter"
 ]
-"""What a sequence can lack before it runs: a row on the worker, blocks of the KV cache, its media encoded or room for
-that, room in the next step, a slot for its adapter; or what comes for its request alone: a compiled grammar, the first
-of its streamed audio, media that are being written, something that is being loaded, its adapter in the worker's
-memory."""
+"""What a sequence can lack before it runs: a row on the worker, blocks of the KV cache, encoded media or room for them,
+room in the next step, a slot for its adapter; or what arrives for its request alone: a compiled grammar, the first
+streamed audio, media being written, a transfer, its adapter in the worker's memory."""
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False):
@@ -317,7 +312,7 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     kv_usage: float
     """Share of KV blocks in use, in [0, 1]."""
     preemptions: int
-    """For want of KV blocks."""
+    """Because KV blocks ran out."""
     prefix_queries: int
     """Prompt tokens looked up in the prefix cache when a sequence was first admitted."""
     prefix_hits: int
@@ -331,31 +326,31 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
     watchdog_kills: int = 0
     """Workers killed because a step, or a phase of start-up, took too long."""
     poisoned: int = 0
-    """Requests ended because they alone killed the worker."""
+    """Requests ended because they crashed the worker alone."""
     waiting_for: dict[Resource, int] = {}
-    """Sequences by what they lack, or what somebody before them does; those left out wait for tokens of their own
-    request: its prompt, or one in flight."""
+    """Sequences by the resource that they, or an earlier sequence, lack. Others wait for tokens of their own request:
+    its prompt, or one in flight."""
     running_adapters: list[int] = []
     """Numbers of the adapters that rows have."""
     waiting_adapters: list[int] = []
-    """Of those that requests name and no row has."""
+    """Numbers of adapters that requests use and no row has."""
     num_drafts: int = 0
     """Times that a row was verified with draft tokens."""
     num_draft_tokens: int = 0
     accepted_by_position: list[int] = []
-    """Of these, what rows have gained, by the place behind the row's own token."""
+    """Accepted drafts by their position behind the row's own token."""
     prompt_computed: int = 0
     """Prompt tokens that were found nowhere when a sequence was first admitted."""
     host_queries: int = 0
-    """Prompt tokens looked up in the host tier of the prefix cache: those that the device did not have."""
+    """Prompt tokens looked up in the host tier of the prefix cache, because the device did not have them."""
     host_hits: int = 0
     """Prompt tokens found there."""
     host_usage: float = 0.0
-    """Share of the host tier that holds something, in [0, 1]."""
+    """Fraction of the host tier in use, in [0, 1]."""
     host_stored_bytes: int = 0
-    """Copied to the host tier."""
+    """Bytes copied to the host tier."""
     host_loaded_bytes: int = 0
-    """Copied back from there."""
+    """Bytes copied back."""
 
     @property
     def num_accepted_tokens(self) -> int:
@@ -363,20 +358,20 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
 
 
 class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
-    """A :class:`Control` has taken effect. Of a pause: the steps that were in flight are told; of ``sleep``: the worker
-    is dead; of ``wake``: the next one is ready."""
+    """A :class:`Control` has taken effect. For a pause, results of the steps in flight have been sent; for ``sleep``,
+    the worker is dead; for ``wake``, the next one is ready."""
 
     number: int
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True, tag="released", gc=False):
-    """No step will read what these requests brought in the arena: each is named once, when it has ended."""
+    """No step will read the media of these requests in the arena. Each ended request is named once."""
 
     rids: list[int]
 
 
 class MediaWanted(msgspec.Struct, frozen=True, array_like=True, tag="wanted", gc=False):
-    """Media of these requests have to be encoded, and are not written: answered with :class:`MediaWritten` for each."""
+    """Media of these requests must be encoded and are not written yet; answered with :class:`MediaWritten` for each."""
 
     rids: list[int]
 
@@ -401,18 +396,18 @@ WorkerInbox = StartWorker | StepPlan | Masks | LoadAdapter | DropAdapter | Shutd
 
 class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=False):
     num_blocks: int
-    """Of the pool that all paged groups share, and of one size; without such groups they only bound what runs at
-    once."""
+    """Blocks in the pool that all paged groups share, all of one size. Without paged groups they only limit
+    concurrency."""
     max_model_len: int
     memory: list[MemoryLine]
     notes: list[str]
     limits: StepLimits
     groups: tuple[CacheGroup, ...] = (FULL,)
-    """All that the model keeps; none of them is paged where tokens see all others, or where states are all."""
+    """All cache groups of the model. None is paged if tokens see all others, or if the model only has states."""
     stream: StreamShape | None = None
-    """Where the model transcribes streamed audio."""
+    """For models that transcribe streamed audio."""
     experts: ExpertShape | None = None
-    """What is told of each position, where ``WorkerConfig.return_routed_experts`` is set."""
+    """Shape of the experts of each position, with ``WorkerConfig.return_routed_experts``."""
     host: HostSizes = NO_HOST
 
 

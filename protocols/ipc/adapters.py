@@ -11,7 +11,7 @@ class AdapterRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     """For logs and messages."""
     path: str
-    """Of its folder, below ``root`` where there is one."""
+    """Path of its folder, below ``root`` if that is set."""
     root: str = ""
     """The folder that nothing of it may lead out of; empty where the operator has named ``path`` itself."""
     identity: str = ""
@@ -36,7 +36,7 @@ class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter_l
     number: int
     error: str = ""
     missing: bool = False
-    """Whether the error is that there are no such files."""
+    """Whether the error is that the files do not exist."""
 
 
 class WarmAdapter(msgspec.Struct, frozen=True, array_like=True, tag="warm_adapter", gc=False):

@@ -1,6 +1,6 @@
-"""Audio between server and engine, and what transcription asks of a prompt.
+"""Audio between server and engine, and transcription's requests about a prompt.
 
-Audio is signed 16 bits, little-endian, one channel, at :data:`SAMPLE_RATE`; the worker makes features of it.
+Audio is signed 16 bits, little-endian, one channel, at :data:`SAMPLE_RATE`; the worker computes features.
 """
 
 import msgspec
@@ -10,19 +10,19 @@ SAMPLE_RATE = 16_000
 SAMPLE_BYTES = 2
 MAX_WINDOW_SECONDS = 30
 MAX_WINDOW_BYTES = MAX_WINDOW_SECONDS * SAMPLE_RATE * SAMPLE_BYTES
-"""Of one window, at most."""
+"""Bytes of one window, at most."""
 
 
 class TokenRules(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Which tokens a transcript may hold next, by those before: Whisper's (arXiv:2212.04356, section 4.5).
+    """Tokens that may follow in a transcript, given those before: Whisper's rules (arXiv:2212.04356, section 4.5).
 
-    They are taken out of the logits before all else, so log-probabilities are those that the rules leave.
+    Other tokens are removed from the logits first, so log-probabilities are those of the remaining tokens.
     """
 
     suppressed: list[int]
-    """Never drawn."""
+    """Tokens that are never sampled."""
     suppressed_first: list[int]
-    """Not drawn as the first token."""
+    """Tokens that are not sampled first."""
     timestamp_begin: int
     """Id of <|0.00|>, after which come all other timestamps; -1: the transcript has none, and no rule is about them."""
     max_initial_timestamp: int
@@ -32,19 +32,19 @@ class TokenRules(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Alignment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Asks at which time each token of the prompt from ``start`` on is spoken, by the model's cross-attention.
+    """Requests the time at which each token of the prompt from ``start`` on is spoken, by cross-attention.
 
-    Such a prompt is computed in one step, and nothing is drawn after it but one token.
+    Such a prompt is computed in one step, and one token is sampled after it.
     """
 
     start: int
-    """Position in the prompt of the first token to be aligned."""
+    """Prompt position of the first token to align."""
     frames: int
-    """Encoder positions that lie in the audio; what comes after is padding."""
+    """Encoder positions of the audio; later ones are padding."""
 
 
 class PromptProbe(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a request over audio wants to know of its prompt besides its tokens."""
+    """What a request over audio needs about its prompt besides tokens."""
 
     no_speech: tuple[int, int] | None = None
     """(position in the prompt, token): its probability right after that position is wanted."""
@@ -52,11 +52,11 @@ class PromptProbe(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AlignmentOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the prompt of a request with audio has brought besides its tokens."""
+    """Results about the prompt of a request with audio, besides tokens."""
 
     no_speech: float | None = None
-    """The probability that was asked for."""
+    """The requested probability."""
     times: list[float] = []
     """Seconds from the window's beginning at which each aligned token begins, and at last where the last one ends."""
     probabilities: list[float] = []
-    """Of each aligned token, given those before it."""
+    """Probability of each aligned token, given those before it."""

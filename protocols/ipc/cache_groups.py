@@ -1,4 +1,4 @@
-"""What a worker keeps of what it has computed, as the engine hands it out: the one declaration of it."""
+"""Cache groups of a worker, as the engine allocates them. This is their only declaration."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -15,15 +15,15 @@ class CacheGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     kind: CacheKind
     window: int = 0
-    """Of a paged kind: tokens that a position sees, 0 is all before it. Of ``cross``: embeddings of the one span of a
-    request, which all its positions see; 0 where spans stand in the prompt, any number of them."""
+    """Paged kinds: tokens that a position sees; 0 means all before it. ``cross``: embeddings of a request's one span,
+    which all positions see; 0 if spans stand in the prompt, any number of them."""
     capacity: int = 0
-    """Of ``state``: slots. Of ``cross``: embeddings, of all media together. Paged kinds share ``num_blocks``."""
+    """``state``: number of slots. ``cross``: embeddings of all media together. Paged kinds share ``num_blocks``."""
     sliced: bool = False
-    """Of ``cross``: an encoding can be stopped and go on in a later step (:attr:`.steps.EncodeJob.sliced`)."""
+    """``cross``: an encoding can be interrupted and continued in a later step (:attr:`.steps.EncodeJob.sliced`)."""
     whole: int = 0
-    """Of ``cross``: positions of the longest span, where these see each other and so are computed in one step; 0: a
-    prompt is cut anywhere."""
+    """``cross``: positions of the longest span whose positions see each other, which is computed in one step; 0: a
+    prompt may be cut anywhere."""
 
     @property
     def is_paged(self) -> bool:
@@ -49,8 +49,7 @@ NO_HOST = HostSizes()
 
 
 def windows_of(groups: Iterable[CacheGroup]) -> tuple[int, ...]:
-    """Of each paged group the tokens that are seen. Where there is none, blocks only bound what runs at once, as those
-    of one group would."""
+    """Window of each paged group. Without paged groups, one window of 0: blocks then only limit concurrency."""
     return tuple(group.window for group in groups if group.is_paged) or (0,)
 
 

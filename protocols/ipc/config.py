@@ -29,33 +29,33 @@ MAX_DRAFTS: Final = 64
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who proposes draft tokens, and how many. The names are vLLM's."""
+    """Method and number of draft tokens. The names are vLLM's."""
 
     method: DraftMethod
-    """``ngram``: what followed the last tokens of a sequence where these stood in it before; ``suffix``: or in answers
-    that have ended; ``draft_model``: what a smaller model draws; ``eagle``, ``eagle3``: what a head draws that was
-    trained on the model's hidden states; ``mtp``: the same of a head that the model's checkpoint brings."""
+    """``ngram``: continuations of the last tokens' earlier matches in the sequence; ``suffix``: also matches in
+    finished answers; ``draft_model``: samples of a smaller model; ``eagle``, ``eagle3``: samples of a head that was
+    trained on the model's hidden states; ``mtp``: samples of the checkpoint's own head."""
     num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 0
-    """Drafts of a sequence in a step, at most. May be left out of ``suffix`` alone: its depth, then."""
+    """Most drafts of a sequence in a step. Only ``suffix`` may omit it; then it is the suffix depth."""
     model: str = ""
     """The draft model, or EAGLE's head: named as MODEL is; a local path once located."""
     prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 2
-    """So many last tokens must have stood in the sequence before."""
+    """Length of the shortest match."""
     prompt_lookup_max: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 5
-    """Of the places where they have, one where more tokens are the same counts, up to so many."""
+    """Length of the longest match that is compared; of several matches the longest is used."""
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
     """(least, most, drafts): while so many sequences run, the drafts of each in a step, at most."""
     suffix_decoding_max_tree_depth: Annotated[int, msgspec.Meta(ge=1, le=MAX_DRAFTS)] = 24
-    """Of ``suffix``, in place of ``prompt_lookup_max``."""
+    """``suffix`` uses this in place of ``prompt_lookup_max``."""
     suffix_decoding_max_cached_requests: Annotated[int, msgspec.Meta(ge=0)] = 10_000
     """Answers that are remembered; 0: none."""
     suffix_decoding_max_spec_factor: Annotated[float, msgspec.Meta(ge=0, le=MAX_DRAFTS)] = 1.0
     """Drafts for each token that is the same, at most."""
     suffix_decoding_min_token_prob: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
-    """Of the places that are the same this part has gone on so, at least."""
+    """Least fraction of the matches that must continue the same way."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what contradicts itself."""
+        """Raises ValueError for contradictory settings."""
         if bool(self.model) != (self.method in BY_MODELS and self.method != "mtp"):
             expected = f"no model, and it is {self.model}" if self.model else "the model that proposes, as model"
             raise ValueError(f"method {self.method} takes {expected}")
@@ -80,14 +80,14 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a worker needs to load a model and size its KV cache."""
+    """Everything that a worker needs to load a model and size its KV cache."""
 
     model: str
     """Local path: a folder or a ``.gguf`` file."""
     is_pooling: bool = False
-    """Whether the model is asked for vectors or scores of its prompts, not for tokens."""
+    """Whether the model computes vectors or scores of prompts instead of tokens."""
     pooler: str = ""
-    """A :data:`stentor.engine.model_config.sentence_config.PoolingMode` in place of what the model's files say."""
+    """A :data:`stentor.engine.model_config.sentence_config.PoolingMode` that overrides the model's files."""
     load_format: Annotated[LoadFormat, Flag("format of the weights; dummy draws random ones", group="model")] = "auto"
     model_impl: Annotated[
         ModelImpl,
@@ -169,7 +169,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0.9
     memory_share: float = 1.0
-    """This worker's part of what the workers on a device may take: of the GPU's fraction, or of a host's KV cache."""
+    """This worker's fraction of the memory for workers on a device: of the GPU's fraction, or of a host's KV cache."""
     block_size: Annotated[
         int, Flag("tokens in a block of the KV cache; 0 means the device's default: 16 on a CPU, 64 on a GPU", 0, 1024)
     ] = 0
@@ -251,7 +251,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Flag("compute threads on the CPU; by default one for each fast core of one socket", 1, 4096),
     ] = None
     cpu_place: int = 0
-    """Which part of the host's processors it gets, where there are several; the first of those that split a model."""
+    """Its part of the host's processors, if there are several; for workers that split a model, the first one's part."""
     cpu_places: int = 1
     """Workers of all models."""
     lease_member: int = 0
@@ -282,7 +282,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     seed: Annotated[int, Flag("seed of dummy weights")] = 0
     language_model_only: bool = False
-    """Whether a model that takes media is to take text alone."""
+    """Whether a multimodal model only gets text."""
     mmproj: str = ""
     """The projector file of a ``.gguf`` file; empty: one beside it that fits."""
     name: str = ""
@@ -302,7 +302,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a step may hold at most, as the worker settled it."""
+    """Limits of a step, as the worker set them."""
 
     block_size: int
     """Tokens in a block of the KV cache."""
@@ -313,9 +313,9 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_prefill_chunk: int
     """Tokens of one prompt."""
     max_encodings: int = 0
-    """Windows of audio to be encoded, by a transcription model."""
+    """Most encoded audio windows in a step, for a transcription model."""
     max_mixed_encodings: int = 0
-    """Those beside rows that decode, which wait for them."""
+    """The same beside decoding rows, which wait for them."""
     max_admitted_tokens: int = 0
     """Tokens of prompts that begin in it; 0: no more than the step has room for."""
     max_drafts: int = 0
@@ -342,7 +342,7 @@ DEFAULT_STEP_SECONDS: Final = 10.0
 
 
 class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often what died is started again, and when a worker is taken to hang."""
+    """Limits for restarting crashed processes, and for detecting a hanging worker."""
 
     max_worker_deaths: Annotated[
         int,
@@ -353,7 +353,7 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             1000000,
         ),
     ] = 5
-    """Those that a search for a poisonous request costs do not count."""
+    """Crashes that a search for a poisonous request causes do not count."""
     watchdog_seconds: Annotated[
         float,
         Flag(
@@ -374,7 +374,8 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             1000000,
         ),
     ] = 5
-    """And as many requests in a row that were to blame. Those that the search for one costs do not count."""
+    """Also the limit of consecutive requests that crashed an engine. Crashes that the search for one causes do not
+    count."""
 
     @property
     def start_patience(self) -> float:
@@ -383,7 +384,7 @@ class RecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def process_name(process: str, model: str) -> str:
-    """What a process is called in logs."""
+    """The process's name in logs."""
     return f"{model} {process}" if model else process
 
 

@@ -1,7 +1,8 @@
-"""Typed deltas: what a generation yields, whatever protocol asked. Each protocol encodes them in its own file.
+"""Typed deltas: the output of a generation, independent of the protocol. Each protocol encodes them in its own file.
 
-Of one choice, in order: texts, reasoning and tool calls as the model wrote them, then one :class:`Finish`. Tokens ride
-in :class:`Text` and :class:`Reasoning` alone, each token once; those of a tool call in a ``Text`` that has no text.
+The deltas of one choice are texts, reasoning and tool calls in the model's order, then one :class:`Finish`. Only
+:class:`Text` and :class:`Reasoning` have tokens, each token once; tokens of a tool call come in a ``Text`` without
+text.
 """
 
 import msgspec
@@ -15,7 +16,7 @@ class PromptProcessed(msgspec.Struct, frozen=True, gc=False):
 
     cached_tokens: int
     logprobs: list[TokenLogprobs | None] | None
-    """Of the prompt's first tokens; those of the rest follow as :class:`PromptLogprobs`."""
+    """Of the first tokens of the prompt; the rest follow as :class:`PromptLogprobs`."""
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
 
@@ -40,7 +41,7 @@ class Text(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """As :class:`Text`, of what the model thinks before it answers; its markers are part of neither."""
+    """As :class:`Text`, for the model's reasoning before its answer. Markers are part of neither."""
 
     index: int
     text: str
@@ -55,11 +56,11 @@ class ToolCallStart(msgspec.Struct, frozen=True, gc=False):
     call: int
     name: str
     id: str | None
-    """Where the model writes ids of its own; otherwise each protocol makes one."""
+    """The model's own id, if its format has ids; otherwise each protocol makes one."""
 
 
 class ToolCallArguments(msgspec.Struct, frozen=True, gc=False):
-    """More of a call's arguments; joined they are the JSON of one object, ``{}`` where there are none."""
+    """More of a call's arguments. Joined, they are the JSON of one object, ``{}`` without arguments."""
 
     index: int
     call: int
@@ -84,8 +85,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
     """Why, where the reason is ``error``."""
     fault: Fault = ""
     routed_experts: bytes = b""
-    """Which experts have computed the prompt and the choice, where they were asked for; see
-    :class:`.steps.RowExperts`."""
+    """Experts of prompt and choice, if requested; see :class:`.steps.RowExperts`."""
 
 
 Delta = PromptProcessed | PromptLogprobs | Text | Reasoning | ToolCallStart | ToolCallArguments | ToolCallEnd | Finish

@@ -19,10 +19,10 @@ class Flag:
     """Bounds of integers, both included."""
     high: int = 2**63 - 1
     name: str = ""
-    """In place of the field's."""
+    """Overrides the field's name."""
     kind: str = ""
     """How its text is read, by its name in ``server.options.kinds``, where the type does not say."""
     group: str = ""
-    """In place of the group of the field's struct."""
+    """Overrides the group of the field's struct."""
     aliases: tuple[str, ...] = ()
     """Names that it had before, or has elsewhere; they are not shown."""

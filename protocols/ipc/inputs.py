@@ -1,15 +1,15 @@
-"""What a request brings besides its tokens: media, which lie in shared memory and are named in messages.
+"""Media of a request: stored in shared memory, referenced in messages.
 
-Bytes that a client sends (samples of audio) are written once, by the server, into an arena that workers map as well.
-Messages carry where they lie. They stay until the engine has said that no step will read them (``Released``). Those of
-large media have their place from the beginning, and are written once the engine asks for them (``MediaWanted``), which
-it does not where it finds what was made of them.
+The server writes bytes of a client (audio samples) once into an arena that workers map as well. Messages carry their
+address. The bytes stay until the engine reports that no step will read them (``Released``). Large media get their space
+at once and are written when the engine asks for them (``MediaWanted``), which it does not if it has their embeddings or
+tokens cached.
 """
 
 import msgspec
 
 MAX_STREAM_BYTES = 32 << 20
-"""Of a request whose audio comes piece by piece, at most: a good quarter of an hour."""
+"""Bytes of a request with streamed audio, at most: more than a quarter of an hour."""
 
 
 class ArenaRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -24,31 +24,30 @@ class ArenaRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class InputSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One piece of media of a request, which an encoder makes embeddings of.
+    """One piece of media of a request, to be encoded to embeddings.
 
-    The engine keeps what was encoded by the digest, so several requests over the same media (a temperature of a
-    transcript, a turn of a chat) share it.
+    The engine stores encodings by digest, so several requests over the same media (another temperature of a transcript,
+    a turn of a chat) share them.
     """
 
     start: int
-    """Position of the prompt at which its embeddings stand in place of tokens; -1: at none, all positions attend to
-    it."""
+    """Position in the prompt at which its embeddings replace tokens; -1: nowhere, all positions attend to it."""
     length: int
-    """Positions from its first embedding to its last. Tokens of text may stand between: embeddings stand where the
-    prompt has the model's placeholder token."""
+    """Positions from its first embedding to its last. Text tokens may lie between: embeddings replace the model's
+    placeholder tokens."""
     digest: bytes
     """Names the media: equal digests are equal media. 16 bytes."""
     data: ArenaRef
     grid: tuple[int, int, int] | None = None
-    """Frames, rows and columns of its embeddings, where the model turns positions by where they lie in a picture."""
+    """Frames, rows and columns of its embeddings, for models with rotary positions in a picture."""
     interval: float = 1.0
     """How far the positions of two frames are apart, where frames have a time."""
     written: bool = True
-    """Whether the bytes are there; if not, they are once the request is named by :class:`.actors.MediaWritten`."""
+    """Whether the bytes are written; otherwise they are once :class:`.actors.MediaWritten` names the request."""
 
     @property
     def end(self) -> int:
-        """The position of the prompt behind its last, where it stands at any."""
+        """The prompt position behind its last, if it has any."""
         return self.start + self.length
 
 
@@ -62,7 +61,7 @@ class StreamShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Streamed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Says that a request's audio comes piece by piece, by :class:`.actors.Append`; and what has come of it."""
+    """Marks a request whose audio arrives in pieces, by :class:`.actors.Append`; has the pieces so far."""
 
     pieces: list[ArenaRef] = []
     """In order, see :data:`.audio.SAMPLE_BYTES`; up to :data:`MAX_STREAM_BYTES`, with all that follows."""
@@ -79,5 +78,5 @@ def add_piece(pieces: list[ArenaRef], piece: ArenaRef) -> None:
 
 
 def total_bytes(pieces: list[ArenaRef]) -> int:
-    """Of all of them together."""
+    """Bytes of all pieces together."""
     return sum(piece.length for piece in pieces)

@@ -1,4 +1,4 @@
-"""What is asked of a model that makes vectors or scores of texts, and what comes back."""
+"""Requests to pooling models, and their results."""
 
 from typing import Literal
 
@@ -9,19 +9,19 @@ PoolingTask = Literal["embed", "token_embed", "classify", "token_classify", "spa
 
 
 class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """In place of tokens to be drawn: what is to be made of the hidden states of a prompt."""
+    """Output to make of the hidden states of a prompt, instead of sampled tokens."""
 
     task: PoolingTask
     dimensions: int = 0
     """Vectors are cut to so many and normalised again (Matryoshka, arXiv:2205.13147); 0: all that the model makes."""
     normalize: bool | None = None
-    """Whether vectors have length 1; None: as the model was made for."""
+    """Whether vectors are normalised; None: the model's default."""
     activate: bool = True
     """Whether scores go through the model's activation (softmax, sigmoid); raw logits otherwise."""
     second: int = 0
-    """Position in the prompt at which the second text of a pair begins, for models that tell them apart; 0: none."""
+    """Position in the prompt of the second text of a pair, for models with token types; 0: none."""
     last: bool = False
-    """Whether it looks at the last token alone: what comes before may then be known already."""
+    """Whether it reads the last token alone, so that earlier tokens may come from the cache."""
     skip: int = 0
     """Tokens at the beginning that take part in attention and are not pooled."""
     adapter: str = ""
@@ -36,4 +36,4 @@ class Pooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data: bytes
     """float32, little-endian, [rows, columns]"""
     ids: bytes = b""
-    """Of ``sparse``: the token of each column, uint32, little-endian; columns of weight 0 are left out."""
+    """``sparse``: the token of each column, uint32, little-endian; columns of weight 0 are left out."""

@@ -9,10 +9,10 @@ MAX_LOGPROBS = 20
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How the tokens of one request are drawn.
+    """Sampling parameters of one request.
 
-    Every default is neutral: a params object made with only ``max_tokens`` samples from the
-    model's own distribution. Lengths are counted in tokens.
+    Every default is neutral: with only ``max_tokens``, tokens are sampled from the model's own distribution. Lengths
+    count tokens.
     """
 
     max_tokens: int
@@ -28,23 +28,23 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     eos_token_ids: tuple[int, ...] = ()
-    """End the sequence silently; empty when the client asked to ignore EOS."""
+    """End the sequence without being part of it; empty if the client asked to ignore EOS."""
     stop_token_ids: tuple[int, ...] = ()
     """End the sequence and are reported as the stop reason."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
     banned_token_ids: tuple[int, ...] = ()
     banned_sequences: tuple[tuple[int, ...], ...] = ()
-    """Of two tokens and more; kept to by the engine, which bans the last of each where the others were drawn."""
+    """Sequences of two and more tokens. The engine bans the last token of each after the others."""
     logprobs: int | None = None
     """None: none. n: the sampled token's log-probability and the n most likely alternatives."""
     prompt_logprobs: int | None = None
     routed_experts: int | None = None
-    """The first position of which it is told which experts computed it (:class:`.steps.RowExperts`); None: of none."""
+    """First position whose experts are returned (:class:`.steps.RowExperts`); None: none."""
     num_drafts: int | None = None
-    """Draft tokens in a step, at most; None leaves their number to the engine."""
+    """Most draft tokens in a step; None: the engine decides."""
     rules: TokenRules | None = None
-    """Which tokens may follow which, in a transcript; taken out of the logits before all else."""
+    """Rules of a transcript's tokens, applied to the logits first."""
 
     @property
     def needs_penalties(self) -> bool:

@@ -15,13 +15,13 @@ SpeechBackend = Literal["piper", "vits"]
 
 
 class VoicePlace(msgspec.Struct, frozen=True):
-    """One voice: a file, and who speaks in it."""
+    """One voice: a file, and a speaker in it."""
 
     name: str
     path: str
-    """Of the ``.onnx`` file of a Piper voice, or of the folder of a VITS checkpoint."""
+    """Path of the ``.onnx`` file of a Piper voice, or of the folder of a VITS checkpoint."""
     speaker: int | None = None
-    """None where the file has only one."""
+    """None for a file with one speaker."""
 
 
 class StartSpeech(msgspec.Struct, frozen=True, tag=True):
@@ -43,14 +43,14 @@ class Synthesize(msgspec.Struct, frozen=True, tag=True):
 
 
 class AbortSpeech(msgspec.Struct, frozen=True, tag=True):
-    """What is asked for is no longer wanted; it is answered all the same."""
+    """The client no longer wants this; it is still answered."""
 
     job: int
 
 
 class SpeechReady(msgspec.Struct, frozen=True, tag=True):
     seconds: float
-    """That loading took."""
+    """Time of loading."""
 
 
 class SpeechRefused(msgspec.Struct, frozen=True, tag=True):
@@ -64,11 +64,11 @@ class SpeechPiece(msgspec.Struct, frozen=True, tag=True):
     job: int
     pcm: bytes
     seconds: float
-    """That making it took."""
+    """Time of synthesis."""
 
 
 class SpeechFailed(msgspec.Struct, frozen=True, tag=True):
-    """Nothing comes of a job: it was aborted, or the voice cannot say it."""
+    """A job has no result: it was aborted, or the voice cannot speak it."""
 
     job: int
     why: str

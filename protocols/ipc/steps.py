@@ -1,17 +1,17 @@
-"""What the engine asks of a worker for one step, and what comes back.
+"""A step between engine and worker: the plan and the result.
 
-The engine sends only what changed. A worker keeps one *row* per slot (its tokens, block table and
-sampling parameters) from the step that names it in ``new`` until the step that names it in
-``freed``. Sampled tokens stay on the worker: a decode row's next input is the token that the
-worker itself drew, so step N+1 may be sent before the result of N has been read.
+The engine sends only changes. A worker keeps one *row* for each slot (its tokens, block table and sampling parameters)
+from the step that names it in ``new`` until the step that names it in ``freed``. Sampled tokens stay on the worker: a
+decode row's next input is the token that the worker sampled, so step N+1 may be sent before the result of N has been
+read.
 
-What a row with a grammar may draw is known only once its token before is: the plan names it in ``masked``, and the
-worker draws the tokens of that step when its :class:`Masks` have come. The engine sends them before the next plan.
+The allowed tokens of a row with a grammar are known only when its previous token is. The plan names such rows in
+``masked``, and the worker samples the step's tokens when its :class:`Masks` have arrived. The engine sends them before
+the next plan.
 
-A step may add several tokens to a row: with ``num_drafts`` d it computes the row's last token and up to d draft tokens
-behind it, and gains the drafts that are accepted and one token more, 1 to 1 + d. How many is known on the worker first,
-and the engine learns it from ``counts``; a step that is planned meanwhile begins on the worker where the row really
-ends.
+A step may add several tokens to a row. With ``num_drafts`` d it computes the row's last token and up to d draft tokens
+behind it, and gains the accepted drafts and one token more, 1 to 1 + d. The worker knows the number first; the engine
+learns it from ``counts``. A step that is planned meanwhile begins at the row's real end on the worker.
 """
 
 import msgspec
@@ -26,8 +26,8 @@ class RowSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Media of a row, as :class:`.inputs.InputSpan` has them."""
 
     encoder_slot: int
-    """Where what was encoded lies from the step on that first reads it; -1: nobody is to read it, all its positions are
-    in the cache already."""
+    """Slot of the encoding, from the step on that first reads it; -1: not read, since all its positions are in the
+    cache."""
     start: int
     length: int
     grid: tuple[int, int, int] | None = None
@@ -49,10 +49,10 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request: str = ""
     """The name of its request in logs."""
     masked: bool = False
-    """Whether the engine may restrict its draws. Its ``min_tokens`` is then 0: the engine sees to it."""
+    """Whether the engine may restrict its tokens. ``min_tokens`` is then 0, and the engine enforces it."""
     spans: list[RowSpan] = []
-    """Media that positions of the row read which have yet to be computed; all of the prompt, where their grids say
-    where later positions stand."""
+    """Media of positions that have yet to be computed; all media of the prompt, if their grids determine later
+    positions."""
     probe: PromptProbe | None = None
     """Wanted of the steps that compute the positions."""
     pooling: Pooling | None = None
@@ -61,29 +61,28 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     adapter: int = -1
     """The slot of its adapter; -1: it has none."""
     domain: bytes = b""
-    """What it draws may be proposed to rows with the same alone: names its cache salt and its adapter."""
+    """Digest of its cache salt and adapter. Its tokens may be proposed only to rows with the same domain."""
 
 
 class ForkedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A row that enters together with another of its request, and has all that is not named here from that one."""
 
     origin: int
-    """Index in the plan's ``new`` of the row that brings prompt and parameters for both."""
+    """Index in the plan's ``new`` of the row with the prompt and parameters of both."""
     slot: int
     outputs: list[int]
-    """What follows the prompt."""
+    """Tokens behind the prompt."""
     seed: int
     blocks: list[int]
     state: int = -1
 
 
 class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The work of one row in one step: tokens at positions [start, start + count), and drafts behind them.
+    """Work of one row in one step: tokens at positions [start, start + count), and drafts behind them.
 
-    ``start`` is exact where all earlier results of the row had been taken when the step was planned. Where a step with
-    drafts was in flight, it is the least: the position if that step gained one token. The worker then computes from the
-    row's last token on, which is ``count`` 1 before its end. The block table covers every position that the row may
-    reach.
+    ``start`` is exact if all earlier results of the row had arrived when the step was planned. While a step with drafts
+    is in flight, it is the least: the position if that step gained one token. The worker then computes from the row's
+    last token on, which is ``count`` 1 before its end. The block table covers every position that the row may reach.
     """
 
     slot: int
@@ -92,20 +91,20 @@ class RowStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     new_blocks: list[int]
     """Appended to the row's block table before the step."""
     sample: bool
-    """Whether a token is drawn after the last position (false for all but the last prefill chunk)."""
+    """Whether a token is sampled after the last position (false for all but the last prefill chunk)."""
     num_drafts: int = 0
     """Draft tokens that the step may compute behind the last one, at most; only where ``sample`` and ``count`` is 1."""
     state: int = -1
-    """The slot that gets the row's recurrent state in this step and from now on; -1: the one that it reads. What it has
-    left behind stays as it is."""
+    """Slot that the row's recurrent state is written to, from this step on; -1: the slot that it reads. The slot left
+    behind does not change."""
 
 
 class EncodeJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Media to be encoded before the rows of its step run."""
 
     encoder_slot: int
-    """Where the result is kept; what was there is overwritten. Where all positions attend to media, slots are in [0,
-    ``capacity / window`` of the group of kind ``cross``)."""
+    """Slot of the result; its content is overwritten. If all positions attend to media, slots are in [0, ``capacity /
+    window`` of the group of kind ``cross``)."""
     data: ArenaRef
     sliced: bool = False
     """Only a part of it: no row of the step reads it, and ``StepResult.encoded`` says when it is done. False: all, or
@@ -121,7 +120,7 @@ class RowInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pieces: list[ArenaRef]
     """See :attr:`.inputs.Streamed.pieces`."""
     ended: bool
-    """Whether nothing follows; what its last position lacks is silence."""
+    """Whether no audio follows; missing audio of the last position is silence."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
@@ -137,18 +136,18 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
     new: list[NewRow]
     rows: list[RowStep]
     masked: list[int] = []
-    """Slots of rows whose token may be restricted: where there are any, none is drawn before the step's :class:`Masks`
-    have come."""
+    """Slots of rows with restricted tokens. If there are any, no token is sampled before the step's :class:`Masks`
+    arrive."""
     encode: list[EncodeJob] = []
     inputs: list[RowInput] = []
     """Handed to their rows before these run."""
     forks: list[ForkedRow] = []
     forgotten: list[int] = []
-    """Encoder slots whose content nobody finds any more, before ``encode`` fills any."""
+    """Encoder slots whose content is no longer used, freed before ``encode`` fills any."""
     copies: list[tuple[int, int]] = []
-    """Blocks that are copied in order, from and to, before anything of the step is computed; below 0 stand places in
-    host memory, -1 is the first. So what the pool gives away goes to the host tier, and what lies there comes back. And
-    a row that enters goes on within a block that others know."""
+    """Blocks to copy in order, (from, to), before the step is computed. Numbers below 0 are places in host memory, from
+    -1 on. Displaced blocks go to the host tier and found ones come back; a new row continues in a copy of a known
+    block."""
     adapters: list[tuple[int, int]] = []
     """Slots of adapters that get another one, and the number of each; before rows enter."""
     state_copies: list[tuple[int, int]] = []
@@ -156,7 +155,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=Fals
 
 
 class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one row may draw at one position; its own allowed and banned tokens are taken into account already."""
+    """Allowed tokens of one row at one position; its own allowed and banned tokens are already applied."""
 
     slot: int
     ids: list[int]
@@ -167,11 +166,11 @@ class RowMask(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Masks(msgspec.Struct, frozen=True, array_like=True, tag="masks", gc=False):
-    """For a step with masked rows. Those that are not named here may draw what they could without, and gain one token.
+    """Masks of a step with masked rows. Other rows sample without a mask and gain one token.
 
     A row with drafts has a mask for each position, in order: the first for its one token, each further one for the
-    token after one more of the drafts that it has told (:class:`RowDrafts`). It gains at most as many tokens as it has
-    masks: none follow a draft that may not be drawn.
+    token after one more of its announced drafts (:class:`RowDrafts`). It gains at most as many tokens as it has masks:
+    none follow a draft that is not allowed.
     """
 
     epoch: int
@@ -202,36 +201,35 @@ class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RowAlignment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one row of the step has brought of :class:`.audio.AlignmentOutput`."""
+    """One row's result for :class:`.audio.AlignmentOutput`."""
 
     slot: int
     alignment: AlignmentOutput
 
 
 class RowPooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What was made of the prompt of one row, in the step that computed the end of it."""
+    """Output made of one row's prompt, in the step that computed the prompt's end."""
 
     slot: int
     pooled: Pooled
 
 
 class PooledPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """More of what is made of the prompt of one row: of :attr:`.pooling.Pooled.data`, and after it of ``ids``."""
+    """A further part of one row's pooled output: of :attr:`.pooling.Pooled.data`, then of ``ids``."""
 
     slot: int
     data: bytes
 
 
 class RowDrafts(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the worker will propose for the next step of one row, as far as that has drafts."""
+    """Drafts that the worker will propose for one row's next step, as far as that has drafts."""
 
     slot: int
     tokens: list[int]
 
 
 class ExpertShape(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is told of a position where experts are told: numbers of experts, the best first, of each layer that has
-    any."""
+    """Experts of a position, if returned: expert numbers, best first, of each layer with experts."""
 
     layers: int
     top_k: int
@@ -254,7 +252,7 @@ class RowExperts(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RowFault(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one row has brought cannot be computed: its request ends, and all others go on."""
+    """One row cannot be computed: its request ends, and all others continue."""
 
     slot: int
     message: str
@@ -270,7 +268,7 @@ class StepPart(msgspec.Struct, frozen=True, array_like=True, tag="part", gc=Fals
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=False):
     """``tokens``, ``logprobs`` and ``counts`` follow the order of the plan's rows whose ``sample`` is true; the tokens
-    of one row stand together."""
+    of one row are adjacent."""
 
     epoch: int
     step: int
@@ -283,12 +281,12 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     alignments: list[RowAlignment] = []
     pooled: list[RowPooled] = []
     counts: list[int] | None = None
-    """Tokens that each row has gained, 1 to 1 + its drafts; None where each has gained one and no row had drafts."""
+    """Tokens that each row gained, 1 to 1 + its drafts; None if each gained one and no row had drafts."""
     drafts: list[RowDrafts] = []
-    """Of rows that may be masked, once they have drawn a token: masks of their next step need them. A row that is not
-    named proposes nothing in that step, if it is masked."""
+    """For rows that may be masked, after a token: masks of their next step need them. A masked row without an entry
+    proposes nothing in that step."""
     routed: list[RowExperts] = []
-    """Of rows that ask for them."""
+    """For rows that request experts."""
     faults: list[RowFault] = []
     encoded: list[int] = []
     """Encoder slots that slices have completed."""
@@ -296,4 +294,4 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, tag="result", gc=
     """Tokens of prompts with media that steps are to compute at most beside rows that decode, from now on; 0: as many
     as before."""
     drafted: list[int] | None = None
-    """Drafts that each row was verified with, at most its ``num_drafts``; None where ``counts`` is."""
+    """Drafts that each row was verified with, at most its ``num_drafts``; None if ``counts`` is None."""

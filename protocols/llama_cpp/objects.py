@@ -70,7 +70,7 @@ class LlamaProps(msgspec.Struct, frozen=True):
     total_slots: int
     """Sequences that a step computes at most."""
     model_path: str
-    """The model's first name: paths are not told."""
+    """The model's first name; paths are not disclosed."""
     model_alias: str
     chat_template: str
     bos_token: str

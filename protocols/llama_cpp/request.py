@@ -22,23 +22,23 @@ _OFF: Final[dict[str, float]] = {
     "xtc_probability": 0,
     "n_indent": 0,
 }
-"""Ways of sampling that there are none of here, and the value by which a client wants none."""
+"""Unsupported sampling methods, and the value that disables each."""
 PARTLY: Final = {name: f"only {value:g}" for name, value in _OFF.items()}
 _RANDOM: Final = 2**32 - 1
-"""A seed that stands for a random one, as those below 0 do."""
+"""Seed that means a random one, as negative seeds do."""
 _LEAST_TOP_P: Final = 1e-6
 _NEVER: Final = -100.0
 
 
 class ExtraFile(msgspec.Struct, frozen=True):
-    """What stands in another file of the project."""
+    """Text of another file of the project."""
 
     text: str
     filename: str = "filename"
 
 
 class LlamaFields(msgspec.Struct, kw_only=True):
-    """None means that the client said nothing: the model's own default holds."""
+    """None means that the field is absent: the model's default applies."""
 
     model: Name | None = None
     stream: bool = False
@@ -61,7 +61,7 @@ class LlamaFields(msgspec.Struct, kw_only=True):
     n_probs: TopLogprobs | None = None
     return_tokens: bool = False
     response_fields: list[str] | None = None
-    """Paths with slashes: then an answer has these fields alone, by their paths."""
+    """Paths with slashes; the answer then has only these fields, by their paths."""
     typical_p: float | None = None
     mirostat: float | None = None
     dynatemp_range: float | None = None
@@ -81,7 +81,7 @@ class LlamaFields(msgspec.Struct, kw_only=True):
             raise wrong("n_predict", "must be 1 or more, or -1 for as many as there is room for", "invalid_value")
 
     def fields(self) -> dict[str, Any]:
-        """As completions have them. Raises BadRequest."""
+        """The same as fields of completions. Raises BadRequest."""
         return {
             "model": self.model,
             "stream": self.stream,
@@ -128,9 +128,9 @@ class LlamaInfillRequest(LlamaFields, kw_only=True):
     input_prefix: str = ""
     input_suffix: str = ""
     input_extra: list[ExtraFile] = []
-    """What the project has besides, in front of all."""
+    """Other files of the project, placed before the prefix."""
     prompt: str = ""
-    """Behind the prefix: what has been written of the middle."""
+    """Text behind the prefix: the beginning of the middle."""
 
 
 completion_decoder: Final = msgspec.json.Decoder(LlamaCompletionRequest)

@@ -33,7 +33,7 @@ class OllamaAnswer(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of one, or a chunk. What is below ``logprobs`` comes with the last, after a load the reason alone."""
+    """A whole answer, or a chunk. Fields below ``logprobs`` come with the last chunk; after a load, only the reason."""
 
     model: str
     created_at: str
@@ -42,7 +42,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     done_reason: DoneReason | UnsetType = UNSET
     total_duration: int | UnsetType = UNSET
     load_duration: int | UnsetType = UNSET
-    """That the request waited to be begun: the model itself is there before any request."""
+    """Time before the request began: the model is always loaded."""
     prompt_eval_count: int | UnsetType = UNSET
     prompt_eval_duration: int | UnsetType = UNSET
     eval_count: int | UnsetType = UNSET
@@ -71,7 +71,7 @@ class OllamaEmbeddingsResponse(msgspec.Struct, frozen=True):
 
 
 class ModelDetails(msgspec.Struct, frozen=True):
-    """What is not known is empty."""
+    """Unknown values are empty."""
 
     parent_model: str
     format: str
@@ -87,7 +87,7 @@ class ListedModel(msgspec.Struct, frozen=True):
     modified_at: str
     size: int
     digest: str
-    """Of the name and of what was asked to be served: the files are not read for it."""
+    """Hash of the name and of the operator's MODEL; the files are not read for it."""
     details: ModelDetails
 
 

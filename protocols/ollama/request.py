@@ -32,11 +32,11 @@ IGNORED_OPTIONS: Final = (
     "mirostat_tau",
     "mirostat_eta",
 )
-"""They say how a model is loaded, or refine what has no effect without them: a penalty counts the whole sequence."""
+"""Options for loading a model, or for features without effect here: a penalty counts the whole sequence."""
 IGNORED: Final = ("keep_alive", *(f"options.{name}" for name in IGNORED_OPTIONS))
 CHAT_IGNORED: Final = (*IGNORED, "truncate", "shift")
 REFUSED: Final = ("template", "context", "width", "height", "steps")
-"""Of a request to generate."""
+"""Fields of a request to generate that are refused."""
 
 Effort = Literal["low", "medium", "high", "max"]
 KeepAlive = str | float | None
@@ -44,7 +44,7 @@ Schema = dict[str, Any]
 
 
 class OllamaOptions(msgspec.Struct, frozen=True):
-    """None means that the client said nothing: the model's own default holds."""
+    """None means that the field is absent: the model's default applies."""
 
     num_predict: int | None = None
     """Less than 1: as many as there is room for."""
@@ -63,7 +63,7 @@ class OllamaOptions(msgspec.Struct, frozen=True):
     tfs_z: float | None = None
 
     def check(self) -> None:
-        """Raises BadRequest for ways of sampling that there are none of here."""
+        """Raises BadRequest for unsupported sampling methods."""
         if self.mirostat:
             raise not_served("options.mirostat")
         for name in ("typical_p", "tfs_z"):
@@ -71,7 +71,7 @@ class OllamaOptions(msgspec.Struct, frozen=True):
                 raise not_served(f"options.{name}", f"`options.{name}` other than 1")
 
     def fields(self) -> dict[str, Any]:
-        """As chat and completions have them."""
+        """The same as fields of chat and completions."""
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         return {
             "max_tokens": self.num_predict if self.num_predict is not None and self.num_predict > 0 else None,
@@ -88,7 +88,7 @@ class OllamaOptions(msgspec.Struct, frozen=True):
 
 
 _LEAST_TOP_P: Final = 1e-6
-"""Chat has none of 0; either keeps the likeliest token alone."""
+"""Chat does not allow 0; both keep only the likeliest token."""
 
 
 class GivenFunction(msgspec.Struct, frozen=True):
@@ -109,12 +109,12 @@ class OllamaMessage(msgspec.Struct, frozen=True):
     """In base64."""
     tool_calls: list[GivenCall] | None = None
     tool_name: str | None = None
-    """Of a result: the function that was called."""
+    """For a result: the called function."""
     tool_call_id: str | None = None
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
-    """What a conversation and a prompt have in common."""
+    """Fields shared by conversations and prompts."""
 
     model: Name
     stream: bool = True
@@ -127,7 +127,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
 
     @property
     def unloads(self) -> bool:
-        """Whether the client wants the model to go, and not to come."""
+        """Whether the request is to unload the model."""
         return self.keep_alive == 0 or self.keep_alive in ("0", "0s")
 
     def check(self) -> None:
@@ -140,7 +140,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
 
 class OllamaChatRequest(GenerationFields, kw_only=True):
     messages: list[OllamaMessage] = []
-    """None: the model is to be loaded."""
+    """None loads the model."""
     tools: list[Any] | None = None
     truncate: bool | None = None
     shift: bool | None = None
@@ -148,12 +148,12 @@ class OllamaChatRequest(GenerationFields, kw_only=True):
 
 class OllamaGenerateRequest(GenerationFields, kw_only=True):
     prompt: str = ""
-    """Nothing, and no images: the model is to be loaded."""
+    """Empty, without images, loads the model."""
     suffix: str = ""
     system: str = ""
     images: list[str] | None = None
     raw: bool = False
-    """The prompt is the model's as it stands, without a template."""
+    """The prompt is used unchanged, without a template."""
     truncate: bool | None = None
     shift: bool | None = None
     template: Any = None
@@ -188,7 +188,7 @@ class OllamaEmbeddingsRequest(msgspec.Struct, kw_only=True):
 
 
 class OllamaModelRequest(msgspec.Struct, kw_only=True):
-    """To show or to pull a model; ``name`` is what its field was called at first."""
+    """A request to show or pull a model; ``name`` is an older name of the field."""
 
     model: Name = ""
     name: Name = ""

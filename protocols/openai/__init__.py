@@ -1,1 +1,1 @@
-"""OpenAI's wire types: what a client may send, what it gets back, and the limits on both."""
+"""OpenAI's wire types: requests, responses, and their limits."""

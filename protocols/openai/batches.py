@@ -86,7 +86,7 @@ batch_decoder: Final = msgspec.json.Decoder(Batch)
 
 Purpose = Literal["batch", "batch_output", "user_data", "vision"]
 UPLOADED: Final = ("batch", "user_data", "vision")
-"""What a client may bring; nothing here would use files of other purposes."""
+"""Purposes of uploads; files of other purposes would have no use here."""
 PURPOSES: Final = get_args(Purpose)
 MAX_NAME_CHARS: Final = 512
 

@@ -85,13 +85,13 @@ class ChatRequest(SamplingFields, kw_only=True):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self, limits: Limits) -> None:
-        """Everything that the types alone do not say. Raises BadRequest."""
+        """Checks what the types do not. Raises BadRequest."""
         if self.max_tokens == 0:
             raise refused("max_tokens", "expected integer >= 1", "invalid_value")
         at_most(self.top_logprobs, limits.max_logprobs, "top_logprobs")
         check_sampling(self, self.wanted_tokens, self.max_tokens_field, limits)
         refuse(self, REFUSED)
-        if self.web_search_options is not None:  # without anything in it, it asks for a search as well
+        if self.web_search_options is not None:  # even empty, it requests a search
             raise not_served("web_search_options")
         tool_use(self, limits)
         wanted_answer(self, limits)
@@ -108,8 +108,8 @@ class ChatRequest(SamplingFields, kw_only=True):
 def check_template(
     request: TemplateOptions, conversations: Sequence[list[dict[str, Any]]], limits: Limits, field: str = "messages"
 ) -> None:
-    """Raises BadRequest for messages and templates that are too long, and for fields that contradict one another. The
-    conversations stand in ``field``; bounds are of all together."""
+    """Raises BadRequest for messages and templates that are too long, and for contradictory fields. The conversations
+    are in ``field``; bounds apply to all of them together."""
     chars_at_most(request.chat_template, limits.max_template_chars, "chat_template")
     messages = [message for conversation in conversations for message in conversation]
     items_at_most(messages, limits.max_messages, field)
@@ -122,8 +122,8 @@ def check_template(
 
 
 def template_kwargs(request: TemplateOptions, reserved: frozenset[str], *, trusted: bool) -> dict[str, Any]:
-    """The arguments that a request brings for the template. Raises BadRequest for a template of its own where those are
-    not ``trusted``, and for arguments that are ``reserved``."""
+    """Template arguments of a request. Raises BadRequest for a template of the request unless ``trusted``, and for
+    ``reserved`` arguments."""
     if request.chat_template is not None and not trusted:
         why = "is not taken from requests here (--trust-request-chat-template); leave it out"
         raise wrong("chat_template", why, "untrusted_template")
@@ -135,7 +135,7 @@ def template_kwargs(request: TemplateOptions, reserved: frozenset[str], *, trust
 
 
 def chat_of(fields: dict[str, Any]) -> ChatRequest:
-    """A request that another protocol's was translated into; what is None is left out. Raises BadRequest."""
+    """A chat request translated from another protocol; fields that are None are left out. Raises BadRequest."""
     chat: ChatRequest = converted({name: value for name, value in fields.items() if value is not None}, ChatRequest, "")
     return chat
 
@@ -184,15 +184,15 @@ class CustomToolCall(msgspec.Struct, frozen=True, gc=False, tag_field="type", ta
 
 class AssistantMessage(msgspec.Struct, frozen=True, gc=False):
     content: str | None
-    """None where there are calls and nothing else."""
+    """None if there are calls and nothing else."""
     role: Literal["assistant"] = "assistant"
     refusal: None = None
     reasoning: str | UnsetType = UNSET
-    """The same under the two names that clients look for."""
+    """The same text, since clients look for either name."""
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[FunctionToolCall | CustomToolCall] | UnsetType = UNSET
     function_call: CalledFunction | UnsetType = UNSET
-    """What asked with ``functions`` reads."""
+    """For clients that asked with ``functions``."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     add_special_tokens: bool = True
 
     suffix: str | None = None
-    """What stands behind the text that is to be written; empty is nothing."""
+    """Text behind the text to generate; empty means none."""
     prompt_embeds: Any = None
     thinking_token_budget: int | None = None
 
@@ -52,7 +52,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
         return [tokens] if tokens else many
 
     def check(self, limits: Limits) -> None:
-        """Everything that the types alone do not say. Raises BadRequest."""
+        """Checks what the types do not. Raises BadRequest."""
         refuse(self, REFUSED)
         at_most(self.best_of, limits.max_choices, "best_of")
         at_most(self.logprobs, limits.max_logprobs, "logprobs")

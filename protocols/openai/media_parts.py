@@ -1,6 +1,6 @@
-"""Parts of a message that bring media or files: their shapes, in the form of chat completions.
+"""Message parts with media or files, in the form of chat completions.
 
-Other protocols' parts are translated into these; :data:`FIELD` then keeps what the client knows a part as.
+Parts of other protocols are translated into these; :data:`FIELD` then has the client's name of the part.
 """
 
 import re
@@ -13,16 +13,16 @@ from .sampling import not_served
 
 URL_PARTS: Final = ("image_url", "audio_url", "video_url")
 EMBEDS_PART: Final = "image_embeds"
-"""Of vLLM: a picture's embeddings, as base64 of a tensor, alone or with others that the model needs."""
+"""vLLM's part: a picture's embeddings, as base64 of a tensor, or an object with further tensors of the model."""
 MEDIA_PARTS: Final = (*URL_PARTS, "input_audio", "file", EMBEDS_PART)
 CLOSED_PARTS: Final = ("audio_embeds", "image_pil")
-"""Of vLLM, and refused."""
+"""vLLM's parts that are refused."""
 AUDIO_FORMATS: Final = ("wav", "mp3", "flac", "ogg", "opus", "m4a", "mp4", "aac", "webm", "aiff")
 DETAILS: Final = ("auto", "low", "high", "original")
 FIELD: Final = "_field"
 """Key of a part that was translated: its path in the client's request."""
 MAX_URL_CHARS: Final = 8192
-"""Of everything but a ``data:`` URL, which brings its content along and is bounded as the body is."""
+"""Of all URLs but ``data:`` URLs, whose content is bounded as the body is."""
 MAX_FILE_NAME: Final = 512
 _FILE_SOURCES: Final = ("file_data", "file_id", "file_url")
 _PATH: Final = re.compile(r"[A-Za-z0-9_-]+(?:\[\d+\]|\.[a-z_]+)*")
@@ -136,7 +136,7 @@ def refuse_closed(kind: str, where: str) -> None:
 
 
 def field_of(part: dict[str, Any], where: str) -> tuple[str, str]:
-    """What errors call the part, and the field of it that holds its content. ``where`` is its place in the messages."""
+    """The part's name in errors, and the field with its content. ``where`` is its place in the messages."""
     given = part.get(FIELD)
     if isinstance(given, str) and len(given) <= MAX_NAME_LENGTH and _PATH.fullmatch(given):
         return given, given

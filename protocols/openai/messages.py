@@ -37,7 +37,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
         _check_function(message["function_call"], f"{where}.function_call")
     content = message.get("content")
     if content is None:
-        empty = "content" in message  # as what an assistant is shown to have said, whatever stands beside it
+        empty = "content" in message  # as the assistant's text, whatever other fields there are
         if role != "assistant" or not (empty or any(message.get(field) for field in _INSTEAD_OF_CONTENT)):
             raise missing(f"{where}.content")
     elif isinstance(content, list):
@@ -50,7 +50,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
 
 
 def check_part(part: Any, where: str) -> None:
-    """One part of a message's content. Raises BadRequest naming ``where`` it stands."""
+    """Checks one part of a message's content. Raises BadRequest naming its place ``where``."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in MEDIA_PARTS:
         check_media_part(part, where)

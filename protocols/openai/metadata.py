@@ -1,4 +1,4 @@
-"""What clients attach to stored objects, to find them by."""
+"""Metadata that clients attach to stored objects."""
 
 from typing import Any, Final
 

@@ -48,7 +48,7 @@ class SpeculativeFields(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
-    """None means that the client said nothing: the model's own default holds."""
+    """None means that the field is absent: the model's default applies."""
 
     model: Name | None = None
     stream: bool | None = None
@@ -77,16 +77,16 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
     truncation_side: Literal["left"] | None = None
-    """The only one that there is: the end of a prompt is kept."""
+    """Only the end of a prompt can be kept."""
     prompt_logprobs: TopLogprobs | None = None
     return_token_ids: bool | None = None
     return_routed_experts: bool | None = None
-    """None leaves it to the operator, whose option is all that vLLM has; the name is SGLang's."""
+    """None: the operator's option decides, as in vLLM; the name is SGLang's."""
     routed_experts_prompt_start: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] = 0
     """Prompt tokens that the client has the experts of."""
     return_tokens_as_token_ids: bool | None = None
     speculative: SpeculativeFields | None = None
-    """Of a server that speculates; this server's own."""
+    """For servers with speculation; an extension of this server."""
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
@@ -99,7 +99,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     guided_choice: Any = None
     guided_grammar: Any = None
 
-    # Understood, so that a client hears that they are not served rather than being ignored.
+    # Decoded so that clients get an error instead of being ignored.
     use_beam_search: bool | None = None
     logprob_token_ids: Any = None
     repetition_detection: Any = None

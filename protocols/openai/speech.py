@@ -12,7 +12,7 @@ from ..common.errors import refused, wrong
 
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 TOKENS_A_SECOND: Final = 20
-"""What a second of audio counts in ``usage``."""
+"""Tokens in ``usage`` for a second of audio."""
 
 VoiceName = Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)]
 
@@ -22,14 +22,14 @@ class VoiceId(msgspec.Struct, frozen=True):
 
 
 class SpeechRequest(msgspec.Struct, kw_only=True):
-    """What is to be said, by whom, and in which format."""
+    """Text, voice and format."""
 
     input: str
     model: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
     voice: VoiceName | VoiceId | None = None
-    """None is the default."""
+    """None is the default voice."""
     instructions: str | None = None
-    """No voice that we serve can be told how to speak: accepted and ignored."""
+    """Accepted and ignored: no supported voice takes instructions."""
     response_format: SpeechFormat = "mp3"
     speed: Annotated[float, Meta(ge=0.25, le=4.0)] = 1.0
     stream_format: Literal["audio", "sse"] = "audio"

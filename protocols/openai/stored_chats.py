@@ -1,4 +1,4 @@
-"""Chat completions that are stored: what changes, deletes and lists them."""
+"""Stored chat completions: updates, deletion, lists."""
 
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ class ChatList(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
 
 class StoredMessages(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
     data: list[dict[str, Any]]
-    """Messages as they were sent, each with an ``id``; what was an array of parts lies in ``content_parts``."""
+    """Messages as they were sent, each with an ``id``; ``content_parts`` has an array of parts."""
     first_id: str | None
     last_id: str | None
     has_more: bool

@@ -89,7 +89,7 @@ class _Triggers(msgspec.Struct, frozen=True):
 
 
 def from_triggers(value: dict[str, Any], field: str) -> TriggeredTags:
-    """The older shape as the newer. Raises BadRequest naming what lacks in it."""
+    """Converts the older shape to the newer. Raises BadRequest naming missing fields."""
     old = converted(value, _Triggers, field)
     tags = [TagBody(one.begin, JsonContent(one.schema), one.end) for one in old.structures]
     return TriggeredTags(old.triggers, tags)

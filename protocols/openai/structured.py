@@ -1,7 +1,7 @@
-"""What requests say of the form of their answer: ``response_format``, ``structured_outputs``, ``guided_…``.
+"""The required form of an answer: ``response_format``, ``structured_outputs``, ``guided_…``.
 
-:func:`wanted_answer` makes one :data:`Answer` of it, whatever field it came from; what protocols of other shapes say is
-translated into the same by :func:`json_answer`.
+:func:`wanted_answer` converts any of these fields to one :data:`Answer`; :func:`json_answer` does so for other
+protocols.
 """
 
 from typing import Any, Final
@@ -24,10 +24,10 @@ class JsonAnswer(msgspec.Struct, frozen=True):
     """JSON that a schema allows."""
 
     field: str
-    """Where the client has put it, for what is said of it."""
+    """The client's field, for error messages."""
     schema: Schema
     whitespace_pattern: str | None = None
-    """What may stand where JSON takes white space; None leaves it to the server."""
+    """Allowed white space in JSON; None leaves it to the server."""
     compact: bool = False
     """Without any white space."""
     closed: bool = False
@@ -47,7 +47,7 @@ class ChoiceAnswer(msgspec.Struct, frozen=True):
 
 
 class GrammarAnswer(msgspec.Struct, frozen=True):
-    """What a grammar in EBNF (GBNF) or Lark allows."""
+    """Text of a grammar in EBNF (GBNF) or Lark."""
 
     field: str
     source: str
@@ -106,7 +106,7 @@ _GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_gramma
 
 
 def wanted_answer(request: SamplingFields, limits: Limits) -> Answer | None:
-    """None where any text will do. Raises BadRequest naming the field."""
+    """None if any text will do. Raises BadRequest naming the field."""
     answers = [
         _response_format(request.response_format, limits),
         _structured_outputs(request.structured_outputs, limits),
@@ -120,7 +120,7 @@ def wanted_answer(request: SamplingFields, limits: Limits) -> Answer | None:
 
 
 def json_answer(schema: Any, field: str, limits: Limits) -> JsonAnswer:
-    """JSON after a schema, which may be written as a JSON string. ``field`` is where it stands. Raises BadRequest."""
+    """JSON of a schema, which may be a JSON string. ``field`` is its field. Raises BadRequest."""
     if isinstance(schema, str):
         chars_at_most(schema, limits.max_schema_chars, field)
         schema = _from_json(schema, field)
@@ -131,12 +131,12 @@ def json_answer(schema: Any, field: str, limits: Limits) -> JsonAnswer:
 
 
 def check_schema(schema: Schema, field: str, limits: Limits) -> None:
-    """Its size and depth. Raises BadRequest."""
+    """Checks its size and depth. Raises BadRequest."""
     level: list[Any] = [schema] if isinstance(schema, dict) else []
     values = 0
     for _ in range(limits.max_schema_depth):
         values += sum(map(len, level))
-        # each takes two characters and more: so one that is far too large is not written to be measured
+        # each takes at least two characters, so a schema that is far too large is not encoded to be measured
         if not level or 2 * values > limits.max_schema_chars:
             break
         level = [inner for part in level for inner in _inside(part)]

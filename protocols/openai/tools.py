@@ -1,6 +1,6 @@
-"""Tools of a chat request: what is offered, and what the model may or must do with it.
+"""Tools of a chat request, and the tool choice.
 
-Fields are decoded one by one, so that a mistake is named with its place (``tools[3].function.name``).
+Fields are decoded one by one, so that an error names the place (``tools[3].function.name``).
 """
 
 import re
@@ -16,11 +16,12 @@ from ..common.limits import MAX_TOOL_DESCRIPTION, MAX_TOOLS, Limits
 from .structured import check_schema
 
 CUSTOM_INPUT: Final = "input"
-"""The one argument of the function that stands for a custom tool."""
+"""The only argument of the function that represents a custom tool."""
 MAX_LARK: Final = 1 << 16
-"""Characters of a custom tool's grammar, which is written anew for where its text stands."""
+"""Characters of a custom tool's grammar, which is rewritten for its place inside a JSON string."""
 _GRAMMAR_FOLLOWS: Final = "Text that this grammar, in Lark, allows:"
-"""What a model is told of it: it is held to the grammar anyway, but knows better what to write."""
+"""Shown to the model with the grammar. Sampling enforces the grammar anyway; the model writes better text if it knows
+it."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 Mode = Literal["none", "auto", "required"]
@@ -88,23 +89,23 @@ class OfferedTool(msgspec.Struct, frozen=True):
     name: str
     description: str | None
     parameters: dict[str, Any] | None
-    """JSON schema of the arguments; None: it takes none."""
+    """JSON schema of the arguments; None: no arguments."""
     strict: bool
     custom: bool
     field: str
-    """Where the client wrote its schema."""
+    """The client's field of the schema."""
     grammar: str | None = None
-    """Of a custom tool: the grammar of its text in Lark, where there is one."""
+    """The Lark grammar of a custom tool's text, if it has one."""
 
 
 class ToolUse(msgspec.Struct, frozen=True):
-    """What a request says about tools."""
+    """A request's tools and tool choice."""
 
     tools: tuple[OfferedTool, ...] = ()
-    """All that the model is told of."""
+    """All tools that the model sees."""
     mode: Mode = "none"
     allowed: frozenset[str] | None = None
-    """Names of those that it may call; None: all."""
+    """Names of callable tools; None: all."""
     named: bool = False
     """The client has named the one tool that is called."""
     parallel: bool = True

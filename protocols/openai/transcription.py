@@ -18,13 +18,13 @@ Probability = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 _MOST_VALUES: Final = 128
-"""Of one field that may be repeated."""
+"""Values of one repeatable field."""
 _REPEATED: Final = ("timestamp_granularities", "include", "languages", "keywords")
 _OBJECTS: Final = ("chunking_strategy",)
 
 
 class VadChunking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to cut: in silence."""
+    """Cuts at silence."""
 
     type: Literal["server_vad"]
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
@@ -33,7 +33,7 @@ class VadChunking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TranslationForm(msgspec.Struct, kw_only=True):
-    """Beside the ``file``. None means that the client said nothing."""
+    """Fields beside ``file``. None means that the field is absent."""
 
     model: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
     prompt: str = ""
@@ -51,7 +51,7 @@ class TranslationForm(msgspec.Struct, kw_only=True):
     max_completion_tokens: Annotated[int, Meta(ge=1, le=limits.INT64_MAX)] | None = None
     stream: bool = False
 
-    # Understood, so that a client hears that they are not served rather than being ignored.
+    # Decoded so that clients get an error instead of being ignored.
     n: int = 1
     use_beam_search: bool = False
     to_language: str | None = None
@@ -132,7 +132,7 @@ class TranscriptionForm(TranslationForm, kw_only=True):
 
     @property
     def chunking(self) -> VadChunking | None:
-        """None hears the file as one. Raises BadRequest."""
+        """None transcribes the file as one. Raises BadRequest."""
         given = self.chunking_strategy
         if given in (None, ""):
             return None
@@ -152,7 +152,7 @@ class TranscriptionForm(TranslationForm, kw_only=True):
 
 
 def _gathered(fields: Sequence[tuple[str, str]], known: Collection[str]) -> dict[str, Any]:
-    """What a form says in ``known`` fields, as JSON: ``a[]`` are items of a list, ``a[b]`` fields of an object."""
+    """The ``known`` fields of a form as JSON: ``a[]`` are items of a list, ``a[b]`` fields of an object."""
     found: dict[str, Any] = {}
     for written, value in fields:
         name, bracket, key = written.partition("[")

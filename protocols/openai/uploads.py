@@ -10,7 +10,7 @@ from ..common.errors import wrong
 from .batches import MAX_NAME_CHARS, UPLOADED, File
 
 LIFETIME_SECONDS: Final = 3600
-"""Of an upload that does not become a file."""
+"""Lifetime of an upload that is not completed."""
 MAX_PARTS: Final = 1024
 MAX_PART_BYTES: Final = 64 << 20
 _MAX_TYPE_CHARS: Final = 256

@@ -12,7 +12,7 @@ NO_MEDIA: Final[Mapping[str, int]] = {}
 class PromptTokensDetails(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int
     image_tokens: int | UnsetType = UNSET
-    """Of the prompt, those that stand for media; only where it has some."""
+    """Prompt tokens of media; present if there are any."""
     audio_tokens: int | UnsetType = UNSET
     video_tokens: int | UnsetType = UNSET
 
@@ -33,7 +33,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
-    """Of chat alone."""
+    """Chat only."""
 
     @classmethod
     def of(
@@ -44,7 +44,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         reasoning: int | None = None,
         media: Mapping[str, int] = NO_MEDIA,
     ) -> "Usage":
-        """``media``: tokens of the prompt that stand for it, by modality."""
+        """``media``: prompt tokens of media, by modality."""
         details = UNSET if reasoning is None else CompletionTokensDetails(reasoning)
         return cls(prompt, completion, prompt + completion, PromptTokensDetails.of(cached, media), details)
 

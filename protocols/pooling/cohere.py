@@ -29,7 +29,7 @@ class EmbedRequest(msgspec.Struct, kw_only=True):
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
 
     def contents(self, limits: Limits) -> tuple[list[Content], str]:
-        """What vectors are made of, and the field that has it. Raises BadRequest."""
+        """The inputs, and their field. Raises BadRequest."""
         given = [name for name in ("texts", "inputs", "images") if getattr(self, name) is not None]
         if len(given) != 1:
             raise wrong(

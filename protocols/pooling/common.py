@@ -1,4 +1,4 @@
-"""What all requests for vectors and scores share: how texts are read, and conversations in their place."""
+"""Shared by all requests for vectors and scores: how texts and conversations are read."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -27,13 +27,13 @@ Given = str | Annotated[list[str | TokenId | list[TokenId | Message] | Message],
 
 
 class PoolingFields(msgspec.Struct, kw_only=True):
-    """None means that the client said nothing: what the model was made for holds."""
+    """None means that the field is absent: the model's default applies."""
 
     model: Name | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
-    """What is longer is cut to so many; -1: to as many as the model takes; None refuses it."""
+    """Truncates to so many tokens; -1: to the model's limit; None: long texts are refused."""
     truncation_side: Side | None = None
-    """Where it is cut off; None: the right."""
+    """The side that is cut off; None: the right."""
     use_activation: bool | None = None
     priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
@@ -55,7 +55,7 @@ class InputFields(PoolingFields, kw_only=True):
     input: Given | None = None
     messages: Conversations | None = None
     add_special_tokens: bool | None = None
-    """None: to texts, and not to conversations, whose template sees to it."""
+    """None: for texts, but not for conversations, whose template adds them."""
     add_generation_prompt: bool = False
     continue_final_message: bool = False
     chat_template: str | None = None
@@ -74,8 +74,7 @@ class InputFields(PoolingFields, kw_only=True):
 
     @property
     def objects(self) -> list[Content]:
-        """What is given as objects; none where there are texts or conversations. Raises BadRequest for a list of mixed
-        kinds."""
+        """Inputs given as objects; empty for texts or conversations. Raises BadRequest for a list of mixed kinds."""
         given = self.input
         if not isinstance(given, list) or not isinstance(given[0], dict) or _converses(given):
             return []
@@ -83,8 +82,7 @@ class InputFields(PoolingFields, kw_only=True):
 
     @property
     def conversations(self) -> list[tuple[list[Message], str]]:
-        """Each with the field that it stands in; none where there are texts. Raises BadRequest for a list of mixed
-        kinds."""
+        """Conversations, each with its field; empty for texts. Raises BadRequest for a list of mixed kinds."""
         if self.messages is not None:
             return _conversations(self.messages, "messages")
         given = self.input
@@ -93,7 +91,7 @@ class InputFields(PoolingFields, kw_only=True):
         )
 
     def check(self, limits: Limits) -> None:
-        """Everything that the types alone do not say. Raises BadRequest."""
+        """Checks what the types do not. Raises BadRequest."""
         self.check_reading()
         if (self.input is None) == (self.messages is None):
             raise wrong(
@@ -137,7 +135,7 @@ def _conversations(given: Sequence[object], field: str) -> list[tuple[list[Messa
 
 
 def texts_of(given: str | Sequence[str | int | list[int | Message] | Message]) -> list[Text]:
-    """Raises BadRequest for a list of mixed kinds, and for what is no text."""
+    """Raises BadRequest for a list of mixed kinds, and for items that are not texts."""
     if isinstance(given, str):
         return [given]
     kind = type(given[0])

@@ -1,5 +1,4 @@
-"""What vectors and scores are made of, as clients write it: a text, an object of Jina's, or content parts as vLLM has
-them."""
+"""Inputs of vectors and scores: a text, Jina's object, or vLLM's content parts."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -13,7 +12,7 @@ from ..openai.media_parts import FIELD, MEDIA_PARTS, check_url
 from ..openai.messages import check_part
 
 MAX_TEXTS: Final = 2048
-"""Of one request; as many as OpenAI takes."""
+"""Texts of one request, as OpenAI's limit."""
 Text = str | list[int]
 """Or its token ids."""
 Content = str | list[dict[str, Any]]
@@ -30,7 +29,7 @@ class ContentObject(msgspec.Struct):
 
 
 def content_of(item: str | ContentObject, field: str) -> Content:
-    """Raises BadRequest, naming what is wrong in ``field``."""
+    """Raises BadRequest with the fault in ``field``."""
     if isinstance(item, str):
         return item
     if item.content is not None:
@@ -48,7 +47,7 @@ def content_of(item: str | ContentObject, field: str) -> Content:
 
 
 def picture(given: Any, field: str) -> dict[str, Any]:
-    """By its URL, or as base64. Raises BadRequest."""
+    """A picture by URL, or as base64. Raises BadRequest."""
     if isinstance(given, str) and given and not given.lower().startswith(_SCHEMES):
         given = f"data:image/png;base64,{given}"
     check_url(given, field)
@@ -67,7 +66,7 @@ def _parts(given: list[Any], field: str) -> list[dict[str, Any]]:
 
 
 def plain_text(content: Content) -> str | None:
-    """The text of it; None where it holds anything else."""
+    """The text of plain content; None for other content."""
     if isinstance(content, str):
         return content
     if any(part["type"] in MEDIA_PARTS for part in content):
@@ -76,7 +75,7 @@ def plain_text(content: Content) -> str | None:
 
 
 def content_as_text(content: Content) -> Content:
-    """A text in place of parts that are nothing else."""
+    """Joins parts that are all text into one text."""
     text = plain_text(content)
     return content if text is None else text
 

@@ -22,7 +22,7 @@ class EmbeddingRequest(NumberFields, kw_only=True):
     normalize: bool | None = None
     """Whether vectors have length 1."""
     task: Name | None = None
-    """Jina's name for what the vectors are for, as the next is Cohere's and the last that of sentence-transformers."""
+    """Purpose of the vectors in Jina's field; the next is Cohere's, the last that of sentence-transformers."""
     input_type: Name | None = None
     prompt_name: Name | None = None
 
@@ -35,7 +35,7 @@ class EmbeddingRequest(NumberFields, kw_only=True):
 
     @property
     def purpose(self) -> tuple[str, str] | None:
-        """What the vectors are for, in the client's words, and the field that says so."""
+        """Purpose of the vectors in the client's words, and its field."""
         for field in ("prompt_name", "input_type", "task"):
             if (name := getattr(self, field)) is not None:
                 return name, field

@@ -19,4 +19,4 @@ class NumberFields(InputFields, kw_only=True):
 
 
 Numbers = list[float | list[float]] | dict[str, float] | str
-"""Of one text: a vector, a vector for each token, weights by the ids of tokens, or base64 of the numbers."""
+"""Output for one text: a vector, a vector for each token, weights by token id, or base64 of the numbers."""

@@ -1,4 +1,4 @@
-"""``/v1/moderations``: OpenAI's shape for what a classification model says of texts."""
+"""``/v1/moderations``: the output of a classifier in OpenAI's shape."""
 
 from typing import Annotated, Any, Final
 
@@ -20,7 +20,7 @@ class ModerationRequest(msgspec.Struct, kw_only=True):
 
     @property
     def fields(self) -> InputFields:
-        """What a request for classes would hold. Raises BadRequest."""
+        """The same as fields of a classification request. Raises BadRequest."""
         if isinstance(self.input, str):
             return InputFields(input=self.input)
         texts: list[Any] = [each for each in self.input if isinstance(each, str)]

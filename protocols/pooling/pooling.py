@@ -17,11 +17,11 @@ Task = Literal["embed", "token_embed", "classify", "token_classify", "sparse", "
 
 class PoolingRequest(NumberFields, kw_only=True):
     task: Task | None = None
-    """None: what the model was made for."""
+    """None: the model's own task."""
     dimensions: Annotated[int, Meta(ge=1, le=limits.INT32_MAX)] | None = None
     normalize: bool | None = None
     prompt_name: Name | None = None
-    """Of the model's own prompts, the one to put before texts."""
+    """The prompt of the model to put before texts."""
     data: Any = UNSET
     """For a plugin, in place of ``input``."""
 
@@ -67,13 +67,13 @@ class PluginResponse(msgspec.Struct, frozen=True):
     request_id: str
     created_at: int
     data: Any
-    """As the plugin says."""
+    """The plugin's output."""
 
 
 class Classified(msgspec.Struct, frozen=True):
     index: int
     label: str | None
-    """Of the most likely class."""
+    """The most likely class."""
     probs: list[float]
     num_classes: int
 

@@ -1,4 +1,4 @@
-"""``/score`` and ``/rerank`` in vLLM's shape, with what Cohere's and Jina's clients add to the latter."""
+"""``/score`` and ``/rerank`` in vLLM's shape, with fields of Cohere's and Jina's clients."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -24,10 +24,10 @@ _DOCUMENTS: Final = ("documents", "items", "data_2", "text_2")
 
 class ScoringFields(PoolingFields, kw_only=True):
     max_tokens_per_query: TokenBound = 0
-    """What is longer is cut; 0: only together with the other text. Beside pictures, text alone counts."""
+    """Longer texts are truncated; 0: only the pair is. Beside pictures, only text counts."""
     max_tokens_per_doc: TokenBound | None = None
     instruction: Annotated[str, Meta(max_length=MAX_INSTRUCTION)] | None = None
-    """What makes a document fit, for models that are told so."""
+    """Relevance criterion, for models that take instructions."""
     chat_template_kwargs: dict[str, Any] | None = None
 
     @property
@@ -40,7 +40,7 @@ class ScoringFields(PoolingFields, kw_only=True):
 
 
 class ScoreRequest(ScoringFields, kw_only=True):
-    """One text or picture on each side, one against many, or as many as there are on the other side."""
+    """One text or picture on each side, one against many, or equal numbers on both sides."""
 
     queries: Contents | None = None
     documents: Contents | None = None
@@ -51,7 +51,7 @@ class ScoreRequest(ScoringFields, kw_only=True):
     text_2: Contents | None = None
 
     def sides(self, limits: Limits) -> tuple[list[Content], list[Content], tuple[str, str]]:
-        """What each has, and the fields that have it. Raises BadRequest."""
+        """The inputs of each side, and their fields. Raises BadRequest."""
         self.check_reading()
         first, one = self._side(_QUERIES, limits)
         second, other = self._side(_DOCUMENTS, limits)
@@ -76,7 +76,7 @@ class RerankRequest(ScoringFields, kw_only=True):
     query: str | ContentObject
     documents: Contents | None = None
     texts: Annotated[list[str], Meta(min_length=1)] | None = None
-    """In place of documents by a client of Text Embeddings Inference, whose the next three are, too."""
+    """Text Embeddings Inference's name for documents; the next three fields are its own too."""
     raw_scores: bool = False
     return_text: bool = False
     truncate: bool | None = None
@@ -136,7 +136,7 @@ class ScoreResponse(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """As it came: a text, or under vLLM's name the parts of what has more."""
+    """The document as it came: a text, or vLLM's parts if it has more."""
 
     text: str | UnsetType = UNSET
     multi_modal: list[dict[str, Any]] | UnsetType = UNSET
@@ -164,7 +164,7 @@ class RerankResponse(msgspec.Struct, frozen=True):
 
 
 class RankedText(msgspec.Struct, frozen=True):
-    """As Text Embeddings Inference has it, whose answer is a list of these."""
+    """In the shape of Text Embeddings Inference, whose answer is a list of these."""
 
     index: int
     score: float

@@ -1,1 +1,1 @@
-"""The families of endpoints: each translates its requests, asks for deltas, and encodes them."""
+"""The families of endpoints: each translates its requests, runs them, and encodes the deltas."""

@@ -49,7 +49,7 @@ def create_app(state: ServerState) -> Starlette:
         Middleware(RequireKey, keys=access.keys, origins=access.origins, hosts=access.hosts, secrets=access.secrets),
     ]
     if access.origins:
-        # outside everything that answers, so that a page can read errors too; preflights come without a key
+        # outermost, so that a page can read errors too; preflights come without a key
         middleware.insert(0, Middleware(CORSMiddleware, **_cors(access.origins)))
     if access.root_path:
         middleware.insert(0, Middleware(RootPathMiddleware, prefix=access.root_path))

@@ -37,7 +37,7 @@ from .text_side import generation_defaults, open_text_side
 
 AnyTranscriptionModel = TranscriptionModel | StreamingTranscriptionModel | TranscribingChat
 
-# What opens a kind is imported where it is opened: a server without it need not wait for what it brings.
+# Each kind is imported only if the server has one: its imports take time.
 
 
 async def open_auxiliary_models(
@@ -51,8 +51,8 @@ async def open_auxiliary_models(
     *,
     transcribes: bool = False,
 ) -> AuxiliaryModels:
-    """What runs without an engine is added to ``engines``; ``room`` bounds the texts that are being tokenized, and
-    ``media`` opens what models need that take more than text. ``transcribes``: the chat model does too.
+    """Opens all models but MODEL; those without an engine are added to ``engines``. ``room`` bounds the texts being
+    tokenized, and ``media`` opens the processors of multimodal models. ``transcribes``: the chat model transcribes too.
 
     Raises :class:`..http.listening.StartError`.
     """
@@ -170,8 +170,8 @@ def open_transcription(config: ServedNames, client: TranscriptionEngine, folder:
 def open_transcribing_chat(
     config: Config, client: AnyEngineClient, folder: Path, room: TokenizationBudget, media: MediaOpener
 ) -> TranscribingChat:
-    """The same of a model that chats. ``room`` bounds the texts that are being tokenized, ``media`` opens what makes
-    its inputs of sounds; both sides of the result must be closed."""
+    """The same for a chat model that transcribes. ``room`` bounds the texts being tokenized, ``media`` opens its audio
+    processor. Close both parts of the result."""
     served = config.transcription.as_chat
     checkpoint = open_checkpoint(folder)
     spec = spec_of(checkpoint)
@@ -187,5 +187,5 @@ def open_transcribing_chat(
 def open_streaming(
     config: ServedNames, client: StreamingTranscriptionEngine, folder: Path
 ) -> StreamingTranscriptionModel:
-    """The same of a model for which :func:`..asr.stream_vocabulary.is_streaming_model` is true."""
+    """The same for a model for which :func:`..asr.stream_vocabulary.is_streaming_model` is true."""
     return StreamingTranscriptionModel(config.served_names, client, stream_vocabulary_of(folder))

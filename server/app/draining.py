@@ -13,7 +13,7 @@ from ..state.admission_control import AdmissionControl
 logger = logging.getLogger(__name__)
 
 _LAST_WORDS_SECONDS: Final = 1.0
-"""For the errors of requests that are cut off to be written, and as long again for them to be read."""
+"""Time for writing the errors of requests that are cut off, and again for reading them."""
 
 
 async def drain_on_signals(
@@ -21,7 +21,7 @@ async def drain_on_signals(
 ) -> None:
     """Waits for SIGTERM or SIGINT; the first drains for ``timeout`` seconds, the second ends at once.
 
-    ``close`` lets connections write out what they hold, and ``end`` is then called with the exit code.
+    ``close`` flushes connections; then ``end`` is called with the exit code.
     """
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""What runs the models of one server, an engine for most: from their start to the first that is given up."""
+"""The runners of all models, an engine for most: from their start to the first failure."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ from ..state.admission_control import ModelRunner
 logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[Progress, str], None]
-"""With what tells one of several models apart, or nothing."""
+"""Called with the progress, and the model's name if there are several."""
 
 _NOBODY: Final = ""
 
 
 class EnginelessModel(ModelRunner, Protocol):
-    """What runs a model without an engine."""
+    """A runner of a model without an engine."""
 
     async def run(self) -> None:
         """Until it is cancelled, or given up."""
@@ -39,7 +39,8 @@ class EnginelessModel(ModelRunner, Protocol):
 
 
 class Engines:
-    """A client for each, under one supervisor. They share no state: what one loses, the others do not notice."""
+    """A client for each model, under one supervisor. They share no state, so a failure of one does not affect the
+    others."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Engines:
         raise failure
 
     def watch_recoveries(self, observe: Callable[[ModelRole, LostProcess, float], None]) -> None:
-        """Has ``observe`` called after each, with what had been lost and for how many seconds."""
+        """Has ``observe`` called after each recovery, with the lost process and the seconds."""
         for kind, client in self:
             client.watch_recoveries(partial(observe, kind))
 

@@ -12,7 +12,7 @@ MEGABYTE: Final = 1_000_000
 
 
 class FetchDisplay:
-    """A context manager; :meth:`show` has the signature that fetching wants of its listener."""
+    """A context manager; :meth:`show` has the signature of a fetch listener."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
@@ -39,7 +39,7 @@ class FetchDisplay:
         if self._bar is None:
             self._bar = _start_bar()
         if self._task is None or what != self._what:
-            if self._task is not None:  # what came before has ended, and a bar that never knew its end would go on
+            if self._task is not None:  # the previous file has ended; its bar would otherwise continue
                 self._bar.update(self._task, total=1, completed=1)
             self._task = self._bar.add_task(what, total=total or None)
         self._bar.update(self._task, completed=done, total=total or None)

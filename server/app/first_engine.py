@@ -1,4 +1,4 @@
-"""What comes before everything else that a server needs: the models' files, and engines that load them."""
+"""The first step of a start: the models' files, and engines that load them."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ from .fetch_display import FetchDisplay
 
 def fetch(config: Config) -> Config:
     """The config with all models, and a tokenizer of the chat model's own, on disk. Raises CheckpointError."""
-    if not sys.stderr.isatty():  # Hugging Face's library draws bars of its own
+    if not sys.stderr.isatty():  # Hugging Face's library shows its own bars
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     named = config.model
     with FetchDisplay() as display:
@@ -75,11 +75,8 @@ def check_kind(option: str, name: str, path: Path, wanted: ModelKind) -> None:
 def first_engines(
     configs: Mapping[ModelRole, EngineConfig], fork_server: ForkServer | None = None
 ) -> Iterator[dict[ModelRole, list[launch.EngineProcess]]]:
-    """Launch all engines, from a thread that must outlive them.
-
-    What stays for those that may follow: prepared weights, a file for each of their workers, a fork server for the
-    workers of all, and the lease by which they share a device.
-    ``fork_server`` runs already, and stays the caller's.
+    """Launches all engines, from a thread that must outlive them. Later engines reuse prepared weights (a file for each
+    worker), the fork server of all workers, and the device lease. The caller owns ``fork_server``, which already runs.
 
     Raises :class:`..http.listening.StartError`.
     """

@@ -1,8 +1,8 @@
-"""From a configuration to a server that listens, and from a signal to an end that loses nothing.
+"""From a configuration to a listening server, and from a signal to an orderly end.
 
-The socket is bound first, so that a port in use is known before a model is loaded. The engines have been launched
-before this module was imported: they load their models side by side, while this process loads the tokenizer and begins
-to answer ``/ping`` and ``/health``.
+The socket is bound first, so that a port in use is noticed before a model is loaded. The engines were launched before
+this module was imported. They load their models in parallel, while this process loads the tokenizer and begins to
+answer ``/ping`` and ``/health``.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ class Listener(TlsServer):
             self._ended.set()
 
     async def close(self) -> None:
-        """Takes no more connections and lets those it has write out what they hold, for as long as is reasonable."""
+        """Accepts no more connections and lets open ones write their output, for a bounded time."""
         self.should_exit = True
         with anyio.move_on_after(_CLOSE_SECONDS + 1):
             await self._ended.wait()
@@ -125,7 +125,7 @@ def serve(config: Config, engines: Mapping[ModelRole, Sequence[EngineProcess]], 
 
 
 def open_main(config: Config) -> Checkpoint:
-    """MODEL, for what it is. Raises :class:`CheckpointError`."""
+    """Opens MODEL by its role. Raises :class:`CheckpointError`."""
     folder = Path(config.engine.worker.model)
     if config.main == "embedding":
         return open_pooling(folder, config.embedding.pooler or "", config.engine.worker.model_impl)
@@ -177,7 +177,7 @@ async def _run(
         names = {model.kind: model.names[0] for model in state.registry}
         recovery = state.metrics.recovery
         engines.watch_recoveries(lambda kind, process, seconds: recovery[names[kind]][process].observe(seconds))
-        gc.freeze()  # what lives until the end need not be walked by every full collection
+        gc.freeze()  # permanent objects need not be scanned by every full collection
         supervisor.start("what was begun", lambda: resume_unfinished(state.for_responses))
         began = min(process.began for each in processes.values() for process in each)
         named = {names[kind]: each for kind, each in ready.items()}
@@ -190,7 +190,7 @@ async def _run(
         for processor in state.media_processors:
             supervisor.start("the start of a media processor", processor.warm_up)
         await engines.wait_ended()
-        # every stream has got its error by now; what is left is to write them out
+        # every stream has its error by now, which remains to be written
         await state.admission.drained(_CLOSE_SECONDS)
         await listener.close()
         supervisor.cancel()
@@ -199,7 +199,7 @@ async def _run(
 
 
 async def load_adapters(adapters: AdapterRegistry, clients: Mapping[ModelRole, AnyEngineClient]) -> None:
-    """Those that the operator has named, so that what is no adapter of the model is known at start. Raises
+    """Loads the operator's adapters, so that a wrong one is an error at start. Raises
     :class:`..http.listening.StartError`."""
     for adapter in adapters:
         try:
@@ -219,7 +219,8 @@ async def load_state(
     at_end: contextlib.AsyncExitStack,
     access: AccessControl,
 ) -> ServerState:
-    """With tokenizers loaded; the engines may still be starting. ``at_end`` closes what the other models hold.
+    """The server's state, with tokenizers loaded; the engines may still be starting. ``at_end`` closes the other
+    models.
 
     Raises :class:`..http.listening.StartError`.
     """
@@ -301,7 +302,7 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
         uvicorn.Config(
             create_app(state),
             loop="uvloop",
-            # whatever makes a protocol will do
+            # any protocol will do
             http=partial(  # type: ignore[arg-type]
                 HttpProtocol,
                 readers=readers,
@@ -311,12 +312,12 @@ def make_listener(state: ServerState, connections: ConnectionLimits) -> Listener
             ),
             ws=WebSocketProtocol,
             ws_max_size=connections.max_message_bytes,
-            ws_per_message_deflate=False,  # what is small on the wire could be as large as it likes
+            ws_per_message_deflate=False,  # a small message could expand to any size
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # nobody asks for a client's address; whom to believe would be a setting of its own
+            proxy_headers=False,  # client addresses are not used; trusted proxies would need an option
             timeout_graceful_shutdown=_CLOSE_SECONDS,
         ),
         state.access.tls,

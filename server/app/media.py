@@ -1,4 +1,4 @@
-"""Opens what models need for what conversations hold besides text."""
+"""Opens the media processors of models."""
 
 from pathlib import Path
 
@@ -26,20 +26,20 @@ from ..storage.database import Database
 
 
 def spec_of(checkpoint: Checkpoint) -> MediaSpec | None:
-    """What a model takes besides text; None where that is nothing. Raises
+    """The media of a model; None if it takes only text. Raises
     :class:`stentor.engine.loading.errors.CheckpointError`."""
     described = checkpoint.described
     return None if described is None else media_spec(described)
 
 
 def spec_in(folder: Path) -> MediaSpec | None:
-    """The same of the model in ``folder``."""
+    """The same for the model in ``folder``."""
     file = folder / "config.json"
     return media_spec(described_part(read_json(file))) if file.is_file() else None
 
 
 def taken_of(spec: MediaSpec | None, config: MediaConfig) -> MediaSpec | None:
-    """What the operator lets a model take of that."""
+    """The media among these that the operator allows."""
     return None if config.language_model_only else spec
 
 
@@ -49,7 +49,7 @@ def width_of(checkpoint: Checkpoint) -> int:
 
 
 def asking_of(spec: MediaSpec | None, checkpoint: Checkpoint) -> Asking | None:
-    """How a model that chats is asked for transcripts; None where it makes none. ``spec`` is what it takes."""
+    """The transcription prompt of a chat model; None if it does not transcribe. ``spec`` has its media."""
     if spec is None or "audio" not in spec.placeholders:
         return None
     tower, names = checkpoint.tower, [checkpoint.config.architecture]
@@ -68,7 +68,7 @@ def transcribes(path: Path) -> bool:
 
 
 class MediaOpener:
-    """What the models of one server have in common: who fetches, and who reads documents. No process is started yet."""
+    """Shared by the models of one server: fetching, and reading documents. It starts no process yet."""
 
     def __init__(self, config: Config, store: Database, figures: CollectorRegistry) -> None:
         self._config = config
@@ -79,8 +79,8 @@ class MediaOpener:
         self._metrics: MediaMetrics | None = None
 
     def open(self, source: Source, model: str, spec: MediaSpec | None, width: int = 0) -> ChatMedia:
-        """For the model in ``source``, which metrics know as ``model`` and which takes what ``spec`` says; ``width``:
-        columns of an embedding that clients may bring. Must be closed."""
+        """For the model in ``source``, called ``model`` in metrics, with the media of ``spec``; ``width``: columns of
+        clients' embeddings. Must be closed."""
         if spec is None:
             return ChatMedia(self._loader, self._documents)
         self._metrics = metrics = MediaMetrics(self._figures, model, self._metrics)

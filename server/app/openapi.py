@@ -1,8 +1,8 @@
-"""The document of the HTTP API (OpenAPI 3.1), made from the routes and from the types that decode and encode.
+"""The OpenAPI 3.1 document, made from the routes and their wire types.
 
-Schemas are what msgspec reads off those types, so that they cannot say anything but what is checked.
-What spans fields (``min_tokens`` and ``max_tokens``), the operator's limits and the rules for messages
-are no part of the types: a body that fits its schema can still be refused, with a 400 that names the field.
+msgspec derives schemas from these types, so they agree with the checks. Constraints across fields (``min_tokens`` and
+``max_tokens``), the operator's limits and the rules for messages are not part of the types: a body that fits its schema
+can still be refused, with a 400 that names the field.
 """
 
 import re
@@ -46,7 +46,7 @@ from ..overload.request_context import TIMEOUT_HEADER
 _REF: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)(:\w+)?\}")
 _READING: Final = (400, 408, 413, 415)
-"""What can be wrong with any body."""
+"""Errors of any body."""
 _GENERATING: Final = (429, 504)
 _ANYWHERE: Final = (431, 500)
 
@@ -92,7 +92,7 @@ _STREAMS: Final = {
     LLAMA_CPP: ("text/event-stream", _STOPPING),
     TEXT_GENERATION: ("text/event-stream", _TOKENS),
 }
-"""The type of streams, and what they are, by the shape of their errors."""
+"""Content type and description of streams, by the shape of their errors."""
 _SCHEMES: Final[dict[str, Any]] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -106,14 +106,14 @@ _HEADERS: Final[dict[int, dict[str, Any]]] = {
 
 
 class Document:
-    """Made when it is first asked for, and again after keys have been reloaded that change what it says."""
+    """Made on the first request, and again after a reload of keys that changes it."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
         self._rendered: dict[tuple[bool, str], bytes] = {}
 
     def render(self, routes: Sequence[BaseRoute], access: AccessControl) -> bytes:
-        """JSON. Raises ``KeyError`` for a route that nobody has described."""
+        """The document as JSON. Raises ``KeyError`` for a route without a description."""
         key = access.keys.required, access.root_path
         if key not in self._rendered:
             self._rendered[key] = msgspec.json.encode(describe(routes, self._operations, *key))
@@ -129,7 +129,7 @@ def describe(
     paths: dict[str, Any] = {}
     for route in described:
         path = _PARAMETER.sub(r"{\1}", route.path)
-        # HEAD goes without saying where there is GET
+        # HEAD is implied by GET
         for method in sorted((route.methods or set()) - {"HEAD"}):
             operation = operations.get(f"{method} {route.path}") or operations[route.path]
             writer = _Writer(route, operation, schemas, keys_required)
@@ -150,7 +150,7 @@ def describe(
 
 
 class _Schemas:
-    """Of every type that an operation names."""
+    """Schemas of all types of the operations."""
 
     def __init__(self, operations: Operations) -> None:
         types = [kind for operation in operations.values() for kind in (operation.body, operation.answer)]
@@ -165,14 +165,14 @@ class _Schemas:
 
 
 class _Writer:
-    """Writes what one route does."""
+    """Writes the description of one route."""
 
     def __init__(self, route: Route, operation: Operation, schemas: _Schemas, keys_required: bool) -> None:
         self._route = route
         self._operation = operation
         self._schemas = schemas
         self._admin = isinstance(route, AdminRoute)
-        # pages of other origins are kept out by the keys, where there are any
+        # with keys, pages of other origins need one
         self._forbids = self._admin or not keys_required
         self._guarded = self._admin or (keys_required and not is_open(route.path, min(route.methods or ("GET",))))
 
@@ -263,7 +263,7 @@ class _Writer:
 
 
 def _error_name(status: int, shape: ErrorShape) -> str:
-    """That the response of a status has in the document."""
+    """Name in the document for the response of a status."""
     return f"{shape.name}_{status}" if shape.name else str(status)
 
 

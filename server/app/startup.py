@@ -1,4 +1,4 @@
-"""What an operator sees while a model loads, and where its memory went."""
+"""Start-up display: progress while a model loads, and the use of memory."""
 
 import logging
 import sys
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_terminal() -> "Console | None":
-    """What stderr is shown on; None where that is no terminal."""
+    """The terminal of stderr; None if it is not one."""
     if not sys.stderr.isatty():
         return None
     from rich.console import Console  # late: some 50 modules, that a log needs none of
@@ -49,7 +49,7 @@ class StartupDisplay:
             self._bars.stop()
 
     def update(self, message: ProgressMessage, model: str = "") -> None:
-        """``model`` tells one of several apart."""
+        """``model`` names one of several."""
         phase = f"{model}: {message.phase}" if model else message.phase
         if self._bars is not None:
             if phase not in self._tasks:
@@ -79,10 +79,9 @@ def report_ready(
     seconds: float,
     hint: str = "",
 ) -> None:
-    """The start-up summary, by what the models are called; the first is the one that chats.
+    """The start-up summary, by the names of the models; the first is the chat model.
 
-    ``others`` have no engine, but a process of their own, whose pid is given where it is known. ``hint`` is for whoever
-    sits before the terminal.
+    ``others`` have a process instead of an engine, with its pid if known. ``hint`` is for the user at the terminal.
     """
     several = len(engines) + len(others) > 1
     for name, ready in engines.items():
@@ -99,7 +98,7 @@ def report_ready(
 
 
 def first_steps(address: str, *, keys: bool) -> str:
-    """What to try on a server of the demo model, for whoever has just started it; ``keys``: it wants one."""
+    """First commands for a new user of the demo model; ``keys``: the server needs one."""
     body = '{"messages": [{"role": "user", "content": "Hello!"}]}'
     key = " -H 'authorization: Bearer KEY'" if keys else ""
     return (
@@ -112,7 +111,7 @@ def first_steps(address: str, *, keys: bool) -> str:
 
 
 def _report_memory(terminal: "Console | None", lines: Sequence[MemoryLine], name: str) -> None:
-    """A table on a terminal, log lines elsewhere. ``name`` tells one of several models apart."""
+    """A table on a terminal, log lines elsewhere. ``name`` names one of several models."""
     title = f"memory of {name}" if name else "memory"
     if terminal is not None:
         from rich.table import Table

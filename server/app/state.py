@@ -49,7 +49,7 @@ from .text_side import TextSide
 
 @dataclass(frozen=True)
 class TranscribingChat:
-    """A model that chats and is asked for transcripts alone."""
+    """A chat model that only transcribes."""
 
     config: ModelConfig
     client: AnyEngineClient
@@ -57,16 +57,16 @@ class TranscribingChat:
     vocab_size: int
     media: ChatMedia
     asking: Asking
-    """How it is asked."""
+    """Its transcription prompt."""
 
 
 @dataclass(frozen=True)
 class AuxiliaryModels:
-    """Those beside the chat model; None where none is served."""
+    """Models beside the chat model; None for each that is not configured."""
 
     transcription: TranscriptionModel | StreamingTranscriptionModel | TranscribingChat | None = None
     decoder: AudioDecoder | None = None
-    """Makes samples of what clients upload; comes with what transcribes."""
+    """Decodes uploaded audio; present with a transcription model."""
     embedding: EmbeddingModel | None = None
     speech: SpeechModel | None = None
 
@@ -78,7 +78,7 @@ class ServerState:
     config: Config
     access: AccessControl
     observer: Observer
-    """Is told of every request that has ended."""
+    """Notified of every request that has ended."""
     metrics: Metrics
     admission: AdmissionControl
     control: EngineControl
@@ -86,18 +86,18 @@ class ServerState:
     chat: ChatModel
     auxiliary: AuxiliaryModels
     store: Database
-    """What outlives a request."""
+    """Stored objects."""
     batches: BatchRunner
     responses: LiveResponses
     gateway: McpGateway
     transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None = None
-    """The model for transcription alone, where there is one."""
+    """The separate transcription model, if there is one."""
     transcriber: ChatTranscriber | None = None
     """The chat model, where it transcribes."""
 
     @property
     def media_processors(self) -> list[MediaProcessor]:
-        """Of the models that take media."""
+        """Processors of the models with media."""
         embedding, transcription = self.auxiliary.embedding, self.transcription
         every = [self.chat.media, None if embedding is None else embedding.media]
         if isinstance(transcription, ChatTranscriber):
@@ -169,10 +169,11 @@ def compose(
     runners: Mapping[ModelRole, ModelRunner],
     engines: Collection[Engine],
 ) -> ServerState:
-    """``client`` is the main model's, ``runners`` are those of all models, and ``engines`` those that are engines.
+    """``client`` is the main model's, ``runners`` are those of all models, and ``engines`` those of them that are
+    engines.
 
-    ``spec`` is what the chat model takes besides text, ``media`` what it needs for that and for documents, ``asking``
-    how it is asked for transcripts, where it makes some. ``facts`` are the main model's.
+    ``spec`` has the chat model's media, ``media`` their processor and that of documents, ``asking`` the transcription
+    prompt if it transcribes. ``facts`` are the main model's.
     """
     admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
     grammars = Grammars(lambda: token_bytes_of(pool.tokenizer, defaults.eos_token_ids), config.limits.grammar)
@@ -220,7 +221,7 @@ def compose(
 
 
 def _for_transcription(asked: TranscribingChat, chat: ChatModel) -> ChatModel:
-    """With what it shares with the server's other models, which ``chat`` has."""
+    """Shares with ``chat`` what the server's models have in common."""
     return ChatModel(
         config=asked.config,
         client=asked.client,

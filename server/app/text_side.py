@@ -1,4 +1,4 @@
-"""Opens what stands between the text of a model's requests and its tokens."""
+"""Opens the text side of a model: tokenizer, chat template, parsers."""
 
 import dataclasses
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TextSide:
-    """Of one model that is asked in conversations."""
+    """The text side of one chat model."""
 
     pool: TokenizerPool
     renderer: Renderer
@@ -91,8 +91,8 @@ def _tokenizer(config: ModelConfig, checkpoint: Checkpoint) -> Tokenizer:
 
 
 def generation_defaults(config: ModelConfig, checkpoint: Checkpoint) -> GenerationDefaults:
-    """Sampling defaults from the model, from another file, or with ``none`` only its EOS tokens; and over these what
-    the operator says.
+    """Sampling defaults from the model, from another file, or with ``none`` only its EOS tokens; the operator's
+    overrides take precedence.
 
     Raises :class:`CheckpointError`.
     """

@@ -1,1 +1,1 @@
-"""From samples to segments of text: long-form transcription over an engine that transcribes one window at a time."""
+"""Long-form transcription: from samples to text segments, over an engine that transcribes one window at a time."""

@@ -1,4 +1,4 @@
-"""How chat models that hear are asked for a transcript: each in the words that it was trained on."""
+"""Transcription prompts of chat models, each in the format of its training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,37 +9,37 @@ from stentor.protocols.common.errors import refused
 from .languages import NAMES, code_of
 
 LANGUAGE: Final = "{language}"
-"""In texts of an :class:`Asking`: where the language is named, and what the model calls it."""
+"""Placeholder in texts of an :class:`Asking` for the model's name of the language."""
 _SHOWN_CHARS: Final = 64
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Of one family of models."""
+    """The transcription prompt of one family of models."""
 
     seconds: int = 30
-    """Of audio in one request, at most; what is longer is several."""
+    """Seconds of audio in one request, at most; longer audio takes several."""
     least_seconds: float = 0.0
-    """What is shorter is followed by silence."""
+    """Shorter audio is padded with silence."""
     says: str = ""
-    """What the user says behind the audio, with :data:`LANGUAGE` where it is named."""
+    """The user's text behind the audio, with :data:`LANGUAGE` if a language is named."""
     says_before: str = ""
-    """The same before it."""
+    """The user's text before the audio."""
     says_to_translate: str = ""
-    """The same for a translation into English; empty: the model translates nothing."""
+    """The text for a translation into English; empty: not supported."""
     takes_prompt: bool = False
-    """Whether what the client says of the audio (``prompt``) is told, as the system message."""
+    """Whether the client's ``prompt`` becomes the system message."""
     begins: str = ""
     """How the answer to a request begins that names the language."""
     marker: str = ""
-    """Of an answer to one that does not, what stands before the transcript; behind it, if it names the language, it
+    """Marker before the transcript in an answer without a named language; behind it, an answer that names its language
     begins as :attr:`begins`."""
     text: str = ""
-    """The whole prompt, where it is no conversation: with what the template would write where audio stands."""
+    """The whole prompt, if it is no conversation, with the template's placeholder of audio."""
     named: str = ""
     """How :attr:`says` and :attr:`text` name the language."""
     languages: Mapping[str, str] = field(default_factory=dict)
-    """What the model calls each language, by its code; empty: it takes no hint."""
+    """The model's names of languages, by code; empty: it takes no hint."""
 
     def language(self, name: str, param: str) -> str:
         """The code of a language by its code or name. Raises BadRequest where the model does not transcribe it."""
@@ -51,7 +51,7 @@ class Asking:
         raise refused(param, f"the model does not transcribe `{shown}`; it transcribes {known}", "invalid_value")
 
     def start_of(self, language: str | None) -> str:
-        """What the answer is made to begin with; ``language`` by its code."""
+        """Beginning of the answer; ``language`` is a code."""
         called = self.languages.get(language or "")
         return self.begins.replace(LANGUAGE, called) if called else ""
 

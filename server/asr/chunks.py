@@ -1,4 +1,4 @@
-"""Where to cut audio so that its pieces can be heard side by side: in silence, at most one window apart."""
+"""Cuts audio into chunks for parallel transcription: in silence, at most one window each."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,7 +14,7 @@ from .segments import SAMPLES_A_FRAME, WINDOW_FRAMES
 _FEWEST_SAMPLES: Final = SAMPLE_RATE // 10
 """Shorter ones are clicks."""
 _MOST_SECONDS: Final = 29.5
-"""Of a span that nothing interrupts: less than a window, for spans begin and end between frames."""
+"""Longest span without a cut: less than a window, since spans begin and end between frames."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -25,8 +25,8 @@ class Span(msgspec.Struct, frozen=True):
 
 
 async def chunks_of(pcm: bytes, chunking: Chunking, limiter: anyio.CapacityLimiter) -> list[Span]:
-    """The chunks in which somebody speaks; none where nobody does. Works in a thread."""
-    from ..audio.vad import SpanOptions, speech_spans  # late: the detector is only for those who want it
+    """Chunks with speech; empty without speech. Blocks; call it in a thread."""
+    from ..audio.vad import SpanOptions, speech_spans  # late: the detector is needed only here
 
     options = SpanOptions(
         threshold=chunking.threshold,
@@ -39,10 +39,10 @@ async def chunks_of(pcm: bytes, chunking: Chunking, limiter: anyio.CapacityLimit
 
 
 def pack(spoken: Sequence[tuple[int, int]], samples: int) -> list[Span]:
-    """Chunks of one window at most from samples [begin, end) in which somebody speaks, in order.
+    """Chunks of at most one window from samples [begin, end) with speech, in order.
 
-    Neighbours share a chunk as long as it holds them, with the silence between: the model sees sentences in their
-    context, and a window costs the same whether it is full or not. Speech longer than a window is cut where that ends.
+    Neighbours share a chunk while they fit, with the silence between: the model gets sentences in their context, and a
+    window costs the same whether it is full or not. Speech longer than a window is cut at its end.
     """
     chunks: list[Span] = []
     most = WINDOW_FRAMES

@@ -1,4 +1,4 @@
-"""The transcript of one window: drawn again at higher temperatures until it is good enough, or silence."""
+"""The transcript of one window: decoded again at higher temperatures until it is good enough, or silence."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ from .window_decoder import EngineOutput, Window, WindowDecoder
 _CONTEXT_TOKENS = 448
 """Prompt and transcript; where the engine says less, it is less."""
 _LEAST_TOKENS = 32
-"""Of them for the marks of a prompt and what is drawn after it."""
+"""Tokens for the marks of a prompt and the output."""
 
 
 class DecodingResult(msgspec.Struct):
@@ -35,7 +35,7 @@ def prompt_for(
     previous: list[int],
     continued: list[int],
 ) -> tuple[list[int], int]:
-    """What a window's transcript follows, and the position of its start in it."""
+    """The prompt of a window, and the position of the transcript's start in it."""
     vocabulary, context = model.vocabulary, context_tokens(model)
     continued = continued[-(context - _LEAST_TOKENS) :]
     most = min(MAX_PROMPT_TOKENS, context // 2 - 1, context - _LEAST_TOKENS - len(continued))

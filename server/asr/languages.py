@@ -104,7 +104,7 @@ NAMES: Final = {
     "su": "sundanese",
     "yue": "cantonese",
 }
-"""By code."""
+"""Names by code."""
 
 WITHOUT_SPACES: Final = frozenset(("zh", "ja", "th", "lo", "my", "yue"))
 """Languages whose words no space parts."""
@@ -128,7 +128,7 @@ _CODES: Final = {name: code for code, name in NAMES.items()} | _ALIASES
 
 
 def code_of(language: str) -> str | None:
-    """The code of a language by its code (``pt``, ``pt-BR``) or its English name; None where Whisper knows none."""
+    """The code of a language, from a code (``pt``, ``pt-BR``) or its English name; None if Whisper does not know it."""
     wanted = language.strip().lower()
     if wanted in NAMES:
         return wanted
@@ -139,5 +139,5 @@ def code_of(language: str) -> str | None:
 
 
 def name_of(code: str) -> str:
-    """What reports call a language."""
+    """Name of a language in responses."""
     return NAMES.get(code, code)

@@ -19,11 +19,11 @@ from .vocabulary import Vocabulary
 
 _DETECTIONS: Final = 2
 _SHOWN_CHARS: Final = 64
-"""Of a language that is refused."""
+"""Characters of a refused language in the message."""
 
 
 class TranscriptionEngine(Protocol):
-    """What takes requests with audio; see :class:`stentor.engine.client.client.EngineClient`."""
+    """Takes requests with audio; see :class:`stentor.engine.client.client.EngineClient`."""
 
     @property
     def ready(self) -> EngineReady | None: ...
@@ -44,23 +44,23 @@ class TranscriptionEngine(Protocol):
         probe: PromptProbe | None = None,
         adapter: AdapterRef | None = None,
     ) -> EngineEventStream:
-        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests, and
-        :class:`stentor.engine.channel.arena.ArenaFull` where there is no room for the media."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` if the engine accepts no requests, and
+        :class:`stentor.engine.channel.arena.ArenaFull` if there is no room for the media."""
 
 
 class RequestObserver(Protocol):
-    """Is told of one request to the engine, from its submission to its end."""
+    """Observes one request to the engine, from its submission to its end."""
 
     def prompt_done(self, cached_tokens: int, queue_seconds: float, prefill_seconds: float) -> None: ...
 
     def tokens(self, tokens: list[int]) -> None: ...
 
     def close(self, reason: FinishReason, failure: str) -> None:
-        """Called once; ``failure`` is what the engine said of an error, and not for the client."""
+        """Called once; ``failure`` is the engine's error, not for the client."""
 
 
 OpenAccount = Callable[[int, int], RequestObserver]
-"""By the number of prompt tokens, and how many may be drawn."""
+"""Called with the number of prompt tokens, and the most tokens to sample."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the record of an HTTP request and the metrics keep of the windows that it had heard."""
+"""Records transcription windows in the HTTP request's record and in the metrics."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""How something is to be transcribed."""
+"""Options of a transcription."""
 
 from typing import Final, Literal
 
@@ -9,26 +9,26 @@ from stentor.protocols.ipc.adapters import AdapterRef
 TEMPERATURE_FALLBACK: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Temperatures that are tried one after the other until a transcript is good enough."""
 MAX_TOKENS: Final = 224
-"""Of one window; half of Whisper's context."""
+"""Tokens of one window; half of Whisper's context."""
 MAX_PROMPT_TOKENS: Final = 223
-"""Of what is said to come before: its end is kept."""
+"""Tokens of the preceding text; its end is kept."""
 
 Task = Literal["transcribe", "translate"]
 
 
 class Chunking(msgspec.Struct, frozen=True):
-    """Audio is cut where nobody speaks, and its chunks are heard side by side. As OpenAI's ``server_vad``."""
+    """Cuts audio at silence for parallel transcription. As OpenAI's ``server_vad``."""
 
     threshold: float = 0.5
-    """Probability of speech above which somebody speaks."""
+    """Probability of speech above which a frame is speech."""
     prefix_padding_ms: int = 300
     """Kept before speech, and after it."""
     silence_duration_ms: int = 500
-    """Of silence that ends speech."""
+    """Silence that ends speech."""
 
 
 class SamplingOptions(msgspec.Struct, frozen=True):
-    """How tokens are drawn besides the temperature; neutral unless the client says otherwise."""
+    """Sampling besides the temperature; neutral by default."""
 
     top_p: float = 1.0
     top_k: int = 0
@@ -44,7 +44,7 @@ class TranscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults are those of Whisper's long-form transcription."""
 
     language: str | None = None
-    """A code of the model's languages; None has it detected, or is English where the model knows nothing else."""
+    """A code of the model's languages; None detects it, or is English for English-only models."""
     languages: tuple[str, ...] = ()
     """Codes among which one is detected; empty means all of the model's."""
     task: Task = "transcribe"
@@ -55,26 +55,26 @@ class TranscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Without, audio is cut every 30 seconds, within a word or not."""
     word_times: bool = False
     logprobs: bool = False
-    """Of every token of a segment."""
+    """Log-probabilities of every token of a segment."""
     condition_on_previous_text: bool = True
-    """Each window is told what was heard in those before."""
+    """Whether each window gets the text of earlier ones."""
     compression_ratio_threshold: float = 2.4
-    """What is above repeats itself and is tried again at the next temperature."""
+    """Text with a higher ratio repeats itself and is decoded again at the next temperature."""
     logprob_threshold: float = -1.0
-    """So is what is less likely, a token on average."""
+    """So is text with a lower average log-probability."""
     no_speech_threshold: float = 0.6
-    """What is above, and unlikely by the other measure, is silence."""
+    """A window with a higher probability, and a low average log-probability, is silence."""
     reset_temperature: float = 0.5
-    """What was heard at a higher one is not told to the next window."""
+    """Text decoded at a higher temperature is not passed to the next window."""
     max_tokens: int = MAX_TOKENS
-    """Of one window."""
+    """Tokens of one window."""
     chunking: Chunking | None = None
-    """None transcribes one window after the other."""
+    """None transcribes one window after another."""
     sampling: SamplingOptions = SamplingOptions()
     priority: int = 0
     salt: str = ""
-    """Only requests of the same salt share what the model has made of the same audio."""
+    """Requests with the same salt share encoded audio."""
     name: str = ""
     """The request's id, for logs."""
     adapter: AdapterRef | None = None
-    """What is added to the model."""
+    """The LoRA adapter."""

@@ -1,4 +1,4 @@
-"""What a transcript is made of, and how the tokens of one window become parts of it."""
+"""Segments of a transcript, and how a window's tokens become segments."""
 
 import zlib
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ import msgspec
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 FRAMES_A_SECOND: Final = 100
-"""Of the features; positions in the audio are counted in frames, as in Whisper's own reports."""
+"""Frames of the features; audio positions are counted in frames, as in Whisper's own reports."""
 FRAMES_A_STEP: Final = 2
 """Frames between two timestamp tokens."""
 WINDOW_FRAMES: Final = 3000
-"""What the model takes at a time: 30 seconds."""
+"""Frames of one window: 30 seconds."""
 SAMPLES_A_FRAME: Final = 160
 BYTES_A_FRAME: Final = 2 * SAMPLES_A_FRAME
 
@@ -28,7 +28,7 @@ class Word(msgspec.Struct):
 
 
 class Segment(msgspec.Struct):
-    """Some seconds of speech and what was said. Times in seconds of the whole audio."""
+    """Some seconds of speech with their text. Times in seconds of the whole audio."""
 
     id: int
     seek: int
@@ -41,12 +41,12 @@ class Segment(msgspec.Struct):
     """With the timestamps around it."""
     temperature: float
     avg_logprob: float
-    """Of all that was heard in the window, as the next two."""
+    """Over the whole window, like the next two."""
     compression_ratio: float
     no_speech_prob: float
     words: list[Word] | None = None
     logprobs: list[TokenLogprobs] | None = None
-    """Of the tokens, where they were asked for."""
+    """Of the tokens, if requested."""
 
 
 class Part(msgspec.Struct):
@@ -66,8 +66,7 @@ class WindowSegments(msgspec.Struct, frozen=True):
     advance: int
     """Frames to the beginning of the next window."""
     whole: bool
-    """Whether all of the window was understood: the last timestamp says that nothing is spoken after it, or there are
-    none that could say how far it was."""
+    """Whether the whole window was transcribed: no speech follows the last timestamp, or there are no timestamps."""
 
 
 def cut_window(tokens: Sequence[int], timestamp_begin: int, seek: int, frames: int) -> WindowSegments:
@@ -103,6 +102,6 @@ def cut_window(tokens: Sequence[int], timestamp_begin: int, seek: int, frames: i
 
 
 def compression_ratio(text: str) -> float:
-    """Bytes of the text over those that zlib needs for it: what repeats itself is above 2.4."""
+    """Bytes of the text divided by its zlib size: repetitive text is above 2.4."""
     data = text.encode()
     return len(data) / len(zlib.compress(data))

@@ -25,7 +25,7 @@ class SpelledWord:
 
 
 def split_words(vocabulary: Vocabulary, tokens: Sequence[int], language: str | None) -> list[SpelledWord]:
-    """The words of a text in order, punctuation by itself; all tokens are in one of them."""
+    """The words of a text in order, punctuation separate; all tokens are in one of them."""
     characters = _split_characters(vocabulary, tokens)
     if language in WITHOUT_SPACES:
         return characters
@@ -50,7 +50,7 @@ def _split_characters(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[Spe
         run.append(token)
         text = vocabulary.decode(run)
         half = text.find(_HALF)
-        # one that stands in the whole text is no half of anything: the model has written nonsense
+        # one that stands in the whole text is no half of a character: the model's output is invalid
         if half < 0 or whole[passed + half : passed + half + 1] == _HALF:
             pieces.append(SpelledWord(text, run))
             run = []

@@ -1,8 +1,8 @@
-"""What the prompt of a streaming transcription model is, and what its tokens stand for.
+"""Prompt and token texts of a streaming transcription model.
 
 Its tokenizer is Mistral's own file (``tekken.json``) or the one of the ``tokenizers`` library. The prompt is BOS and a
-streaming pad for each position of the silence that the audio is preceded by, and for each of the delay by which text
-comes after its audio; silence follows the audio, so that its last word is written too.
+streaming pad for each position of the silence before the audio, and for each of the delay of text behind its audio.
+Silence follows the audio, so that its last word is written too.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from ..text.tekken import TEKKEN, Tekken
 
 MODEL_TYPE: Final = "voxtral_realtime"
 FEWEST_POSITIONS: Final = 12
-"""That must be left for audio: about a second of it."""
+"""Positions that must remain for audio: about a second."""
 _BOS, _EOS, _PAD = "<s>", "</s>", "[STREAMING_PAD]"
 _LEFT_PAD: Final = 32
 """Positions of silence before the audio, where the tokenizer does not say: those of the published models."""
@@ -39,9 +39,9 @@ class StreamVocabulary:
     bos: int
     eos: int
     pad: int
-    """Is drawn where nothing is to be written yet."""
+    """Sampled while there is nothing to write."""
     token_bytes: Callable[[int], bytes]
-    """Of a token's text; none for one that is special, or unknown."""
+    """Bytes of a token's text; empty for special or unknown tokens."""
     step: int
     """Samples of one position."""
     delay: int
@@ -69,7 +69,7 @@ class StreamVocabulary:
 
     @property
     def padding(self) -> int:
-        """Positions of silence around the audio, but for what fills up its last."""
+        """Positions of silence around the audio, except for filling its last one."""
         return self.left_pad + self.right_pad
 
     def after(self, size: int) -> bytes:

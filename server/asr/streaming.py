@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 BYTES_A_SECOND: Final = SAMPLE_RATE * SAMPLE_BYTES
 MAX_STRETCH_SECONDS: Final = 600
-"""Of audio that one request to the engine hears; what is longer is several."""
+"""Seconds of audio in one request to the engine; longer audio takes several."""
 
 
 class AudioStream(EngineEventStream, Protocol):
@@ -33,7 +33,7 @@ class AudioStream(EngineEventStream, Protocol):
 
 
 class StreamingTranscriptionEngine(Protocol):
-    """What takes requests whose audio comes piece by piece; see :class:`stentor.engine.client.client.EngineClient`."""
+    """Takes requests with streamed audio; see :class:`stentor.engine.client.client.EngineClient`."""
 
     @property
     def ready(self) -> EngineReady | None: ...
@@ -49,8 +49,8 @@ class StreamingTranscriptionEngine(Protocol):
         name: str = "",
         streamed: bytes | None = None,
     ) -> AudioStream:
-        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests, and
-        :class:`stentor.engine.channel.arena.ArenaFull` where there is no room for the audio."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` if the engine accepts no requests, and
+        :class:`stentor.engine.channel.arena.ArenaFull` if there is no room for the audio."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class StreamingTranscriptionModel:
 
     @property
     def stretch_bytes(self) -> int:
-        """Of audio that one request hears, at most. Raises ``Unavailable`` where it is too little."""
+        """Most bytes of audio in one request. Raises ``Unavailable`` if that is too little."""
         vocabulary = self.vocabulary
         positions = self.max_len - 1 - vocabulary.padding
         if positions < FEWEST_POSITIONS:
@@ -83,7 +83,7 @@ class StreamingTranscriptionModel:
 
 
 class TextToken(NamedTuple):
-    """One token that stands for text."""
+    """One token of text."""
 
     token: int
     bytes: bytes
@@ -91,7 +91,7 @@ class TextToken(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What has come at once; also of nothing but silence."""
+    """New output, also for silence."""
 
     text: str
     tokens: list[TextToken]
@@ -118,7 +118,7 @@ class StreamedTranscript:
         self._untranscribed = bytearray()
         self._ended = False
         self._full = False
-        """Whether there was no room for what it was fed: it is over."""
+        """Whether there was no room for its audio, which ends it."""
         self._account: RequestObserver | None = None
         prompt = vocabulary.prompt
         params = SamplingParams(
@@ -157,7 +157,7 @@ class StreamedTranscript:
         return len(self._untranscribed)
 
     def feed(self, pcm: bytes) -> None:
-        """No more than there is :attr:`room` for. Where memory has none, :meth:`pieces` raises it."""
+        """At most :attr:`room` bytes. If memory runs out, :meth:`pieces` raises."""
         self._size += len(pcm)
         self._untranscribed += pcm
         self._append(pcm)
@@ -183,7 +183,7 @@ class StreamedTranscript:
 
     @property
     def left(self) -> bytes:
-        """Once it has been read: audio that somebody else must hear, because the model said its end before it."""
+        """After reading: audio for another request, because the model ended before it."""
         return b"" if self._ended else bytes(self._untranscribed)
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
@@ -236,16 +236,16 @@ class JoinedText:
     def __init__(self) -> None:
         self.text = ""
         self._held = ""
-        """White space that may turn out to be the last."""
+        """White space that may be the last."""
         self._fresh = True
 
     def begin(self, space: str = " ") -> None:
-        """What comes next is another stretch's, which ``space`` parts from what has come."""
+        """Later text belongs to another stretch, separated by ``space``."""
         self._fresh = True
         self._held = space if self.text else ""
 
     def add(self, text: str) -> str:
-        """What the text grows by."""
+        """New text of the transcript."""
         if self._fresh:
             text = text.lstrip()
             self._fresh = not text
@@ -266,7 +266,7 @@ async def stream_whole(
     open_account: OpenAccount | None = None,
     owner: object = None,
 ) -> AsyncGenerator[Piece, None]:
-    """The text of audio that is there as a whole, without white space around it; ``owner`` is kept beside the audio.
+    """The text of complete audio, without surrounding white space; ``owner`` is stored beside the audio.
 
     Raises as :class:`StreamedTranscript` and :meth:`StreamedTranscript.pieces`; iterate under ``contextlib.aclosing``.
     """

@@ -1,4 +1,4 @@
-"""What a file says, and what a turn of a conversation says."""
+"""Transcribes files, and turns of conversations."""
 
 import asyncio
 import math
@@ -41,9 +41,9 @@ async def detect_language(
 
 
 class Transcription:
-    """The transcript of one file on its way: :attr:`language` is known once the first segment, or the end, has come.
+    """The running transcription of one file: :attr:`language` is known after the first segment, or at the end.
 
-    Iterate :meth:`segments` once, under ``contextlib.aclosing``; closing it takes back what runs.
+    Iterate :meth:`segments` once, under ``contextlib.aclosing``; closing it aborts running requests.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Transcription:
         open_account: OpenAccount | None = None,
         owner: object = None,
     ) -> None:
-        """``pcm`` is all of the audio, as ``protocols.ipc.audio`` has it; ``owner`` is kept beside it."""
+        """``pcm`` is all of the audio, in the format of ``protocols.ipc.audio``; ``owner`` is stored beside it."""
         self._owner = owner
         self._model = model
         self._pcm = pcm
@@ -106,7 +106,7 @@ class Transcription:
 
 
 async def _side_by_side(stretches: Iterator[AudioSpan], most: int) -> AsyncGenerator[list[Segment], None]:
-    """What each stretch says, in order, while up to ``most`` of them are heard."""
+    """Segments of each stretch, in order, with up to ``most`` of them in parallel."""
     transcribed: deque[asyncio.Task[list[Segment]]] = deque()
     async with TaskScope("stretches of a file") as tasks:
         for stretch in stretches:
@@ -118,14 +118,14 @@ async def _side_by_side(stretches: Iterator[AudioSpan], most: int) -> AsyncGener
 
 
 class TranscribedTurn(msgspec.Struct, frozen=True):
-    """What was said in some seconds of a conversation."""
+    """The transcript of one turn."""
 
     text: str
-    """Stripped; empty where nobody spoke."""
+    """Stripped; empty without speech."""
     tokens: list[int]
-    """Of the text, those that it was said to go on after included."""
+    """Tokens of the text, those that it continues included."""
     logprobs: list[float]
-    """One for each token that was drawn, the end of the transcript among them where it came."""
+    """One for each sampled token, with the end of the transcript if it came."""
     avg_logprob: float
     no_speech_prob: float
     language: str
@@ -139,10 +139,10 @@ async def transcribe_turn(
     after: Sequence[int] = (),
     open_account: OpenAccount | None = None,
 ) -> TranscribedTurn:
-    """One window without timestamps, at the first temperature alone: for turns, and for guesses while one lasts.
+    """One window without timestamps, at the first temperature only: for turns, and for partial transcripts.
 
-    ``pcm`` holds 30 seconds at most; of more, the last 30 are heard. What is agreed of the turn already may be given as
-    the tokens ``after`` which it goes on. A language that is not named is detected, which costs a step more. Raises as
+    ``pcm`` has 30 seconds at most; of longer audio the last 30 are used. ``after`` are settled tokens that it
+    continues. Without a language it is detected, in one more step. Raises as
     :meth:`.window_decoder.WindowDecoder.decode`.
     """
     pcm = pcm[-WINDOW_FRAMES * BYTES_A_FRAME :]

@@ -1,8 +1,8 @@
-"""The special tokens of a Whisper model, and the lists of tokens that a transcript never holds.
+"""The special tokens of a Whisper model, and tokens that a transcript never contains.
 
-Everything is found by name in the tokenizer, so English-only and multilingual models, whose ids differ by one, and
-those with more languages are one case. The lists are the model's own where it brings them (``generation_config.json``
-of Hugging Face, ``config.json`` of CTranslate2), else they are made as Whisper's own code makes them.
+Tokens are found by name in the tokenizer, which covers English-only and multilingual models, whose ids differ by one,
+and those with more languages. The suppressed tokens are the model's own if it has lists (``generation_config.json`` of
+Hugging Face, ``config.json`` of CTranslate2), else those of Whisper's code.
 """
 
 from collections.abc import Mapping
@@ -21,22 +21,22 @@ INITIAL_STEPS: Final = 50
 """A window's first timestamp is at most that many steps after its beginning."""
 
 _ENGLISH_EOT: Final = 50256
-"""Of GPT-2's vocabulary, on which English-only models are built; that of the multilingual ones is larger."""
+"""Of GPT-2's vocabulary, which English-only models use; that of multilingual ones is larger."""
 _SYMBOLS: Final = (
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
     *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"),
     *("[[", "]]", "{{", "}}", "♪♪", "♪♪♪"),
 )
-"""They open tags of speakers and annotations of what is not spoken."""
+"""Begin speaker tags and annotations of other sounds."""
 _MUSIC: Final = "♩♪♫♬♭♮♯"
-"""Of these also a first token that they share with other such symbols."""
+"""Also a first token that these share with similar symbols."""
 
 
 class Vocabulary:
-    """Ids by what they mean. Raises :class:`CheckpointError` where the tokenizer lacks one."""
+    """Token ids by meaning. Raises :class:`CheckpointError` if the tokenizer lacks one."""
 
     def __init__(self, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
-        """``settings`` are what the model's own files say; see :func:`settings_of`."""
+        """``settings`` are from the model's files; see :func:`settings_of`."""
         self.tokenizer: Final = tokenizer
         self.eot: Final = self._id("<|endoftext|>")
         self.sot: Final = self._id("<|startoftranscript|>")
@@ -77,7 +77,7 @@ class Vocabulary:
     @property
     def _not_spoken(self) -> set[int]:
         encode = self.tokenizer.encode
-        # a hyphen and an apostrophe stand within words, but begin none
+        # a hyphen and an apostrophe occur within words, but begin none
         found = {encode(" -", False)[0], encode(" '", False)[0]}
         for symbol in (*_SYMBOLS, *_MUSIC):
             for tokens in (encode(symbol, False), encode(" " + symbol, False)):
@@ -102,7 +102,7 @@ class Vocabulary:
         return TokenRules(sorted(self._suppressed), [], -1, -1, self.eot)
 
     def beginning(self, language: str | None, task: str) -> list[int]:
-        """What a transcript begins with: its start, and for a multilingual model language and task."""
+        """Beginning of a transcript: its start, and for a multilingual model language and task."""
         if language is None or not self.multilingual:
             return [self.sot]
         return [self.sot, self.languages[language], self.translate if task == "translate" else self.transcribe]
@@ -111,15 +111,15 @@ class Vocabulary:
         return self.tokenizer.encode(text, False)
 
     def decode(self, tokens: list[int]) -> str:
-        """The text of a transcript; timestamps and all that is special stand for nothing."""
+        """The text of a transcript, without timestamps and special tokens."""
         eot = self.eot
         return self.tokenizer.decode([token for token in tokens if token < eot])
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """What a model's folder says of its tokens, under the names that the file in question has for it.
+    """Token settings of a model's folder, under the names of its file.
 
-    Raises :class:`stentor.engine.loading.errors.CheckpointError` for a file that cannot be read.
+    Raises :class:`stentor.engine.loading.errors.CheckpointError` for an unreadable file.
     """
     found: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
@@ -129,7 +129,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
 
 
 def _ids(listed: object) -> set[int] | None:
-    """None where no list is given: an empty one is one, too."""
+    """None without a list; an empty list is a list."""
     if not isinstance(listed, list) or not all(isinstance(id, int) for id in listed) or -1 in listed:
         return None
     return {id for id in listed if id >= 0}

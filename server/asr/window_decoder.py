@@ -1,4 +1,4 @@
-"""One request to the engine about one window: what it heard there, whole."""
+"""One request to the engine for one window, with its complete result."""
 
 import hashlib
 import logging
@@ -34,7 +34,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class EngineOutput(msgspec.Struct):
-    """What came of one request."""
+    """Result of one request."""
 
     tokens: list[int]
     """Without the one that ends a transcript."""
@@ -58,7 +58,7 @@ def window_of(pcm: bytes, salt: str) -> Window:
 
 
 def is_soundless(pcm: bytes) -> bool:
-    """Whether every sample is 0, as where a recording is muted: models are sure to hear words in that."""
+    """Whether every sample is 0, as in a muted recording, for which models invent words."""
     return pcm.count(0) == len(pcm)
 
 
@@ -147,7 +147,7 @@ class WindowDecoder:
 
 
 async def _read(stream: EngineEventStream, answer: EngineOutput, account: RequestObserver | None) -> Finished | None:
-    """Gathers what comes; None where it breaks off."""
+    """Collects the result; None if the request breaks off."""
     finished: Finished | None = None
     async for events in stream:
         for event in events:

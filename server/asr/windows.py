@@ -20,7 +20,7 @@ from .words import time_words
 
 _SPARE_WINDOWS = 8
 _WINDOWS_AT_MOST = 4
-"""Times as many as would do without overlap: a model that gets nowhere would hear the same seconds for ever."""
+"""Factor of the windows without overlap: a model without progress would decode the same seconds for ever."""
 
 
 class AudioSpan:
@@ -45,16 +45,16 @@ class AudioSpan:
         self._options = options
         self._language = language
         self._said = model.vocabulary.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
-        """Tokens of the prompt, and of what was heard after it."""
+        """Tokens of the prompt, and of the transcript behind it."""
         self._context_from = 0
-        """Where that begins which the next window is told."""
+        """Where the next window's context begins."""
         self._last_end = 0.0
-        """Where speech has ended so far, in seconds."""
+        """End of speech so far, in seconds."""
 
     async def segments(self) -> AsyncGenerator[Segment, None]:
-        """In order; their ids are 0, for who has several stretches counts. Raises as ``WindowDecoder.decode``."""
+        """In order; ids are 0, since callers with several stretches number them. Raises as ``WindowDecoder.decode``."""
         seek = self._begin
-        # what is left of patience for windows that overlap
+        # remaining windows that may overlap
         windows = _SPARE_WINDOWS + _WINDOWS_AT_MOST * -(-(self._end - self._begin) // WINDOW_FRAMES)
         while seek < self._end:
             frames = min(WINDOW_FRAMES, self._end - seek)
@@ -106,7 +106,7 @@ class AudioSpan:
         return end - seek if not cut.whole and end > seek else cut.advance
 
     def _segment(self, draft: DecodingResult, part: Part, seek: int) -> Segment | None:
-        """None for one in which nothing is said."""
+        """None for a segment without text."""
         tokens = draft.tokens[part.begin : part.end]
         text = self._model.vocabulary.decode(tokens)
         if part.start == part.stop or not text.strip():

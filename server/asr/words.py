@@ -1,6 +1,7 @@
-"""When each word of a window is spoken, from the times at which its tokens are.
+"""Times of each word of a window, from the times of its tokens.
 
-The corrections are Whisper's: cross-attention tells well where words begin, but lets those at pauses run through them.
+The corrections are Whisper's: cross-attention finds the beginnings of words well, but extends words at pauses through
+them.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,12 @@ from .window_decoder import Window, WindowDecoder
 _SENTENCE_ENDS: Final = ".。!！?？"  # noqa: RUF001
 _LONGEST_MEDIAN: Final = 0.7
 _FRAMES_A_POSITION: Final = 2
-"""Frames that one position of the encoder stands for."""
+"""Frames of one position of the encoder."""
 
 
 class TimedWord(msgspec.Struct):
-    """A word before it is anybody's; times in seconds from the window's beginning. One of no tokens is part of
-    another."""
+    """A word before it is assigned to a segment; times in seconds from the window's beginning. One without tokens is
+    part of another."""
 
     text: str
     tokens: list[int]
@@ -121,7 +122,7 @@ def shorten_at_sentences(words: Sequence[TimedWord], pace: Pace) -> None:
 
 
 def merge_punctuation(words: Sequence[TimedWord]) -> None:
-    """Gives marks to the words that they stand at; what has been given away has neither text nor tokens left."""
+    """Joins punctuation to its words; joined entries have neither text nor tokens left."""
     following = len(words) - 1
     for place in range(len(words) - 2, -1, -1):
         word, next_word = words[place], words[following]

@@ -1,12 +1,12 @@
-"""Which containers and codecs are read at all, of the hundreds that PyAV brings.
+"""Allowed containers and codecs, of the hundreds in PyAV.
 
-Playlists (hls, dash, concat) and whatever else names other files are none of them. Nothing here decodes.
+Playlists (hls, dash, concat) and others that name files are excluded. Nothing here decodes.
 """
 
 from typing import Final
 
 DEMUXERS: Final = ("wav", "mp3", "aac", "ogg", "flac", "mov", "matroska", "webm", "aiff", "caf", "au", "w64")
-"""By their names in FFmpeg; ``mov`` is mp4, m4a and 3gp, too."""
+"""Names in FFmpeg; ``mov`` includes mp4, m4a and 3gp."""
 DECODERS: Final = (
     "aac",
     "alac",
@@ -43,7 +43,7 @@ _MP4_BOXES: Final = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pno
 
 
 def demuxer_of(data: bytes) -> str | None:
-    """The one that these bytes are made for, by how they begin; None where that does not show."""
+    """The demuxer for these bytes, by how they begin; None if unknown."""
     match data[:4]:
         case b"RIFF" | b"RF64" if data[8:12] == b"WAVE":
             return "wav"
@@ -80,6 +80,6 @@ def _of_frames(data: bytes) -> str | None:
     """By the head of an MPEG frame: twelve bits set, or eleven of them; then version and layer."""
     if len(data) < 2 or data[0] != 0xFF or data[1] & 0xE0 != 0xE0:
         return None
-    if data[1] & 0xF6 == 0xF0:  # layer 0 is no layer of MPEG audio, but what ADTS says
+    if data[1] & 0xF6 == 0xF0:  # layer 0 does not exist in MPEG audio; it marks ADTS
         return "aac"
     return "mp3" if data[1] & 0x06 else None

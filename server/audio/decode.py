@@ -1,4 +1,4 @@
-"""Sounds that clients bring, as samples: decoded in processes of their own, off the event loop.
+"""Decodes clients' audio files to samples, in child processes, off the event loop.
 
 ::
 
@@ -43,7 +43,7 @@ class AudioUnavailable(ServerError):
 
 @dataclass(frozen=True)
 class Decoded:
-    """A sound. What it takes of the memory for all of them is given back when nobody refers to it any more."""
+    """Decoded audio. Its memory is released when it is no longer referenced."""
 
     pcm: bytes
     """Signed 16 bits, little-endian, one channel, at :data:`SAMPLE_RATE`; never empty."""
@@ -54,11 +54,11 @@ class Decoded:
 
 
 class AudioDecoder:
-    """For the event loop that it is used from. It must be closed.
+    """Decodes audio for one event loop. Must be closed.
 
-    So many sounds are decoded at a time, each in a process of its own; the others wait, bounded, and owners take turns.
-    Large ones never have all processes, so that small ones need not wait for them. A sound whose caller has gone is
-    given up.
+    A fixed number of files is decoded at a time, each in its own process; others wait in a bounded queue, and owners
+    take turns. Large files never have all processes, so that small ones need not wait for them. A file whose caller has
+    gone is dropped.
     """
 
     def __init__(self, limits: AudioLimits = _DEFAULT_LIMITS) -> None:
@@ -75,24 +75,24 @@ class AudioDecoder:
 
     @property
     def max_bytes(self) -> int:
-        """Of one file."""
+        """Bytes of one file."""
         return self._limits.max_bytes
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that there are."""
+        """Pids of its processes."""
         return self._pool.pids
 
     def warm_up(self) -> None:
-        """Starts the first process, so that the first sound need not wait for that. Returns at once."""
+        """Starts the first process before the first file. Returns at once."""
         self._pool.warm_up()
 
     async def decode(self, data: bytes, field: str = "file") -> Decoded:
         """The first audio stream of a file: wav, mp3, m4a, mp4, ogg, opus, flac, webm, aac and some more.
 
-        Raises BadRequest naming ``field`` (400: it is none of these, broken or too long; 413: too many bytes),
-        :class:`..common.errors.Overloaded` where too many others wait or too much decoded audio is held, and
-        :class:`AudioUnavailable`. A file that is cut short or damaged gives what can be read of it.
+        Raises BadRequest naming ``field`` (400: unknown format, broken or too long; 413: too many bytes),
+        :class:`..common.errors.Overloaded` if the queue is full or too much decoded audio is held, and
+        :class:`AudioUnavailable`. A truncated or damaged file gives its readable part.
         """
         limits = self._limits
         if len(data) > limits.max_bytes:
@@ -124,5 +124,5 @@ class AudioDecoder:
         self.held -= size
 
     def close(self) -> None:
-        """Ends the processes and whatever they do; who waits gets :class:`AudioUnavailable`. May be called again."""
+        """Ends the processes and their jobs; waiters get :class:`AudioUnavailable`. May be called again."""
         self._pool.close()

@@ -24,19 +24,19 @@ Allow = Callable[[float], object]
 MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
 FIRST_SECONDS: Final = 1.7
-"""Of this process's own time, to find the audio in a file, to count how long it is and to decode the first piece; then
-the kernel ends it."""
+"""CPU time for finding the audio in a file, counting its length and decoding the first piece, enforced by the
+kernel."""
 PIECE_SECONDS: Final = 2.0
-"""The same, for each further piece."""
+"""CPU time for each further piece."""
 _COUNT_SECONDS: Final = 0.7
-"""Of the first, after which nothing is counted any more: what is decoded is counted, too."""
+"""CPU time of the first piece after which counting stops: decoded audio is counted, too."""
 _MISTAKEN: Final = 2
 """How many times longer than it is a sound may seem by its first part."""
 _PIECE_BYTES: Final = 30 * 2 * RATE
 _BLOCK_BYTES: Final = 64 << 10
-"""Of samples as they come from the decoder, that are resampled at a time."""
+"""Bytes of decoded samples that are resampled at a time."""
 _BAD_PACKETS: Final = 1000
-"""In a row, that are passed over."""
+"""Consecutive broken packets that are skipped."""
 _OPTIONS: Final = {
     "format_whitelist": ",".join(DEMUXERS),
     "codec_whitelist": ",".join(DECODERS),
@@ -75,8 +75,8 @@ def _rehearse() -> None:
 
 
 def decode(job: DecodeJob, piece: Any, allow: Allow | None = None) -> DecodedPart:
-    """The last answer; ``piece`` is called with pcm before it. ``allow`` is told before each stretch of work how many
-    seconds of this process's time it may take; None has the kernel see to it."""
+    """The last answer; ``piece`` is called with pcm before it. Before each stretch of work ``allow`` gets its limit in
+    seconds of this process's time; None lets the kernel enforce it."""
     import av
 
     allow = allow or _allow
@@ -90,7 +90,7 @@ def decode(job: DecodeJob, piece: Any, allow: Allow | None = None) -> DecodedPar
     except MemoryError:
         return DecodedPart(why="it needs too much memory to decode")
     except (av.FFmpegError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
-        # what FFmpeg says of a broken file, and what PyAV trips over
+        # errors of FFmpeg and PyAV on a broken file
         return DecodedPart(why=f"it is broken, or no {KNOWN}")
     return DecodedPart(rest) if output.seconds else DecodedPart(why="it holds no sound")
 
@@ -130,10 +130,10 @@ def _audio_of(container: "InputContainer") -> "av.AudioStream":
 
 
 def _check_length(container: "InputContainer", most: float, until: float) -> None:
-    """Adds up what the packets say, which costs little: a small file may hold hours of silence.
+    """Sums the durations of packets, which costs little: a small file may hold hours of silence.
 
-    ``until`` that much of this process's time; then the rest is guessed by what the file itself says, and by how much
-    has come of the bytes so far.
+    After ``until`` seconds of this process's time the rest is estimated from the file's own statement and the bytes
+    read so far.
     """
     import av
 
@@ -154,7 +154,7 @@ def _check_length(container: "InputContainer", most: float, until: float) -> Non
                     raise _too_long(most)
                 return
     except av.FFmpegError:
-        return  # what comes before the damage is decoded
+        return  # audio before the damage is decoded
 
 
 def _decode_stream(container: "InputContainer", output: "_Output") -> None:
@@ -196,7 +196,7 @@ class _Output:
         self._block = bytearray()
         self._pcm = bytearray()
         self.seconds = 0.0
-        """That have been decoded."""
+        """Decoded seconds."""
 
     def push(self, frame: "av.AudioFrame") -> None:
         if not frame.samples:
@@ -237,7 +237,7 @@ class _Output:
             self._block.clear()
 
     def finish(self) -> bytes:
-        """The last of it, at least one sample where there was any."""
+        """The rest, at least one sample if there was any."""
         self._flush()
         return bytes(self._pcm)
 
@@ -250,7 +250,7 @@ class _Mixer:
 
         self._mono = AudioResampler(format="s16", layout="mono", rate=frame.sample_rate)
         self._floats: AudioResampler | None = None
-        """Where FFmpeg does not know what the channels are: their mean."""
+        """For channels unknown to FFmpeg: their mean."""
 
     def mix(self, frame: "av.AudioFrame") -> bytes:
         import av
@@ -259,7 +259,7 @@ class _Mixer:
             try:
                 return b"".join(bytes(mixed.planes[0])[: 2 * mixed.samples] for mixed in self._mono.resample(frame))
             except (av.FFmpegError, ValueError):
-                # not in a plane for each channel: PyAV reads past the end of the list of planes where there are many
+                # not planar: PyAV reads past the end of the list of planes if there are many
                 self._floats = av.AudioResampler(format="flt", layout=frame.layout, rate=frame.sample_rate)
         import numpy as np
 

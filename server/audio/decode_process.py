@@ -1,7 +1,7 @@
-"""One child that decodes, as its owner sees it.
+"""The owner's side of a child that decodes audio.
 
-FFmpeg reads what clients bring in C, with a history of faults that a broken file sets off. So that happens in a child
-with bounds on its memory and its time, which can open nothing, and which is replaced when it dies or is late.
+FFmpeg decodes clients' files in C, with a history of vulnerabilities. So it runs in a child with limits on memory and
+time that cannot open anything, and that is replaced when it dies or is late.
 """
 
 import socket
@@ -15,7 +15,7 @@ from ..sandbox.killable_child import ChildDied, KillableChild
 
 MODULE: Final = "stentor.server.audio.decode_child"
 RATE: Final = 16_000
-"""Samples a second of what comes out."""
+"""Output samples a second."""
 BROKEN: Final = "invalid_audio"
 TOO_LONG: Final = "audio_too_long"
 TOO_SLOW: Final = "it takes too long to decode"
@@ -37,11 +37,11 @@ class DecodedPart(msgspec.Struct, frozen=True, array_like=True):
     """Why the sound cannot be used, to go on after "the audio:"; only in the last."""
     code: str = BROKEN
     worn: bool = False
-    """The child has grown and wants to be replaced."""
+    """The child has grown and asks to be replaced."""
 
 
 class Refused(Exception):
-    """``str(refused)`` says what is wrong with the sound, and may be shown."""
+    """``str(refused)`` describes the fault of the file, for the client."""
 
     def __init__(self, why: str, code: str = BROKEN) -> None:
         super().__init__(why)
@@ -62,7 +62,7 @@ class DecodeProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, while there is one."""
+        """The child's pid, while there is one."""
         return self._child.pid
 
     def decode(self, data: bytes) -> bytes:

@@ -1,7 +1,6 @@
-"""Pcm as the formats that clients ask speech in, piece by piece.
+"""Encodes pcm in the formats of speech responses, piece by piece.
 
-All but ``pcm`` and ``wav`` are made by the encoders that come with PyAV, into containers that never seek back, so that
-what has been written can be sent.
+All but ``pcm`` and ``wav`` use PyAV's encoders, with containers that never seek back, so that written data can be sent.
 """
 
 import struct
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     import av
 
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
-"""As clients of OpenAI's speech endpoint name them."""
+"""Names in OpenAI's speech endpoint."""
 FORMATS: Final[tuple[AudioFormat, ...]] = get_args(AudioFormat)
 MEDIA_TYPES: Final[dict[AudioFormat, str]] = {
     "mp3": "audio/mpeg",
@@ -28,10 +27,10 @@ MEDIA_TYPES: Final[dict[AudioFormat, str]] = {
     "pcm": "audio/pcm",
 }
 PCM_RATE: Final = 24_000
-"""Of the format ``pcm``, which has no header to say it."""
+"""Rate of the format ``pcm``, which has no header."""
 
 _PIECE_SECONDS: Final = 0.25
-"""That one frame of PyAV's holds at most."""
+"""Longest PyAV frame."""
 _UNKNOWN_LENGTH: Final = 0xFFFFFFFF
 """In the header of a file that is sent while it is made: players read on until it ends."""
 
@@ -41,10 +40,10 @@ class _Codec:
     container: str
     name: str
     rates: tuple[int, ...] = ()
-    """That it takes, ascending; empty means all."""
+    """Supported rates, ascending; empty means all."""
     bit_rate: int | None = None
     options: tuple[tuple[str, str], ...] = ()
-    """Of the container."""
+    """Options of the container."""
 
     def rate_for(self, rate: int) -> int:
         """The lowest that loses nothing of ``rate``, or the highest there is."""
@@ -53,7 +52,7 @@ class _Codec:
 
 _MPEG_RATES: Final = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 _CODECS: Final[dict[AudioFormat, _Codec]] = {
-    # what tells a player the length stands in the first frame, and would have to be written last
+    # the first frame has the length for players, and would have to be written last
     "mp3": _Codec("mp3", "libmp3lame", _MPEG_RATES, 96_000, (("write_xing", "0"), ("id3v2_version", "0"))),
     # a page a tenth of a second: of one a second the first would be late
     "opus": _Codec("ogg", "libopus", (8_000, 12_000, 16_000, 24_000, 48_000), 48_000, (("page_duration", "100000"),)),
@@ -78,13 +77,13 @@ class AudioEncoder:
             self.rate = codec.rate_for(rate)
         else:
             self.rate = PCM_RATE if format == "pcm" else rate
-        """Samples a second of what comes out (Opus says 48 000 whatever it is made of)."""
+        """Output samples a second (always 48 000 for Opus)."""
         self._resampler = Resampler(rate, self.rate)
         self._file: _File | None = None if codec is None else _File(codec, self.rate)
         self._header = wav_header(rate) if format == "wav" else b""
 
     def push(self, pcm: bytes) -> bytes:
-        """What can be sent after ``pcm``, perhaps nothing: encoders work in frames."""
+        """Data to send after ``pcm``, possibly none: encoders work in frames."""
         return self._encode(self._resampler.push(pcm))
 
     def finish(self) -> bytes:
@@ -179,7 +178,7 @@ class _File:
 
 
 class _Written:
-    """What PyAV writes to: a file that cannot seek."""
+    """The file that PyAV writes to, which cannot seek."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []

@@ -10,7 +10,7 @@ Law = Literal["pcmu", "pcma"]
 """µ-law (North America, Japan) and A-law (elsewhere)."""
 
 _BIAS: Final = 0x84
-"""What µ-law adds to a magnitude, so that every segment begins at a power of two."""
+"""µ-law's addition to a magnitude, so that every segment begins at a power of two."""
 _CLIP: Final = 32635
 
 
@@ -47,7 +47,7 @@ def _decoding(law: Law) -> "np.ndarray[Any, np.dtype[np.int16]]":
 
 @cache
 def _encoding(law: Law) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-    """The code of each sample, which is looked up by its 16 bits. As in ITU-T G.191, -1 mirrors 0, and -2 mirrors 1."""
+    """Code of each sample, by its 16 bits. As in ITU-T G.191, -1 mirrors 0, and -2 mirrors 1."""
     import numpy as np
 
     samples = np.arange(1 << 16).astype(np.uint16).view(np.int16).astype(np.int32)

@@ -1,8 +1,8 @@
-"""From one rate to another with almost no delay, for callers who wait for an answer.
+"""Resampling with almost no delay, for realtime callers.
 
-A windowed sinc of some 50 samples, evaluated only where a sample is wanted (Crochiere and Rabiner, Multirate Digital
-Signal Processing, 1983, chapter 4). It looks 1 to 3 ms ahead, where soxr, which is better at it, holds 35 to 115 ms
-back. Good for speech: what lies well above the lower of the two bands is 60 dB down.
+A windowed sinc of about 50 samples, evaluated only at output samples (Crochiere and Rabiner, Multirate Digital Signal
+Processing, 1983, chapter 4). It needs 1 to 3 ms ahead, where soxr, with better quality, delays 35 to 115 ms. Good for
+speech: frequencies well above the lower of the two bands are 60 dB down.
 """
 
 from functools import cache
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 _CROSSINGS: Final = 20
-"""Of zero on either side of the filter's middle."""
+"""Zero crossings on either side of the filter's middle."""
 _BETA: Final = 8.0
-"""Of its Kaiser window."""
+"""Beta of its Kaiser window."""
 _BAND: Final = 0.9
-"""Where it has fallen by half, as a share of the lower band."""
+"""Where it has fallen by half, as a fraction of the lower band."""
 
 
 class PromptResampler:
@@ -31,13 +31,13 @@ class PromptResampler:
         self._up, self._down = target_rate // common, source_rate // common
         self._half = b""
         self._waiting: Floats | None = None
-        """Samples from :attr:`_first` on; None: as before the first one, silence."""
+        """Samples from :attr:`_first` on; None: silence before the first one."""
         self._first = 0
         self._given = 0
         self._made = 0
 
     def push(self, pcm: bytes) -> bytes:
-        """What follows, at the target rate. Half a sample waits for the other half."""
+        """New samples at the target rate. Half a sample waits for its other half."""
         pcm = self._half + pcm
         whole = len(pcm) & ~1
         pcm, self._half = pcm[:whole], pcm[whole:]
@@ -62,7 +62,7 @@ class PromptResampler:
         if self._waiting is None:
             self._first = -reach
         waiting = np.concatenate([before, samples, np.zeros(reach if ends else 0)])
-        # output m lies at input m * down / up, and is made of the inputs from reach - 1 before to reach after it
+        # output m is at input m * down / up, and depends on inputs from reach - 1 before to reach after it
         known = self._given if ends else self._given - reach
         end = max(self._made, -(-known * up // down))
         made = np.empty(end - self._made)

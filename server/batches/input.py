@@ -1,4 +1,4 @@
-"""A batch's input, read from its file a part at a time: checked as a whole first, then line by line."""
+"""Reads a batch's input file in parts: first checked as a whole, then line by line."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
@@ -17,7 +17,7 @@ from .lines import BadLine, BatchRequest, read_request
 
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_ID_CHARS: Final = 512
-"""Of a ``custom_id``: those of all lines are in memory while a file is checked."""
+"""Characters of a ``custom_id``: those of all lines are in memory while a file is checked."""
 
 ReadPart = Callable[[int], Awaitable[bytes | None]]
 
@@ -55,7 +55,7 @@ class Checked(msgspec.Struct):
     total: int = 0
     errors: list[BatchError] = []
     model: str | None = None
-    """That the first request names."""
+    """The first request's model."""
 
 
 async def check(read: ReadPart, endpoint: str, limits: Limits) -> Checked:
@@ -103,7 +103,7 @@ async def check(read: ReadPart, endpoint: str, limits: Limits) -> Checked:
 
 
 async def requests(read: ReadPart, done: dict[int, bool]) -> AsyncGenerator[tuple[int, BatchRequest], None]:
-    """Those of a checked file whose lines are not in ``done``; fewer where it is deleted meanwhile."""
+    """Requests of a checked file whose lines are not in ``done``; fewer if the file is deleted meanwhile."""
     async for number, line in lines(read):
         if number in done:
             continue

@@ -12,13 +12,13 @@ from stentor.protocols.common.decoding import decode_json
 
 MAX_LINE_BYTES: Final = 64 << 20
 MAX_ANSWER_BYTES: Final = MAX_LINE_BYTES - (64 << 10)
-"""What else stands in the line has room beside it."""
+"""Leaves room for the line's other fields."""
 INVALID: Final = "invalid_request"
-"""Of a line that is no request."""
+"""Code for a line that is no valid request."""
 
 
 class InProcessResponse(NamedTuple):
-    """Of one request, made without a connection."""
+    """The response to one request, made without a connection."""
 
     status: int
     body: bytes
@@ -97,7 +97,7 @@ def read_request(line: bytes, number: int) -> BatchRequest:
 
 
 def final(status: int) -> bool:
-    """Whether the same request would get the same answer again: it is no fault or want of the server's."""
+    """Whether the response would be the same again: it is no fault or overload of the server."""
     return status < 500 and status != HTTPStatus.TOO_MANY_REQUESTS
 
 
@@ -127,18 +127,18 @@ def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 class PreviousRun(NamedTuple):
-    """What an earlier run has written."""
+    """Results of an earlier run."""
 
     names: set[str]
-    """Of requests that it has answers for."""
+    """Requests with answers."""
     refused: set[str]
-    """What it said of lines that are no requests."""
+    """Errors for lines that are no valid requests."""
 
 
 def already_answered(path: Path) -> PreviousRun:
-    """Cuts off a last line that was not written whole.
+    """Truncates an incomplete last line.
 
-    What failed for the server's sake is to be asked again: of two lines for one name the later one holds.
+    Requests that failed because of the server are repeated: of two lines for one name the later one counts.
     """
     found = PreviousRun(set(), set())
     if not path.exists():

@@ -1,4 +1,4 @@
-"""What the runner of batches does to the store: each function is the work of one transaction."""
+"""The batch runner's operations on the store: each function is one transaction."""
 
 import hashlib
 import time
@@ -23,20 +23,20 @@ def insert(db: "sqlite3.Connection", row: batches.StoredBatch) -> None:
 
 
 def change(db: "sqlite3.Connection", name: str, fields: Mapping[str, object], *, open: bool = True) -> Batch:
-    """In one transaction: who cancels and who counts change the same object."""
+    """In one transaction, because cancelling and counting change the same object."""
     batch: Batch = msgspec.structs.replace(batch_decoder.decode(_row(db, name).object), **fields)
     batches.update(db, name, _encode(batch), open=open)
     return batch
 
 
 def begin(db: "sqlite3.Connection", name: str, fields: Mapping[str, object]) -> Batch:
-    """Its requests are about to be made; one that has been cancelled stays so."""
+    """Marks its requests as started; a cancelled one stays cancelled."""
     found = batch_decoder.decode(_row(db, name).object)
     return change(db, name, {"status": "in_progress", **fields}) if found.status == "validating" else found
 
 
 def cancel(db: "sqlite3.Connection", owner: str, name: str) -> Batch | None:
-    """As it is then; None where there is none. One that has ended, or is about to, stays as it is."""
+    """The batch after cancelling; None if there is none. One that has ended, or is about to, does not change."""
     row = batches.find(db, owner, name)
     if row is None:
         return None
@@ -49,7 +49,7 @@ def cancel(db: "sqlite3.Connection", owner: str, name: str) -> Batch | None:
 def add_answers(
     db: "sqlite3.Connection", name: str, answers: Sequence[batches.StoredResult], good: int, all_: int
 ) -> None:
-    """``good`` of ``all_`` that there are with them."""
+    """Adds answers, ``good`` of ``all_`` of them successful."""
     batches.add_answers(db, name, answers)
     total = batch_decoder.decode(_row(db, name).object).request_counts.total
     change(db, name, {"request_counts": RequestCounts(total, good, all_ - good)})

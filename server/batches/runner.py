@@ -1,17 +1,17 @@
-"""Works off batches, each owner's one after another; goes on with those that an earlier server left.
+"""Runs batches, each owner's in sequence, and resumes those of an earlier server.
 
-Owners are served side by side: the lines of their batches take turns for the requests that are made at a time, so that
-a short batch of one need not wait for a long one of another.
+Owners run side by side: lines of their batches take turns for the concurrent requests, so that a short batch of one
+need not wait for a long one of another.
 
 ::
 
     validating ──► in_progress ──► finalizing ──► completed
         │               │ cancel        ▲
-        ▼               ▼               │ (with the answers there are)
+        ▼               ▼               │ (with the answers so far)
       failed       cancelling ──────────┴──► cancelled, expired at its time, or failed
 
-What goes wrong with one batch fails that one alone, also where its owner's share of the store has no room for its
-answers; while the store cannot be used, all wait for it.
+An error fails its own batch alone, also if the owner's share of the store has no room for its answers. While the store
+fails, all batches wait.
 """
 
 import logging
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LINES: Final = 64
-"""Requests of all batches that are made at a time; those of one owner are at most half of them, for the rule of
+"""Concurrent requests of all batches; at most half of them for one owner, by the rule of
 :class:`..common.fair_queue.Shares`."""
 _CHECKS: Final = 2
-"""Input files that are checked at a time: the names of all lines of one are in memory meanwhile."""
+"""Input files that are checked concurrently: the names of all lines of one are in memory meanwhile."""
 _READ_AT_ONCE: Final = 32
 _FLUSH_SECONDS: Final = 0.5
 _FIRST_PAUSE: Final = 1.0
@@ -68,7 +68,7 @@ class BatchRunner:
     """Owns the batches that have not ended."""
 
     def __init__(self, store: Database, most: int, caller: Callable[[str], Caller | None], limits: Limits) -> None:
-        """``most`` batches may be open at a time, of all callers; ``caller`` finds one by its name in the store."""
+        """At most ``most`` batches of all callers may be open; ``caller`` finds one by its name in the store."""
         self._store = store
         self._most = most
         self._caller = caller
@@ -82,16 +82,16 @@ class BatchRunner:
         """Owners of whose batches one is worked on."""
         self._wanted = anyio.Event()
         self._scopes: dict[str, anyio.CancelScope] = {}
-        """Of batches whose requests are being made."""
+        """Scopes of running batches."""
         self._cancelled: set[str] = set()
         # one waits per owner, and owners are keys
         self._lines = FairSemaphore(LINES, sys.maxsize)
         self._checks = FairSemaphore(_CHECKS, sys.maxsize)
 
     async def run(self, app: ASGIApp) -> None:
-        """Until it is cancelled; what runs then is taken up by the next server on the same store.
+        """Runs until cancelled; the next server on the same store resumes running batches.
 
-        ``app`` answers requests whose callers have been authenticated.
+        ``app`` answers requests of authenticated callers.
         """
         if self._store.durable:
             await self._insist(self._take_up)
@@ -128,14 +128,14 @@ class BatchRunner:
         try:
             await self._store.write(partial(rows.insert, row=row), admitted=owner if row.salt else "")
         except BaseException:
-            if row.id in self._waiting.get(owner, ()):  # else it has been looked at already, and was not there
+            if row.id in self._waiting.get(owner, ()):  # otherwise it was looked up already, and did not exist
                 self._waiting[owner].remove(row.id)
                 self._forget(owner, row.id)
             raise
         self._wanted.set()
 
     async def cancel(self, owner: str, batch: str) -> Batch | None:
-        """As it is then; None where there is none. One that has ended stays as it is."""
+        """The batch after cancelling; None if there is none. One that has ended does not change."""
         found = await self._store.write(partial(rows.cancel, owner=owner, name=batch))
         if found is not None and found.status == "cancelling" and batch in self._open:
             self._cancelled.add(batch)
@@ -174,7 +174,7 @@ class BatchRunner:
 
     async def _take_up(self) -> None:
         for name, owner in reversed(await self._store.read(batches.unfinished)):
-            if name not in self._open:  # else it has been added meanwhile
+            if name not in self._open:  # otherwise it was added meanwhile
                 self._enter(owner, name, first=True)
 
     async def _see_to(self, app: ASGIApp, name: str) -> None:
@@ -234,7 +234,7 @@ class BatchRunner:
         read: ReadPart,
         done: dict[int, bool],
     ) -> None:
-        """Adds to ``done`` what is answered, as it is stored."""
+        """Adds answered requests to ``done`` once they are stored."""
         waiting: list[batches.StoredResult] = []
 
         async def flush() -> None:
@@ -244,7 +244,7 @@ class BatchRunner:
                 return
             known = {**done, **{each.line: each.good for each in taken}}
             add = partial(rows.add_answers, name=row.id, answers=taken, good=sum(known.values()), all_=len(known))
-            with anyio.CancelScope(shield=True):  # what has been taken must not be lost on its way
+            with anyio.CancelScope(shield=True):  # answers taken from the queue must not be lost
                 await self._store.write(add)
             done.update(known)
 
@@ -282,7 +282,7 @@ class BatchRunner:
     async def _finalize(
         self, row: batches.StoredBatch, batch: Batch, done: dict[int, bool], otherwise: BatchError, expired: bool
     ) -> None:
-        """``otherwise`` is why requests have not been made, where nobody has cancelled it and there was time."""
+        """``otherwise`` is the reason why requests were not made, unless it was cancelled or expired."""
         cancelled = batch.status == "cancelling" or row.id in self._cancelled
         whole = len(done) == batch.request_counts.total and batch.in_progress_at is not None
         if not cancelled:

@@ -1,1 +1,1 @@
-"""What every folder of the server may use: tasks, fair queues, keys, files of the operator."""
+"""Shared by all folders of the server: tasks, fair queues, keys, files of the operator."""

@@ -1,4 +1,4 @@
-"""Every error a client can meet; :mod:`..http.error_responses` writes it in the shape of the protocol.
+"""All errors for clients; :mod:`..http.error_responses` encodes them in the protocol's shape.
 
 ::
 
@@ -8,7 +8,7 @@
     │   ├── GenerationFailed                    500: the engine ended a choice with an error
     │   ├── Unavailable                         503: starting, draining, or the engine is gone
     │   ├── Overloaded                          429: a queue is full
-    │   │   └── MediaFull                       429: so is the memory for media on their way to a model
+    │   │   └── MediaFull                       429: the memory for media sent to a model is full
     │   ├── storage.database.StoreFailed        500: the store could not be read or written
     │   │   ├── DiskFull                        507: the disk is full
     │   │   └── StoreFull                       507: the caller has used up its share of the store
@@ -18,9 +18,9 @@
     │       ├── DeadlineExceeded                504: its time is up
     │       ├── ShutDown                        503: the server's time is up
     │       └── Aborted                         503: the operator has ended it
-    └── ClientDisconnected                      nobody is left to answer
+    └── ClientDisconnected                      no client is left
 
-Messages never carry what the client must not know: paths, tracebacks, addresses. Those go to the log.
+Messages contain no paths, tracebacks or addresses, which go to the log.
 """
 
 from stentor.protocols.common.errors import BadRequest, wrong
@@ -37,7 +37,7 @@ class ServerError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the client should know beside the body."""
+        """Headers of the response besides the body."""
         return {}
 
 
@@ -49,7 +49,7 @@ class GenerationFailed(ServerError):
 
 
 def generation_error(finish: Finish | Finished | None) -> Exception:
-    """Of a choice that ended so, or never: what the client is told."""
+    """The client's error for a choice that ended this way, or not at all."""
     fault = "" if finish is None else finish.fault
     match fault:
         case "":
@@ -133,7 +133,7 @@ class DeadlineExceeded(CutShort):
 
     @property
     def headers(self) -> dict[str, str]:
-        # SDKs retry every 5xx: the same work would begin again, for somebody who has stopped waiting
+        # SDKs retry every 5xx: the same work would begin again for a client that no longer waits
         return {"x-should-retry": "false"}
 
 
@@ -160,7 +160,7 @@ class Aborted(CutShort):
 
     @property
     def headers(self) -> dict[str, str]:
-        # SDKs retry every 5xx: what was ended on purpose would begin again
+        # SDKs retry every 5xx: work that was ended on purpose would begin again
         return {"x-should-retry": "false"}
 
 

@@ -25,5 +25,5 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 def cut_off_by(number: int) -> int:
-    """The code of a server that was told to end by this signal and did not finish all requests."""
+    """Exit code of a server that this signal ended before it finished all requests."""
     return 128 + number

@@ -1,13 +1,13 @@
-"""Queues and places that owners share, so that no owner's requests keep out another's.
+"""Queues and slots that owners share, so that no owner's requests block another's.
 
 An owner is a ``Caller.owner``: one API key. Without keys all requests have the same owner, and the
-queues are first come, first served: addresses say little of who asks (NAT, proxies).
+queues are first come, first served: addresses do not identify clients (NAT, proxies).
 
-* :class:`FairQueue`: bounded; one line per owner, which are served in turn (round robin). When it is full, whoever has
-  fewer waiting than the longest line still gets in, and the last of that line has to leave (longest queue drop).
-* :class:`Shares`: for what cannot be taken back once it was granted. Nobody gets more than remains free afterwards
-  (a dynamic threshold): alone, an owner can have half; ``n`` greedy owners settle at ``1 / (n + 1)`` each, with as much
-  left for whoever comes next.
+* :class:`FairQueue`: bounded; one line per owner, served in turn (round robin). When it is full, an owner with a
+  shorter line than the longest still gets in, and the last item of the longest line is dropped (longest queue drop).
+* :class:`Shares`: for grants that cannot be revoked. No owner gets more than remains free afterwards (a dynamic
+  threshold): alone, an owner can have half; ``n`` greedy owners settle at ``1 / (n + 1)`` each, with as much left for
+  another owner.
 * :class:`FairSemaphore`: slots that are held by :class:`Shares` and waited for in a :class:`FairQueue`.
 
 None is safe for threads: each belongs to one event loop.
@@ -23,11 +23,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 current_owner: ContextVar[str] = ContextVar("current_owner", default="")
-"""Of the request that the running task works for; empty without keys."""
+"""Owner of the running task's request; empty without keys."""
 
 
 class QueueFull(Exception):
-    """As many wait as may, and the owner has its share of them."""
+    """The queue is full, and the owner has its share of it."""
 
 
 def _always(_owner: str, _item: object) -> bool:
@@ -66,7 +66,7 @@ class FairQueue(Generic[T]):
     def pop(self, ready: Callable[[str, T], bool] = _always) -> tuple[str, T] | None:
         """The owner whose turn it is and its first item that is ready, or None.
 
-        An owner with an item that is ready waits for no more calls than there are other owners in the queue.
+        An owner with a ready item waits for at most as many calls as there are other owners in the queue.
         """
         for owner, line in self._lines.items():
             for item in line:
@@ -88,7 +88,7 @@ class FairQueue(Generic[T]):
         return True
 
     def clear(self) -> list[T]:
-        """Takes out what waits."""
+        """Removes all waiting items."""
         items = [item for line in self._lines.values() for item in line]
         self._lines.clear()
         self._count = 0
@@ -107,7 +107,7 @@ class Shares:
         return self._held.get(owner, 0)
 
     def fits(self, owner: str, amount: int = 1, *, alone: bool = False) -> bool:
-        """Whether the owner may take so much; one that is ``alone``, because there are no others, may take all."""
+        """Whether the owner may take ``amount``; an owner that is ``alone``, without others, may take all."""
         free = self.most - self.total
         return amount <= free if alone else self.held(owner) + amount <= free
 
@@ -127,9 +127,9 @@ class Shares:
 
 
 class FairSemaphore:
-    """``slots`` that are held at a time; ``most_waiting`` may wait for one.
+    """``slots`` for holders; ``most_waiting`` may wait for one.
 
-    Nobody who waits could have a slot now: so whoever can need not wait.
+    No waiting owner could have a slot now, so an owner that can get one need not wait.
     """
 
     def __init__(self, slots: int, most_waiting: int) -> None:
@@ -137,11 +137,11 @@ class FairSemaphore:
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(most_waiting)
 
     def __len__(self) -> int:
-        """Those who hold a slot or wait for one."""
+        """Holders and waiters together."""
         return self._shares.total + len(self._waiting)
 
     async def acquire(self, owner: str) -> None:
-        """Raises QueueFull, at once or where somebody else gets the place of one that waits."""
+        """Raises QueueFull, at once or when another owner takes the waiter's place."""
         if self._shares.fits(owner):
             self._shares.take(owner)
             return
@@ -157,11 +157,11 @@ class FairSemaphore:
             raise
 
     def release(self, owner: str) -> None:
-        """Of a slot that the owner holds."""
+        """Releases a slot of the owner."""
         self._shares.give_back(owner)
         while (next_one := self._waiting.pop(lambda owner, turn: turn.done() or self._shares.fits(owner))) is not None:
             owner, turn = next_one
-            if not turn.done():  # else its caller has gone
+            if not turn.done():  # otherwise its caller has gone
                 self._shares.take(owner)
                 turn.set_result(None)
 

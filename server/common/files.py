@@ -30,10 +30,10 @@ def read_text(path: Path) -> str:
 class Reloadable(Protocol):
     @property
     def name(self) -> str:
-        """What it is, for the log."""
+        """Its name in the log."""
 
     async def reload(self) -> str:
-        """Reads its files again and says in words what there is now. Raises FileRefused, and then keeps the old."""
+        """Reads its files again and describes the result. Raises FileRefused, and then keeps the old."""
 
 
 async def reload_on_hangup(parts: Sequence[Reloadable]) -> None:
@@ -48,7 +48,7 @@ async def reload_on_hangup(parts: Sequence[Reloadable]) -> None:
 
 
 async def reload(parts: Sequence[Reloadable]) -> None:
-    """Each by itself: one that is refused does not keep the others from being taken."""
+    """Reloads each part separately: a refused one does not prevent the others."""
     for part in parts:
         try:
             logger.info("reloaded %s: %s", part.name, await part.reload())

@@ -1,4 +1,4 @@
-"""Keys as digests: none is kept as it was given, and none is compared in a time that tells of it."""
+"""Keys as digests: not stored in the clear, and compared in constant time."""
 
 import hashlib
 import hmac
@@ -55,11 +55,11 @@ class Caller:
 
     admin: bool = False
     salt: str = ""
-    """Separates what the prefix cache keeps for this caller from all others; empty where there are no others."""
+    """Salt of the caller's part of the prefix cache; empty if there are no other callers."""
     name: str = field(default="", compare=False)
     """For logs: the kind of the key and its place among those of its kind, the options' first and then the file's."""
     owner: str = field(default="", compare=False)
-    """Names the key in what is stored: the same after the server has been started again; empty where there is none."""
+    """Name of the key in the store, the same after a restart; empty without a key."""
 
     def cache_salt(self, wished: str | None) -> str:
         """The salt of a request: the caller's, and within it the one that the request names."""
@@ -70,7 +70,7 @@ ANYONE: Final = Caller()
 
 
 def read_key_file(path: Path) -> tuple[KeyDigest, ...]:
-    """One key a line; empty lines and those that begin with ``#`` are passed over.
+    """One key a line; empty lines and those that begin with ``#`` are ignored.
 
     Raises FileRefused, also for a file without keys: an empty file must not open the server to everyone.
     """
@@ -106,7 +106,7 @@ class Keyring:
 
     @property
     def required(self) -> bool:
-        """Whether a key is needed at all. An admin key alone closes nothing but the admin routes."""
+        """Whether a key is needed. An admin key alone only protects the admin routes."""
         return any(not caller.admin for _, caller in self._callers)
 
     @property
@@ -114,16 +114,16 @@ class Keyring:
         return any(caller.admin for _, caller in self._callers)
 
     def owner(self, name: str) -> Caller | None:
-        """The caller that is called so in what is stored; None where that key is none any more."""
+        """The caller with this name in the store; None if its key was removed."""
         if not name:
             return None if self.required else ANYONE
         return next((caller for _, caller in self._callers if caller.owner == name), None)
 
     def caller(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller | None:
-        """Who holds the key in ``Authorization: Bearer``, ``x-api-key`` or a browser's subprotocol; None where none is
-        a good one.
+        """The caller of the key in ``Authorization: Bearer``, ``x-api-key`` or a browser's subprotocol; None without a
+        valid one.
 
-        A header that comes twice is not looked at: a proxy in front may have read the other one.
+        A repeated header is ignored: a proxy may have read the other one.
         """
         found: Caller | None = None
         for token in tokens_of(headers):
@@ -134,7 +134,7 @@ class Keyring:
         return found
 
     async def reload(self) -> str:
-        """Reads the files again and says what there is now. Raises FileRefused, and then nothing has changed."""
+        """Reads the files again and describes the result. Raises FileRefused, and then nothing has changed."""
         self._callers = await anyio.to_thread.run_sync(self._read)
         admin = sum(caller.admin for _, caller in self._callers)
         return f"{len(self._callers) - admin} API keys, {admin} admin keys"
@@ -167,7 +167,7 @@ def _from_file(path: Path | None) -> tuple[KeyDigest, ...]:
 
 
 def tokens_of(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """Every key that a request brings, good or not."""
+    """Every key in a request, valid or not."""
     bearers = []
     plain = []
     offered = []

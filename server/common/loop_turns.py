@@ -1,8 +1,7 @@
-"""Long work on the event loop, cut into slices of a few milliseconds.
+"""Long work on the event loop, in slices of a few milliseconds.
 
-A thread would be no help: encoding holds the interpreter's lock from beginning to end. What helps is to do a slice, let
-the loop see to its sockets, and go on. However many requests have such work, all of them together do one slice between
-two looks at the sockets, in the order in which they asked.
+A thread would not help: encoding holds the interpreter's lock throughout. So a slice runs, the loop serves its sockets,
+and the work continues. All requests with such work together run one slice between two turns of the loop, in order.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from typing import Final
 SLICE_ENTRIES: Final = 2048
 """Log-probabilities that are written in one slice: 1 to 3 ms."""
 SLICE_BYTES: Final = 1 << 20
-"""Of text or numbers that are written in one slice."""
+"""Bytes of text or numbers that are encoded in one slice."""
 
 
 class LoopTurns:
@@ -35,7 +34,7 @@ class LoopTurns:
     def _hand(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
-            if not turn.done():  # who was cancelled has gone
+            if not turn.done():  # a cancelled waiter has gone
                 turn.set_result(None)
                 loop.call_soon(self._hand, loop)
                 return
@@ -46,7 +45,7 @@ class Slices:
     """One piece of long work."""
 
     def __init__(self, turns: LoopTurns, most: int = SLICE_BYTES) -> None:
-        """``most`` may be done at a time."""
+        """At most ``most`` run at a time."""
         self._turns = turns
         self._most = most
         self._done = 0

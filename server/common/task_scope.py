@@ -1,8 +1,8 @@
-"""The tasks of one owner that no task group can hold.
+"""Tasks of one owner that no task group can hold.
 
-An async generator must not be suspended inside a task group, a protocol's callback cannot wait for one to end, and what
-breaks in one of several tasks is not always to end the others. Nothing else starts a task by itself: its failure would
-be lost, and it would outlive whoever started it.
+An async generator must not be suspended inside a task group, a protocol's callback cannot wait for one to end, and one
+failed task need not end the others. No other code starts a bare task: its failure would be lost, and it would outlive
+its owner.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ _CLOSE_SECONDS: Final = 5.0
 
 
 class TaskScope:
-    """Keeps tasks until they end. Its owner must :meth:`aclose` it, which ``async with`` does; that never raises.
+    """Holds tasks until they end. Its owner must :meth:`aclose` it, which ``async with`` does; that never raises.
 
-    It puts no bound on how many there are: whoever starts them does.
+    It does not limit their number; its owner does.
     """
 
     def __init__(self, what: str, close_seconds: float = _CLOSE_SECONDS) -> None:
-        """``what`` the tasks are, in logs; ``close_seconds`` is how long those that were cancelled are waited for."""
+        """``what`` names the tasks in logs; ``close_seconds`` is the time limit for cancelled tasks to end."""
         self._what = what
         self._close_seconds = close_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -38,11 +38,11 @@ class TaskScope:
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, object]) -> None:
-        """Runs what nobody waits for; its failure is logged. Raises RuntimeError once this is closed."""
+        """Starts work without a waiter; its failure is logged. Raises RuntimeError once this is closed."""
         self.submit(work).add_done_callback(self._log_failure)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Runs what somebody waits for, who gets its failure. Raises RuntimeError once this is closed."""
+        """Starts work with a waiter, which gets its failure. Raises RuntimeError once this is closed."""
         if self._closed:
             work.close()
             raise RuntimeError(f"{self._what}: no more of them are started")
@@ -81,7 +81,7 @@ class TaskScope:
     def _discard(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # seen: what was submitted may have failed after its reader had left
+            task.exception()  # retrieved: a submitted task may have failed after its waiter had left
 
     def _log_failure(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

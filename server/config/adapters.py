@@ -14,7 +14,7 @@ from stentor.protocols.ipc.flag import Flag
 
 ModelRole = Literal["chat", "transcription", "speech", "embedding"]
 _NAME: Final = re.compile(r"[\w.-]{1,128}", re.ASCII)
-"""Of an adapter that is looked up in the folder: never a path."""
+"""Name of an adapter in the folder: never a path."""
 
 
 class AdapterModule(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class AdapterModule(msgspec.Struct, frozen=True):
 
 
 class AdaptersConfig(msgspec.Struct, frozen=True):
-    """Which adapters there are."""
+    """Options of LoRA adapters."""
 
     modules: Annotated[
         tuple[AdapterModule, ...],
@@ -58,7 +58,7 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
     def registry(
         self, *, enabled: bool, main: ModelRole = "chat", kinds: Mapping[str, ModelRole] | None = None
     ) -> "AdapterRegistry":
-        """Of the ``main`` model, and of others whose adapters are served, by their names. Raises
+        """Adapters of the ``main`` model, and of others, by their names. Raises
         :class:`stentor.engine.loading.errors.CheckpointError`, in a line for the operator."""
         if not enabled and (self.modules or self.folder is not None):
             raise CheckpointError("--lora-modules and --lora-folder name adapters, which --enable-lora serves: add it")
@@ -78,7 +78,7 @@ class AdaptersConfig(msgspec.Struct, frozen=True):
 
 
 class AdapterRegistry:
-    """Owned by the server process; changes while it serves. A name that is given anew means another adapter."""
+    """Owned by the server process; changes while it serves. A name that is loaded again is another adapter."""
 
     def __init__(
         self,
@@ -87,20 +87,20 @@ class AdapterRegistry:
         kind: ModelRole = "chat",
         kinds: Mapping[str, ModelRole] | None = None,
     ) -> None:
-        """``modules``: paths that the operator trusts, by name; ``kind``: what their model is for, unless ``kinds``
-        says otherwise of a name. Raises :class:`stentor.engine.loading.errors.CheckpointError`, OSError."""
+        """``modules``: paths of the operator, by name; ``kind``: role of their model, which ``kinds`` overrides by
+        name. Raises :class:`stentor.engine.loading.errors.CheckpointError`, OSError."""
         self._kind: Final = kind
         self._kinds = dict(kinds or {})
         self._by_name: dict[str, AdapterRef] = {}
         self._next = 0
         self.root = "" if folder is None else str(folder.resolve(strict=True))
-        """The folder whose adapters may be loaded while the server runs; empty where there is none."""
+        """The folder of adapters that may be loaded while the server runs; empty if there is none."""
         for name, path in (modules or {}).items():
             self._next += 1
             self._by_name[name] = AdapterRef(self._next, name, path, "", adapter_identity("", path))
 
     def kind_of(self, name: str) -> ModelRole:
-        """What the model is for that the adapter is added to."""
+        """Role of the adapter's base model."""
         return self._kinds.get(name, self._kind)
 
     def __iter__(self) -> Iterator[AdapterRef]:
@@ -110,8 +110,7 @@ class AdapterRegistry:
         return name in self._by_name
 
     def get(self, name: str) -> AdapterRef | None:
-        """The adapter that goes by this name, also one that lies in the folder under it and is named for the first
-        time; None where there is none."""
+        """The adapter of this name, also one in the folder that is named for the first time; None if there is none."""
         found = self._by_name.get(name)
         if found is not None or not self.root or _NAME.fullmatch(name) is None:
             return found
@@ -130,14 +129,14 @@ class AdapterRegistry:
         return AdapterRef(self._next, name, path, self.root, identity)
 
     def add(self, adapter: AdapterRef) -> None:
-        """From now on this one goes by its name."""
+        """Registers the adapter under its name."""
         self._by_name[adapter.name] = adapter
         self._kinds.pop(adapter.name, None)  # those that come later are all for the main model
 
     def remove(self, name: str) -> bool:
-        """Nobody finds it any more; requests that have it go on. False where there was none."""
+        """Removes the name; running requests keep the adapter. False if there was none."""
         return self._by_name.pop(name, None) is not None
 
     def name_of(self, number: int) -> str:
-        """Of an adapter by its number; "" of one that was removed since."""
+        """Name of an adapter by its number; "" for one that was removed."""
         return next((adapter.name for adapter in self._by_name.values() if adapter.number == number), "")

@@ -1,4 +1,4 @@
-"""The one typed tree of everything an operator can set, and nothing else.
+"""The typed tree of all operator options.
 
 Defaults that cross a process boundary are :mod:`stentor.protocols.ipc.config`'s; the rest are here.
 :mod:`..options.option` names each value on the command line, in the environment and in the TOML file.
@@ -34,7 +34,7 @@ from .models import (
 
 ANY_ORIGIN: Final = "*"
 DEMO_SAMPLING: Final = SamplingOverrides(temperature=0.2, top_p=0.9)
-"""What the card of the demo model that chats recommends; its file says nothing."""
+"""Recommended by the demo chat model's card; its files have no values."""
 
 
 class ConfigError(Exception):
@@ -49,7 +49,7 @@ class SocketMode(int):
 
 
 class HttpConfig(msgspec.Struct, frozen=True):
-    """Where the server listens and whom it answers."""
+    """Address of the server, and shutdown."""
 
     host: Annotated[str, Flag("address to listen on; 0.0.0.0 for all")] = "127.0.0.1"
     port: Annotated[int, Flag("port to listen on", 1, 65535)] = 8000
@@ -57,7 +57,7 @@ class HttpConfig(msgspec.Struct, frozen=True):
 
 
 class AccessConfig(msgspec.Struct, frozen=True):
-    """Who comes in, and by which way."""
+    """Access to the server: keys, origins, hosts, TLS, sockets."""
 
     api_keys: Annotated[
         tuple[KeyDigest, ...],
@@ -90,7 +90,7 @@ class AccessConfig(msgspec.Struct, frozen=True):
             name="cors-origin",
         ),
     ] = ()
-    """As browsers write them, or ``*`` alone."""
+    """In browsers' spelling, or ``*`` alone."""
     allowed_hosts: Annotated[
         tuple[str, ...],
         Flag(
@@ -141,7 +141,7 @@ class AccessConfig(msgspec.Struct, frozen=True):
 
 
 class ObserveConfig(msgspec.Struct, frozen=True):
-    """What is told of requests."""
+    """Logging and tracing of requests."""
 
     access_log: Annotated[bool, Flag("log a line for every request when it ends, whatever the log level")] = False
     otlp_endpoint: Annotated[
@@ -151,7 +151,7 @@ class ObserveConfig(msgspec.Struct, frozen=True):
 
 
 class RealtimeConfig(msgspec.Struct, frozen=True):
-    """What realtime sessions may be."""
+    """Limits of realtime sessions."""
 
     max_seconds: Annotated[
         float, Flag("longest realtime session", kind="some_seconds", name="realtime-max-seconds")
@@ -200,7 +200,7 @@ class RealtimeConfig(msgspec.Struct, frozen=True):
 
 
 class StoreConfig(msgspec.Struct, frozen=True):
-    """What is kept of requests once they have been answered."""
+    """Storage of responses, files and batches."""
 
     path: Annotated[
         Path | None,
@@ -313,7 +313,7 @@ class Config(msgspec.Struct, frozen=True):
     embedding: EmbeddingConfig = EmbeddingConfig()
     speech: SpeechConfig = SpeechConfig()
     main: ModelRole = "chat"
-    """What MODEL is for, once it lies on disk: one that makes vectors or scores may be served alone."""
+    """Role of MODEL, once it is on disk: an embedding model may be served alone."""
     demo: Annotated[bool, Flag("serve a demo model of each kind without a configured model")] = False
     http: HttpConfig = HttpConfig()
     access: AccessConfig = AccessConfig()
@@ -326,7 +326,7 @@ class Config(msgspec.Struct, frozen=True):
     mcp: McpConfig = McpConfig()
 
     def completed(self) -> "Config":
-        """The same with the demo models, where they are wanted."""
+        """A copy with the demo models, if they are requested."""
         if not self.demo:
             return self
         model, transcription, embedding, speech = self.model, self.transcription, self.embedding, self.speech
@@ -343,11 +343,11 @@ class Config(msgspec.Struct, frozen=True):
         )
 
     def texts_alone(self) -> "Config":
-        """The same without transcription and speech models."""
+        """A copy without transcription and speech models."""
         return msgspec.structs.replace(self, transcription=TranscriptionConfig(), speech=SpeechConfig(), demo=False)
 
     def pooling_main(self) -> "Config":
-        """The same for a MODEL that makes vectors or scores, with no other of that kind and none that chats."""
+        """A copy for an embedding model as MODEL, with no other of that role and no chat model."""
         model = self.model
         embedding = msgspec.structs.replace(self.embedding, model=model.name, served_as=model.served_as)
         return msgspec.structs.replace(self, embedding=embedding, main="embedding")
@@ -361,7 +361,8 @@ class Config(msgspec.Struct, frozen=True):
         embedding: Path | None = None,
         draft: Path | None = None,
     ) -> "Config":
-        """The same once the models, and a tokenizer of the chat model's own, lie on disk; ``draft`` proposes tokens."""
+        """A copy with the local paths of the models, and of a separate tokenizer of the chat model; ``draft`` is the
+        draft model."""
         worker = msgspec.structs.replace(self.engine.worker, model=str(model))
         if draft is not None and worker.speculative is not None:
             speculative = msgspec.structs.replace(worker.speculative, model=str(draft))
@@ -383,8 +384,8 @@ class Config(msgspec.Struct, frozen=True):
         return located
 
     def registry(self, *, transcribes: bool = False, adapters: AdapterRegistry | None = None) -> ModelRegistry:
-        """What is served; ``transcribes``: the chat model too. Raises ValueError, in a line for the operator, where two
-        models have one name."""
+        """Served models; ``transcribes``: the chat model transcribes too. Raises ValueError, in a line for the
+        operator, if two models have one name."""
         also: tuple[ModelRole, ...] = ("transcription",) if transcribes else ()
         models = [_served("chat", self.model, self.model.name, also)] if self.main == "chat" else []
         if self.transcription.model is not None:
@@ -397,7 +398,7 @@ class Config(msgspec.Struct, frozen=True):
 
     @property
     def adapted_kinds(self) -> dict[str, ModelRole]:
-        """What models are for whose adapters may be served, by their names."""
+        """Roles of models with adapters, by their names."""
         main = self.model if self.main == "chat" else self.embedding
         asked = self.model.name if self.main == "chat" else self.embedding.model
         kinds: dict[str, ModelRole] = dict.fromkeys((asked or "", *main.served_names), self.main)
@@ -422,7 +423,7 @@ class Config(msgspec.Struct, frozen=True):
         return 1.0 - sum(model.memory_share for model in self._beside.values())
 
     def engines(self) -> dict[ModelRole, EngineConfig]:
-        """What each engine gets, once all models are :meth:`located`; the main model's comes first."""
+        """Configuration of each engine, once all models are :meth:`located`; the main model's comes first."""
         beside = self._beside
         own = msgspec.structs.replace(
             self.engine.worker,

@@ -1,4 +1,4 @@
-"""What clients may take up, one by one and all together."""
+"""Limits on clients, for one and for all together."""
 
 from typing import Annotated, Final
 
@@ -10,13 +10,13 @@ from stentor.protocols.ipc.flag import Flag
 DEFAULT_SECONDS: Final = 1.0
 """For rendering a chat template; one that does not loop for ever takes milliseconds."""
 DEFAULT_WAITING: Final = 64
-"""Templates of requests that wait to be rendered."""
+"""Waiting templates of requests."""
 DEFAULT_CHARS: Final = 8 << 20
 """Characters of a rendered chat."""
 
 
 class OverloadConfig(msgspec.Struct, frozen=True):
-    """How much may be asked at once, and for how long. 0 is no limit, everywhere but in ``stream_buffer`` and
+    """Limits on concurrent and waiting requests. 0 is no limit, except in ``stream_buffer`` and
     ``max_inflight_bytes``."""
 
     max_queued_requests: Annotated[
@@ -26,7 +26,7 @@ class OverloadConfig(msgspec.Struct, frozen=True):
             aliases=("max-num-queued-reqs",),
         ),
     ] = 2048
-    """As many connections as the kernel lets wait."""
+    """Equals the kernel's queue of connections."""
     max_queued_tokens: Annotated[
         int, Flag("waiting prompt tokens; further requests get 429 unless no other request waits; 0 is no limit")
     ] = 4 << 20
@@ -62,7 +62,7 @@ class OverloadConfig(msgspec.Struct, frozen=True):
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
-    """What connections may take up before there is a request."""
+    """Limits of connections before there is a request."""
 
     max_connections: Annotated[int, Flag("concurrent connections; further ones get 429; 0 is no limit", 0, 2**20)] = (
         4096
@@ -121,7 +121,7 @@ class TemplateLimits(msgspec.Struct, frozen=True):
 
 
 class GrammarLimits(msgspec.Struct, frozen=True):
-    """What checking grammars may take up."""
+    """Limits of checking grammars."""
 
     timeout: Annotated[
         float,
@@ -145,7 +145,7 @@ class GrammarLimits(msgspec.Struct, frozen=True):
 
 
 class AudioLimits(msgspec.Struct, frozen=True):
-    """What decoding one audio file, and all of them, may take."""
+    """Limits of decoding one audio file, and all of them."""
 
     max_bytes: Annotated[int, Flag("largest uploaded audio file", kind="size", name="max-audio-bytes")] = 64 << 20
     max_seconds: Annotated[
@@ -183,7 +183,7 @@ class AudioLimits(msgspec.Struct, frozen=True):
 
 
 class ProcessorLimits(msgspec.Struct, frozen=True):
-    """What making a model's inputs of pictures, sounds and videos may take."""
+    """Limits of processing pictures, sounds and videos."""
 
     processes: Annotated[
         int,
@@ -235,7 +235,7 @@ class ProcessorLimits(msgspec.Struct, frozen=True):
 
 
 class LimitsConfig(msgspec.Struct, frozen=True):
-    """What one client may take up; each part goes to the one who holds to it."""
+    """Limits of one client; each part goes to the component that enforces it."""
 
     request: Limits = Limits()
     connection: ConnectionLimits = ConnectionLimits()

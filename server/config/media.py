@@ -1,4 +1,4 @@
-"""What is taken of pictures, sounds and videos in requests, and where they may be fetched from."""
+"""Media of requests: limits, and allowed sources."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -22,7 +22,7 @@ class MediaCounts(msgspec.Struct, frozen=True):
 
 
 class MediaConfig(msgspec.Struct, frozen=True):
-    """What media requests may bring, and what may be fetched for clients that name it by URL."""
+    """Allowed media of requests, and allowed URLs."""
 
     counts: Annotated[
         MediaCounts,

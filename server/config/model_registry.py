@@ -1,4 +1,4 @@
-"""Every model that one server serves, by the names that clients use and by what it is for."""
+"""All models of one server, by clients' names and by role."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.adapters import AdapterRef
 
 from .adapters import AdapterRegistry
-from .adapters import ModelRole as ModelRole  # for all who speak of models
+from .adapters import ModelRole as ModelRole  # re-exported
 
 ARTICLES: Final[Mapping[ModelRole, str]] = {
     "chat": "a chat model",
@@ -25,7 +25,7 @@ OPTIONS_OF: Final[Mapping[ModelRole, str]] = {
 }
 _SHOWN_CHARS: Final = 128
 _MOST_CHARS: Final = 512
-"""Of a name that patterns are tried on."""
+"""Characters of a name that is matched with patterns."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class ServedModel:
     names: tuple[str, ...]
     """Never empty; the first is the one that responses and metrics carry."""
     root: str = ""
-    """What the operator asked to be served; empty means the first name."""
+    """The operator's name of the model; empty means the first name."""
     also: tuple[ModelRole, ...] = ()
-    """What else it is for; where there is a model for that alone, requests that name none go to that."""
+    """Further roles; if there is a separate model for one, requests without a name use that."""
     parent: str = ""
-    """Of a model with an adapter: the name of the one that it is added to."""
+    """For an adapter: the name of its base model."""
     patterns: tuple[str, ...] = ()
-    """Of names that nobody has: those that fit one, in which ``*`` is any text, mean this model too."""
+    """Patterns with ``*`` for any text; names that no model has and that match one mean this model too."""
 
 
 class ModelRegistry:
@@ -69,16 +69,16 @@ class ModelRegistry:
         return iter(self._models)
 
     def __contains__(self, name: object) -> bool:
-        """Whether a model goes by that very name."""
+        """Whether a model has exactly this name."""
         return name in self._by_name or (isinstance(name, str) and self._adapted(name) is not None)
 
     @property
     def adapted(self) -> list[ServedModel]:
-        """Their model with each adapter that is known by now."""
+        """The base model with each known adapter."""
         return [model for adapter in self.adapters if (model := self._adapted(adapter.name)) is not None]
 
     def adapter_of(self, name: str) -> AdapterRef | None:
-        """What a request for the model of this name adds to it; None where it is no adapter's."""
+        """The adapter of a request for this name; None for a model's own name."""
         return None if name in self._by_name else self.adapters.get(name)
 
     def _adapted(self, name: str) -> ServedModel | None:
@@ -103,18 +103,18 @@ class ModelRegistry:
         return None
 
     def find(self, name: str, param: str = "model", kind: ModelRole | None = None) -> ServedModel:
-        """The model that goes by ``name``, whatever it is for; by a pattern only one for ``kind``, where that is given.
-        Raises BadRequest (404)."""
+        """The model of this ``name``, whatever its role; by a pattern only one for ``kind``, if given. Raises
+        BadRequest (404)."""
         model = self._by_name.get(name) or self._adapted(name) or self.fitting(name, kind)
         if model is None:
             raise BadRequest(f"The model `{_shown(name)}` does not exist.", param, "model_not_found", status=404)
         return model
 
     def resolve(self, name: str | None, kind: ModelRole, param: str = "model") -> str:
-        """The name by which a request meant a model of this kind; None means the first name of the one there is.
+        """A request's name for a model of this kind; None means its first name.
 
-        Raises BadRequest for a name that nobody has (404), and for a model of another kind, or None where there is no
-        model of this one (400). ``param`` names the field.
+        Raises BadRequest for an unknown name (404), and for a model of another kind, or if there is none of this kind
+        (400). ``param`` names the field.
         """
         if name is not None:
             model = self.find(name, param, kind)

@@ -20,17 +20,17 @@ JsonWhitespace = Literal["indented", "compact", "none"]
 
 
 def is_pattern(name: str) -> bool:
-    """Whether it stands for every name that fits, ``*`` for any text."""
+    """Whether it is a pattern, with ``*`` for any text."""
     return "*" in name
 
 
 def _names(served_as: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Those that are no patterns, or else the model's own."""
+    """Names that are no patterns, or else the model's own."""
     return tuple(each for each in served_as if not is_pattern(each)) or (name,)
 
 
 class SamplingOverrides(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Sampling where a request says nothing, in place of what the model says; None leaves that."""
+    """Overrides of the model's sampling defaults; None keeps the model's."""
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
@@ -156,7 +156,7 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
         Flag("the transcription model's name for clients; may be repeated", name="transcription-model-name"),
     ] = ()
     path: str = ""
-    """Where it lies on disk; empty until :meth:`.config.Config.located`."""
+    """Local path; empty until :meth:`.config.Config.located`."""
     max_model_len: Annotated[
         int | None,
         Flag(
@@ -193,7 +193,7 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
 
     @property
     def as_chat(self) -> ModelConfig:
-        """Of one that chats: how its text side is read. There is one."""
+        """The text side of a chat model that transcribes. There is a model."""
         return ModelConfig(self.model or "", self.served_as)
 
 
@@ -209,7 +209,7 @@ class EmbeddingConfig(msgspec.Struct, frozen=True):
         Flag("the embedding model's name for clients; may be repeated", name="embedding-model-name"),
     ] = ()
     path: str = ""
-    """Where it lies on disk; empty until :meth:`.config.Config.located`."""
+    """Local path; empty until :meth:`.config.Config.located`."""
     memory_share: Annotated[
         float,
         Flag(
@@ -259,7 +259,7 @@ class SpeechConfig(msgspec.Struct, frozen=True):
         tuple[str, ...], Flag("the speech model's name for clients; may be repeated", name="speech-model-name")
     ] = ()
     path: str = ""
-    """Where it lies on disk; empty until :meth:`.config.Config.located`."""
+    """Local path; empty until :meth:`.config.Config.located`."""
 
     threads: Annotated[
         int,

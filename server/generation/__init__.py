@@ -1,1 +1,1 @@
-"""From a conversation, whatever protocol brought it, to typed deltas."""
+"""Turns a conversation into typed deltas, for every protocol."""

@@ -1,4 +1,4 @@
-"""From a validated request and its prompt to what the engine is given: lengths, parameters, seeds."""
+"""Prepares a validated request and its prompt for the engine: lengths, parameters, seeds."""
 
 import os
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ _SEEDS: Final = 2**64
 
 @dataclass(frozen=True)
 class Budget:
-    """How many tokens a request wants, and how its fields are called in messages to the client."""
+    """The number of tokens that a request wants, and the names of its fields in error messages."""
 
     wanted: int | None
-    """None: the client said nothing."""
+    """None if the client did not set it."""
     default: int | None
     """Then this many, or None for the rest of the context."""
     wanted_field: str
@@ -52,7 +52,7 @@ def truncate(prompt: list[int], limit: int | None, budget: Budget, context: int)
 
 
 def most_prompt_tokens(chat: ChatModel) -> int:
-    """How many a prompt may have: of the context, what the operator allows. Raises Unavailable."""
+    """The longest allowed prompt in tokens: the context, or the operator's limit. Raises Unavailable."""
     context = context_length(chat)
     return min(context, chat.limits.max_prompt_tokens or context)
 
@@ -113,10 +113,10 @@ def most_tokens_of(
     copies: int,
     experts: int | None = None,
 ) -> int:
-    """As :func:`output_room`, and no more than a whole answer has room for; see :func:`.prepare.prepare_generation`.
+    """As :func:`output_room`, but at most what a whole answer may hold; see :func:`.prepare.prepare_generation`.
 
-    Where the client named no number, there are as many as the answer has room for. ``experts`` is the first position
-    whose experts the answer tells.
+    Without a number from the client, the answer may fill the room. ``experts`` is the first position whose experts are
+    returned.
     """
     tokens = output_room(len(prompt), budget, chat)
     scores = body.wanted_logprobs

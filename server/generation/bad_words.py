@@ -11,10 +11,10 @@ from .chat_model import ChatModel
 async def with_bad_words(
     chat: ChatModel, params: SamplingParams, words: list[str] | None, memory: MemoryShare
 ) -> SamplingParams:
-    """``params`` with each word banned as it is written at a text's beginning and behind a space, as vLLM does.
+    """``params`` with each word banned at the beginning of a text and behind a space, as in vLLM.
 
-    A word that the model writes in other tokens is not found. What the parameters hold is counted in ``memory``; to be
-    called once for a request, whose prompts share the result. Raises MemoryFull, and BadRequest (413).
+    A word that the model writes with other tokens is not found. The parameters' memory is counted in ``memory``. Call
+    it once for a request, whose prompts share the result. Raises MemoryFull, and BadRequest (413).
     """
     memory.add(params_bytes(params))
     if not words:

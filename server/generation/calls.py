@@ -1,4 +1,4 @@
-"""Calls as a request wants them: at most one, and those of custom tools as the plain text of their input."""
+"""Adapts tool calls to a request: at most one call, and plain text for custom tools."""
 
 import re
 from collections.abc import Set as AbstractSet
@@ -20,9 +20,9 @@ class CallFilter:
     """A parser around a choice's own one."""
 
     def __init__(self, inner: Parser, custom: AbstractSet[str], *, parallel: bool, alone: bool = False) -> None:
-        """``custom``: names of custom tools. Without ``parallel`` what is called after the first call is dropped.
+        """``custom``: names of custom tools. Without ``parallel``, everything after the first call is dropped.
 
-        ``alone``: nothing but calls was asked for, so that what is none is only the beginning of one that is cut off.
+        ``alone``: only calls were requested, so other text is the beginning of a call that was cut off.
         """
         self._inner = inner
         self._custom = custom
@@ -75,7 +75,7 @@ class InputText:
 
     def __init__(self) -> None:
         self._held = ""
-        """Not yet understood: the opening, or an escape."""
+        """Text that cannot be interpreted yet: the opening, or an escape."""
         self._inside = False
         self._raw = False
         self._ended = False
@@ -98,7 +98,7 @@ class InputText:
         return self._decoded()
 
     def finish(self) -> str:
-        """What is left where the JSON ends early, or was another one."""
+        """The rest, if the JSON ends early or was not the expected object."""
         held, self._held = self._held, ""
         return "" if self._inside else held
 

@@ -27,7 +27,7 @@ from .model_facts import ModelFacts
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What the model's ``generation_config.json`` says; a request's own values beat these."""
+    """Sampling defaults of the model's ``generation_config.json``; a request's own values take precedence."""
 
     temperature: float = 1.0
     """0 is greedy."""
@@ -39,7 +39,7 @@ class GenerationDefaults:
     eos_token_ids: tuple[int, ...] = ()
 
     def ending(self, tokens: Iterable[int]) -> Self:
-        """The same, with these tokens ending a turn too."""
+        """A copy in which these tokens end a turn too."""
         return replace(self, eos_token_ids=tuple(sorted({*self.eos_token_ids, *tokens})))
 
 
@@ -58,33 +58,33 @@ class ChatModel:
     output: OutputFormat
     """How the model writes reasoning and tool calls."""
     grammars: Grammars
-    """Whatever grammar a request brings is tried there before the engine is given it."""
+    """Compiles every grammar of a request on trial before the engine gets it."""
     vocab_size: int
-    """Token ids that a client may name lie in [0, vocab_size)."""
+    """Token ids of clients must be in [0, vocab_size)."""
     defaults: GenerationDefaults
     admission: AdmissionControl
     registry: ModelRegistry
-    """Of all models of the server."""
+    """All models of the server."""
     metrics: Metrics
     accepted: Accepted = TEXT_ONLY
-    """What conversations may hold besides text."""
+    """Media that conversations may contain besides text."""
     media: ChatMedia | None = None
-    """For that, and for documents; None where neither is read."""
+    """Processes these media, and documents; None if neither is supported."""
     facts: ModelFacts = field(default_factory=ModelFacts)
-    """What it is made of."""
+    """Description of the model for clients."""
     turns: LoopTurns = field(default_factory=LoopTurns)
-    """For whatever would keep the event loop from all other requests."""
+    """Runs work that would block the event loop for long."""
     role: ModelRole = "chat"
-    """What it is served for: another than ``chat`` is asked for that alone."""
+    """The model's role; a role other than ``chat`` means that it serves nothing else."""
 
     @property
     def limits(self) -> Limits:
-        """Of what one request may ask for."""
+        """Limits of one request."""
         return self.admission.limits
 
     @cached_property
     def requests(self) -> RequestMetrics:
-        """What is measured of those to this model."""
+        """Metrics of requests to this model."""
         return self.metrics.requests_of(self.config.served_names[0])
 
     @cached_property
@@ -94,25 +94,25 @@ class ChatModel:
 
     @cached_property
     def infill(self) -> Infill | None:
-        """How the model is asked to fill in the middle of a text; None where it was not made for that."""
+        """The model's fill-in tokens; None if it has none."""
         return infill_of(self.pool.tokenizer)
 
     @property
     def max_model_len(self) -> int | None:
-        """Longest sequence, prompt and output; None until the engine is ready."""
+        """Longest sequence, prompt and output together; None until the engine is ready."""
         ready = self.client.ready
         return None if ready is None else ready.max_model_len
 
     @property
     def input_modalities(self) -> list[str]:
-        """What messages may hold, by OpenRouter's names: ``text``; ``image``, ``video`` and ``audio`` as far as the
-        model takes them and its encoder has been loaded; ``file`` where documents are read."""
+        """Allowed inputs by OpenRouter's names: ``text``; ``image``, ``video`` and ``audio`` if the model supports them
+        and its encoder is loaded; ``file`` if documents are supported."""
         text_only = lacks_encoder(self.client.ready)
         taken = [] if text_only else [modality for modality, most in self.accepted.counts.items() if most]
         return ["text", *taken, *(["file"] if self.media is not None else [])]
 
     def resolve(self, name: str | None) -> str:
-        """The served name of the chat model that a request meant; None means the first.
+        """The served name of the chat model that a request named; None means the first.
 
         Raises BadRequest as :meth:`..config.model_registry.ModelRegistry.resolve` does.
         """

@@ -49,26 +49,26 @@ class Prompt:
     index: int
     tokens: list[int]
     echo: str | None
-    """Its text, where the answer begins with it."""
+    """The prompt's text, if the answer begins with it."""
 
 
 @dataclass(frozen=True)
 class PromptJob:
     prompt: Prompt
     max_tokens: int
-    """That are delivered, for each choice."""
+    """Delivered tokens of each choice."""
     batches: Batches[list[Delta]]
 
 
 @dataclass(frozen=True)
 class PreparedCompletion:
-    """What an encoder needs of answers that are on their way."""
+    """Data that an encoder needs for the answers of a running request."""
 
     model: str
-    """The served name that was asked for."""
+    """The model name of the request."""
     names: TokenNames
     experts: ExpertShape | None
-    """Of what is told of each token; None: nothing is."""
+    """Shape of the experts returned for each token; None: not returned."""
     jobs: list[PromptJob]
     """One for each prompt; their batches must be closed."""
 
@@ -81,12 +81,12 @@ async def prepare_completion(
     *,
     fill_context: bool = False,
 ) -> PreparedCompletion:
-    """Reads the prompts of a request that has been checked, and admits them. With a suffix, the model is asked for what
-    stands between the two.
+    """Reads the prompts of a checked request and admits them. With a suffix, the model fills in the text between prompt
+    and suffix.
 
-    Without a word of the client's an answer has :data:`DEFAULT_MAX_TOKENS`, and with ``fill_context`` as many as the
-    context has room for, to which more are cut, too. Raises BadRequest for whatever cannot be served, Unavailable
-    before the engine is ready, and Overloaded.
+    By default an answer has :data:`DEFAULT_MAX_TOKENS`, with ``fill_context`` as many as the context has room for, to
+    which larger numbers are reduced too. Raises BadRequest for a request that cannot be served, Unavailable before the
+    engine is ready, and Overloaded.
     """
     model = chat.resolve(body.model)
     if body.suffix:
@@ -138,14 +138,14 @@ async def _encode(chat: ChatModel, body: CompletionRequest, prompts: Sequence[Ra
 
 
 def _prompt_logprobs(body: CompletionRequest) -> int | None:
-    """Alternatives for each token of a prompt; None where it is not scored."""
+    """Number of alternatives for each prompt token; None if prompts are not scored."""
     if body.echo and body.logprobs is not None:
         return max(body.logprobs, body.prompt_logprobs or 0)
     return body.prompt_logprobs
 
 
 def _check_answer(chat: ChatModel, body: CompletionRequest, jobs: Sequence[PromptJob], experts: int | None) -> None:
-    """Raises BadRequest where the answer would be too large. What is generated counts where it does not stream."""
+    """Raises BadRequest if the answer would be too large. Generated text counts unless it is streamed."""
     prompt_token_bytes = 0
     if body.prompt_logprobs is not None:
         prompt_token_bytes += ranked_bytes(body.prompt_logprobs)
@@ -177,7 +177,7 @@ class _SharedParams:
     lists in all of them. They can be large, and prompts can be a thousand."""
 
     def __init__(self, chat: ChatModel, body: CompletionRequest, context: RequestContext, experts: int | None) -> None:
-        """``experts`` is the first position of each prompt whose experts are told."""
+        """``experts`` is the first position of each prompt whose experts are returned."""
         self._chat = chat
         self._experts = experts
         self._body = body
@@ -254,7 +254,7 @@ async def _echo(chat: ChatModel, raw: RawPrompt, prompt: list[int], whole: bool)
 
 
 async def _nothing(n: int) -> AsyncGenerator[list[Delta], None]:
-    """A generation of no tokens, for which the engine is not asked."""
+    """A generation without tokens, for which no request is submitted."""
     yield [PromptProcessed(0, None), *_ends(n)]
 
 

@@ -1,4 +1,4 @@
-"""What an answer must look like, and how it is read: grammar, thinking budget and parser of one request."""
+"""Constraints and parser of one request's answer: grammar, thinking budget, parser."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,16 +36,16 @@ PROMPT_TAIL: Final = 48
 GRAMMAR_COST: Final = 16
 """Characters of a schema that a tool's grammar takes as long as, for each of its own."""
 MAX_ALONE: Final = 4
-"""Grammars of tools that are tried each by itself before all that is made of them is: each may take its time."""
+"""Most grammars of tools that are tried one by one before the combined grammar; each may take its time."""
 MAX_BLAMED: Final = 8
 """Grammars that are tried one by one where all of a request's together cannot be used."""
 INLINE_BYTES: Final = 16 << 10
-"""Of schemas that are turned into a grammar at once; more is done in a thread."""
+"""Bytes of schemas that are translated on the event loop; larger ones are in a thread."""
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """Nothing is asked of the answer, and its text is its content."""
+    """By default the answer is unconstrained, and its text is its content."""
 
     grammar: str = ""
     thinking: Thinking | None = None
@@ -76,7 +76,7 @@ async def constraints_of(
 
 
 async def answer_constraints(chat: ChatModel, answer: Answer | None) -> Constraints:
-    """Of a text that no conversation asks for: nothing is thought, and nothing is called. Raises BadRequest."""
+    """Constraints of a text outside a conversation: no reasoning, no calls. Raises BadRequest."""
     if answer is None:
         return FREE
     write = partial(_source, _lark_of(chat), NO_TOOLS, answer, OutputFormat(), None, False)
@@ -84,7 +84,7 @@ async def answer_constraints(chat: ChatModel, answer: Answer | None) -> Constrai
 
 
 def parser_of(output: OutputFormat, use: ToolUse, opened: bool) -> Callable[[], Parser] | None:
-    """Makes the parser of one choice; None where there is nothing to find."""
+    """Makes the parser of one choice; None if there is nothing to parse."""
     tools = callable_tools(use.usable) if use.mode != "none" else []
     if output.parser(tools, opened=opened) is None:
         return None
@@ -147,9 +147,9 @@ async def _grammar(chat: ChatModel, use: ToolUse, answer: Answer | None, opened:
 
 
 async def _blame(chat: ChatModel, tools: Sequence[OfferedTool], refused: BadRequest) -> None:
-    """Raises BadRequest naming the tool whose own grammar the engine does not take, if it is that.
+    """Raises BadRequest naming the tool whose own grammar the engine refuses, if one is at fault.
 
-    What is said of a grammar then is of the client's own text, and not of what was made of it.
+    The error is then about the client's own text, not about the combined grammar.
     """
     if len(tools) == 1 and refused.code == TOO_COMPLEX_CODE:
         field = tools[0].field
@@ -167,7 +167,7 @@ async def _check_alone(chat: ChatModel, tools: Sequence[OfferedTool]) -> None:
 
 
 async def _checked(chat: ChatModel, write: Callable[[], str], size: int, field: str) -> str:
-    # other streams need not wait for what takes tenths of a second
+    # other streams need not wait for work that takes tenths of a second
     source = write() if size <= INLINE_BYTES else await anyio.to_thread.run_sync(write)
     await chat.grammars.check(source, field)
     return source
@@ -178,7 +178,7 @@ def _answer_bytes(answer: Answer | None) -> int:
 
 
 def _schema_bytes(use: ToolUse, limits: Limits) -> int:
-    """Of all tools that may be called, as JSON. Raises BadRequest where they are too many for one grammar."""
+    """Size of the schemas of all callable tools as JSON. Raises BadRequest if they are too many for one grammar."""
     size = sum(len(msgspec.json.encode(tool.parameters)) for tool in use.usable)
     if size > limits.max_schema_chars:
         field = "functions" if use.legacy else "tools"

@@ -1,4 +1,4 @@
-"""Refusals in the words of the protocol that a client speaks."""
+"""Errors in the field names of the client's protocol."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -13,18 +13,18 @@ _INDEX: Final = r"\[(\d+)\]"
 
 
 def map_error_fields(fields: Mapping[str, str]) -> AbstractContextManager[None]:
-    """Gives a BadRequest that is raised inside the client's names in place of chat completions'.
+    """Maps the field of a BadRequest that is raised inside from chat completions' names to the client's.
 
-    ``fields`` maps paths, of which the longest that fits counts; what follows it (``[0].content``) stays. A path may
-    go through lists: ``{"tools[].function": "tools[]"}`` makes ``tools[3].function.name`` to ``tools[3].name``.
+    ``fields`` maps paths, of which the longest match counts; the rest of the path (``[0].content``) is kept. A path may
+    go through lists: ``{"tools[].function": "tools[]"}`` maps ``tools[3].function.name`` to ``tools[3].name``.
     """
     return rename_error_fields(lambda path: _rename(path, _rules(tuple(fields.items()))))
 
 
 @contextmanager
 def rename_error_fields(rename: Callable[[str], str], named: re.Pattern[str] = _NAMED) -> Iterator[None]:
-    """Gives a BadRequest that is raised inside the names that ``rename`` makes of the paths of fields in it, which
-    ``named`` finds in its message."""
+    """Renames the field of a BadRequest that is raised inside by ``rename``, also the paths that ``named`` finds in its
+    message."""
     try:
         yield
     except BadRequest as error:

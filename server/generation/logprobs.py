@@ -20,7 +20,7 @@ _INSIDE: Final = bytes(range(0x80, 0xC0))
 
 
 class TokenNames:
-    """Tokens as a client sees them: their text, or ``token_id:7`` where it asked for that."""
+    """Names of tokens for clients: their text, or ``token_id:7`` if the client asked for that."""
 
     def __init__(self, tokenizer: Tokenizer, as_ids: bool) -> None:
         self.raw: Final = tokenizer.bytes_of
@@ -65,7 +65,7 @@ class CompletionLogprobsBuilder:
     """
 
     def __init__(self, names: TokenNames, top: int, silent: frozenset[int], characters: int = 0) -> None:
-        """``characters`` stand before the first token."""
+        """``characters`` is the length of the text before the first token."""
         self._names = names
         self._top = top
         self._silent = silent
@@ -73,9 +73,9 @@ class CompletionLogprobsBuilder:
 
     @classmethod
     def of_prompt(cls, names: TokenNames, top: int, text: str, tokens: Sequence[int]) -> "CompletionLogprobsBuilder":
-        """For all ``tokens`` of a prompt whose echo is ``text``.
+        """Log-probabilities of all ``tokens`` of a prompt whose echo is ``text``.
 
-        Offsets are counted back from its end: what stands before the text (a BOS) is put at 0.
+        Offsets are counted back from its end; tokens before the text (a BOS) get offset 0.
         """
         return cls(names, top, frozenset(), len(text) - sum(_starts(names.raw(token)) for token in tokens))
 
@@ -93,7 +93,7 @@ class CompletionLogprobsBuilder:
         return lists
 
     def _alternatives(self, entry: TokenLogprobs) -> dict[str, float]:
-        """The token itself is always among them, so there may be one more than asked for."""
+        """The token itself is always included, so there may be one more entry than requested."""
         shown: dict[str, float] = {}
         for token, value in entry.top[: self._top]:
             shown.setdefault(self._names.name(token), finite(value))
@@ -102,7 +102,7 @@ class CompletionLogprobsBuilder:
 
 
 class CompletionLists:
-    """The lists of a choice, or of what choices have in common, as they grow."""
+    """The growing lists of a choice, or of the common part of several."""
 
     __slots__ = ("all",)
 

@@ -1,4 +1,4 @@
-"""What a model is made of, as far as clients are told."""
+"""Description of a model for clients."""
 
 import re
 from dataclasses import dataclass
@@ -9,30 +9,30 @@ from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
 
 _HEADS: Final = re.compile(r"(?:For[A-Z]\w*|LMHeadModel|Model)$")
-"""The end of an architecture's name, which says what the model is for."""
+"""The end of an architecture's name, which names the task."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is not known is empty, or 0."""
+    """Unknown values are empty, or 0."""
 
     architecture: str = ""
     format: str = ""
-    """Of its files: ``safetensors``, ``gguf``."""
+    """Format of its files: ``safetensors``, ``gguf``."""
     dtype: str = ""
-    """Of most weight bytes."""
+    """The dtype of most weight bytes."""
     weight_bytes: int = 0
     parameters: int = 0
     hidden_size: int = 0
 
     @property
     def family(self) -> str:
-        """As GGUF files call it: ``qwen3moe`` of ``Qwen3MoeForCausalLM``."""
+        """The name in GGUF files: ``qwen3moe`` for ``Qwen3MoeForCausalLM``."""
         return _HEADS.sub("", self.architecture).lower()
 
 
 def facts_of(checkpoint: Checkpoint) -> ModelFacts:
-    """Of the main model."""
+    """Facts of the main model."""
     spec = checkpoint.config
     if isinstance(spec, PoolingConfig):
         return facts_of_encoder(spec)

@@ -39,20 +39,20 @@ from .stream import ObservedGeneration, generation_request
 
 @dataclass(frozen=True)
 class PreparedGeneration:
-    """What an encoder needs of an answer that is on its way."""
+    """Data that an encoder needs for a running answer."""
 
     model: str
-    """The served name that was asked for."""
+    """The model name of the request."""
     prompt: list[int]
     n: int
     names: TokenNames
     max_tokens: int
-    """That each choice may have."""
+    """Most tokens of each choice."""
     experts: ExpertShape | None
-    """Of what is told of each token; None: nothing is."""
+    """Shape of the experts returned for each token; None: not returned."""
     tools: ToolUse
     media_tokens: Mapping[Modality, int]
-    """Of the prompt, how many stand for media of each modality."""
+    """Prompt tokens of media, by modality."""
     batches: Batches[list[Delta]]
     """Goes to the engine when iterating begins; must be closed."""
 
@@ -72,12 +72,11 @@ async def prepare_generation(
 ) -> PreparedGeneration:
     """Checks and renders a conversation, and admits it.
 
-    More tokens than the context has room for are refused, or with ``fill_context`` cut to those that it has; and so
-    are log-probabilities that make a ``whole`` answer too large, which tells them ``copies`` times. Where the answer
-    ``tells_experts``, these are asked for as :func:`.routed_experts.first_position` says.
-    ``client`` takes the request instead of the engine's own. ``arrival``, by ``time.monotonic()``, is when it was asked
-    for; None: when the request arrived. Raises BadRequest for whatever cannot be served,
-    Unavailable before the engine is ready, and Overloaded.
+    More tokens than the context has room for are refused, or with ``fill_context`` reduced. Log-probabilities that make
+    a ``whole`` answer too large, in which they occur ``copies`` times, are refused. With ``tells_experts``, experts are
+    requested as :func:`.routed_experts.first_position` decides. ``client`` gets the request instead of the engine's own
+    client. ``arrival``, by ``time.monotonic()``, is when it was requested; None: when the request arrived. Raises
+    BadRequest for a request that cannot be served, Unavailable before the engine is ready, and Overloaded.
     """
     body.check(chat.limits)
     model = chat.resolve(body.model)
@@ -134,8 +133,8 @@ async def observed(
 
 
 async def prompt_of(chat: ChatModel, body: ChatRequest, memory: MemoryShare | None = None) -> list[int]:
-    """The tokens of a conversation that is not to be answered, however many they are; its media are held in ``memory``.
-    Raises BadRequest."""
+    """Tokens of a conversation that is not answered, without a limit on their number; its media are counted in
+    ``memory``. Raises BadRequest."""
     body.check(chat.limits)
     chat.resolve(body.model)
     return (await write_prompt(chat, body, tool_use(body, chat.limits), None, memory)).tokens

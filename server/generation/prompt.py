@@ -123,7 +123,7 @@ def callable_tools(tools: Sequence[OfferedTool]) -> list[Tool]:
 
 
 def template_tools(tools: Sequence[OfferedTool]) -> list[dict[str, Any]]:
-    """In the form that chat templates expect, whatever the client's protocol: OpenAI's functions."""
+    """Tools in the form of chat templates, OpenAI's functions, for every protocol."""
     return [{"type": "function", "function": _function(tool)} for tool in tools]
 
 
@@ -134,8 +134,8 @@ def _function(tool: OfferedTool) -> dict[str, Any]:
 
 
 def with_functions_as_tools(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What stands in a conversation in other forms, as tools: calls of custom tools, and the old ``function_call``
-    with its role ``function``. Messages without any are the client's own."""
+    """Messages in which calls of custom tools, and the old ``function_call`` with role ``function``, are ordinary tool
+    calls. Other messages are not copied."""
     return [_message(message) for message in messages]
 
 

@@ -14,10 +14,10 @@ _FIELDS: Final = ("return_routed_experts", "routed_experts_prompt_start")
 
 
 def first_position(chat: ChatModel, body: SamplingFields, *, wanted_tokens: int | None) -> int | None:
-    """The first position of each prompt of which experts are told; None: none are asked for.
+    """First position of each prompt whose experts are returned; None: none.
 
-    They are where the operator has them told, in answers that are not streamed, unless the client declines. Raises
-    BadRequest where they are asked for and cannot be told.
+    With the operator's option they are returned in answers without streaming, unless the client declines. Raises
+    BadRequest if they are requested and cannot be returned.
     """
     if expert_shape(chat) is None:
         for field in _FIELDS:
@@ -39,12 +39,12 @@ def check_start(first: int | None, prompt_len: int) -> None:
 
 
 def expert_shape(chat: ChatModel) -> ExpertShape | None:
-    """What is told of each position; None where nothing is."""
+    """Shape of the experts of each position; None if they are not returned."""
     return None if chat.client.ready is None else chat.client.ready.experts
 
 
 def expert_bytes(chat: ChatModel, first: int | None) -> int:
-    """What a token takes in an answer that tells its experts from this position on."""
+    """Bytes of a token in an answer that returns experts from this position on."""
     shape = expert_shape(chat)
     return 0 if first is None or shape is None else shape.token_bytes * 4 // 3 + 1
 
@@ -52,7 +52,7 @@ def expert_bytes(chat: ChatModel, first: int | None) -> int:
 def encoded_experts(data: bytes, shape: ExpertShape) -> bytes:
     """JSON: the base64 of a ``.npy`` file of [positions, layers, top_k]."""
     positions = len(data) // shape.token_bytes
-    # without numpy, which takes 6 MiB and is needed for nothing else here:
+    # without numpy, which takes 6 MiB and has no other use here:
     # https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
     kind = "|u1" if shape.width == 1 else f"<u{shape.width}"
     header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({positions}, {shape.layers}, {shape.top_k}), }}"

@@ -1,4 +1,4 @@
-"""The one path from a request to its deltas, whatever the protocol: generate, and observe."""
+"""Runs a request and returns its deltas, for every protocol: generates, and observes."""
 
 import logging
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ class ObservedGeneration:
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
         with arena_room():
             self._generation = generate(self._client, chat.pool, named, self._observe, chat.turns)
-        # from now on they lie in shared memory, or wait to be written there, which has a bound of its own for both
+        # from now on they are in shared memory, or wait to be written there, which bounds both
         self._request = msgspec.structs.replace(request, media=())
         media_bytes, self._media_bytes = self._media_bytes, 0
         self._queue_slot.memory.add(-media_bytes)

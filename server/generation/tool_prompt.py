@@ -1,7 +1,7 @@
-"""Tools for a model whose chat template knows nothing of them: told in the system prompt, in a form of our own.
+"""Describes tools in the system prompt, for models whose chat template does not support tools.
 
-The form is that of Hermes (``<tool_call>`` around a JSON object), which its parser reads. A model that was not trained
-to call tools seldom begins to by itself, but does where ``tool_choice`` requires it, and then its grammar holds.
+The format is that of Hermes (``<tool_call>`` around a JSON object), which its parser reads. A model that was not
+trained for tools seldom calls one by itself, but does if ``tool_choice`` requires it, which its grammar enforces.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from stentor.protocols.common.encoding import encode
 from ..parsing.tools.schemas import Arguments
 
 MAX_DEPTH: Final = 4
-"""Levels of an example; what lies deeper stays empty."""
+"""Levels of an example; deeper values stay empty."""
 
 _INSTRUCTION: Final = """# Tools
 
@@ -51,7 +51,7 @@ def inject_tool_prompt(messages: list[dict[str, Any]], tools: Sequence[dict[str,
 
 
 def example_arguments(function: Mapping[str, Any]) -> dict[str, Any]:
-    """What a call of a function may look like: required arguments, or all where none is, with values of their types.
+    """Example arguments of a call: the required ones, or all if none is required, with values of their types.
 
     A small model copies names from its prompt, so they are the function's own.
     """

@@ -1,4 +1,4 @@
-"""Transcripts by a chat model that hears: its audio in pieces that it takes, each a request of its own.
+"""Transcripts by a chat model with audio input: the audio is cut into pieces, each a separate request.
 
 ::
 
@@ -46,9 +46,9 @@ from .prompt import render_messages
 from .stream import ObservedGeneration, generation_request
 
 _SECONDS_AT_ONCE: Final = 240
-"""Of the audio of one transcription, that the engine has at the same time where that is several requests."""
+"""Seconds of a transcription's audio that the engine has at the same time, if it takes several requests."""
 _POSITIONS_A_SECOND: Final = 20
-"""Of the context, that a second of audio takes with what is said in it, at most: Qwen3-ASR takes 13 for the audio."""
+"""Tokens of the context for a second of audio with its text, at most: Qwen3-ASR takes 13 for the audio."""
 _TOKENS_A_SECOND: Final = 25
 _TOKENS_BESIDE: Final = 64
 """More are not written of audio: a model that repeats itself would go on to the end of the context."""
@@ -58,26 +58,26 @@ FIELD: Final = "file"
 
 @dataclass(frozen=True)
 class TranscriptionWish:
-    """What is to be written down, and how."""
+    """A transcription request: the language, the context, the cuts."""
 
     language: str | None = None
-    """By its code; None has the model find out."""
+    """Language code; None: the model detects it."""
     prompt: str = ""
     after: str = ""
-    """What is known of the transcript: the rest of it is wanted, of one request."""
+    """The known beginning of the transcript; the answer continues it, in one request."""
     translate: bool = False
     """Into English."""
     sampling: SamplingFields = field(default_factory=SamplingFields)
     logprobs: bool = False
     chunking: Chunking | None = None
-    """Where to cut: None cuts what is too long for one request alone."""
+    """Where to cut; None: only audio that is too long for one request is cut."""
     adapter: AdapterRef | None = None
-    """What is added to the model."""
+    """The LoRA adapter."""
 
 
 @dataclass(frozen=True)
 class ChatTranscriber:
-    """A chat model that hears, for all requests."""
+    """A chat model that transcribes, for all requests."""
 
     chat: ChatModel
     asking: Asking
@@ -90,13 +90,14 @@ class ChatTranscriber:
 
     @property
     def window_bytes(self) -> int:
-        """Of the audio of one request, at most: as much as the model takes, and its context has room for."""
+        """Bytes of audio in one request, at most: the model's limit, and the room of its context."""
         fitting = most_prompt_tokens(self.chat) // _POSITIONS_A_SECOND
         return max(1, min(self.asking.seconds, fitting)) * BYTES_A_SECOND
 
 
 class ChatTranscription:
-    """One on its way. Iterate :meth:`pieces` once, under ``contextlib.aclosing``; closing it takes back what runs."""
+    """A running transcription. Iterate :meth:`pieces` once, under ``contextlib.aclosing``; closing it aborts running
+    requests."""
 
     def __init__(
         self,
@@ -110,18 +111,19 @@ class ChatTranscription:
         self._wish, self._caller, self._context = wish, caller, context
         begun = self._asking.start_of(wish.language)
         self._begun = (begun or self._asking.marker) + wish.after if wish.after else begun
-        """What each answer begins with."""
+        """Beginning of each answer."""
         self.language = wish.language
-        """By its code; where the request did not name it, as the model did once it has begun."""
+        """Language code; without one in the request, the model's once it has begun."""
         self._audio_tokens = 0
         self._text_tokens = 0
 
     def counted(self) -> tuple[int, int]:
-        """Tokens of all prompts so far: those that stand for audio, and others."""
+        """Tokens of all prompts so far: of audio, and others."""
         return self._audio_tokens, self._text_tokens
 
     async def pieces(self, pcm: bytes, owner: object = None) -> AsyncGenerator[Piece, None]:
-        """Text without white space around it; ``owner`` is kept beside the audio. Raises BadRequest and ServerError."""
+        """Texts without surrounding white space; ``owner`` is stored beside the audio. Raises BadRequest and
+        ServerError."""
         windows = await self._windows(pcm)
         most = max(1, _SECONDS_AT_ONCE * BYTES_A_SECOND // self._transcriber.window_bytes)
         written = JoinedText()
@@ -176,7 +178,7 @@ class ChatTranscription:
             yield piece
 
     def _tokens(self, delta: Text) -> list[TextToken]:
-        """Those that stand for text."""
+        """Tokens of text."""
         tokenizer = self._chat.pool.tokenizer
         scores = [None] * len(delta.tokens) if delta.logprobs is None else [each.logprob for each in delta.logprobs]
         return [
@@ -203,7 +205,7 @@ class ChatTranscription:
         self._audio_tokens += audio
         self._text_tokens += len(prompt) - audio
         most = _TOKENS_BESIDE + _TOKENS_A_SECOND * len(sound) // BYTES_A_SECOND
-        # a file is several requests: what a client may have is had of each
+        # a file is several requests, so a client's share applies to each
         wanted = min(most, wish.sampling.max_tokens or most)
         room = output_room(len(prompt), Budget(None, wanted, "max_completion_tokens", FIELD), chat)
         params = resolve_sampling(
@@ -248,7 +250,7 @@ class ChatTranscription:
 
 
 class _Window:
-    """One request that is on its way, and what it has written so far."""
+    """One running request, and its text so far."""
 
     def __init__(self, tasks: TaskScope, written: AsyncGenerator[Piece, None]) -> None:
         self.pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
@@ -269,7 +271,7 @@ _MOST_HEAD: Final = 64
 
 
 class MarkedText:
-    """What a model has written so far."""
+    """The model's text so far."""
 
     def __init__(self, marker: str) -> None:
         """``marker``: "" where all is transcript."""
@@ -277,10 +279,10 @@ class MarkedText:
         self._held = ""
         self._tokens: list[TextToken] = []
         self.head = ""
-        """What stood before the marker."""
+        """Text before the marker."""
 
     def add(self, text: str, tokens: Sequence[TextToken]) -> Piece | None:
-        """What the transcript grows by; None while nothing is known to be transcript."""
+        """New text of the transcript; None until the marker."""
         if not self._marker:
             return Piece(text, list(tokens))
         self._held += text
@@ -295,7 +297,7 @@ class MarkedText:
         return Piece(rest, behind)
 
     def end(self) -> Piece | None:
-        """What was held back, where there is no more: all of it was transcript."""
+        """The rest at the end of the answer: without a marker, all of it is transcript."""
         if not self._marker or not self._held:
             return None
         self._marker = ""

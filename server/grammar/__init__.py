@@ -1,1 +1,1 @@
-"""From what a request says of the form of its answer to a grammar that the engine holds the model to."""
+"""From the required form of an answer to a grammar for the engine."""

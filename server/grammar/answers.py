@@ -1,4 +1,4 @@
-"""From the form that a request wants of its answer to an expression of a grammar."""
+"""From the required form of an answer to a grammar expression."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from .whitespace import WHITESPACE, bounded_whitespace
 
 
 def answer_expression(lark: Lark, answer: Answer) -> str:
-    """Matches what the answer may be, and nothing else. Raises BadRequest for what cannot be held."""
+    """An expression that matches exactly the allowed answers. Raises BadRequest for a form that cannot be enforced."""
     match answer:
         case JsonAnswer():
             return lark.json(answer.schema, answer.field, json_whitespace(answer), closed=answer.closed)
@@ -33,7 +33,7 @@ def answer_expression(lark: Lark, answer: Answer) -> str:
 
 
 def json_whitespace(answer: JsonAnswer) -> Mapping[str, Any] | None:
-    """llguidance's options for it; None where the client leaves them to the server. Raises BadRequest."""
+    """llguidance's white space options; None if the client leaves them to the server. Raises BadRequest."""
     if answer.whitespace_pattern is not None:
         field = answer.field.rpartition(".")[0]
         where = f"{field}.whitespace_pattern" if field else "whitespace_pattern"
@@ -51,12 +51,12 @@ def compose(
     thinking_begin: str | None = None,
     newlines: bool = False,
 ) -> str:
-    """The source of a grammar in which the expression ``body`` follows upon what the model thinks.
+    """The source of a grammar in which the expression ``body`` follows the model's reasoning.
 
-    ``thinking_end`` is the marker, text or special token, up to which any text is thought; None where the model does
-    not think. ``opened``: the prompt has begun it, so the marker must come. Otherwise the model begins it itself with
-    ``thinking_begin``, or answers at once; without that marker it cannot, for any text might then be a thought.
-    ``newlines``: two at most may stand between, as models write them; they are no part of the answer.
+    ``thinking_end`` is the marker, text or special token, that ends reasoning; None for models without it. ``opened``:
+    the prompt has begun reasoning, so the marker must come. Otherwise the model begins it with ``thinking_begin``, or
+    answers at once; without that marker it cannot reason, since any text might be reasoning. ``newlines``: at most two
+    may stand between, as models write them; they are no part of the answer.
     """
     if thinking_end is None or not (opened or thinking_begin):
         return lark.source(body)

@@ -43,12 +43,12 @@ class GrammarsUnavailable(ServerError):
 class _Verdict(NamedTuple):
     why: str
     until: float
-    """By the clock of the grammars."""
+    """Expiry, by the clock of the grammars."""
 
 
 @dataclass(eq=False)
 class _Trial:
-    """A grammar that some of an owner's requests want to know about."""
+    """A grammar being checked, with an owner's waiting requests."""
 
     owner: str
     key: bytes
@@ -58,10 +58,10 @@ class _Trial:
 
 
 class Grammars:
-    """Verdicts on grammars, for the event loop that it is used from.
+    """Verdicts on grammars, for one event loop.
 
-    One grammar is tried at a time, in a process of its own; so many others wait, owners in turn, and a further one is
-    refused. One whose callers have all gone is skipped. Verdicts are kept, by digest, those that were asked for last.
+    One grammar is compiled at a time, in its own process; others wait in a bounded queue, owners in turn. One whose
+    callers have all gone is skipped. Recent verdicts are cached by digest.
     """
 
     def __init__(
@@ -79,27 +79,26 @@ class Grammars:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
         self._trials: dict[tuple[str, bytes], _Trial] = {}
-        """Those that are tried or wait, by owner and key: what one owner asks for does not wait in another's line."""
+        """Running and waiting checks, by owner and key: one owner's request does not wait in another's queue."""
         self._waiting: FairQueue[_Trial] = FairQueue(limits.max_waiting)
         self._trying: bytes | None = None
         """The key of the one grammar that the process has."""
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Pid of the process, while there is one."""
         return self._process.pid
 
     @property
     def known(self) -> int:
-        """Verdicts that are kept."""
+        """Number of cached verdicts."""
         return len(self._verdicts)
 
     async def check(self, source: str, field: str) -> None:
         """Returns once the grammar is known to compile in the engine, within its limits.
 
-        Raises BadRequest naming ``field``, which is what the client has asked for the grammar with;
-        :class:`..common.errors.Overloaded` where too many others wait or the machine has no time for it, and
-        :class:`GrammarsUnavailable`.
+        Raises BadRequest naming ``field``, the client's field of the grammar; :class:`..common.errors.Overloaded` if
+        the queue is full or the machine has no time for it, and :class:`GrammarsUnavailable`.
         """
         try:
             key = hashlib.blake2b(source.encode(), digest_size=16).digest()
@@ -159,18 +158,18 @@ class Grammars:
     def _try(self, trial: _Trial) -> None:
         loop = asyncio.get_running_loop()
         self._trying = trial.key
-        held = [trial.source]  # the executor keeps what it was given until its thread takes something else
+        held = [trial.source]  # the executor keeps its arguments until its thread takes others
         future = self._executor.submit(lambda: self._process.check(held[0]))
 
         def done(future: "Future[str]") -> None:
             held.clear()
-            with contextlib.suppress(RuntimeError):  # the loop has closed, and with it everyone who waited
+            with contextlib.suppress(RuntimeError):  # the loop has closed, and so have all waiters
                 loop.call_soon_threadsafe(self._ended, trial.key, future)
 
         future.add_done_callback(done)
 
     def _ended(self, key: bytes, future: "Future[str]") -> None:
-        """Also of a trial that nobody waits for any more: the verdict holds for the next who asks."""
+        """Also for a check without waiters: the verdict serves later requests."""
         self._trying = None
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         why = future.result() if error is None else ""
@@ -202,12 +201,12 @@ class Grammars:
                 self._executor.submit(self._restart)
 
     def _restart(self) -> None:
-        """Where a grammar has ended the process: the next one need not wait for another."""
+        """Starts another process after a grammar ended one, before the next grammar."""
         with contextlib.suppress(ChildNotStarted):  # the next that is tried says so
             self._process.start()
 
     def close(self) -> None:
-        """Kills the process and skips what waits."""
+        """Kills the process and drops waiting checks."""
         for trial in self._waiting.clear():
             self._trials.pop((trial.owner, trial.key))
             trial.verdict.cancel()

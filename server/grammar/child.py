@@ -24,7 +24,8 @@ _REGEX_ERROR: Final = re.compile(r"regex parse error:.*?\berror: (.*)$")
 
 
 def client_message(error: str) -> str:
-    """What is wrong, without the source and without marks; :data:`.process.TOO_COMPLEX` for what costs too much."""
+    """The fault without the source and without marks; :data:`.process.TOO_COMPLEX` for a grammar that costs too
+    much."""
     text = " ".join(error.split())
     text = _PLACE.sub("", text, count=1)
     text = _EXCERPT.sub("", text)
@@ -48,7 +49,7 @@ MAX_MEMORY: Final = 3 << 30
 """Bytes of address space."""
 WALKS: Final = 2
 STEPS: Final = 24
-"""Tokens of each walk: what a grammar costs may show only where it has begun."""
+"""Tokens of each walk: some costs only appear after a grammar has begun."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Grammars that clients write in Lark: what the engine cannot do with them is refused, and their JSON is bounded."""
+"""Clients' Lark grammars: unsupported features are refused, and their JSON is bounded."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Whether the options of a ``oneOf`` exclude each other, so that it is the same as ``anyOf``."""
+"""Whether the options of a ``oneOf`` exclude each other, so that it equals ``anyOf``."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,9 @@ _EVERY_TYPE: Final = frozenset(("null", "boolean", "number", "string", "array", 
 
 
 def disjoint(options: Sequence[Any], look_up: LookUp) -> bool:
-    """True only where it is sure: by their types, their values, or those of a property that both require.
+    """True only if it is certain: by their types, their values, or those of a property that both require.
 
-    ``look_up`` says what a ``$ref`` points to.
+    ``look_up`` resolves a ``$ref``.
     """
     budget = [_MAX_STEPS]
     return all(_apart(left, right, look_up, 0, budget) for left, right in combinations(options, 2))

@@ -1,7 +1,7 @@
-"""Grammars in EBNF, as llama.cpp (GBNF), xgrammar and vLLM write it, turned into Lark.
+"""Converts EBNF grammars of llama.cpp (GBNF), xgrammar and vLLM to Lark.
 
-Whatever is not recursive becomes one regular expression, so that it matches by characters, whichever way it was cut
-into rules. Names of the client's are not kept.
+Rules that are not recursive become one regular expression, so that matching is by characters, however the grammar was
+divided into rules. Clients' names are not kept.
 """
 
 import re
@@ -192,7 +192,7 @@ class _Writer:
         return "\n".join([*lines, *self._extra]) + "\n"
 
     def _regular_rules(self) -> set[str]:
-        """Those that refer to nothing recursive, and hold no special token."""
+        """Rules without recursive references and special tokens."""
         names = {name: _names_in(node) for name, node in self._rules.items()}
         regular: set[str] = set()
         waiting = {name: len(needed) for name, needed in names.items()}
@@ -256,7 +256,7 @@ def _counts(node: Node) -> str:
 
 
 def _parts_of(node: Node) -> Iterator[Node]:
-    """It, and all that it is made of."""
+    """The node and all its parts."""
     stack = [node]
     while stack:
         node = stack.pop()

@@ -10,7 +10,7 @@ from stentor.protocols.common.errors import BadRequest
 from .refusals import refusal
 
 MAX_ITEMS: Final = 100_000
-"""Of ``minItems``, ``maxItems``, ``minLength`` and ``maxLength``: each costs an expression."""
+"""Most ``minItems``, ``maxItems``, ``minLength`` and ``maxLength``: each costs an expression."""
 
 TYPES: Final = ("null", "boolean", "number", "integer", "string", "array", "object")
 UNSUPPORTED: Final = frozenset((
@@ -46,7 +46,7 @@ def a_count(key: str, value: Any, path: str) -> int:
 
 
 def a_pattern(value: Any, path: str) -> str:
-    """What llguidance cannot hold is found here, where its place is known."""
+    """Finds patterns that llguidance does not support, while their place is known."""
     pattern = a_text(value, path)
     for name, found in _NOT_REGULAR.items():
         if any(part.lastgroup == "found" for part in found.finditer(pattern)):
@@ -91,7 +91,7 @@ def name_pattern(names: Schema) -> str | None:
 
 
 def _escaped(text: str) -> str:
-    """As a pattern, in the syntax that JavaScript, Python and Rust share."""
+    """As a pattern, in the common syntax of JavaScript, Python and Rust."""
     return re.sub(r"[\\^$.*+?()\[\]{}|/&~#-]", lambda match: "\\" + match[0], text)
 
 
@@ -155,7 +155,7 @@ _PLAIN: Final = re.compile(r"[$A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def resolve(root: Schema, reference: str, path: str) -> Any:
-    """What a reference points to, through further ones no more than it says itself."""
+    """The target of a reference, through at most one schema of further references."""
     if not reference.startswith("#"):
         raise refusal(path, "only references within the schema (`#/…`) are followed")
     target: Any = root
@@ -184,5 +184,5 @@ def spelled(root: Schema, reference: str) -> str:
 
 
 def step(container: Mapping[str, Any], name: str) -> str:
-    """A name as part of a path; one that is no plain name is told by its place, for it is a client's own words."""
+    """A name as part of a path; a name that is not plain is replaced by its index, since it is a client's text."""
     return f".{name}" if _PLAIN.fullmatch(name) else f"[{list(container).index(name)}]"

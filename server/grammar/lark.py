@@ -1,12 +1,12 @@
-r"""Grammars in llguidance's dialect of Lark, put together rule by rule.
+r"""Grammars in llguidance's dialect of Lark, built rule by rule.
 
-An expression is a piece of the right side of a rule. Text that the tokenizer has as special tokens can only be matched
-by their ids (``<[151657]>``), never by characters: :meth:`Lark.literal` sees to that.
+An expression is a piece of the right side of a rule. Text that is a special token of the tokenizer only matches by its
+id (``<[151657]>``), never by characters; :meth:`Lark.literal` handles this.
 
-No text of a client's can end the rule that it stands in. A literal is a JSON string without raw control characters,
-which llguidance reads back as JSON; a schema is JSON, of which llguidance's own reader finds the end; a pattern has its
-slashes escaped and ends in no lone backslash; and a whole grammar of a client's stays a grammar of its own, with its
-own names, beside ours in :meth:`Lark.source`.
+No client's text can end the rule that contains it. A literal is a JSON string without raw control characters, which
+llguidance reads as JSON; a schema is JSON, whose end llguidance's own reader finds; a pattern has its slashes escaped
+and does not end in a lone backslash; and a client's whole grammar stays a grammar of its own, with its own names,
+beside ours in :meth:`Lark.source`.
 """
 
 import json
@@ -21,7 +21,7 @@ from .whitespace import INDENTED
 
 ANY_TEXT: Final = r"/(.|\n)*/"
 _NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
-"""As the engine has it before a source that is Lark alone."""
+"""The engine's setting for a source that is only Lark."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _CLASS: Final = re.compile(r"\\[^dDwW]|--|(-?)\\([dDwW])", re.DOTALL)
 _ASCII: Final = {"d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]"}
@@ -31,8 +31,8 @@ class Lark:
     """The rules of one grammar."""
 
     def __init__(self, special_tokens: Mapping[str, int], whitespace: Mapping[str, Any] = INDENTED) -> None:
-        """``special_tokens``: ids by text, of the model's tokenizer. ``whitespace``: llguidance's options for JSON
-        wherever a client does not say what it may have; bounded, for a model may else write nothing but spaces."""
+        """``special_tokens``: ids by text, of the model's tokenizer. ``whitespace``: llguidance's default options for
+        JSON; bounded, since a model might otherwise write spaces without end."""
         self.whitespace: Final = whitespace
         self._special = {text: id for text, id in special_tokens.items() if text}
         longest_first = sorted(self._special, key=len, reverse=True)
@@ -41,7 +41,7 @@ class Lark:
         self._grammars: list[dict[str, str]] = []
 
     def rule(self, expression: str, attributes: str = "") -> str:
-        """Adds a rule and returns an expression that matches what it does."""
+        """Adds a rule and returns an expression that matches the same."""
         name = f"r{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {expression}")
         return name
@@ -62,7 +62,7 @@ class Lark:
         kept = frozenset(plain)
         others = [self.literal(text) for text in texts if text not in kept]
         if plain:
-            # one terminal, not so many rules: what may follow is then found in one automaton
+            # one terminal instead of many rules: the next token is then found in one automaton
             others.append(self.terminal(" | ".join(map(_quoted, plain))))
         return self.either(others)
 
@@ -104,7 +104,7 @@ class Lark:
         return self.rule(f"/{''.join(written)}/")
 
     def grammar(self, source: str) -> str:
-        """What another grammar's ``start`` matches; ``source`` is Lark, with names of its own."""
+        """Matches another grammar's ``start``; ``source`` is Lark, with its own names."""
         name = f"g{len(self._grammars)}"
         self._grammars.append({"name": name, "lark_grammar": source})
         return self.rule(f"@{name}")
@@ -116,7 +116,7 @@ class Lark:
         return name
 
     def text_until(self, marker: str, body: str = ANY_TEXT) -> str:
-        """Any text up to the first ``marker``, which is matched too; ``body``: what a terminal says of the text."""
+        """Any text up to the first ``marker``, which is matched too; ``body``: the text's pattern."""
         parts = self._parts(marker)
         special = next((index for index, part in enumerate(parts) if part in self._special), None)
         if special is None:
@@ -147,5 +147,5 @@ def _quoted(text: str) -> str:
 
 
 def _of_ascii(found: re.Match[str]) -> str:
-    """A class of ASCII for one of Unicode, which may stand in another class; a hyphen before it begins no range."""
+    """An ASCII class for a Unicode one, also inside another class; a hyphen before it begins no range."""
     return found[0] if found[2] is None else (r"\-" if found[1] else "") + _ASCII[found[2]]

@@ -1,4 +1,4 @@
-"""Bounds for numbers, so that their digits come to an end."""
+"""Bounds for numbers, so that their digits end."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -15,7 +15,7 @@ _MAX_STEP: Final = 2**31
 
 
 def bounded_number(given: Mapping[str, Any], integer: bool, path: str) -> dict[str, Any]:
-    """The keywords of a number as they are given, and what they leave open closed. Raises BadRequest."""
+    """A number's keywords, with missing bounds added. Raises BadRequest."""
     for key, value in given.items():
         if isinstance(value, bool) and key in ("exclusiveMinimum", "exclusiveMaximum"):
             continue  # draft 4: a flag beside the bound
@@ -60,10 +60,10 @@ def exact_number(value: float, path: str) -> dict[str, Any]:
 
 
 def _alone(value: float) -> dict[str, float]:
-    """Bounds and step that hold this number alone.
+    """Bounds and step that only this number satisfies.
 
-    llguidance divides in floats, and finds no multiple of 0.1 at 0.3: so the step is the largest at which it does.
-    Where there is none the number may have any count of zeros behind it.
+    llguidance divides floats, and does not accept 0.3 as a multiple of 0.1: so the step is the largest that it accepts.
+    Without one the number may have any count of trailing zeros.
     """
     bounds = {"minimum": value, "maximum": value}
     for digits in range(decimals(value), MAX_DECIMALS + 1):

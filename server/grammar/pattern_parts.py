@@ -1,9 +1,9 @@
 r"""Patterns of text inside a JSON string in parts, and as rules of Lark where one terminal would not do.
 
-llguidance's lexer takes as much as it can and never goes back. Of a backslash it cannot know yet what it stands for: a
-terminal such as ``.*`` would take it, hoping for ``\\t``, and be at a loss when the ``\\n`` comes that another terminal
-waits for. So what could end in front of a backslash, and go on with it as well, is made of terminals that cannot: runs
-of plain characters, and single ones that a backslash begins.
+llguidance's lexer is greedy and never backtracks. At a backslash it cannot know the escape yet: a terminal such as
+``.*`` would consume it, expecting ``\\t``, and fail at the ``\\n`` of another terminal. So a text that could end before
+a backslash or continue with one consists of terminals that cannot do both: runs of plain characters, and single
+escaped characters.
 """
 
 import re
@@ -16,7 +16,7 @@ _UNBOUNDED: Final = re.compile(r"\{([0-9]+),\}")
 
 
 class Part(Protocol):
-    """Of a pattern."""
+    """A part of a pattern."""
 
     @property
     def begins_changed(self) -> bool:
@@ -27,10 +27,10 @@ class Part(Protocol):
 
     @property
     def open(self) -> bool:
-        """Where it could end, it may go on with a backslash."""
+        """Whether it may continue with a backslash where it could end."""
 
     def pattern(self) -> str:
-        """All of it, such that it can be repeated as it stands."""
+        """The whole pattern, in a form that can be repeated."""
 
     def rules(self) -> str:
         """An expression of Lark, for rules, of which no terminal is open, as far as that can be had."""
@@ -41,7 +41,7 @@ class One:
     """One character."""
 
     plain: str
-    """A pattern for those that are written as themselves; the empty text where there are none."""
+    """A pattern for characters that are written unchanged; the empty text without any."""
     changed: str
     """And for the others."""
 
@@ -62,13 +62,13 @@ class One:
         return f"/{self.pattern()}/"
 
     def any_number(self) -> str:
-        """In runs of plain ones, and each of the others by itself."""
+        """In runs of plain characters, and each other one separately."""
         options = ([f"/(?:{self.plain})+/"] if self.plain else []) + ([f"/{self.changed}/"] if self.changed else [])
         return f"({' | '.join(options)})"
 
 
 def _reached(parts: Iterable[Part]) -> Iterator[Part]:
-    """Those that may stand first, since all before them may be empty."""
+    """Parts that may come first, since all before them may be empty."""
     for part in parts:
         yield part
         if not part.may_be_empty:

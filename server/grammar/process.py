@@ -1,8 +1,7 @@
-"""Grammars of clients, compiled in a process of their own before the engine is given them.
+"""Compiles clients' grammars in a separate process, before the engine gets them.
 
-Compiling is one call into another language, which nothing interrupts, may last for minutes and take gigabytes, and may
-end the process that does it. So it is tried where that harms nobody: in a child with a bound on its memory, which is
-killed when it is late.
+Compiling is one foreign call that cannot be interrupted, may take minutes and gigabytes, and may crash its process. So
+it is tried in a child with a memory limit, which is killed when late.
 """
 
 import socket
@@ -30,14 +29,14 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     why: str = ""
     """Why the grammar cannot be used, in one line; "" where it can. :data:`TOO_COMPLEX`: it costs too much."""
     last: bool = False
-    """The child has grown and wants to be replaced."""
+    """The child has grown and asks to be replaced."""
 
 
 class GrammarProcess:
-    """Not safe for threads: let one thread do all the calls. It must outlive the child."""
+    """Not thread-safe: use it from one thread, which must outlive the child."""
 
     def __init__(self, vocabulary: Callable[[], TokenBytes], seconds: float) -> None:
-        """``vocabulary`` is asked for when the first child starts; ``seconds`` are for one job."""
+        """``vocabulary`` is called when the first child starts; ``seconds`` are for one job."""
         made: list[TokenBytes] = []
 
         def greet(connection: socket.socket, deadline: float) -> None:
@@ -54,7 +53,7 @@ class GrammarProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, while there is one."""
+        """Pid of the child, while there is one."""
         return self._child.pid
 
     def check(self, source: str) -> str:

@@ -1,9 +1,8 @@
-"""A client's Lark grammar of a text, turned into one of the same text inside a JSON string.
+"""Rewrites a client's Lark grammar of a text for the same text inside a JSON string.
 
-Rules stay as they are; what changes are the texts and patterns that they are made of. Nothing in the new grammar
-matches a quotation mark that has no backslash before it, so whatever it allows, the string can end behind it.
-:mod:`.pattern_parts` says why some patterns become several terminals. Where white space is ignored they do not, for it
-would be between these as well.
+Rules stay unchanged; their texts and patterns are rewritten. Nothing in the new grammar matches a quotation mark
+without a backslash before it, so the string can end behind any match. :mod:`.pattern_parts` explains why some patterns
+become several terminals. With ignored white space they do not, since it would be allowed between these as well.
 """
 
 import json
@@ -58,7 +57,7 @@ COMMON: Final = MappingProxyType(
 
 
 MAX_LENGTH: Final = 1 << 20
-"""Characters of what is made of a grammar: a class of characters takes some hundred."""
+"""Characters of the rewritten grammar: a class of characters takes about a hundred."""
 _ANY: Final = "(?s:.*)"
 _TOKEN: Final = re.compile(
     r"""(?P<space>(?:\#|//)[^\n]*|[ \t\r]+)
@@ -82,13 +81,13 @@ _HEX: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))")
 class Token(NamedTuple):
     kind: str
     text: str
-    """As the client wrote it, or what the kind says."""
+    """The client's text, or that of the kind."""
     more: str = ""
-    """Of a range its end, of a pattern its flags, of an import the name that it gets here."""
+    """The end of a range, the flags of a pattern, or the new name of an import."""
 
 
 def quoted_lark(source: str, field: str) -> str:
-    """The grammar of what stands between the quotes. Raises BadRequest for what cannot be said so."""
+    """The grammar of the text between the quotes. Raises BadRequest for unsupported features."""
     source = checked_lark(source, field)
     try:
         quoted = _quoted(source)
@@ -102,7 +101,7 @@ def quoted_lark(source: str, field: str) -> str:
 
 @lru_cache(maxsize=16)
 def _quoted(source: str) -> str:
-    """A grammar is asked for twice in a request, and in every one of a client's."""
+    """Cached: a grammar is needed twice in a request, and again in a client's later requests."""
     return _Writing(source).whole()
 
 
@@ -112,7 +111,7 @@ class _Writing:
         self._out: list[str] = []
         self._depth = 0
         self._negations: list[tuple[int, int]] = []
-        """Where in ``_out`` what is denied begins, and inside how many brackets."""
+        """Positions in ``_out`` where negations begin, and their nesting."""
         self._terminals: list[str] = []
         self._prefix = "Q"
         while self._prefix in source:
@@ -158,14 +157,14 @@ class _Writing:
                 self._put(self._written(token))
             length += len(self._out[-1]) if self._out else 0
             if length > MAX_LENGTH:
-                break  # too long already, which whoever asked finds
+                break  # already too long, which the caller checks
         return "".join([*self._out, "\n", *self._terminals])
 
     def _ignored(self, at: int) -> tuple[str, int] | None:
-        """A terminal for a ``%ignore`` whose body begins here, and where it ends.
+        """A terminal for a ``%ignore`` whose body begins here, and its end.
 
-        None where it is not one pattern that is repeated: that which is ignored may come again and again anyway, and
-        so need not go on with a backslash by itself.
+        None if it is not one repeated pattern: ignored text may repeat anyway, and so need not continue with a
+        backslash itself.
         """
         found = _single(self._tokens, at, self._simple)
         if found is None or not isinstance(found[0], Many) or found[0].times not in "*+":
@@ -177,14 +176,14 @@ class _Writing:
         return (f"/{part.pattern()}/", found[1]) if not part.may_be_empty else None
 
     def _put(self, written: str) -> None:
-        """What may be the end of something that is denied."""
+        """Writes a possible end of a negation."""
         self._out.append(written)
         while self._negations and self._negations[-1][1] >= self._depth:
             start, _ = self._negations.pop()
             denied = "".join(self._out[start:])
             del self._out[start:]
             name = f"{self._prefix}{len(self._terminals)}"
-            # by itself it would hold for bytes of any kind, and not only for what can stand between quotes
+            # by itself it would include bytes of any kind, not only those allowed between quotes
             self._terminals.append(f"{name}: /{quoted_pattern(_ANY)}/ & ~{denied}\n")
             self._out.append(f" {name} ")
 
@@ -232,7 +231,7 @@ def _tokens(source: str) -> Iterator[Token]:
 
 
 def _simple_terminals(tokens: Sequence[Token]) -> Iterator[tuple[str, Part]]:
-    """Those that are one pattern, which may be repeated."""
+    """Terminals that are one pattern, which may be repeated."""
     fresh = True
     for index, token in enumerate(tokens):
         match token:
@@ -308,7 +307,7 @@ def _range(low: str, high: str) -> str:
 
 
 def _text(written: str) -> str:
-    """What a string means: JSON's, and two digits behind ``\\x``."""
+    r"""Text of a string: JSON's escapes, and two digits behind ``\x``."""
     as_json = _HEX.sub(lambda found: f"\\u00{found[1]}" if found[1] else found[0], written)
     try:
         text = json.loads(as_json)

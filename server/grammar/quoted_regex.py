@@ -1,8 +1,8 @@
-r"""Patterns of a text, turned into patterns of the same text as it stands between the quotes of a JSON string.
+r"""Rewrites patterns of a text for the same text between the quotes of a JSON string.
 
-Each character is written in one way there: ``\"``, ``\\``, ``\b``, ``\f``, ``\n``, ``\r``, ``\t``, ``\u`` with four
-small digits for other control characters, and every other one as itself. So texts and what is written of them are
-paired one to one, and what holds for one set of texts, its complement included, holds for what is written of it.
+Each character has one form there: ``\"``, ``\\``, ``\b``, ``\f``, ``\n``, ``\r``, ``\t``, ``\u`` with four
+small digits for other control characters, and every other one as itself. So texts and their encodings correspond one to
+one, and set operations, complements included, carry over.
 """
 
 import re
@@ -13,14 +13,14 @@ from typing import Final
 from .pattern_parts import Many, One, Part, either
 
 MAX_NESTING: Final = 32
-"""Of classes of characters in one another."""
+"""Nesting of character classes."""
 MAX_BRACKETS: Final = 50
 _LETTERS: Final = {"\b": "b", "\t": "t", "\n": "n", "\f": "f", "\r": "r", '"': '"', "\\": "\\"}
 _CONTROL: Final = frozenset(map(chr, range(0x20)))
 CHANGED: Final = _CONTROL | {'"', "\\"}
-"""What is not written as itself."""
+"""Characters that are escaped."""
 _AS_THEMSELVES: Final = r'["\\\x00-\x1f]'
-"""Its opposite, as a class to be taken away."""
+"""The class of escaped characters, to be subtracted."""
 _SPACE: Final = frozenset("\t\n\v\f\r")
 _NONE: Final[frozenset[str]] = frozenset()
 _SHORT: Final = {"d": _NONE, "w": _NONE, "s": _SPACE}
@@ -53,11 +53,11 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9 ,:;=<>@!%_'`]")
 
 
 class UnquotableError(Exception):
-    """A pattern holds what has no counterpart; the message says what, in the middle of a sentence."""
+    """A pattern has a feature without counterpart; the message names it, in the middle of a sentence."""
 
 
 def quoted_text(text: str) -> str:
-    """The text as it stands between the quotes of a JSON string."""
+    """The text between the quotes of a JSON string."""
     return "".join(_written(character) if character in CHANGED else character for character in text)
 
 
@@ -68,12 +68,12 @@ def quoted_literal(text: str, *, ignore_case: bool = False) -> str:
 
 
 def quoted_pattern(pattern: str, flags: str = "") -> str:
-    """A pattern in the same syntax, Rust's regex crate's, that can stand between slashes. Raises UnquotableError."""
+    """A pattern in the same syntax, Rust's regex crate's, for use between slashes. Raises UnquotableError."""
     return parts_of(pattern, flags).pattern()
 
 
 def parts_of(pattern: str, flags: str = "") -> Part:
-    """What :func:`quoted_pattern` writes, in parts. Raises UnquotableError."""
+    """Parts of :func:`quoted_pattern`'s result. Raises UnquotableError."""
     return _Reading(pattern, _Flags().changed(flags)).whole()
 
 
@@ -209,7 +209,7 @@ class _Reading:
         return _of_class(*self._class_escape()) if single is None else _character(single)
 
     def _single_escape(self) -> str | None:
-        """The character that an escape stands for; None for one that stands for several, and is not taken."""
+        """The character of an escape; None if it is a class, which is not consumed."""
         pattern, at = self._pattern, self._at
         if found := _BY_NUMBER.match(pattern, at):
             number = int(found[found.lastindex or 1], 16)
@@ -238,7 +238,7 @@ class _Reading:
         return self._taken(2), changed if letter.islower() else CHANGED - changed
 
     def _class(self, depth: int) -> tuple[str, frozenset[str]]:
-        """A class that begins here, without what a verbose pattern takes for space, and those that are changed."""
+        """A class that begins here, without white space of a verbose pattern, and its escaped characters."""
         if depth > MAX_NESTING:
             raise UnquotableError("classes of characters are nested too deeply in a pattern")
         written = [self._taken(1)]
@@ -301,13 +301,13 @@ class _Reading:
         return frozenset(one for one in CHANGED if low <= one <= high)
 
     def _member(self) -> str | None:
-        """One character of a class; None where an escape stands for several."""
+        """One character of a class; None for an escape that is a class."""
         if self._pattern[self._at] == "\\":
             return self._single_escape()
         return self._taken(1)
 
     def _skip(self) -> None:
-        """What a verbose pattern takes for space."""
+        """Skips white space of a verbose pattern."""
         if self._flags.verbose and (space := _SPACES.match(self._pattern, self._at)):
             self._at = space.end()
 

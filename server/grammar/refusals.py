@@ -1,4 +1,4 @@
-"""How what is wrong with a schema is told: where it stands, and what was expected."""
+"""Error messages about a schema: the place, and the expected value."""
 
 from stentor.protocols.common.errors import BadRequest, refused
 

@@ -1,11 +1,11 @@
-"""JSON schemas of clients, as llguidance is given them.
+"""Prepares clients' JSON schemas for llguidance.
 
-:func:`prepare` keeps the structure and makes every part explicit: references point into ``$defs`` of its own,
-annotations and formats that nobody can hold are gone, and what may stand in a number is bounded, so that no model
-writes zeros for ever. Numbers are written without exponent, with nine digits behind the point and fifteen before;
-integers lie within ±(2^53 - 1), beyond which JSON's readers disagree. An object has at most 256 properties beyond those
-that its schema declares: the grammar excludes the declared names there, but cannot exclude a name that the model chose
-before. Whatever cannot be held is refused by name and place.
+:func:`prepare` keeps the structure and makes every part explicit. References point into its own ``$defs``, annotations
+and formats that cannot be enforced are removed, and numbers are bounded, so that no model writes zeros for ever.
+Numbers are written without exponent, with at most nine digits behind the point and fifteen before; integers are within
+±(2^53 - 1), beyond which JSON readers disagree. An object has at most 256 undeclared properties: the grammar excludes
+the declared names there, but cannot exclude a name that the model chose before. Keywords that cannot be enforced are
+refused by name and place.
 """
 
 import json
@@ -46,7 +46,7 @@ from .whitespace import INDENTED
 MAX_DEPTH: Final = 128
 """Levels, through references too; llguidance has the same bound."""
 MAX_PARTS: Final = 8192
-"""Schemas within a schema: some 50 ms, in which nothing else goes on."""
+"""Schemas within a schema: about 50 ms of work on the event loop."""
 MAX_FURTHER: Final = 256
 """Properties of an object beyond those that its schema declares."""
 _ANY: Final = "any"
@@ -65,9 +65,9 @@ class SiblingSchemas(NamedTuple):
     """Other schemas that hold for the same value."""
 
     names: frozenset[str]
-    """Of the properties that they declare."""
+    """Declared properties."""
     closed: bool
-    """None of them allows others."""
+    """Whether none of them allows others."""
 
 
 _NOTHING_BESIDE: Final = SiblingSchemas(frozenset(), closed=True)
@@ -120,7 +120,7 @@ class _Preparation:
     # ---- one schema
 
     def _schema(self, schema: Any, path: str, depth: int, beside: SiblingSchemas | None = None) -> Any:
-        """``beside``: the other schemas of the same value; None where there are none."""
+        """``beside``: the other schemas of the same value; None without any."""
         if depth > MAX_DEPTH:
             raise self._too_deep()
         if schema is False:
@@ -164,7 +164,7 @@ class _Preparation:
         if not self._bounds_any:
             return True
         if _ANY not in self._definitions:
-            self._definitions[_ANY] = True  # so that it is made once, although it is made of itself
+            self._definitions[_ANY] = True  # made once, although it refers to itself
             self._definitions[_ANY] = {
                 "anyOf": [
                     {
@@ -270,7 +270,7 @@ class _Preparation:
                     for name, inner in named.items()
                 }
         required = schema.get("required", [])
-        # draft 3 has it as a flag, which is kept by those who write schemas by hand
+        # draft 3 has it as a flag, which hand-written schemas still use
         if isinstance(required, bool):
             required = []
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
@@ -324,14 +324,15 @@ class _Preparation:
         return beside is None and typed and not schema.get("minProperties")
 
     def _shared(self, schema: Schema, beside: SiblingSchemas | None) -> dict[str, SiblingSchemas]:
-        """What is beside each part of a schema of which several hold together, by keyword; "" are its own keywords."""
+        """Schemas beside each part of a schema with several that apply together, by keyword; "" are its own
+        keywords."""
         if not self._closed or not (beside is not None or intersects(schema)):
             return {}
         own = {key: value for key, value in schema.items() if key not in APPLICATORS}
         parts: dict[str, Any] = {"": own, **{key: schema[key] for key in APPLICATORS if key in schema}}
         declared = {key: self._declared(key, part, set()) for key, part in parts.items()}
         return {
-            # the options of one keyword exclude each other; all else holds for the same value
+            # options of one keyword exclude each other; all others apply to the same value
             key: _together(
                 beside or _NOTHING_BESIDE,
                 *(there for other, there in declared.items() if other != key or key in ("", "allOf")),
@@ -340,7 +341,7 @@ class _Preparation:
         }
 
     def _declared(self, key: str, part: Any, seen: set[str], depth: int = 0) -> SiblingSchemas:
-        """What a part of a schema says of an object's properties with all that holds for the same value."""
+        """Declarations of an object's properties in a part of a schema, with all that apply to the same value."""
         self._count(1)
         if depth > MAX_DEPTH:
             raise self._too_deep()
@@ -366,7 +367,7 @@ class _Preparation:
         )
 
     def _property_counts(self, made: Schema, path: str) -> None:
-        """Leaves out what holds anyway, and refuses what llguidance cannot count: optional properties."""
+        """Removes redundant counts, and refuses those that llguidance cannot enforce: of optional properties."""
         needed = frozenset(made.get("required", ()))
         names = made.get("properties", {})
         closed = made.get("additionalProperties") is False and not made.get("patternProperties")
@@ -384,7 +385,7 @@ class _Preparation:
             raise unsupported(path, "maxProperties", "beside optional properties")
 
     def _property_names(self, schema: Schema, others: Any, path: str, made: Schema) -> Any:
-        """What further properties may hold, once names are bound: those in ``properties`` are not looked at."""
+        """Names of further properties, if names are constrained: those in ``properties`` are not checked."""
         names = schema["propertyNames"]
         if isinstance(names, dict) and "$ref" in names and isinstance(names["$ref"], str):
             names = resolve(self._root, names["$ref"], f"{path}.propertyNames")
@@ -436,7 +437,7 @@ class _Preparation:
 
 
 def _joined(made: Schema, every: list[Schema]) -> Schema:
-    """One schema that asks for all; as flat as can be, for a lone reference may be recursive."""
+    """One schema that requires all; as flat as possible, since a lone reference may be recursive."""
     if not every:
         return made
     if len(every) == 1 and (not made or not set(made) & set(every[0])):

@@ -19,7 +19,7 @@ def grammar_expression(lark: Lark, source: str, field: str) -> str:
 
 
 def tags_expression(lark: Lark, tag: tags.StructuralTag, field: str) -> str:
-    """Raises BadRequest for what cannot be held."""
+    """Raises BadRequest for a form that cannot be enforced."""
     match tag:
         case tags.ConstString():
             return lark.literal(tag.value)

@@ -1,6 +1,6 @@
-"""The white space that JSON may have. It is bounded at every place, so that no model writes nothing else.
+"""Allowed white space in JSON. It is bounded everywhere, so that no model writes it without end.
 
-A client's pattern is rewritten: what it lets repeat for ever may repeat a few times here.
+A client's pattern is rewritten: unbounded repeats become bounded ones.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ WHITESPACE: Final[Mapping[JsonWhitespace, Mapping[str, Any]]] = MappingProxyType
         "none": {"whitespace_flexible": False},
     }
 )
-"""llguidance's options. ``indented`` leaves a model the form that it would choose by itself, as other servers do."""
+"""llguidance's options. ``indented`` lets a model choose its own form, as other servers do."""
 MAX_REPEATS: Final = 16
-"""In place of ``*`` and ``+``, and the most of ``{m,n}``."""
+"""Replaces ``*`` and ``+``, and bounds ``{m,n}``."""
 MAX_LENGTH: Final = 64
-"""Characters that may stand in one place."""
+"""Characters of white space in one place."""
 
 _CHARACTERS: Final = {" ": r"\x20", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _ESCAPES: Final = {"t": r"\t", "n": r"\n", "r": r"\r", " ": r"\x20"}
@@ -36,7 +36,7 @@ _MAX_DEPTH: Final = 16
 
 
 def bounded_whitespace(pattern: str, field: str) -> str:
-    """The same pattern without endless repeats. Raises BadRequest for one that matches anything but white space."""
+    """The pattern with bounded repeats. Raises BadRequest for one that matches anything but white space."""
     reader = _Reader(pattern, field)
     written, longest = reader.alternatives(0)
     if reader.left:

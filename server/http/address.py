@@ -1,4 +1,4 @@
-"""Where the server listens: a host and a port, or a socket in the file system."""
+"""The server's address: a host and a port, or a socket in the file system."""
 
 import contextlib
 import ipaddress
@@ -50,7 +50,7 @@ def bind_unix(path: Path, mode: int) -> socket.socket:
 
 
 def warn_if_open(config: Config, sock: socket.socket, *, keys: bool) -> None:
-    """One line for a server that strangers can reach and nothing keeps out."""
+    """Logs one warning if others can reach the server without a key."""
     if keys or config.access.tls_ca is not None or sock.family == socket.AF_UNIX:
         return
     host = sock.getsockname()[0]
@@ -63,11 +63,11 @@ def warn_if_open(config: Config, sock: socket.socket, *, keys: bool) -> None:
 
 
 def _make_room(path: Path) -> None:
-    """Removes a socket that nobody listens on any more."""
+    """Removes a socket that no process listens on."""
     try:
         found = path.lstat()
     except OSError:
-        return  # there is none, or binding will say what is wrong
+        return  # it does not exist, or binding will report the problem
     if not stat.S_ISSOCK(found.st_mode):
         raise _cannot_listen(path, "there is something else in its place")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

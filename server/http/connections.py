@@ -1,4 +1,4 @@
-"""Who may hold connections, and how many."""
+"""Limits on connections."""
 
 import ipaddress
 import logging
@@ -14,11 +14,11 @@ from .listening import connections_within_descriptors
 logger = logging.getLogger(__name__)
 
 MAX_TURNED_AWAY: Final = 256
-"""Connections that are told why they are refused; one more is closed without a word."""
+"""Refused connections that get an error response; further ones are closed without one."""
 MAX_PROBES: Final = 16
 """Connections beyond ``max_connections`` whose first head is read, to answer it where it is a probe."""
 MAX_PROBES_PER_CLIENT: Final = 4
-"""Of those, of one client: a few that connect and say nothing must not keep the probes of others out."""
+"""Of those, for one client: a few silent clients must not block the probes of others."""
 
 Client = str | bytes
 
@@ -49,7 +49,7 @@ class Connections:
         self._of_client: Counter[Client] = Counter()
         self._probes_of_client: Counter[Client] = Counter()
         self.refused: Final[Counter[int]] = Counter()
-        """By HTTP status: whoever was turned away before what it sent was a request that the application saw."""
+        """Refusals by HTTP status, for connections whose bytes did not reach the application as a request."""
 
     @property
     def open(self) -> int:
@@ -57,7 +57,7 @@ class Connections:
         return self._open
 
     def enter(self, peername: Any) -> "ConnectionSlot":
-        """``peername`` is what the socket says of its other end."""
+        """``peername`` is the socket's peer address."""
         client = client_of(peername)
         place = self._admit(client)
         self._count(place, 1)
@@ -97,16 +97,16 @@ def _add(counts: Counter[Client], client: Client | None, step: int) -> None:
 
 @dataclass(slots=True, eq=False)
 class ConnectionSlot:
-    """What one connection holds of the count, or why it gets none."""
+    """A connection's slot in the count, or the reason why it gets none."""
 
     _owner: Connections | None
     client: Client | None
     refusal: str | None
     """For the client, or None where it may stay."""
     only_probes: bool = False
-    """One head is read: a probe is answered, all else gets ``refusal``."""
+    """One head is read: a probe is answered, other requests get ``refusal``."""
     without_a_word: bool = False
-    """So many are being refused that this one is not even told."""
+    """So many connections are being refused that this one gets no response."""
 
     def leave(self) -> None:
         """The connection is gone. May be called again."""
@@ -116,7 +116,7 @@ class ConnectionSlot:
 
 
 def client_of(peername: Any) -> Client | None:
-    """The address of a client, of IPv6 the /64 that one customer has to themselves; None where there is none."""
+    """A client's address, for IPv6 the /64 of one customer; None if there is none."""
     if not isinstance(peername, tuple):
         return None  # a socket in the file system
     host = str(peername[0])

@@ -29,7 +29,7 @@ INTERNAL: Final = "The server failed on this request; the log of the server says
 
 
 def describe(error: Exception) -> tuple[int, ErrorBody]:
-    """Status and body for any exception; one that is not known is logged and told as an internal error."""
+    """Status and body for any exception; unknown ones are logged and reported as internal errors."""
     match error:
         case BadRequest():
             return error.status, ErrorBody(error.message, error.kind, error.param, error.code)

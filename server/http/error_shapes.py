@@ -1,6 +1,6 @@
-"""The shapes in which errors are told: each path belongs to a protocol, and each protocol has a shape of its own.
+"""Shapes of errors: each path belongs to a protocol, and each protocol has its own shape.
 
-Whatever refuses a request, from the connection to the route, tells it by :func:`shape_of` its path; nothing else
+Every part that refuses a request, from the connection to the route, uses :func:`shape_of` for its path; no other code
 writes an error.
 """
 
@@ -34,17 +34,17 @@ class ErrorShape(Protocol):
 
     @property
     def struct(self) -> type[Any]:
-        """Of a response's body."""
+        """Type of the response's body."""
 
     def body(self, status: int, error: ErrorBody, request_id: str) -> bytes:
-        """Of a response; ``request_id`` is empty where the request has none."""
+        """The response's body; ``request_id`` is empty if the request has none."""
 
     def frame(self, status: int, error: ErrorBody) -> bytes:
-        """As an event of a stream that has begun."""
+        """The error as an event of a stream that has begun."""
 
     @property
     def id_header(self) -> bytes | None:
-        """A header that names the request, besides ``x-request-id``."""
+        """A header with the request id, besides ``x-request-id``."""
 
 
 class _OpenAi:
@@ -155,8 +155,8 @@ def shape_of(path: str, headers: Iterable[tuple[bytes, bytes]]) -> ErrorShape:
 
 
 def is_anthropic_request(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether the client's protocol is Anthropic's. Both have ``/v1/models`` and ``/v1/files``: there the header that
-    says which version of Anthropic's a client means, which every such client sends, tells them apart."""
+    """Whether the client uses Anthropic's protocol. Both protocols have ``/v1/models`` and ``/v1/files``; there
+    Anthropic's version header decides, which all its clients send."""
     if _MESSAGES.match(path):
         return True
     return _SHARED.match(path) is not None and any(name == b"anthropic-version" for name, _ in headers)

@@ -1,7 +1,7 @@
-"""Takes connections and shakes hands with them. They are counted from the moment they are taken.
+"""Accepts connections and performs TLS handshakes. Connections count from the moment they are accepted.
 
-Event loops do both in one, but show a connection to nobody before the handshake is done: whoever began many and
-finished none would hold as many descriptors as there are.
+Event loops do both in one, but report a connection only after its handshake: a client that begins many and finishes
+none could use all descriptors.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class TlsAcceptor:
                 ssl=self._context,
                 ssl_handshake_timeout=tls.PROBE_HANDSHAKE_SECONDS if place.only_probes else tls.HANDSHAKE_SECONDS,
             )
-        except OSError:  # what came was no handshake, or not in time
+        except OSError:  # no handshake, or not in time
             place.leave()
         except BaseException:
             place.leave()
@@ -86,7 +86,7 @@ class TlsAcceptor:
 
 
 class TlsServer(uvicorn.Server):
-    """uvicorn leaves handshakes to the event loop, which grants a minute to whoever connects."""
+    """uvicorn leaves handshakes to the event loop, which allows a minute for each."""
 
     def __init__(
         self,

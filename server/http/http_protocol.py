@@ -27,7 +27,7 @@ unread is reset, and the answer with it."""
 PROBES: Final = frozenset({"/health", "/ping", "/metrics"})
 """Paths that are answered while connections are full."""
 PROBE_SECONDS: Final = 2.0
-"""For the head of a probe to come in whole then, and as long again for its answer to be read."""
+"""Time limit for a probe's head, and again for reading its answer."""
 
 _PER_CONNECTION: Final = (b"upgrade", b"http2-settings")
 _EXTENSION: Final = "stentor.write_chunk"
@@ -62,7 +62,7 @@ class _ChunkWriter:
 
 
 class _Transport:
-    """What a request sees of its connection."""
+    """A request's view of its connection."""
 
     __slots__ = ("close", "is_closing", "write")
 
@@ -73,17 +73,17 @@ class _Transport:
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection.
+    """One HTTP/1.1 connection.
 
-    The parser itself bounds nothing: without a limit here, a head without an end would fill the
-    memory before any key is checked, and one that never comes would hold its connection for ever.
+    The parser itself has no limits: without limits here, an endless head would fill the memory before any key is
+    checked, and one that never comes would hold its connection for ever.
 
-    Requests that follow one another without waiting are answered in order, and so is a refusal: it comes after the
-    responses that are under way, and is the connection's last.
+    Pipelined requests are answered in order. A refusal comes after the responses that are under way and is the
+    connection's last.
 
-    A wish for another protocol (``Upgrade: h2c``, which Java's client sends with its first request)
-    is ignored, as RFC 9110 (7.8) lets a server do. The parser would take the body for bytes of that
-    protocol, so it is given the request anew without the wish.
+    A request for another protocol (``Upgrade: h2c``, which Java's client sends with its first request) is ignored, as
+    RFC 9110 (7.8) allows. The parser would take the body for bytes of that protocol, so it gets the request again
+    without the header.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class HttpProtocol(HttpToolsProtocol):
         memory: MemoryBudget | None = None,
         **kwargs: Any,
     ) -> None:
-        """``place`` is what the connection has got in ``connections`` where it was taken; None: it gets one here.
+        """``place`` is the connection's slot in ``connections``, if it was taken at accept; None: it gets one here.
 
-        ``root_path`` may stand in front of every path. What comes over WebSockets is counted in ``memory``.
+        ``root_path`` may precede every path. WebSocket messages are counted in ``memory``.
         """
         super().__init__(*args, **kwargs)
         self._connections = connections or Connections(ConnectionLimits())
@@ -114,9 +114,9 @@ class HttpProtocol(HttpToolsProtocol):
         """Requests without their whole response, in their order."""
         self._in_head = True
         self._head_bytes = 0
-        """Of the lines of this head that have come in whole."""
+        """Bytes of this head's complete lines."""
         self._held_bytes = 0
-        """Received since the last head or piece of a body: what the parser may hold back."""
+        """Bytes received since the last head or piece of a body, which the parser may hold back."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._wishes_upgrade = False
         self._refusal: Refused | None = None
@@ -151,7 +151,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._reader.stop()
         if self._place is not None:
             self._place.leave()
-        for cycle in self._live:  # uvicorn tells the last one only
+        for cycle in self._live:  # uvicorn notifies the last one only
             _disconnect(cycle)
         super().connection_lost(exc)
 
@@ -168,7 +168,7 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        if self._in_head:  # the rest of a body that nobody reads holds the connection no longer than silence would
+        if self._in_head:  # unread bytes of a body may hold the connection no longer than silence
             self._unset_keepalive_if_required()
         self._held_bytes += len(data)
         try:
@@ -227,7 +227,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            return  # a trailer; nobody has asked for it, and the headers have been judged already
+            return  # a trailer; it is not used, and the headers have been checked already
         self._count_head(len(name) + len(value) + len(b": \r\n"))
         if len(self.headers) == self._limits.max_headers:
             raise self._refused(
@@ -280,7 +280,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._place is not None and self._place.only_probes:
             cycle.keep_alive = False
         if self.expect_100_continue:
-            # Whether the body still comes once it has been refused, the client alone knows.
+            # Only the client knows whether it still sends the body after a refusal.
             cycle.keep_alive = False
         extensions: dict[str, Any] = cycle.scope.setdefault("extensions", {})
         extensions[_EXTENSION] = _ChunkWriter(cycle)
@@ -323,7 +323,7 @@ class HttpProtocol(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _request_id(self) -> str:
-        """Of the response under way; empty where there is none."""
+        """Id of the response under way; empty if the request has none."""
         scope: Scope = getattr(self.cycle, "scope", {})
         return str(scope.get(SCOPE_KEY, ""))
 
@@ -334,7 +334,7 @@ class HttpProtocol(HttpToolsProtocol):
         return int(self.cycle.expected_content_length)
 
     def _path(self, target: bytes) -> str:
-        """As the routes name it."""
+        """A target's path as in routes."""
         path = target.partition(b"?")[0].decode("ascii", "replace")
         return path.removeprefix(self._prefix) or path
 
@@ -365,7 +365,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self._refusal
 
     def _refuse(self, refusal: Refused) -> None:
-        """Answers with an error, once what came before has been answered, and reads no further."""
+        """Answers with an error after earlier responses, and reads no further."""
         refusal, self._refusal = self._refusal or refusal, None
         self._connections.refused[refusal.status] += 1
         self._deaf = True
@@ -396,7 +396,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._linger()
 
     def _linger(self) -> None:
-        """Sends no more, and lets what still comes run out unread."""
+        """Sends no more, and discards what still arrives."""
         self._deaf = True
         self._unset_keepalive_if_required()
         if self._linger_timer is not None or self.transport.is_closing():

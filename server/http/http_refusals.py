@@ -1,4 +1,4 @@
-"""What a connection is told whose bytes are no request that the application could answer."""
+"""Error responses for bytes that are no valid request."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _KNOWN_METHODS: Final = {b"GET", b"HEAD", b"POST", b"DELETE"}
 
 
 class Refused(Exception):
-    """What has been read so far is enough to refuse the request; raised through the parser."""
+    """Raised through the parser once enough was read to refuse the request."""
 
     def __init__(self, status: HTTPStatus, message: str, code: str | None = None, target: bytes = b"") -> None:
         """``target`` is the request's, where the parser has not got so far."""
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 def unknown_method(data: bytes) -> Refused:
     line = _REQUEST_LINE.match(data)
-    if line is not None and line[1] not in _KNOWN_METHODS:  # otherwise what follows that line is at fault
+    if line is not None and line[1] not in _KNOWN_METHODS:  # otherwise a later line is at fault
         return Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"The method is not known; use {_METHODS}.", target=line[2])
     return Refused(HTTPStatus.BAD_REQUEST, "The bytes received are no HTTP/1.1 request.")
 

@@ -31,9 +31,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def connections_within_descriptors(wanted: int) -> int:
-    """As many of ``wanted`` (0: all there may be) as leave descriptors for the rest of the server; 0 is no limit.
+    """Reduces ``wanted`` (0: no limit) to leave descriptors for the rest of the server; 0 is no limit.
 
-    Where strangers hold every one of them, nothing that dies can be replaced.
+    If clients used every descriptor, no crashed process could be replaced.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
@@ -53,7 +53,7 @@ def allow_connections() -> None:
 
 
 def address_of(sock: socket.socket, *, tls: bool = False) -> str:
-    """Where a listening socket is reached."""
+    """The address of a listening socket for clients."""
     if sock.family == socket.AF_UNIX:
         return f"unix:{sock.getsockname()}"
     host, port = sock.getsockname()[:2]

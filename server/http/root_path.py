@@ -9,10 +9,10 @@ def route_path(scope: Scope) -> str:
 
 
 class RootPathMiddleware:
-    """Serves the paths below ``prefix`` whether the proxy passes the prefix on or has cut it off.
+    """Serves the paths below ``prefix``, whether or not the proxy has removed it.
 
-    From here on the path has the prefix, once, and ``root_path`` says which: what ASGI wants, and what makes
-    :func:`route_path` and Starlette's router see the same.
+    From here on the path has the prefix once, and ``root_path`` names it, as ASGI requires; :func:`route_path` and
+    Starlette's router then agree.
     """
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:

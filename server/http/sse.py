@@ -33,7 +33,7 @@ DONE: Final = b"data: [DONE]\n\n"
 COMMENT: Final = b": keep-alive\n\n"
 EVENTS: Final = "text/event-stream; charset=utf-8"
 LINES: Final = "application/x-ndjson"
-"""Of a stream that is no events: a line of JSON each."""
+"""Content type of a stream of JSON lines."""
 _HEADERS: Final = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -41,7 +41,7 @@ _HEADERS: Final = [
 
 
 class Batches(Protocol[T_co]):
-    """What a generation brings, to be iterated once; an asynchronous generator is one."""
+    """The output of a generation, to be iterated once; an asynchronous generator is one."""
 
     def __aiter__(self) -> AsyncIterator[T_co]: ...
 
@@ -50,7 +50,7 @@ class Batches(Protocol[T_co]):
 
 
 class Encoder(Protocol[T_contra]):
-    """Turns what a generation brings into the frames of one response."""
+    """Encodes a generation's output as the frames of one response."""
 
     @property
     def failed(self) -> bool:
@@ -70,12 +70,11 @@ def frame_of(event: msgspec.Struct) -> bytes:
 class EventStream(Generic[T]):
     """An ASGI response that encodes ``batches`` as they come and sends the frames of each in one write.
 
-    The status is only sent with the first frame, or with the first ``sign_of_life``, which breaks long
-    silences: what fails before that (``batches`` raising on its first step) is raised from the call and
-    gets its own status.
-    What fails later becomes an error frame that ends the stream. ``batches`` is closed in every case,
-    at once when the client disconnects, and when ``bounds``, which is entered around it all, cuts it short.
-    A silence lasts ``keep_alive`` seconds, by default KEEP_ALIVE_SECONDS.
+    The status is sent with the first frame, or with the first ``sign_of_life``, which interrupts long silences. An
+    earlier failure (``batches`` raising on its first step) is raised from the call and gets its own status. A later one
+    becomes an error frame that ends the stream. ``batches`` is always closed: at once when the client disconnects, and
+    when ``bounds``, which is entered around everything, cuts it short. A silence lasts ``keep_alive`` seconds, by
+    default KEEP_ALIVE_SECONDS.
     """
 
     def __init__(
@@ -143,7 +142,7 @@ class EventStream(Generic[T]):
         done.cancel()
 
     async def _send_each(self, send: Send, frames: Iterable[bytes]) -> None:
-        """As the client takes them, some at a time."""
+        """Sends some at a time, as the client reads."""
         waiting: list[bytes] = []
         size = 0
         for frame in frames:
@@ -160,7 +159,7 @@ class EventStream(Generic[T]):
         async with self._turn:
             if self._finished:
                 return
-            # Noted once it is done: what is cut short while it waits for the client has not been sent.
+            # Recorded afterwards: a write that is cancelled while it waits for the client has not been sent.
             if not self._started:
                 await send({"type": "http.response.start", "status": 200, "headers": list(self._headers)})
                 self._started = True
@@ -182,7 +181,7 @@ class EventStream(Generic[T]):
 
 
 async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of ``work``, which is cancelled when the client goes away.
+    """The result of ``work``, which is cancelled when the client disconnects.
 
     Raises ClientDisconnected then, or whatever ``work`` raises.
     """
@@ -200,8 +199,8 @@ async def unless_disconnected(receive: Receive, work: Awaitable[T]) -> T:
         watching.start(watch())
 
     with anyio.CancelScope() as scope:
-        # Not a task group: most work of a request that streams is done before anybody could look, and a group for
-        # it costs a third of the whole request. What has to wait is watched from the loop's next turn on.
+        # Not a task group: most work of a streaming request is done before a disconnect could be seen, and a group
+        # costs a third of the whole request. Work that waits is watched from the loop's next turn on.
         beginning = loop.call_soon(begin)
         try:
             return await work

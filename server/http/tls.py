@@ -11,9 +11,9 @@ import anyio.to_thread
 from ..common.files import FileRefused, read_text
 
 HANDSHAKE_SECONDS: Final = 10.0
-"""For a handshake to be done, from the connection's beginning."""
+"""Time limit of a handshake, from the connection's beginning."""
 PROBE_HANDSHAKE_SECONDS: Final = 2.0
-"""The same for a connection that is taken for a probe alone, of which there are few."""
+"""The same for a connection that may only send a probe, of which there are few."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class TlsFiles:
     cert: Path
     """The certificate, and those between it and its root."""
     key: Path | None = None
-    """None: it is in the file of the certificate."""
+    """None: the certificate's file contains it."""
     ca: Path | None = None
     """Clients must then show a certificate that one of these has signed."""
     password: Path | None = None
-    """Its first line opens the key."""
+    """File whose first line is the key's password."""
 
 
 class ReloadingContext(ssl.SSLContext):
@@ -55,7 +55,7 @@ class ReloadingContext(ssl.SSLContext):
         self._current = await anyio.to_thread.run_sync(make_context, self._files)
         return f"new connections get {self._files.cert}"
 
-    # What event loops call for each connection.
+    # Event loops call these for each connection.
     def wrap_bio(
         self,
         incoming: ssl.MemoryBIO,

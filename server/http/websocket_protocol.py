@@ -18,21 +18,21 @@ from .connections import ConnectionSlot
 from .http_refusals import Refused, response_to
 
 _FRAME_BYTES: Final = 128
-"""Of a frame beside its payload: an object, and its place in a list."""
+"""Memory for a frame besides its payload: an object, and its place in a list."""
 _MAX_CONTROL_FRAMES: Final = 128
-"""Pings and pongs of a client in a second, many times what any needs. Each ping is answered at once, and what waits for
-a client that does not read would else have no bound."""
+"""Pings and pongs of a client in a second, many times what any client needs. Each ping is answered at once, and answers
+that wait for a client that does not read would otherwise be unbounded."""
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """Takes over what :class:`.http_protocol.HttpProtocol` held of its connection.
+    """Takes over the connection of an :class:`.http_protocol.HttpProtocol`.
 
     Messages are read one at a time: the next is not read from the socket before the application has taken this one.
-    What has come and has not been taken, of messages that are not whole yet too, is counted; where there is no room for
-    it, the connection is closed. So it is where pings come without end.
+    Received bytes that were not taken are counted, also of incomplete messages; if there is no room for them, or pings
+    come without end, the connection is closed.
 
-    A handshake that the library cannot read is refused, and one that the application does not answer in time is given
-    up: uvicorn would hold both connections for as long as their clients do. From the handshake on, pings do that.
+    A handshake that the library cannot read is refused, and one that the application does not answer in time is ended:
+    uvicorn would hold both connections for as long as their clients do. After the handshake, pings detect dead clients.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._fragments = 0
         """Bytes of the frames of a message whose last one has not come."""
         self._queued = 0
-        """Of messages that the application has not taken."""
+        """Bytes of messages that the application has not taken."""
         self._control_frames = 0
         self._control_since = 0.0
 
@@ -77,7 +77,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             )
 
     def _has_room(self, more: int) -> bool:
-        """Counts what is held, with so many bytes more; where it is too much, ends the connection and returns False."""
+        """Counts ``more`` bytes; if that is too much, ends the connection and returns False."""
         held = len(self.conn.reader.buffer) + self._fragments + self._queued + more
         most = self.config.ws_max_size
         try:
@@ -122,7 +122,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             super().handle_pong(event)
 
     def _takes_control_frame(self) -> bool:
-        """Counts one; where there are too many, ends the connection and returns False."""
+        """Counts a control frame; if there are too many, ends the connection and returns False."""
         now = self.loop.time()
         if now - self._control_since >= 1:
             self._control_frames, self._control_since = 0, now
@@ -154,8 +154,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self._place is not None:
             self._place.leave()
         self._share.close()
-        # the library's state and its parser refer to each other: the frame that the parser stands at, and all that is
-        # buffered, would stay until cycles are collected, which in an idle server is never
+        # the library's state and its parser refer to each other: the parser's frame and all buffered data would stay
+        # until cycles are collected, which an idle server never does
         self.conn.parser.close()
         self.conn.reader.discard()
         self.frames = []
@@ -190,5 +190,5 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
 
 def takes_over(kind: type[asyncio.Protocol] | None) -> TypeGuard[type[WebSocketProtocol]]:
-    """Whether a listener's protocol for WebSockets can be handed what its connections hold."""
+    """Whether a listener's WebSocket protocol can take over connections with their bytes."""
     return kind is not None and issubclass(kind, WebSocketProtocol)

@@ -1,6 +1,6 @@
-"""Whole answers that may be large: written in parts while they come, bounded, counted, and sent as the client reads.
+"""Whole answers that may be large: encoded in parts, bounded, counted, and sent as the client reads.
 
-What is equal among the choices of an answer is held once and sent as often as it occurs.
+Parts that are equal among the choices of an answer are stored once and sent as often as they occur.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from ..overload.memory_budget import MemoryBudget, MemoryShare
 Buffer = bytes | bytearray
 
 PIECE_BYTES: Final = 128 << 10
-"""That are handed to the connection at a time."""
+"""Bytes handed to the connection at a time."""
 _MARK: Final = b"\x01"
 """JSON never holds this byte: in a string it is escaped."""
 
 
 class AnswerBudget:
-    """What one answer holds in memory until it is sent: at most ``most`` bytes, which ``share`` counts."""
+    """Memory of one answer until it is sent: at most ``most`` bytes, which ``share`` counts."""
 
     def __init__(self, most: int, share: MemoryShare) -> None:
         self.most: Final = most
@@ -35,7 +35,7 @@ class AnswerBudget:
         self._held = 0
 
     def add(self, size: int) -> None:
-        """Raises BadRequest for more than an answer may have, and what ``share`` does where the server is full."""
+        """Raises BadRequest if the answer becomes too large, and the errors of ``share`` if the server is full."""
         self._held += size
         self.check(self._held)
         self._share.add(size)
@@ -70,7 +70,7 @@ class JsonList:
         return written
 
     def taken(self) -> Any:
-        """The whole of it, to be put into an object; afterwards it is empty."""
+        """The whole array, for an object; afterwards it is empty."""
         data, self.data = self.data, bytearray()
         return msgspec.Raw(b"[" + data + b"]") if data else []
 
@@ -89,7 +89,7 @@ def array(*lists: JsonList) -> list[Buffer]:
 
 
 class AnswerParts:
-    """Parts that are written apart from the object in which they stand."""
+    """Parts that are encoded separately from their object."""
 
     def __init__(self, room: AnswerBudget) -> None:
         self._room = room
@@ -131,7 +131,7 @@ class WholeAnswer:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def pieces(self) -> Iterator[bytes]:
-        """Of about :data:`PIECE_BYTES` each."""
+        """Pieces of about :data:`PIECE_BYTES` each."""
         waiting = bytearray()
         for segment in self._segments:
             if len(waiting) + len(segment) <= PIECE_BYTES:

@@ -53,7 +53,7 @@ _EVENT: Final = msgspec.json.Decoder(_Event)
 
 @dataclass
 class Answered:
-    """What is known of an answer."""
+    """Facts about an answer."""
 
     text: str = ""
     tokens: int = 0
@@ -73,7 +73,8 @@ class Answered:
 
 @dataclass
 class Conversation:
-    """With one server. The fields of ``asked`` go with every request: ``model``, ``temperature``, …"""
+    """A conversation with one server. The fields of ``asked`` are sent with every request: ``model``, ``temperature``,
+    …"""
 
     client: httpx.Client
     asked: Mapping[str, Any] = field(default_factory=dict)
@@ -85,8 +86,8 @@ class Conversation:
         self.messages = [{"role": "system", "content": system}] if system else kept
 
     def ask(self, text: str, write: Callable[[str, bool], None]) -> Answered:
-        """``write`` is told every piece of the answer, and whether it is thought. What Ctrl-C stops stays part of the
-        conversation; what the server refuses does not. Raises :class:`ChatFailed`."""
+        """``write`` gets every piece of the answer, and whether it is reasoning. An answer stopped by Ctrl-C stays in
+        the conversation; a refused message does not. Raises :class:`ChatFailed`."""
         answered = Answered(began=time.monotonic())
         messages = [*self.messages, {"role": "user", "content": text}]
         body = {**self.asked, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
@@ -128,7 +129,7 @@ class Conversation:
 
 
 def _lines(response: httpx.Response) -> Iterator[str]:
-    """Of a stream, none of them longer than a client need hold."""
+    """Lines of a stream, of bounded length."""
     held = ""
     for text in response.iter_text():
         *whole, held = (held + text).split("\n")
@@ -165,8 +166,8 @@ def open_client(url: str, key: str | None) -> httpx.Client:
 
 
 def chat(conversation: Conversation, prompt: str | None, source: TextIO, output: TextIO, notes: TextIO) -> None:
-    """Answers ``prompt``, or all of ``source`` where that is no terminal; else line by line until its end. Raises
-    :class:`ChatFailed` where a single answer was wanted."""
+    """Answers ``prompt``, or all of ``source`` if that is no terminal; else line by line until its end. Raises
+    :class:`ChatFailed` for a single answer."""
     if prompt is None and not source.isatty():
         prompt = source.read()
     if prompt is not None:
@@ -193,7 +194,7 @@ def chat(conversation: Conversation, prompt: str | None, source: TextIO, output:
 
 
 def _line(source: TextIO, notes: TextIO) -> str | None:
-    """None at the end. Lines go on where they end in a backslash."""
+    """None at the end. A backslash at the end of a line continues it."""
     lines: list[str] = []
     while True:
         try:

@@ -1,7 +1,7 @@
-"""The ``stentor`` command: starts what takes longest before it imports what it needs itself.
+"""The ``stentor`` command: starts the slowest process before its own imports.
 
-The worker waits for torch's imports, which nothing that the command line says can change. So their process is started
-first, and reads from the environment none of the options, among which are keys.
+The worker waits for torch's imports, which do not depend on the command line. So the fork server starts first, and its
+environment contains no options, among which are keys.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""What the ``stentor`` command does. Exit codes are in :mod:`..common.exit_codes`.
+"""The ``stentor`` command's subcommands. Exit codes are in :mod:`..common.exit_codes`.
 
-What an operator can put right is one line on stderr. Nothing heavy is imported before it is needed.
+Errors that an operator can fix are one line on stderr. Heavy modules are imported only when needed.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
             print(describe_model(resolve_model(arguments.model), list(gpus())))
             return 0
         if arguments.command == "doctor":
-            from .doctor import examine, report  # late: it asks over the network
+            from .doctor import examine, report  # late: it uses the network
 
             return DONE if report(examine(os.environ, arguments.host, arguments.port), sys.stdout.isatty()) else FAILED
         if arguments.command == "chat":
@@ -92,7 +92,7 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
         return _complain(str(error), FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has had enough
+    except BrokenPipeError:  # the reader of our output has closed it
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -103,7 +103,7 @@ def _serve(config: Config, fork_server: ForkServer | None) -> int:
     set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
     try:
         access = open_access(config.access)
-        with listening(config):  # a port in use is told before a model is fetched
+        with listening(config):  # a port in use is reported before a model is downloaded
             pass
         located = fetch(config)
         _check_fit(located)
@@ -113,7 +113,7 @@ def _serve(config: Config, fork_server: ForkServer | None) -> int:
                 os.environ.pop(option.variable, None)
         with first_engines(located.engines(), fork_server) as engines:
             from ..app.lifecycle import (
-                serve,  # late: it brings the whole server, and engines load their models meanwhile
+                serve,  # late: it imports the whole server, while engines load their models
             )
 
             return serve(located, engines, access)
@@ -129,7 +129,7 @@ def _check_fit(located: Config) -> None:
 
 
 def _chat(arguments: argparse.Namespace) -> int:
-    from .chat import ChatFailed, Conversation, chat, open_client  # late: it speaks HTTP
+    from .chat import ChatFailed, Conversation, chat, open_client  # late: it imports HTTP
 
     given = {name: getattr(arguments, name) for name in ("model", "temperature", "max_tokens")}
     asked = {name: value for name, value in given.items() if value is not None}
@@ -158,7 +158,7 @@ def _completion(shell: str) -> str:
 def _run_batch(config: Config, source: Path, target: Path) -> int:
     worker = config.engine.worker
     set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
-    from ..offline.run_batch import run_batch  # late: it brings the whole server
+    from ..offline.run_batch import run_batch  # late: it imports the whole server
 
     try:
         with _exit_on_sigterm():
@@ -303,7 +303,7 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
                 target.add_argument(
                     f"--{name}",
                     *([f"-{name}"] if len(name) == 2 else []),  # vLLM's short ones, as -tp
-                    dest=name,  # what is wrong with it is said of the name that was given
+                    dest=name,  # errors name the given option
                     action="append" if option.kind.many else "store",
                     default=argparse.SUPPRESS,
                     metavar=option.kind.metavar,

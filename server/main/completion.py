@@ -1,4 +1,4 @@
-"""``stentor completion SHELL``: a script that completes commands, options and their values, made of the parsers."""
+"""``stentor completion SHELL``: a completion script for commands, options and their values, made from the parsers."""
 
 import argparse
 import re
@@ -14,15 +14,15 @@ _WORD: Final = re.compile(r"[a-z0-9_]+")
 
 @dataclass(frozen=True)
 class Flag:
-    """One option of a command, or what stands without one."""
+    """One option of a command, or a positional argument."""
 
     spellings: tuple[str, ...]
-    """Empty: it stands without."""
+    """Empty for a positional argument."""
     help: str
     values: tuple[str, ...] = ()
-    """That it may have, where they are known."""
+    """Its possible values, if known."""
     placeholder: str = ""
-    """Of its value; empty: it takes none."""
+    """Placeholder of its value; empty: it takes none."""
 
     @property
     def is_file(self) -> bool:
@@ -42,7 +42,7 @@ class Command:
 
 
 def flag(spellings: Sequence[str], help: str, metavar: str | None, choices: Iterable[str] = ()) -> Flag:
-    """``metavar``: of its value; None: it takes none. One such as ``auto|none|NAME`` has the values that it names."""
+    """``metavar``: placeholder of its value; None: it takes none. ``auto|none|NAME`` lists its values."""
     values = tuple(choices) or tuple(part for part in (metavar or "").split("|") if _WORD.fullmatch(part))
     return Flag(tuple(spellings), help, values, metavar or "")
 
@@ -152,7 +152,7 @@ def _zsh_specs(each: Flag) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Without what ``_arguments`` reads as syntax."""
+    """Without characters that ``_arguments`` parses."""
     return re.sub(r"[\[\]:\\]", " ", text)
 
 

@@ -1,6 +1,6 @@
-"""``stentor doctor``: is there here what a server needs, and if not, what to do?
+"""``stentor doctor``: checks this machine's requirements for a server, with remedies.
 
-Every check is quick and imports nothing heavy. What is only slower or needed for some models is a warning.
+Every check is quick and imports nothing heavy. Slow set-ups, and missing parts for some models, are warnings.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _HUB: Final = "https://huggingface.co"
 
 
 class Finding(NamedTuple):
-    """What one check has found."""
+    """Result of one check."""
 
     what: str
     verdict: Verdict
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
 
 
 def examine(environment: Mapping[str, str], host: str, port: int) -> Iterator[Finding]:
-    """Checks one after the other, so that each can be shown as it ends."""
+    """Runs the checks one by one, so that each is shown as it ends."""
     yield _python()
     yield _system()
     yield from _devices()

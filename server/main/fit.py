@@ -20,7 +20,7 @@ _FOUR_BITS: Final = 4.5 / 8
 """Bytes a weight in Q4_0: 32 weights share a scale of 16 bits."""
 _GIB: Final = 1 << 30
 _SMALL: Final = _GIB
-"""What is smaller fits wherever a server does."""
+"""Smaller models fit on any machine."""
 _DRIVER: Final = Path("/proc/driver/nvidia")
 _ASK: Final = (
     "from stentor.server.options.environment import gpus\nfor name, size in gpus(): print(name, size, sep='\\t')"
@@ -59,8 +59,8 @@ def check_fit(engines: Mapping[ModelRole, EngineConfig], find_gpus: Callable[[],
 
 
 def usable_gpus() -> Gpus:
-    """Those that the torch that is installed can run on. Another process asks the driver: in this one, whose children
-    are to use it, it must not have begun."""
+    """GPUs that the installed torch supports. Another process asks the driver, which must not be initialised in this
+    one, whose children will use it."""
     build = torch_build()
     if build is None or not build.cuda or not _DRIVER.exists():
         return ()
@@ -70,7 +70,7 @@ def usable_gpus() -> Gpus:
 
 
 def _place(worker: WorkerConfig, gpus: Gpus, host: int) -> tuple[str, int]:
-    """Where it runs, in words, and the bytes of memory there."""
+    """Its device, in words, and the bytes of memory there."""
     if worker.device == "cpu" or not gpus:
         engines, where = worker.data_parallel_size, "this machine or container"
         return (where, host) if engines == 1 else (f"each of {engines} engines on {where}", host // engines)
@@ -89,7 +89,7 @@ def _weight_files(path: Path) -> Iterator[Path]:
 
 
 def _stored_bytes(worker: WorkerConfig) -> Mapping[str, int]:
-    """By type. Empty for what cannot be opened, which the engine says better."""
+    """By type. Empty for a model that cannot be opened; the engine reports that better."""
     from stentor.engine.loading.checkpoint import open_checkpoint  # late: few models are as large
     from stentor.engine.loading.kind import kind_of
     from stentor.engine.loading.pooling_checkpoint import open_pooling

@@ -38,7 +38,7 @@ the same options, `pull` some of them. This page is generated from the program: 
 _COMMON_LABELS: Final = frozenset({"model_name", "le"})
 _VARYING_FAMILIES: Final = ("stentor:cache_config_info", "stentor:lora_requests_info")
 _VARYING_LABELS: Final = frozenset({"status", "process", "version", "python"})
-"""Labels whose values depend on the machine or on what has happened."""
+"""Labels whose values depend on the machine or on earlier events."""
 
 
 class _Named(Protocol):
@@ -68,7 +68,7 @@ def metric_families() -> list[Metric]:
 
 
 def metric_name(family: Metric) -> str:
-    """As Prometheus stores it: a counter's samples end in ``_total``."""
+    """Prometheus' name: a counter's samples end in ``_total``."""
     return f"{family.name}_total" if family.type == "counter" else family.name
 
 

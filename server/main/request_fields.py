@@ -34,7 +34,7 @@ _LARGE: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class Request:
-    """One kind of request, and what its type does not say of its fields."""
+    """One kind of request, with facts about its fields that its type lacks."""
 
     endpoints: tuple[str, ...]
     type: type[msgspec.Struct]

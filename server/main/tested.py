@@ -1,6 +1,6 @@
-"""What of each architecture tests compare with the model that defined it, for ``docs/reference/models.md``.
+"""Parity tests of each architecture, for ``docs/reference/models.md``.
 
-A row for each architecture that a parity test has; a test holds both tables to the tests.
+A row for each architecture with a parity test; a test compares both tables with the tests.
 """
 
 from collections.abc import Mapping
@@ -215,8 +215,8 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "VaultGemmaForCausalLM": ("vault-gemma",),
     "YoutuForCausalLM": ("youtu",),
 }
-"""By architecture: the tiny models of which :data:`PARITY_FILE` compares logits and tokens with transformers', as they
-stand in brackets behind the names of its tests."""
+"""By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
+are the tests' parameters."""
 
 
 MEDIA_FILE: Final = "tests/parity/test_media_models.py"
@@ -262,15 +262,15 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "UltravoxModel": ("ultravox", "ultravox_0.4"),
     "VoxtralForConditionalGeneration": ("voxtral",),
 }
-"""By architecture: the tiny models of which :data:`MEDIA_FILE` does the same with media in their prompts."""
+"""By architecture: the tiny models for which :data:`MEDIA_FILE` does the same with media in their prompts."""
 
 
 class FormatCheck(NamedTuple):
     format: str
     file: str
-    """That compares logits with those of the values that are stored."""
+    """Test that compares logits with those of the stored values."""
     names: tuple[str, ...]
-    """Of checkpoints in it."""
+    """Names of its checkpoints."""
 
 
 _CHECKPOINTS: Final = "tests/engine/quantization/test_checkpoints.py"
@@ -293,4 +293,4 @@ FORMATS: Final[Mapping[str, tuple[FormatCheck, ...]]] = {
     ),
     "GptOssForCausalLM": (FormatCheck("MXFP4", _EXPERTS, ("gpt-oss",)),),
 }
-"""By architecture: formats of weights other than plain ones and GGUF's."""
+"""By architecture: formats of weights other than unquantised ones and GGUF's."""

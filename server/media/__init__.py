@@ -1,1 +1,1 @@
-"""Pictures, sounds and videos of requests: where they come from, what they hold, what models are given of them."""
+"""Media of requests: fetching, decoding, and processing for models."""

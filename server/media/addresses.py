@@ -1,8 +1,7 @@
-"""Which addresses a server may be sent to by its clients.
+"""Addresses that the server may contact for clients.
 
-What is not known to be public is refused, rather than the other way round. The ranges are those of
-IANA's special-purpose registries (RFC 6890 and what has been added since), written out here because
-the standard library's own lists differ between releases of Python.
+Only addresses known to be public are allowed. The ranges are those of IANA's special-purpose registries (RFC 6890 and
+later), listed here because the standard library's lists differ between Python releases.
 """
 
 from collections.abc import Iterable
@@ -20,12 +19,12 @@ OWN: Final[tuple[Network, ...]] = tuple(
         "100.64.0.0/10",  # behind a provider's translation
     )
 )
-"""Somebody's own network: what an operator may want to open."""
+"""Private networks, which an operator may allow."""
 
 _CLOSED: Final[tuple[Network, ...]] = tuple(
     ip_network(text)
     for text in (
-        # where clouds hand credentials to whoever asks from the machine itself
+        # clouds give credentials to processes of the machine there
         *("169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::/32", "fd20:ce::/32"),
         "0.0.0.0/8",  # reaches this machine
         *("192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15"),  # protocols, 6to4 relays, benchmarks
@@ -42,10 +41,10 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: Address) -> bool:
-    """Whether ``address`` is one that anybody on the internet could reach as well.
+    """Whether ``address`` is reachable from the whole internet.
 
-    Addresses of version 6 that hold one of version 4 are not, whatever they hold, but for NAT64
-    (RFC 6052), by which networks without version 4 reach all the rest.
+    IPv6 addresses that contain an IPv4 address are refused, whatever they contain, except NAT64 (RFC 6052), by which
+    networks without IPv4 reach the rest.
     """
     if isinstance(address, IPv6Address):
         if address.scope_id is not None:

@@ -1,6 +1,6 @@
-"""Processors of models that hear, where transformers has none, or its own needs torch or torchaudio. Run in the child.
+"""Audio processors for models without one in transformers, or whose own needs torch or torchaudio. Run in the child.
 
-They have what transformers makes features with and numpy is enough for, and count as the model's encoder does.
+They use those feature extractors of transformers that need only numpy, and count positions as the model's encoder does.
 """
 
 import json
@@ -21,15 +21,15 @@ from .processor_name import FILES
 transformers: Any = untyped_transformers
 
 _FRAMES_A_TOKEN: Final = 8
-"""That a token of Voxtral's stands for: two of a convolution's steps, four times."""
+"""Frames of a Voxtral token: two for a convolution's step, times four."""
 _FRAMES_A_POSITION: Final = 2
-"""Of Ultravox's encoder."""
+"""Frames of a position of Ultravox's encoder."""
 _UNITS_A_SECOND: Final = 25
-"""Of speech, that FunAudioChat counts sounds by; it is given none of them."""
+"""Speech units of FunAudioChat, by which it counts sounds; the model gets none of them."""
 
 
 class Qwen3ASRProcessor(transformers.Qwen3ASRProcessor):  # type: ignore[misc]
-    """Each second of audio by itself, which three convolutions make an eighth of."""
+    """Each second of audio is processed separately; three convolutions reduce it to an eighth."""
 
     def _get_audio_token_length(self, audio_lengths: Any, n_window: int = 50) -> Any:
         seconds, rest = np.divmod(np.asarray(audio_lengths), 2 * n_window)
@@ -65,7 +65,7 @@ class _Windows(ProcessorMixin):
     def __init__(
         self, feature_extractor: Any, audio_token: str, max_audio_len: float, tokens: Callable[[int], int]
     ) -> None:
-        """``tokens`` are what so many frames become."""
+        """``tokens`` maps a number of frames to tokens."""
         super().__init__(feature_extractor)  # type: ignore[no-untyped-call]
         self.audio_token = audio_token
         self._seconds, self._tokens = max_audio_len, tokens
@@ -116,7 +116,7 @@ class GraniteSpeechProcessor(ProcessorMixin):
 
     @classmethod
     def of(cls, folder: Path) -> "GraniteSpeechProcessor":
-        """As the files of a model say."""
+        """From the files of a model."""
         said: dict[str, Any] = {}
         for name in reversed(FILES):
             file = folder / name
@@ -128,7 +128,7 @@ class GraniteSpeechProcessor(ProcessorMixin):
 
     @property
     def feature_extractor(self) -> Any:
-        """Itself: it makes what others have a part for."""
+        """Itself: it also is the feature extractor."""
         return self
 
     def _process_audio(self, audio: Any, **_: Any) -> Any:
@@ -159,8 +159,8 @@ class GraniteSpeechProcessor(ProcessorMixin):
 
 
 class UltravoxProcessor(ProcessorMixin):
-    """Log-mel frames as Whisper has them, in windows; a long sound's last window is filled up with zeros. Its own
-    processor comes with its checkpoint."""
+    """Log-mel frames as for Whisper, in windows; the last window of a long sound is padded with zeros. The checkpoint's
+    own processor does the same."""
 
     audio_token = "<|audio|>"
 
@@ -177,7 +177,7 @@ class UltravoxProcessor(ProcessorMixin):
 
     @classmethod
     def of(cls, folder: Path) -> "UltravoxProcessor":
-        """As the files of a model say."""
+        """From the files of a model."""
         files = ModelFiles(folder)
         config, settings = files.read("config.json"), files.read("processor_config.json")
         audio = config.get("audio_config") or {}
@@ -216,7 +216,7 @@ class FunAudioChatProcessor(ProcessorMixin):
 
     @classmethod
     def of(cls, folder: Path) -> "FunAudioChatProcessor":
-        """As the files of a model say."""
+        """From the files of a model."""
         config = ModelFiles(folder).read("config.json")
         audio = config.get("audio_config") or {}
         made = cls(transformers.WhisperFeatureExtractor.from_pretrained(folder))
@@ -227,7 +227,7 @@ class FunAudioChatProcessor(ProcessorMixin):
 
     @property
     def audio_token(self) -> str:
-        """What stands for a sound in a text, with the marks around it."""
+        """The text of a sound, with the marks around it."""
         return self._placeholder.join(self._around)
 
     def _process_audio(self, audio: Any, **arguments: Any) -> Any:
@@ -237,7 +237,7 @@ class FunAudioChatProcessor(ProcessorMixin):
         samples = np.pad(samples, (0, max(0, extractor.n_fft - len(samples))))
         frames = -(-len(samples) // extractor.hop_length)
         settings = {"padding": "longest", "pad_to_multiple_of": extractor.hop_length, "truncation": False}
-        silent = np.pad(samples, (0, extractor.n_fft))  # a frame at the end hears what is behind it
+        silent = np.pad(samples, (0, extractor.n_fft))  # the last frame includes samples behind the end
         values = np.asarray(extractor([silent], **{**arguments, **settings})["input_features"])[0, :, :frames]
         starts = range(0, frames, self._window)
         values = np.pad(values, ((0, 0), (0, len(starts) * self._window - frames)))

@@ -35,7 +35,7 @@ _AT_ONCE: Final = 8
 
 
 class MediaFields(Protocol):
-    """What a request says of how its media are looked at."""
+    """A request's options for media."""
 
     mm_processor_kwargs: dict[str, Any] | None
     media_io_kwargs: dict[str, Any] | None
@@ -43,13 +43,13 @@ class MediaFields(Protocol):
 
 @dataclass(frozen=True)
 class ConversationMedia:
-    """What a model is given of the media of one conversation, in their order."""
+    """The processed media of one conversation, in order."""
 
     made: Sequence[ProcessedMedia] = ()
 
     @property
     def text(self) -> MediaText | None:
-        """How they stand in the text of the prompt; None where there are none."""
+        """Their places in the text of the prompt; None without media."""
         if not self.made:
             return None
         replacements: dict[str, list[str]] = {}
@@ -63,17 +63,17 @@ NO_MEDIA: Final = ConversationMedia()
 
 @dataclass(frozen=True)
 class PlacedMedia:
-    """Media where they stand in a prompt."""
+    """Media with their positions in a prompt."""
 
     spans: list[Media] = field(default_factory=list)
     tokens: Mapping[Modality, int] = field(default_factory=dict)
-    """Of the prompt, how many stand for media of each modality."""
+    """Prompt tokens of media, by modality."""
     held: int = 0
     """Bytes that the request's memory share counts for them, until the engine has them."""
 
     def within(self, first: int, end: int, field: str = "truncate_prompt_tokens") -> "PlacedMedia":
-        """Where only tokens [first, end) of the prompt are left, as ``field`` says. Raises BadRequest where that cuts a
-        piece of media."""
+        """The media of the prompt's tokens [first, end), cut as ``field`` requires. Raises BadRequest if a cut is
+        inside a piece of media."""
         kept = []
         for span in self.spans:
             behind = span.start + span.length
@@ -85,8 +85,8 @@ class PlacedMedia:
 
 
 def _check_texts(messages: Sequence[Message], sent: Sequence[Message], media: MediaText, where: str) -> None:
-    """Raises BadRequest for a text that holds what stands for media, which nobody could tell from theirs. ``sent``: the
-    messages before files in them became texts and pictures."""
+    """Raises BadRequest for a text with a placeholder of media, which could not be told from the media's. ``sent``: the
+    messages before their files became texts and pictures."""
     for index, (message, before) in enumerate(zip(messages, sent, strict=True)):
         content, own = message.get("content"), before.get("content")
         parts = content if isinstance(content, list) else [{"text": content}]
@@ -100,7 +100,7 @@ def _check_texts(messages: Sequence[Message], sent: Sequence[Message], media: Me
 
 
 class ChatMedia:
-    """What a model needs for what conversations hold besides text."""
+    """Media processing of one model."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class ChatMedia:
         spec: MediaSpec | None = None,
         hidden: int = 0,
     ) -> None:
-        """``processor``, ``spec`` and ``hidden``, the width of an embedding, are of a model that takes media; of one of
-        text alone, files become texts."""
+        """``processor``, ``spec`` and ``hidden``, the width of an embedding, are those of a multimodal model; for a
+        text model, files become texts."""
         self._loader = loader
         self._documents = documents
         self.processor: Final = processor
@@ -119,7 +119,7 @@ class ChatMedia:
         self._layers = 0 if spec is None else spec.layers
         self._hidden = hidden
         self.alone: Final = spec is not None and spec.alone
-        """Whether a picture is a prompt by itself, beside which no text may stand."""
+        """Whether a picture is a whole prompt, without text."""
 
     def close(self) -> None:
         """Ends the processes."""
@@ -140,11 +140,11 @@ class ChatMedia:
         *,
         as_text: bool = True,
     ) -> tuple[list[Message], ConversationMedia]:
-        """The messages of the field ``where`` as :func:`.collect.collect_media` leaves them, once the caller's own
-        files in them have been read, and what the model is given of their media. ``ready`` is what its engine has said.
-        ``as_text``: media are written as texts are, so that these may not hold what stands for them.
+        """The messages of the field ``where`` as :func:`.collect.collect_media` returns them, after the caller's own
+        files in them were read; and the processed media. ``ready`` is the engine's state. ``as_text``: media are
+        written as text, so that texts may not contain placeholders.
 
-        Raises BadRequest, also where the engine has loaded the model's text part alone, and as :meth:`prepare`.
+        Raises BadRequest, also if the engine has loaded only the model's text part, and as :meth:`prepare`.
         """
         sent = messages
         if has_files(messages):
@@ -175,8 +175,8 @@ class ChatMedia:
         memory: MemoryShare | None,
         tokenizer: Tokenizer,
     ) -> ConversationMedia:
-        """Loads the media and makes the model's inputs of them, side by side. What is held of them counts in
-        ``memory``. Raises BadRequest naming the part, Unavailable and Overloaded."""
+        """Loads and processes the media in parallel, counted in ``memory``. Raises BadRequest naming the part,
+        Unavailable and Overloaded."""
         options = {**processor_options(processor_kwargs), **loading_options(loading_kwargs)}
         modalities = [part.modality for part in parts]
         made: list[ProcessedMedia | None] = [None] * len(parts)
@@ -223,7 +223,7 @@ class ChatMedia:
     async def _take(
         self, part: MediaPart, embeds: Embeds, memory: MemoryShare | None, tokenizer: Tokenizer
     ) -> ProcessedMedia:
-        """What a client has made of a picture itself."""
+        """A client's own embeddings of a picture."""
         assert self.processor is not None, "media are refused where there is none"
         if self._layers:
             raise refused(part.param, "the model takes more of a picture than its embeddings; send it", "unsupported")
@@ -241,10 +241,9 @@ class ChatMedia:
     def place(
         self, tokens: Sequence[int], media: ConversationMedia, order: Sequence[str], tokenizer: Tokenizer
     ) -> PlacedMedia:
-        """Finds where the media stand in the tokens of their prompt; ``order``: modalities, as its text has them.
+        """Finds the media's positions in the prompt's tokens; ``order``: modalities in the text's order.
 
-        Raises BadRequest where it holds other placeholders than theirs: what a client writes into a text cannot be told
-        from them.
+        Raises BadRequest for other placeholders in it: those in a client's text cannot be told from the media's.
         """
         if not media.made:
             return PlacedMedia()
@@ -270,14 +269,14 @@ class ChatMedia:
         return PlacedMedia(spans, counts, sum(one.bytes for one in media.made))
 
     def place_alone(self, media: ConversationMedia) -> tuple[list[int], PlacedMedia]:
-        """The prompt of the only picture of ``media``, where pictures stand :attr:`alone`, and that picture in it."""
+        """The prompt of the only picture of ``media``, for models with pictures :attr:`alone`, and that picture in
+        it."""
         (one,) = media.made
         span = Media(one.payload, one.digest, 0, 1)
         return [self._ids[one.modality]], PlacedMedia([span], {one.modality: 1}, one.bytes)
 
     def _count(self, media: ProcessedMedia, tokenizer: Tokenizer) -> tuple[int, int]:
-        """The token that embeddings of ``media`` stand for, and how many there are. Videos of some models are
-        pictures to them."""
+        """The placeholder token of ``media``, and the number of embeddings. Some models treat videos as pictures."""
         for modality in (media.modality, "image"):
             id = self._ids.get(modality)
             if id is not None and (count := media.replacement.count(tokenizer.name_of(id))):
@@ -298,13 +297,13 @@ def _made_of_embeds(embeds: Embeds, hidden: int, sample: ProcessedMedia, placeho
 
 
 def check_encoder(ready: EngineReady | None, param: str) -> None:
-    """Raises BadRequest where the engine has loaded the model's text part alone."""
+    """Raises BadRequest if the engine has loaded only the model's text part."""
     if lacks_encoder(ready):
         raise refused(param, "the model is served without its encoder: it takes text only", "unsupported")
 
 
 def lacks_encoder(ready: EngineReady | None) -> bool:
-    """Whether the engine has loaded the text part of its model alone."""
+    """Whether the engine has loaded only its model's text part."""
     return ready is not None and group_of(ready.groups, "cross") is None
 
 

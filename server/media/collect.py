@@ -26,14 +26,14 @@ _PLURALS: Final[Mapping[Modality, str]] = {"image": "images", "video": "videos",
 
 @dataclass(frozen=True)
 class Accepted:
-    """What a prompt may hold besides text."""
+    """Inputs of a prompt besides text."""
 
     counts: Mapping[Modality, int]
-    """The most of each; what is missing the model cannot take."""
+    """Most of each modality; missing ones are unsupported."""
     closed: bool = False
     """The model could take some, but the operator has closed it to all."""
     embeds: bool = False
-    """Whether clients may bring the embeddings of a picture themselves."""
+    """Whether clients may send their own embeddings of a picture."""
 
     @classmethod
     def of(cls, spec: MediaSpec | None, config: MediaConfig) -> "Accepted":
@@ -52,12 +52,11 @@ TEXT_ONLY: Final = Accepted({})
 def collect_media(
     messages: Sequence[Message], accepted: Accepted, where: str = "messages"
 ) -> tuple[list[Message], list[MediaPart]]:
-    """The messages with ``{"type": "image"}``, ``video`` or ``audio``, which chat templates know, in place of each of
-    their media; and the media in order.
+    """The messages with ``{"type": "image"}``, ``video`` or ``audio``, as in chat templates, in place of their media;
+    and the media in order.
 
-    The messages have been checked, and files in them have been read (:mod:`.files`). Messages without media are the
-    caller's own; ``where`` is the field that they stand in. Raises BadRequest naming the part that the model does not
-    take, or that is one too many.
+    The messages have been checked, and files in them have been read (:mod:`.files`). Messages without media are not
+    copied; ``where`` is their field. Raises BadRequest naming a part of an unsupported modality, or beyond the limit.
     """
     collector = _Collector(accepted)
     told = [collector.message(message, f"{where}[{index}]") for index, message in enumerate(messages)]
@@ -105,7 +104,7 @@ class _Collector:
 
 
 def check_modality(modality: Modality, place: str, accepted: Accepted) -> None:
-    """Raises BadRequest for media, which stand at ``place``, that the model does not take."""
+    """Raises BadRequest for media at ``place`` that the model does not support."""
     if accepted.closed:
         raise refused(place, "this server takes no media (--language-model-only); leave it out", "unsupported")
     if modality not in accepted.counts:

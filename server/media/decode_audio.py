@@ -1,4 +1,4 @@
-"""Sounds of clients for a model that hears, decoded as transcription decodes them. For a child that may be killed."""
+"""Decodes audio of clients for audio models, as transcription does. For a killable child."""
 
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,8 @@ SAMPLE_RATE = RATE
 def decode_audio(data: bytes, limits: DecodedLimits) -> "NDArray[np.float32]":
     """Samples of one channel at :data:`SAMPLE_RATE`, from -1 to 1; also the sound of a video.
 
-    Raises :class:`.refusal.Refusal` for what holds no sound, is broken or too long; of a file that is cut short, what
-    there is of it is taken. Who calls it bounds this process's time.
+    Raises :class:`.refusal.Refusal` for a file without sound, and for one that is broken or too long; a truncated file
+    gives what it contains. The caller bounds this process's time.
     """
     import numpy as np
 

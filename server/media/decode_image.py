@@ -1,7 +1,7 @@
-"""Pictures of clients, decoded by Pillow. Pure functions, for a child that may be killed.
+"""Decodes pictures of clients with Pillow. Pure functions, for a killable child.
 
-What a picture will take is known from its head, before a pixel is decoded. Of a format with several pictures the first
-is taken; colour profiles, comments and whatever follows the picture's end are not looked at.
+The header gives the memory needed, before a pixel is decoded. Only the first picture of a file is used; colour
+profiles, comments and data behind the picture's end are ignored.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""By their names in Pillow."""
+"""Names in Pillow."""
 _KNOWN: Final = "PNG, JPEG, WebP, GIF, BMP or TIFF"
 _SCANS: Final = 12
 """Passes over a JPEG of as many pixels as may be; a smaller one may have more. Each is as much work as a whole file."""
@@ -27,9 +27,9 @@ _CANVAS_OF_VP8X: Final = slice(24, 30)
 
 
 def decode_image(data: bytes, limits: DecodedLimits) -> "Image.Image":
-    """The picture, upright and in RGB, what is transparent on white.
+    """The picture, upright and in RGB, on white where it is transparent.
 
-    Raises :class:`.refusal.Refusal` for what is none of :data:`FORMATS`, broken, cut short or too large.
+    Raises :class:`.refusal.Refusal` for a file that is in none of :data:`FORMATS`, broken, truncated or too large.
     """
     from PIL import Image
 
@@ -50,13 +50,13 @@ def decode_image(data: bytes, limits: DecodedLimits) -> "Image.Image":
         raise too_much("image", "more pixels", f"{limits.pixels} pixels") from None
     except MemoryError:
         raise Refusal("the image needs too much memory to decode") from None
-    except Exception:  # whatever a decoder trips over in a broken file
+    except Exception:  # any error of a decoder on a broken file
         raise Refusal(f"this is no image that can be read, or it is cut short ({_KNOWN} are read)") from None
 
 
 def rehearse() -> None:
-    """Imports all that a picture needs, while files can still be opened, and has libtiff keep to itself what is wrong
-    with a file: it would write that into the server's log."""
+    """Imports the modules for pictures while files can still be opened, and silences libtiff's messages about files,
+    which would go to the server's log."""
     from PIL import Image
 
     for form in FORMATS:
@@ -131,7 +131,7 @@ def _orientation(image: "Image.Image") -> object:
 
     try:
         return image.getexif().get(ExifTags.Base.Orientation)
-    except Exception:  # whatever its reader trips over: the picture itself may be whole
+    except Exception:  # any error of its reader: the picture itself may be intact
         return None
 
 

@@ -1,7 +1,7 @@
-"""Videos of clients, decoded by PyAV. Pure functions, for a child that may be killed.
+"""Decodes videos of clients with PyAV. Pure functions, for a killable child.
 
-What a file says of its length and its frames is not believed: packets are counted first, which costs little, then the
-frames that the model is given are decoded, each from the last key frame before it.
+A file's stated length and number of frames are not trusted: packets are counted first, which costs little. Then the
+chosen frames are decoded, each from the last key frame before it.
 """
 
 import io
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DEMUXERS: Final = ("mov", "matroska", "webm", "avi", "gif")
-"""By their names in FFmpeg; ``mov`` is mp4, too."""
+"""Names in FFmpeg; ``mov`` includes mp4."""
 DECODERS: Final = ("h264", "hevc", "vp8", "libvpx", "vp9", "libvpx-vp9", "libdav1d", "av1", "mpeg4", "mjpeg", "gif")
 _KNOWN: Final = "mp4, webm, mkv, avi or gif"
 _OPTIONS: Final = {
@@ -35,17 +35,17 @@ _OPTIONS: Final = {
 _LEAST_FPS: Final = 0.01
 _MOST_FPS: Final = 1000.0
 _BAD_PACKETS: Final = 100
-"""In a row, that are passed over."""
+"""Consecutive broken packets that are skipped."""
 
 
 @dataclass(frozen=True)
 class VideoFacts:
-    """What is known of a video before it is decoded."""
+    """Facts about a video before it is decoded."""
 
     frames: int
     """Packets that hold some."""
     fps: float
-    """By the times of its packets, or by what the file says where these say nothing."""
+    """By the times of its packets, or the file's statement if they have none."""
     width: int
     height: int
 
@@ -59,7 +59,7 @@ class DecodedVideo:
     frames: "NDArray[np.uint8]"
     """[frames, height, width, 3], upright."""
     indices: list[int]
-    """Of these among the frames of the file."""
+    """Indices of these frames in the file."""
     facts: VideoFacts
 
 
@@ -68,12 +68,12 @@ class FrameTimeline:
     """When frames are shown, in the stream's own unit."""
 
     times: list[int]
-    """Of all frames, in order; no two are equal."""
+    """Times of all frames, in order, without duplicates."""
     keys: list[int]
-    """Of those from which on a decoder may begin."""
+    """Times at which decoding may begin."""
 
     def place(self, time: int | None) -> int | None:
-        """Of the frame that is shown at ``time``."""
+        """Index of the frame shown at ``time``."""
         if time is None:
             return None
         place = bisect_left(self.times, time)
@@ -93,8 +93,8 @@ Choose = Callable[[VideoFacts], Sequence[int]]
 
 
 def uniform(num_frames: int | None = None, fps: float | None = None) -> Choose:
-    """Frames at equal distances from the first on, as transformers takes them: ``num_frames`` of the whole video, or
-    else ``fps`` of each second; all where neither is said."""
+    """Frames at equal distances from the first on, as in transformers: ``num_frames`` of the whole video, or ``fps`` of
+    each second; all without either."""
 
     def choose(facts: VideoFacts) -> list[int]:
         wanted = num_frames if fps is None or num_frames is not None else int(facts.seconds * fps)
@@ -105,10 +105,10 @@ def uniform(num_frames: int | None = None, fps: float | None = None) -> Choose:
 
 
 def decode_video(data: bytes, limits: DecodedLimits, choose: Choose) -> DecodedVideo:
-    """The frames of ``data`` that ``choose`` asks for, and fewer where the video ends early.
+    """The frames of ``data`` that ``choose`` selects, fewer if the video ends early.
 
-    Frames that are larger together than ``limits`` say are made smaller, all alike. Raises :class:`.refusal.Refusal`
-    for what is no video, broken, too long or too large.
+    Frames that exceed ``limits`` together are scaled down, all alike. Raises :class:`.refusal.Refusal` for a file that
+    is no video, broken, too long or too large.
     """
     import av
 
@@ -122,16 +122,15 @@ def decode_video(data: bytes, limits: DecodedLimits, choose: Choose) -> DecodedV
             return _picked(container, facts, timeline, wanted, limits, until)
     except Refusal:
         raise
-    except MemoryError:  # also where a broken file asks for more than there is
+    except MemoryError:  # also if a broken file requests more than there is
         raise Refusal("the video needs too much memory to decode") from None
     except (av.FFmpegError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
-        # what FFmpeg says of a broken file, and what PyAV trips over
+        # errors of FFmpeg and PyAV on a broken file
         raise _broken() from None
 
 
 def rehearse() -> None:
-    """Imports all that a video needs, while files can still be opened, and has FFmpeg keep to itself what is wrong with
-    a file."""
+    """Imports the modules for videos while files can still be opened, and silences FFmpeg's messages about files."""
     import av
 
     av.logging.set_level(None)
@@ -211,7 +210,7 @@ def _facts(
 
 
 def _packets(container: "InputContainer", stream: "av.VideoStream") -> Iterator["av.Packet[av.VideoStream]"]:
-    """As far as the file goes: what comes before damage is taken."""
+    """Packets up to the first damage."""
     import av
 
     packets = container.demux(stream)
@@ -264,8 +263,8 @@ def _sought(
     limits: DecodedLimits,
     until: float,
 ) -> Iterator[tuple[int, "av.VideoFrame"]]:
-    """Frames, in order, with their places; of groups without any that is ``wanted``, and behind the last that is,
-    packets are passed over."""
+    """Frames, in order, with their indices; packets of groups without a ``wanted`` frame, and behind the last one, are
+    skipped."""
     import av
 
     context = stream.codec_context
@@ -322,7 +321,7 @@ def _frames(
 
 
 def _size(facts: VideoFacts, count: int, limits: DecodedLimits) -> tuple[int, int]:
-    """Width and height of ``count`` frames that have no more pixels than may be kept."""
+    """Width and height of ``count`` frames within the limit of pixels."""
     scale = min(1.0, math.sqrt(limits.video_pixels / (count * facts.width * facts.height)))
     if scale == 1.0:
         return facts.width, facts.height

@@ -1,7 +1,7 @@
-"""How large media may become once decoded: a small file can hold a picture of a billion pixels.
+"""Limits of decoded media: a small file can contain a picture of a billion pixels.
 
-A decoder calls these with what the head of a file says, before it decodes anything, and again with
-what it has decoded so far where the head need not be true (frames, samples).
+A decoder checks the header's figures before it decodes anything, and again what it has decoded so far where the header
+need not be true (frames, samples).
 """
 
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ class DecodedLimits:
     """The most that is decoded of one image, sound, video or document."""
 
     pixels: int = 64 * 2**20
-    """Of one image or one frame."""
+    """Pixels of one image or one frame."""
     edge: int = 1 << 16
     """Pixels of its longer side."""
     audio_seconds: float = 3600.0
     video_seconds: float = 600.0
     frames: int = 18_000
-    """Of one video."""
+    """Frames of one video."""
     video_pixels: int = 160 * 2**20
-    """Of all frames of a video that a model is given; larger frames are made smaller."""
+    """Pixels of all used frames of a video; larger frames are scaled down."""
     cpu_seconds: float = 20.0
-    """Of the decoder's own time, for one video or one document."""
+    """CPU time of the decoder, for one video or one document."""
     pages: int = 100
-    """Of one document."""
+    """Pages of one document."""
     page_seconds: float = 1.7
-    """Of the reader's own time: to open a document, and for each page."""
+    """CPU time of the reader: to open a document, and for each page."""
     page_edge: int = 1568
     """Pixels of the longer side of a page that is seen as a picture."""
     document_chars: int = 8 << 20
-    """Of the text of one document."""
+    """Characters of one document's text."""
 
 
 def check_image(width: int, height: int, limits: DecodedLimits, what: str = "image") -> None:
@@ -61,7 +61,7 @@ def check_video(width: int, height: int, seconds: float, frames: int, limits: De
 
 
 def _check_seconds(what: str, seconds: float, limit: float) -> None:
-    if not seconds >= 0:  # nor is it for what is not a number
+    if not seconds >= 0:  # also for NaN
         raise Refusal(f"the {what} has no length")
     if seconds > limit:
         raise too_much(what, f"{seconds:.0f} seconds", f"{limit:g}")

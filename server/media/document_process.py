@@ -1,7 +1,7 @@
-"""One child that reads PDFs, as its owner sees it.
+"""The owner's side of a child that reads PDFs.
 
-PDFium reads what clients bring in C++, and some pages keep it busy for ever. So that happens in a child with bounds on
-its memory and its time, which can open nothing, and which is replaced when it dies or is late.
+PDFium reads clients' files in C++, and some pages keep it busy for ever. So it runs in a child with limits on memory
+and time that cannot open anything, and that is replaced when it dies or is late.
 """
 
 import socket
@@ -33,7 +33,7 @@ class DocumentPages(msgspec.Struct, frozen=True, array_like=True):
     """Why the document cannot be used."""
     code: str = REFUSED
     worn: bool = False
-    """The child has grown and wants to be replaced."""
+    """The child has grown and asks to be replaced."""
 
 
 class DocumentProcess:
@@ -50,7 +50,7 @@ class DocumentProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, while there is one."""
+        """The child's pid, while there is one."""
         return self._child.pid
 
     def read(self, data: bytes) -> list[Page]:

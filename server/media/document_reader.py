@@ -1,4 +1,4 @@
-"""PDFs that clients bring, read in a process of their own, off the event loop."""
+"""Reads clients' PDFs in a separate process, off the event loop."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ class DocumentReader:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that there are."""
+        """Pids of its processes."""
         return self._pool.pids
 
     async def read(self, data: bytes) -> Sequence[Page]:
@@ -32,5 +32,5 @@ class DocumentReader:
         return await run_in(self._pool, lambda process: process.read(data), len(data))
 
     def close(self) -> None:
-        """Ends the process and whatever it does. May be called again."""
+        """Ends the process and its job. May be called again."""
         self._pool.close()

@@ -52,7 +52,7 @@ class Page:
 
 
 def kind_of(data: bytes) -> Kind:
-    """By how the file begins, whatever it is called."""
+    """By the first bytes of the file, whatever its name."""
     if _PDF in data[: _PDF_WITHIN + len(_PDF)]:
         return "pdf"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
@@ -63,7 +63,7 @@ def kind_of(data: bytes) -> Kind:
 
 
 def read_text(data: bytes) -> str:
-    """Of a plain text in UTF-8, or in UTF-16 with its mark. Raises :class:`.refusal.Refusal`."""
+    """A plain text in UTF-8, or in UTF-16 with a byte order mark. Raises :class:`.refusal.Refusal`."""
     encoding = next((encoding for mark, encoding in _MARKS if data.startswith(mark)), "utf-8")
     try:
         text = data.decode(encoding)
@@ -75,10 +75,10 @@ def read_text(data: bytes) -> str:
 
 
 def read_pdf(data: bytes, limits: DecodedLimits, allow: Allow) -> list[Page]:
-    """All pages, in order. Raises :class:`.refusal.Refusal` for what is broken, encrypted or too large.
+    """All pages, in order. Raises :class:`.refusal.Refusal` for a file that is broken, encrypted or too large.
 
-    ``allow`` is told before each stretch of work how many seconds of this process's time it may take: a page of a few
-    hundred bytes can keep PDFium busy for ever, and only the kernel can stop that.
+    Before each stretch of work, ``allow`` gets its limit in seconds of this process's time: a page of a few hundred
+    bytes can keep PDFium busy for ever, and only the kernel can stop that.
     """
     import pypdfium2
 

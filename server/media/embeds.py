@@ -1,7 +1,7 @@
-"""Embeddings of a picture that a client has made itself (``image_embeds``), as the model's encoder would leave them.
+"""A client's own embeddings of a picture (``image_embeds``), in the form of the model's encoder output.
 
-A tensor comes as base64 of a file of safetensors with one tensor in it, or of numpy's ``.npy``: both say a dtype and a
-shape, and numbers follow. A pickle, which ``torch.save`` writes, runs what its author likes and is never read.
+A tensor comes as base64 of a safetensors file with one tensor, or of numpy's ``.npy``: both have a dtype and a shape,
+followed by numbers. A pickle, which ``torch.save`` writes, can execute code and is never read.
 """
 
 import base64
@@ -39,7 +39,7 @@ _FORMS: Final = "base64 of a safetensors file with one tensor, or of a .npy file
 
 @cache
 def dot() -> bytes:
-    """A picture, for what a model's processor writes of any."""
+    """Any picture, for the replacement text of the model's processor."""
     from PIL import Image  # late: few servers need it here
 
     file = io.BytesIO()
@@ -48,8 +48,8 @@ def dot() -> bytes:
 
 
 def made_of_embeds(given: Embeds, hidden: int, sample: ProcessedMedia, placeholder: str) -> ProcessedMedia:
-    """What the model is given of them. ``sample`` is any picture's, which says what stands around its placeholders, and
-    ``hidden`` the width of an embedding. Raises :class:`.refusal.Refusal`."""
+    """The model's input for them. ``sample`` is the result for any picture, which has the text around the placeholders,
+    and ``hidden`` the width of an embedding. Raises :class:`.refusal.Refusal`."""
     from safetensors.numpy import save  # late, as above
 
     values = read_tensor(given.data, whole=False)
@@ -85,7 +85,7 @@ def read_tensor(text: str, *, whole: bool) -> npt.NDArray[Any]:
 
 
 def _npy(data: bytes) -> npt.NDArray[Any]:
-    """Read here, not by numpy: its parser of a header takes what a client writes for Python."""
+    """Not read by numpy, whose header parser evaluates a client's text as Python."""
     wide = data[6:7] != b"\x01"
     begin = 12 if wide else 10
     length = int.from_bytes(data[8:begin], "little")
@@ -132,7 +132,7 @@ def _check_size(shape: tuple[int, ...], itemsize: int, nbytes: int) -> None:
 
 
 def _around(replacement: str, placeholder: str) -> tuple[str, int, str]:
-    """What stands before the run of placeholders, how long it is, and what stands behind; 0 where it is no run."""
+    """The text before the run of placeholders, its length, and the text behind; 0 if they are no run."""
     count = replacement.count(placeholder)
     before, found, behind = replacement.partition(placeholder * count)
     return (before, count, behind) if found else ("", 0, "")

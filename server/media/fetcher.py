@@ -1,9 +1,8 @@
-"""Fetches what a client's URL names, so that the client reaches nothing through us that it could not reach itself.
+"""Fetches clients' URLs, so that a client reaches nothing through the server that it could not reach itself.
 
-A name is resolved once for each request, every address that it has is checked, and the connection goes
-to one of those very addresses: a name that resolves to another place a moment later gains nothing.
-The host's name is still the one in ``Host`` and the one that the certificate must be for. Redirects are
-followed by hand, each like a new URL.
+A name is resolved once for each request, all its addresses are checked, and the connection goes to one of them: a name
+that resolves differently a moment later gains nothing. ``Host`` and the certificate check still use the name. Redirects
+are followed here, each checked like a new URL.
 """
 
 import logging
@@ -68,10 +67,10 @@ class Fetcher:
         """Bytes of all that is being fetched."""
 
     async def fetch(self, url: str, param: str) -> Media:
-        """What ``url`` names; ``param`` is the field that holds it.
+        """The media at ``url``; ``param`` is its field.
 
-        Raises BadRequest naming the field for whatever is wrong with the URL or with what answers there, and
-        :class:`~..common.errors.Overloaded` where so much is being fetched that this never began, or cannot go on.
+        Raises BadRequest naming the field for a fault of the URL or of its host, and
+        :class:`~..common.errors.Overloaded` if too many fetches run for this one to begin or continue.
         """
         began = False
         try:

@@ -1,4 +1,4 @@
-"""Files in messages, in the form in which a model is told of them: texts and pictures."""
+"""Converts files in messages to texts and pictures."""
 
 import base64
 import re
@@ -15,7 +15,7 @@ from .refusal import Refusal
 
 Message = dict[str, Any]
 Load = Callable[[str, str, str], Awaitable[Media]]
-"""From a URL, or else the id of a stored file, and the field that holds it, to what it names. Raises BadRequest."""
+"""From a URL, or the id of a stored file, and their field, to the media. Raises BadRequest."""
 ReadPdf = Callable[[bytes], Awaitable[Sequence[Page]]]
 """As :func:`.documents.read_pdf`, in a child."""
 
@@ -39,12 +39,11 @@ async def read_files(
     *,
     sees: bool = True,
 ) -> list[Message]:
-    """The same with texts and pictures in place of each ``file``; ``where`` is the field of the messages, ``sees``
-    whether the model takes pictures.
+    """The messages with texts and pictures in place of each ``file``; ``where`` is their field, ``sees`` whether the
+    model takes pictures.
 
-    Messages without files are the caller's own. Raises BadRequest naming the part for a file that cannot be loaded or
-    read, for pages without text where the model cannot see, and for messages whose texts have more than ``most_chars``
-    characters then.
+    Messages without files are not copied. Raises BadRequest naming the part for a file that cannot be loaded or read,
+    for pages without text with a text model, and for messages whose texts then exceed ``most_chars`` characters.
     """
     told = []
     for place, message in enumerate(messages):
@@ -101,7 +100,7 @@ async def _read(part: dict[str, Any], where: str, load: Load, read_pdf: ReadPdf,
 
 
 def _unseen(pages: Sequence[Page]) -> str:
-    """Of a document with pages that a model must see."""
+    """Refusal of a document with pages that must be pictures."""
     scanned = [number for number, page in enumerate(pages, 1) if page.image]
     if len(scanned) == len(pages):
         return "its pages have no text, only pictures of it, and the model cannot see; send the text"
@@ -128,6 +127,6 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _image(data: bytes, kind: str) -> dict[str, Any]:
-    """``kind`` is what the sender calls it, which nobody believes."""
+    """``kind`` is the sender's type, which is not trusted."""
     kind = kind if _IMAGE_TYPE.fullmatch(kind) else "image/png"
     return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(data).decode()}"}}

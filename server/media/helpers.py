@@ -1,4 +1,4 @@
-"""Processes that prepare media, as requests use them: what goes wrong with one, in words for the client."""
+"""Processes for media, as requests use them, with errors for the client."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ class MediaUnavailable(ServerError):
 
 @contextmanager
 def arena_room() -> Iterator[None]:
-    """Raises Overloaded where what is inside finds no room for the media of a request."""
+    """Maps a full arena to Overloaded."""
     try:
         yield
     except ArenaFull:
@@ -42,7 +42,7 @@ def arena_room() -> Iterator[None]:
 
 
 async def run_in(pool: ProcessPool[P], job: Callable[[P], T], size: int) -> T:
-    """The result of a job on ``size`` bytes. Raises what the job does, Overloaded where too much waits, and
+    """The result of a job on ``size`` bytes. Raises the job's errors, Overloaded if the queue is full, and
     :class:`MediaUnavailable`."""
     try:
         return await pool.run(job, size)

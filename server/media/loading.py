@@ -1,4 +1,4 @@
-"""What parts of a request name, wherever it lies: in the request, on another host, or among the caller's own files."""
+"""Loads the media of parts: in the request, on another host, or among the caller's own files."""
 
 import contextlib
 import mimetypes
@@ -23,15 +23,15 @@ class MediaLoader:
         self._max_bytes = max_bytes
 
     async def load(self, part: MediaPart, owner: str) -> Media:
-        """Raises BadRequest naming the part's field, also where only its ``uuid`` is given: nothing is known by that
-        alone; and what :meth:`.fetcher.Fetcher.fetch` raises."""
+        """Raises BadRequest naming the part's field, also for a ``uuid`` alone, which is not enough here; and as
+        :meth:`.fetcher.Fetcher.fetch`."""
         if not part.url and not part.file:
             why = f"nothing is kept here under the `uuid` {part.uuid[:80]!r} any more; send it whole"
             raise refused(part.param, why, "media_not_found")
         return await self.named(part.url, part.file, part.param, owner)
 
     async def named(self, url: str, file: str, param: str, owner: str) -> Media:
-        """What ``url`` names, or else the stored file of this id, if it is the caller's own."""
+        """The media at ``url``, or the caller's own stored file of this id."""
         return await self._fetcher.fetch(url, param) if url else await self._stored(file, param, owner)
 
     async def _stored(self, name: str, param: str, owner: str) -> Media:

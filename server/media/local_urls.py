@@ -1,4 +1,4 @@
-"""URLs whose content is not fetched from a host: ``data:`` brings it along, ``file:`` names a file of this machine."""
+"""URLs without a host: ``data:`` contains its content, ``file:`` names a file of this machine."""
 
 import binascii
 import mimetypes
@@ -15,16 +15,15 @@ from .urls import check_spelling
 _URL: Final = re.compile(r"file://(?:localhost)?(?P<path>/[^?#]*)", re.IGNORECASE)
 _BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
 _NOT_BELOW: Final = "this is no file below the folder that this server reads from"
-"""The same for what is not there and for what lies elsewhere: it must not tell which."""
+"""The same message for a missing file and for one elsewhere, so that it does not disclose which."""
 
 
 def read_file_url(url: str, root: Path, limit: int) -> tuple[bytes, str | None]:
-    """A regular file below ``root`` and the media type that its name suggests. Blocks.
+    """A regular file below ``root`` and the media type of its name. Blocks.
 
-    The path is resolved before it is checked, so that neither dots nor links lead out. It may be
-    changed in between: so the file that was opened is asked again where it lies. It is opened for
-    reading only once it is known to be a plain file: opening a device or a pipe can have effects.
-    Raises :class:`.refusal.Refusal`; ``limit`` is in bytes.
+    The path is resolved before it is checked, so that neither dots nor links lead out. It may change in between, so the
+    opened file's location is checked again. It is opened for reading only once it is known to be a regular file:
+    opening a device or a pipe can have effects. Raises :class:`.refusal.Refusal`; ``limit`` is in bytes.
     """
     check_spelling(url)
     match = _URL.fullmatch(url)
@@ -66,14 +65,14 @@ _HEAD: Final = re.compile(
 )
 _MAX_HEAD_CHARS: Final = 1024
 _MAX_PLAIN_CHARS: Final = 256 << 10
-"""Behind the head, of a ``data:`` URL that is not in base64: it is read a character at a time."""
+"""Characters behind the head of a ``data:`` URL without base64, which is decoded character by character."""
 _PIECE: Final = 1 << 20
 """Characters; a multiple of 4."""
 _ENCODED: Final = re.compile(r"(?:[!-$&-~]|%[0-9A-Fa-f]{2})*", re.ASCII)
 
 
 def decode_data_url(url: str, limit: int) -> tuple[bytes, str]:
-    """What a ``data:`` URL holds and its media type.
+    """The content of a ``data:`` URL and its media type.
 
     ``limit`` is in bytes and is checked before anything is decoded. Raises :class:`.refusal.Refusal`.
     """
@@ -96,7 +95,7 @@ def decode_data_url(url: str, limit: int) -> tuple[bytes, str]:
 
 
 def _from_base64(text: str, at: int) -> bytes:
-    """What stands behind ``at``; piece by piece, between which other threads get their turn."""
+    """Decodes the text behind ``at`` in pieces, between which other threads get their turn."""
     data = bytearray()
     try:
         if (len(text) - at) % 4 or text.find("=", at, len(text) - 2) >= 0:

@@ -1,4 +1,4 @@
-"""What is measured of media in requests."""
+"""Metrics of media in requests."""
 
 from typing import Final
 
@@ -11,10 +11,10 @@ _HITS: Final = "Images, sounds and videos of requests that need not be processed
 
 
 class MediaMetrics:
-    """Of one model, under vLLM's names."""
+    """Metrics of one model, with vLLM's names."""
 
     def __init__(self, registry: CollectorRegistry, model: str, declared: "MediaMetrics | None" = None) -> None:
-        """``declared``: those of another model in this registry, where there are any."""
+        """``declared``: metrics of another model in this registry, if there are any."""
         self._families: tuple[Counter, Counter]
         if declared is None:
             self._families = (

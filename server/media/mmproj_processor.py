@@ -1,7 +1,7 @@
-"""transformers' processor of a model in GGUF files, text and projector, in the words of the files that it would have.
+"""The processor configuration of a GGUF model with a projector, as the files of transformers' processor.
 
-A projector file says how large pictures are and how their colours are normed, or how many mel bins sounds have. What it
-leaves unsaid is what all published models of the family have.
+A projector file has the size and normalisation of pictures, or the number of mel bins. Other settings are those of all
+published models of the family.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,9 +22,9 @@ _QWEN3_BOUNDS: Final = (1 << 16, 1 << 24)
 _GLM_BOUNDS: Final = (112 * 112, 28 * 28 * 15_000)
 """Pixels of a picture, at least and at most."""
 _KIMI_PATCHES: Final = 16_384
-"""Of a picture of Kimi K2.5, at most."""
+"""Most patches of a picture of Kimi K2.5."""
 _POSITIONS: Final = 1500
-"""Of Whisper's window, two frames each."""
+"""Positions of Whisper's window, two frames each."""
 _POSITIONS_A_SECOND: Final = 50
 _OF_QWEN3_ASR: Final = {
     "audio_token": "<|audio_pad|>",
@@ -34,7 +34,7 @@ _OF_QWEN3_ASR: Final = {
 
 
 class _Facts:
-    """What both files say."""
+    """Facts of both files."""
 
     def __init__(self, metadata: Mapping[str, object], described: Mapping[str, object], image: str) -> None:
         """``described``: the config.json that says the same; ``image``: the token that embeddings replace."""
@@ -71,9 +71,9 @@ class _Processor:
     """The name of its image processor, of which the server may have its own."""
     settings: Values
     of_images: Values
-    """Settings of that besides colours."""
+    """Settings of the image processor besides colours."""
     names: dict[str, str] = field(default_factory=dict)
-    """What transformers' tokenizer calls tokens that it asks it for."""
+    """Attributes of transformers' tokenizer that name tokens."""
 
 
 def _idefics3(facts: _Facts) -> _Processor:
@@ -151,7 +151,7 @@ def _omni(name: str, bounds: tuple[int, int], **names: str) -> Callable[[_Facts]
 
 
 def _whisper(described: Fields) -> Values:
-    """What makes frames of sounds as Whisper has them."""
+    """Whisper's feature extractor."""
     audio = Fields(described.table("audio_config") or {})
     return {
         "feature_extractor_type": "WhisperFeatureExtractor",
@@ -165,7 +165,7 @@ def _positions(described: Fields) -> int:
 
 
 def _gemma4(facts: _Facts) -> _Processor:
-    """Its class asks for what makes frames of sounds, though large ones take none."""
+    """Its class needs an audio feature extractor, though large models take no audio."""
     sizes = {"patch_size": facts.patch, "pooling_kernel_size": facts.tower.integer("pooling_kernel_size")}
     names = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": facts.image}
     names |= {"audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>"}
@@ -240,7 +240,7 @@ _MAKERS: Final[Mapping[str, Callable[[_Facts], _Processor]]] = {
         **{"vision_bos_token": "<|vision_start|>", "vision_eos_token": "<|vision_end|>", **_OF_QWEN3_ASR},
     ),
 }
-"""By the model type that :mod:`stentor.engine.model_config.mmproj_config` says."""
+"""By the model type of :mod:`stentor.engine.model_config.mmproj_config`."""
 _MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     "Idefics3Processor": ("<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>"),
     "Gemma3Processor": ("<start_of_image>", "<end_of_image>"),
@@ -254,7 +254,7 @@ _MARKS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "LightOnOcrProcessor": ("<|vision_pad|>", "<|vision_end|>"),
 }
-"""Tokens that the texts of pictures hold besides the one that embeddings replace."""
+"""Tokens of a picture's text besides the placeholder."""
 
 
 _SOUND_PROCESSORS: Final[Mapping[str, str]] = {
@@ -269,11 +269,11 @@ _AROUND_SOUNDS: Final[Mapping[str, tuple[str, str]]] = {
     "Qwen3ASRProcessor": ("<|audio_start|>", "<|audio_end|>"),
     "VoxtralProcessor": ("[BEGIN_AUDIO]", ""),
 }
-"""Of those that converters give a chat template that knows texts alone."""
+"""Marks around sounds, for models whose converted chat template only knows text."""
 
 
 def _given_sounds(described: Mapping[str, object], token: str, id: int) -> GivenFiles:
-    """Of a model that takes sounds alone, whose ``token`` embeddings replace."""
+    """For an audio model whose embeddings replace ``token``."""
     fields = Fields(described)
     name = _SOUND_PROCESSORS[fields.text("model_type")]
     own: Mapping[str, Callable[[], Values]] = {
@@ -291,7 +291,7 @@ def _given_sounds(described: Mapping[str, object], token: str, id: int) -> Given
 
 
 def _conformer(fields: Fields) -> Values:
-    """Two frames of mel bins stand beside each other."""
+    """Two frames of mel bins are joined."""
     encoder = Fields(fields.table("encoder_config") or {})
     return {
         "n_mels": encoder.integer("input_dim") // 2,
@@ -301,7 +301,7 @@ def _conformer(fields: Fields) -> Values:
 
 
 def given_files(checkpoint: Checkpoint) -> GivenFiles | None:
-    """Of a model whose tower is in a projector file; None of any other. Raises :class:`CheckpointError`."""
+    """For a model with a projector file; None for any other. Raises :class:`CheckpointError`."""
     tower = checkpoint.tower
     if tower is None or tower.projector is None:
         return None

@@ -8,20 +8,20 @@ import msgspec
 
 
 class GivenFiles(msgspec.Struct, frozen=True, array_like=True):
-    """What the files of a processor would say, of a model that has none: see :mod:`.mmproj_processor`."""
+    """The files of a processor for a model without them: see :mod:`.mmproj_processor`."""
 
     files: dict[str, dict[str, Any]]
-    """By name."""
+    """Files by name."""
     tokens: dict[str, int]
-    """The tokens that its texts are made of, with their ids."""
+    """Tokens of its texts, with their ids."""
     names: dict[str, str]
-    """What transformers' tokenizer calls some of them, such as ``boi_token``."""
+    """Tokenizer attributes of some of them, such as ``boi_token``."""
     around_sounds: tuple[str, str] = ("", "")
     """Marks before and behind a sound, where the model's chat template writes none."""
 
 
 Source = Path | GivenFiles
-"""A model's folder, or what stands for it."""
+"""A model's folder, or its replacement."""
 
 
 class ModelFiles:
@@ -31,7 +31,7 @@ class ModelFiles:
         self.source = source
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON object; empty where there is no such file."""
+        """A JSON object; empty if the file does not exist."""
         if isinstance(self.source, GivenFiles):
             return self.source.files.get(name, {})
         file = self.source / name

@@ -1,8 +1,8 @@
-"""transformers' processor of a model, put together without what it does not need. Runs in the child.
+"""transformers' processor of a model, built without unneeded parts. Runs in the child.
 
-transformers' own way to load one (``AutoProcessor``) wants torchvision wherever a model takes videos too. The image
-processors that use Pillow and numpy do without, so they are loaded here, one by one, on every machine: the same picture
-then gives the same tensors everywhere.
+transformers' own loader (``AutoProcessor``) requires torchvision for every model with videos. The image processors that
+use Pillow and numpy do not, so they are loaded here one by one, on every machine: the same picture then gives the same
+tensors everywhere.
 """
 
 import inspect
@@ -78,7 +78,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Lfm2VlProcessor": Lfm2VlImages,
     "Llama4Processor": Llama4Images,
 }
-"""Image processors by the name of the processor, where transformers has none, or one for torchvision alone."""
+"""Image processors by the name of the processor, if transformers has none, or one for torchvision only."""
 _UNNAMED: Final[Mapping[str, str]] = {
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
     "funaudiochat": "FunAudioChatProcessor",
@@ -88,9 +88,9 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "ovis2_5": "Ovis2_5Processor",
     "ultravox": "UltravoxProcessor",
 }
-"""By model type, of which transformers has none and published files name none."""
+"""Processors by model type, if transformers has none and published files name none."""
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
-"""What processors return besides tensors of the model: figures for the text."""
+"""Outputs of processors that are not tensors for the model: numbers for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
 """Processors that cut a picture into tiles only where it is the conversation's only one."""
 _SETTINGS: Final = "processor_config.json"
@@ -109,7 +109,7 @@ class ProcessorError(Exception):
 
 
 class ModelInputs(NamedTuple):
-    """What a processor makes of one piece of media."""
+    """A processor's result for one piece of media."""
 
     payload: bytes
     """safetensors."""
@@ -125,9 +125,9 @@ class Videos(NamedTuple):
     make: Callable[[Any, DecodedVideo, VideoSettings, float], VideoInputs]
     settings: VideoSettings
     step: int = 1
-    """Frames at a time."""
+    """Frames that are processed together."""
     arguments: Mapping[str, object] = {}
-    """For what writes their text."""
+    """Arguments for the writer of their text."""
 
 
 _QWEN2: Final = VideoSettings(shortest_edge=128 * 28 * 28, longest_edge=768 * 28 * 28)
@@ -157,7 +157,7 @@ class ModelProcessor:
     """A model's processor, for one piece of media at a time."""
 
     def __init__(self, source: Source) -> None:
-        """``source``: the model's folder, or what stands for it. Raises :class:`ProcessorError`."""
+        """``source``: the model's folder, or its replacement. Raises :class:`ProcessorError`."""
         files = ModelFiles(source)
         self._name = _class_name(files)
         self._processor = _load(files, self._name)
@@ -203,7 +203,7 @@ class ModelProcessor:
         return ModelInputs(_payload(tensors, "image"), replacement, self._grid(tensors.get("image_grid_thw")))
 
     def choose_frames(self, options: Mapping[str, object]) -> Choose:
-        """Which frames of a video the model sees."""
+        """The chooser of a video's frames."""
         assert self._videos is not None
         return self._video_settings.choose(options, self._videos.step)
 
@@ -231,7 +231,7 @@ class ModelProcessor:
         return ModelInputs(_payload(tensors, "audio"), replacement.join(self._around_sounds), None)
 
     def _arguments(self, options: Mapping[str, object]) -> dict[str, Any]:
-        """Of the image processor: the model's own, and what a request may change of them."""
+        """Arguments of the image processor: the model's own, and a request's changes."""
         images = self._processor.image_processor
         known = getattr(images, "valid_kwargs", None)
         names: dict[str, Any] = getattr(known, "__annotations__", {})
@@ -266,7 +266,7 @@ def _lacks_audio_encoder(files: ModelFiles) -> bool:
 
 
 def _tokens_per_second(files: ModelFiles) -> float:
-    """Positions of a second of a video; 0 where frames are not told apart by them."""
+    """Positions of a second of a video; 0 if positions do not depend on time."""
     config = thinker(files.read("config.json"))
     vision = config.get("vision_config")
     beat = vision.get("tokens_per_second") if isinstance(vision, dict) else None
@@ -274,7 +274,7 @@ def _tokens_per_second(files: ModelFiles) -> float:
 
 
 def _low_detail(images: Any, names: Mapping[str, object]) -> dict[str, object]:
-    """As few tiles as there can be, or as few pixels as :data:`.processor_options.LOW_DETAIL_PIXELS`."""
+    """The fewest tiles, or at most :data:`.processor_options.LOW_DETAIL_PIXELS` pixels."""
     if (own := getattr(images, "low_detail", None)) is not None:
         return dict(own)
     if "do_image_splitting" in names:
@@ -289,8 +289,7 @@ def _low_detail(images: Any, names: Mapping[str, object]) -> dict[str, object]:
 
 
 def _edges(images: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """``size``, where the request has something to say of it: never more than the model itself sees, for which its
-    tower need not be made."""
+    """``size``, if the request changes it: never more than the model's own, for which its tower need not be made."""
     own = {edge: getattr(images.size, edge, None) for edge in ("shortest_edge", "longest_edge")}
     wanted = dict(given.get("size") or {})
     if "min_pixels" in given:
@@ -360,13 +359,13 @@ def _load(files: ModelFiles, name: str) -> Any:
         return _unchecked(kind)(**parts, **{name: value for name, value in settings.items() if name in taken})
     except ProcessorError:
         raise
-    except Exception as error:  # whatever transformers trips over: the operator is told
+    except Exception as error:  # any error of transformers: the operator sees it
         raise ProcessorError(f"{name}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _unchecked(kind: Any) -> Any:
-    """The same class, which takes its parts as they are: to check a video processor's, transformers looks through
-    classes that need torchvision."""
+    """The same class without checks of its parts: to check a video processor's, transformers searches classes that need
+    torchvision."""
     return type(kind.__name__, (kind,), {"check_argument_for_proper_class": lambda *_: None})
 
 
@@ -386,7 +385,7 @@ def _part(folder: Path, name: str, part: str) -> Any:
 
 
 def _given_part(given: GivenFiles, name: str, part: str) -> Any:
-    """Of a tokenizer no more than the tokens that stand for media."""
+    """A tokenizer with only the tokens of media."""
     match part:
         case "image_processor":
             settings = dict(given.files[_OF_IMAGES])

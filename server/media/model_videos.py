@@ -1,7 +1,7 @@
 """Videos as a model's inputs, by its image processor, frame by frame. Runs in the child.
 
-transformers' own video processors need torchvision. What they do beside choosing frames is to look at each as a
-picture, and to lay patches of neighbouring frames on top of each other where the model takes two at a time.
+transformers' own video processors need torchvision. Besides choosing frames, they process each as a picture, and stack
+patches of neighbouring frames for models that take two at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from .decode_video import Choose, DecodedVideo, VideoFacts
 from .model_files import ModelFiles
 
 _MOST_PIXELS: Final = 24 << 20
-"""Of all frames of a video together: what a model is given of them has bounds, and frames are made smaller for them."""
+"""Pixels of all frames of a video together; frames are scaled down to this limit."""
 _SETTINGS: Final = "video_preprocessor_config.json"
 
 
 @dataclass(frozen=True)
 class VideoInputs:
-    """What a model is given of a video, and what its processor needs to write its text."""
+    """The model's input for a video, and the data for its text."""
 
     tensors: Mapping[str, Any]
     figures: Mapping[str, Any]
@@ -35,7 +35,7 @@ class VideoInputs:
 
 @dataclass
 class _Stated:
-    """What is known of a video, by transformers' names."""
+    """Facts about a video, with transformers' names."""
 
     fps: float
     frames_indices: list[int]
@@ -43,7 +43,7 @@ class _Stated:
 
     @property
     def timestamps(self) -> list[float]:
-        """Of the frames that are seen, in seconds."""
+        """Times of the chosen frames, in seconds."""
         return [index / self.fps for index in self.frames_indices]
 
 
@@ -53,19 +53,19 @@ def _stated(video: DecodedVideo) -> _Stated:
 
 @dataclass(frozen=True)
 class VideoSettings:
-    """Which frames a model sees, and how large; as its files say, or as its family has it."""
+    """Number and size of a model's frames, from its files or its family."""
 
     num_frames: int | None = None
-    """Of any video; None: as many as ``fps`` of it have, within the bounds."""
+    """Frames of any video; None: by ``fps``, within the bounds."""
     fps: float = 2.0
     min_frames: int = 4
     max_frames: int = 768
     shortest_edge: int | None = None
     longest_edge: int | None = None
     rates: Sequence[tuple[float, float]] = ()
-    """Frames a second by the length of a video: up to so many seconds so many. In place of ``fps``."""
+    """Frames a second by the length of a video: (seconds, rate) for videos up to that length. Replaces ``fps``."""
     embeddings: int = 0
-    """Of each frame, where the model has a choice."""
+    """Embeddings of each frame, for models with a choice."""
 
     @classmethod
     def of(cls, files: ModelFiles, own: "VideoSettings") -> "VideoSettings":
@@ -83,7 +83,7 @@ class VideoSettings:
         return cls(**{name: getattr(own, name) if value is None else value for name, value in found.items()})
 
     def choose(self, options: Mapping[str, object], step: int) -> Choose:
-        """As many frames as a request says, or else these settings; a multiple of ``step`` of them if there are."""
+        """As many frames as the request or these settings require; a multiple of ``step`` if there are enough."""
         wanted, fps = options.get("num_frames"), options.get("fps")
 
         def choose(facts: VideoFacts) -> list[int]:
@@ -117,9 +117,9 @@ def _read(files: ModelFiles) -> dict[str, Any]:
 def paired(
     images: Any, video: DecodedVideo, settings: VideoSettings, *, share: bool, beat: float = 0.0, counted: int = 1
 ) -> VideoInputs:
-    """Of models that see two frames at a time. ``images`` is the image processor; with ``share``, bounds of pixels are
-    those of all frames together. ``beat``: positions a second, 0 where frames have their times as text. ``counted``:
-    as how many frames the image processor counts a picture."""
+    """For models that take two frames at a time. ``images`` is the image processor; with ``share``, limits of pixels
+    apply to all frames together. ``beat``: positions a second, 0 for models with times as text. ``counted``: number of
+    frames for which the image processor counts a picture."""
     count = len(video.frames)
     bounds = {"shortest_edge": settings.shortest_edge, "longest_edge": settings.longest_edge}
     parts = count if share else 1
@@ -142,8 +142,8 @@ def paired(
 
 
 def _on_top(pixels: Any, frames: int, patches: int, step: int, side: int) -> NDArray[np.float32]:
-    """From [frames * patches, channels * step * side * side], where each frame lies on itself, to the same of fewer
-    rows, where ``step`` neighbouring frames lie on each other. The last one stands for those that are missing."""
+    """From [frames * patches, channels * step * side * side] with each frame repeated to fewer rows, in which ``step``
+    neighbouring frames are stacked. The last one fills missing ones."""
     each = np.asarray(pixels, np.float32).reshape(frames, patches, -1, step, side * side)[:, :, :, 0]
     missing = -frames % step
     each = np.concatenate([each, *[each[-1:]] * missing])
@@ -152,13 +152,13 @@ def _on_top(pixels: Any, frames: int, patches: int, step: int, side: int) -> NDA
 
 
 def tiles(images: Any, video: DecodedVideo) -> VideoInputs:
-    """Of InternVL: each frame is a picture of one tile."""
+    """InternVL: each frame is a picture of one tile."""
     found = np.asarray(images(list(video.frames), return_tensors="np", crop_to_patches=False)["pixel_values"])
     return VideoInputs({"pixel_values": found}, {"pixel_values_videos": [found]}, as_pictures=True)
 
 
 def squared(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoInputs:
-    """Of SmolVLM: each frame is a picture that is not cut up, whatever its shape."""
+    """SmolVLM: each frame is an untiled picture of any shape."""
     size = {"longest_edge": settings.longest_edge}
     found = images([list(video.frames)], return_tensors="np", do_image_splitting=False, size=size)
     pixels = np.asarray(found["pixel_values"])
@@ -166,9 +166,9 @@ def squared(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoI
 
 
 def pooled(images: Any, video: DecodedVideo) -> VideoInputs:
-    """Of LLaVA-OneVision: each frame is a picture that is not cut up."""
+    """LLaVA-OneVision: each frame is an untiled picture."""
     tile = [[images.size.height, images.size.width]]
-    # what is made first of a picture is the whole of it, in the size of a tile
+    # the first part of a picture is the whole of it, in the size of a tile
     frames = [
         images([[frame]], return_tensors="np", image_grid_pinpoints=tile)["pixel_values"][0][0]
         for frame in video.frames
@@ -178,7 +178,7 @@ def pooled(images: Any, video: DecodedVideo) -> VideoInputs:
 
 
 def budgeted(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoInputs:
-    """Of Gemma 4: each frame is a picture of fewer embeddings."""
+    """Gemma 4: each frame is a picture with fewer embeddings."""
     found = images(list(video.frames), return_tensors="np", max_soft_tokens=settings.embeddings)
     places = np.asarray(found["image_position_ids"])
     there = (places[0] >= 0).all(axis=-1)  # all frames have one size

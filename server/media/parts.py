@@ -33,13 +33,13 @@ class MediaPart:
     detail: Detail = "auto"
     """How finely a picture should be seen."""
     embeds: Embeds | None = None
-    """What stands for the picture itself."""
+    """The client's embeddings in place of the picture."""
 
 
 @dataclass(frozen=True)
 class Media:
-    """What a part names, as it came."""
+    """The media of a part, as received."""
 
     data: bytes
     content_type: str | None
-    """As the sender calls it (``image/png``): in lower case, without parameters, not to be believed."""
+    """The sender's type (``image/png``), in lower case, without parameters; not trusted."""

@@ -1,6 +1,5 @@
-"""Processors of models that see, where transformers' own needs torchvision or another package, or comes with the
-checkpoint: the text that stands for a picture or a video. Run in the child.
-"""
+"""Processors of multimodal models whose own needs torchvision or another package, or comes with the checkpoint: the
+text of a picture or a video. Run in the child."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -25,12 +24,12 @@ _UNITS: Final = (
 )
 _TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _OVIS_MARKS: Final = 2
-"""Embeddings around those of a picture of Ovis 2.5, which stand in place of the same token."""
+"""Embeddings around those of a picture of Ovis 2.5, at the same placeholder token."""
 _EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
 
 
 class PixtralProcessor(ProcessorMixin):
-    """Of Mistral 3 too. A picture is rows of ``[IMG]``, one for each patch after merging; ``[IMG_BREAK]`` ends a row,
+    """Also for Mistral 3. A picture is rows of ``[IMG]``, one for each merged patch; ``[IMG_BREAK]`` ends a row,
     ``[IMG_END]`` the last."""
 
     def __init__(
@@ -47,7 +46,7 @@ class PixtralProcessor(ProcessorMixin):
         super().__init__(image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
         self.image_token = image_token
         self._merged = patch_size * spatial_merge_size
-        """Pixels on each side of what one token stands for."""
+        """Pixels on each side of one token's area."""
         self._break = image_break_token
         self._end = image_end_token
 
@@ -99,7 +98,7 @@ def spelled(number: int) -> str:
 
 
 class ColModernVBertProcessor(Idefics3Processor):
-    """transformers' own needs torch for what is not done here."""
+    """transformers' own class needs torch for features that are not used here."""
 
     def __init__(
         self, image_processor: Any, tokenizer: Any = None, image_seq_len: int = 64, chat_template: str | None = None
@@ -128,7 +127,7 @@ class Ovis25Processor(ProcessorMixin):
 
     @classmethod
     def of(cls, folder: Path) -> "Ovis25Processor":
-        """As the files of a model say."""
+        """From the files of a model."""
         vision = ModelFiles(folder).read("config.json").get("vit_config") or {}
         names = {"hidden_stride": "merge_size"}
         known = ("patch_size", "hidden_stride", "temporal_patch_size")
@@ -147,7 +146,7 @@ class Ovis25Processor(ProcessorMixin):
 
 
 class EagleProcessor(ProcessorMixin):
-    """Pictures are told apart by their numbers, of which the template writes one and the prompt has two."""
+    """Pictures are numbered: the template writes the number once, the prompt has it twice."""
 
     image_token = f"<image-{NUMBER}>"
 
@@ -157,7 +156,7 @@ class EagleProcessor(ProcessorMixin):
 
     @classmethod
     def of(cls, folder: Path) -> "EagleProcessor":
-        """As the files of a model say."""
+        """From the files of a model."""
         whole = Fields(ModelFiles(folder).read("config.json"))
         vision = Fields(whole.table("vision_config") or {})
         images = EagleImages.from_pretrained(folder)
@@ -184,7 +183,7 @@ class NemotronVLProcessor(ProcessorMixin):
 
     @classmethod
     def of(cls, folder: Path) -> "NemotronVLProcessor":
-        """As the files of a model say."""
+        """From the files of a model."""
         files = ModelFiles(folder)
         whole = Fields(files.read("config.json"))
         settings = Fields({**whole.values, **files.read("preprocessor_config.json")})
@@ -210,8 +209,8 @@ class NemotronVLProcessor(ProcessorMixin):
 
 
 class LonePictures:
-    """For a model whose pictures stand in no text (CLIP). Its tokenizer is not loaded: what stands for a picture is the
-    picture itself."""
+    """For models whose pictures are not part of a text (CLIP). Its tokenizer is not loaded: the picture is the whole
+    prompt."""
 
     image_token = ""
     unused_input_names = ()
@@ -238,8 +237,8 @@ class LonePictures:
 
 
 class FrameProcessor:
-    """Takes the place of a video processor, which needs torchvision: says what is asked of it to write the text of a
-    video. Frames are made by :mod:`.model_videos`."""
+    """Replaces a video processor, which needs torchvision: has the attributes for writing a video's text.
+    :mod:`.model_videos` makes the frames."""
 
     model_input_names: Final = ()
 

@@ -1,4 +1,4 @@
-"""What was made of media, kept by what they are, so that the same picture costs nothing the second time."""
+"""Cache of processed media by digest, so that a repeated picture costs nothing."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -12,14 +12,14 @@ from .processor_process import Modality
 
 DIGEST_BYTES: Final = 16
 _ENTRY_BYTES: Final = 512
-"""Of one that is kept, besides its payload and its text."""
+"""Bytes of an entry besides its payload and its text."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class ProcessedMedia:
-    """One piece of media as the model is given it; the same for all who bring it."""
+    """One processed piece of media, shared by all requests with it."""
 
     modality: Modality
     digest: bytes
@@ -28,9 +28,9 @@ class ProcessedMedia:
     """safetensors, by the names of the arguments of the model's encoder. Nobody changes it: to copy it into bytes would
     keep the interpreter's lock for as many milliseconds as it has megabytes."""
     written: str
-    """What the chat template writes where it stands."""
+    """The chat template's placeholder."""
     replacement: str
-    """What stands there in the prompt's text."""
+    """Its replacement in the prompt's text."""
     grid: tuple[int, int, int] | None = None
     """Frames, rows and columns of its embeddings, where positions follow them."""
     interval: float = 1.0
@@ -55,7 +55,7 @@ class ProcessedCache:
     """The latest used, up to so many bytes. For the event loop."""
 
     def __init__(self, most: int) -> None:
-        """``most`` in bytes; 0 keeps nothing."""
+        """``most`` in bytes; 0 disables the cache."""
         self._most = most
         self._kept: OrderedDict[bytes, ProcessedMedia] = OrderedDict()
         self.bytes = 0
@@ -70,7 +70,7 @@ class ProcessedCache:
         return found
 
     def put(self, media: ProcessedMedia) -> None:
-        """Drops the least recently used for it; one that is larger than all may be is not kept."""
+        """Evicts the least recently used entries for it; an entry larger than the cache is not stored."""
         if media.bytes > self._most or media.digest in self._kept:
             return
         self._kept[media.digest] = media
@@ -80,7 +80,7 @@ class ProcessedCache:
 
 
 class Names(Generic[Key]):
-    """What clients call their media by, the latest ``most``."""
+    """Clients' names of their media, the latest ``most``."""
 
     def __init__(self, most: int) -> None:
         self._most = most

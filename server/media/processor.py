@@ -1,4 +1,4 @@
-"""What a model is given of media: made in processes of their own, kept by what the media are.
+"""Processes media to a model's inputs, in child processes, with a cache by digest.
 
 ::
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _INLINE_BYTES: Final = 64 << 10
 """More are digested in a thread."""
 _NAMES: Final = 1 << 16
-"""Of media that clients name, remembered for all of them together."""
+"""Remembered names of media, for all clients together."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Wanted:
 
     modality: Modality
     data: bytes | None
-    """None: only its name was sent."""
+    """None: the client sent only its name."""
     param: str
     """The field that holds it, for errors."""
     uuid: str = ""
@@ -51,14 +51,14 @@ class Wanted:
 
 
 class MediaProcessor:
-    """Of one model, for the event loop that it is used from. It must be closed.
+    """The processor of one model, for one event loop. Must be closed.
 
-    So many pieces of media are processed at a time, each in a process of its own; the others wait, bounded, and owners
-    take turns. What is asked for while it is being made is made once.
+    A fixed number of media is processed at a time, each in its own process; others wait in a bounded queue, and owners
+    take turns. Equal concurrent requests are processed once.
     """
 
     def __init__(self, source: Source, limits: ProcessorLimits, metrics: MediaMetrics, decoded: DecodedLimits) -> None:
-        """``source``: the model's folder, or what stands for it."""
+        """``source``: the model's folder, or its replacement."""
         self._pool = ProcessPool(
             lambda: ProcessorProcess(source, decoded, limits.timeout),
             processes=limits.processes,
@@ -70,7 +70,7 @@ class MediaProcessor:
         self._cache = ProcessedCache(limits.cache_bytes)
         self._names: Names[tuple[str, Modality, str]] = Names(_NAMES)
         self._running: dict[bytes, asyncio.Future[ProcessedMedia | None]] = {}
-        """By digest; None comes of one whose caller has gone."""
+        """By digest; the result is None if the caller has gone."""
         self._described: Described | None = None
         self._missing = False
         """Whether the model's processor cannot be loaded: that has been logged, and is not tried again."""
@@ -78,7 +78,7 @@ class MediaProcessor:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that there are."""
+        """Pids of its processes."""
         return self._pool.pids
 
     @property
@@ -86,8 +86,8 @@ class MediaProcessor:
         return self._cache.bytes
 
     async def describe(self) -> Described:
-        """What the model takes. Starts a process where there has been none: seconds. Raises as :func:`.helpers.run_in`
-        does."""
+        """The model's media. Starts a process if there is none, which takes seconds. Raises as
+        :func:`.helpers.run_in`."""
         if self._described is None:
             async with self._describing:
                 if self._described is None:
@@ -104,7 +104,7 @@ class MediaProcessor:
             raise
 
     async def warm_up(self) -> None:
-        """Starts the first process, so that the first picture need not wait for that, and logs what it takes."""
+        """Starts the first process before the first picture, and logs the supported media."""
         try:
             found = await self.describe()
         except MediaUnavailable:
@@ -116,9 +116,9 @@ class MediaProcessor:
             logger.warning("media: no %s is taken: %s", modality, why)
 
     async def process(self, wanted: Wanted, owner: str) -> ProcessedMedia:
-        """What the model is given of it. ``owner`` is who sent it, whose names for media are nobody else's.
+        """The processed media. ``owner`` is the sender, whose names of media are private.
 
-        Raises BadRequest naming the field, :class:`..common.errors.Overloaded` where too many others wait, and
+        Raises BadRequest naming the field, :class:`..common.errors.Overloaded` if the queue is full, and
         :class:`.helpers.MediaUnavailable`.
         """
         self._metrics.queries.inc()
@@ -162,7 +162,7 @@ class MediaProcessor:
             answer, payload = await run_in(self._pool, lambda process: process.process(job, data), len(data))
         except MediaRefused as refused:
             running.set_exception(refused)
-            running.exception()  # nobody need be there to hear it
+            running.exception()  # it may have no waiter
             raise
         except BaseException:
             running.set_result(None)
@@ -179,8 +179,7 @@ class MediaProcessor:
         return made
 
     def close(self) -> None:
-        """Ends the processes and whatever they do; who waits gets :class:`.helpers.MediaUnavailable`. May be called
-        again."""
+        """Ends the processes and their jobs; waiters get :class:`.helpers.MediaUnavailable`. May be called again."""
         self._pool.close()
 
 

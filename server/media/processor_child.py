@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .model_processor import ModelInputs, ModelProcessor
 
 MAX_GROWTH: Final = 3 << 30
-"""Bytes of address space for one job, on top of what the libraries take."""
+"""Bytes of address space for one job, beyond that of the libraries."""
 CPU_SECONDS: Final = 30.0
-"""Of this process's own time for one job; then the kernel ends it."""
+"""CPU time of one job, enforced by the kernel."""
 _LEFT_BEHIND: Final = 512 << 20
-"""Bytes by which jobs may let this process grow: to start another one takes seconds."""
+"""Bytes by which jobs may let this process grow: a restart takes seconds."""
 _NICENESS: Final = 10
 """Whoever waits for a token goes first."""
 
@@ -34,7 +34,7 @@ _NICENESS: Final = 10
 def main() -> int:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"  # before numpy and torch start one for each core
-    os.environ["HF_HUB_OFFLINE"] = "1"  # what the folder lacks is not looked for elsewhere
+    os.environ["HF_HUB_OFFLINE"] = "1"  # missing files are not downloaded
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     with bounded_child("stentor-media") as connection:
         os.nice(_NICENESS)

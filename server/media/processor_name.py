@@ -8,6 +8,6 @@ FILES: Final = ("processor_config.json", "preprocessor_config.json", "tokenizer_
 
 
 def processor_name(source: Source) -> str | None:
-    """None where no file names one."""
+    """None if no file names one."""
     said = (ModelFiles(source).read(file).get("processor_class") for file in FILES)
     return next((name for name in said if isinstance(name, str)), None)

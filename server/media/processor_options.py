@@ -1,4 +1,4 @@
-"""What a request may tell a model's processor, and how its own words for it are understood."""
+"""A request's options for a model's processor."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -21,7 +21,7 @@ _NESTED: Final = ("images_kwargs", "videos_kwargs", "audio_kwargs")
 PROCESSOR_FIELD: Final = "mm_processor_kwargs"
 LOADING_FIELD: Final = "media_io_kwargs"
 LOW_DETAIL_PIXELS: Final = 512 * 512
-"""Of a picture that is asked for in low detail, at most, as OpenAI's models see them."""
+"""Most pixels of a picture in low detail, as for OpenAI's models."""
 
 
 def processor_options(given: Mapping[str, Any] | None, field: str = PROCESSOR_FIELD) -> dict[str, object]:
@@ -65,13 +65,13 @@ def _count(value: object, field: str) -> int:
 
 
 def loading_options(given: Mapping[str, Any] | None) -> dict[str, object]:
-    """Of vLLM's ``media_io_kwargs``, by modality: how a video's frames are chosen. Raises BadRequest."""
+    """vLLM's ``media_io_kwargs``, by modality: the choice of a video's frames. Raises BadRequest."""
     options: dict[str, object] = {}
     for modality, values in (given or {}).items():
         field = f"{LOADING_FIELD}.{modality}"
         if modality != "video" or not isinstance(values, Mapping) or not values.keys() <= {"num_frames", "fps"}:
             raise wrong(field, "is not taken; known is `video` with `num_frames` and `fps`")
         for name, value in values.items():
-            if value != -1:  # vLLM's word for what the model itself says
+            if value != -1:  # vLLM's value for the model's own setting
                 options[name] = _checked(name, value, f"{field}.{name}")
     return options

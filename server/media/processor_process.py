@@ -1,7 +1,7 @@
-"""One child that makes a model's inputs of what clients bring, as its owner sees it.
+"""The owner's side of a child that processes clients' media.
 
-It runs image libraries in C, and transformers' own processor, on files of clients. So that happens in a child with
-bounds on its memory and its time, which can open nothing, and which is replaced when it dies or is late.
+It runs image libraries in C, and transformers' own processor, on files of clients. So it has limits on memory and time,
+cannot open anything, and is replaced when it dies or is late.
 """
 
 import socket
@@ -18,8 +18,7 @@ from .refusal import REFUSED
 
 MODULE: Final = "stentor.server.media.processor_child"
 MAX_PAYLOAD: Final = 320 << 20
-"""Bytes of tensors that are made of one piece of media. The largest pictures that Qwen's models see have 308 million.
-"""
+"""Bytes of tensors of one piece of media. The largest pictures of Qwen's models have 308 million."""
 _START_SECONDS: Final = 300.0
 """To import transformers: 2 seconds of the processor, and a minute on a machine that has too much to do."""
 
@@ -30,10 +29,10 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
     """The first message to a child."""
 
     folder: str
-    """Of the model; empty where it has none with a processor's files."""
+    """The model's folder; empty if it has no processor files."""
     limits: DecodedLimits
     given: GivenFiles | None = None
-    """What stands for the folder then."""
+    """Replacement of the folder."""
 
     @property
     def source(self) -> Source:
@@ -41,10 +40,10 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Described(msgspec.Struct, frozen=True, array_like=True):
-    """What the model's processor takes; answers the setup."""
+    """The processor's media; answers the setup."""
 
     written: dict[Modality, str]
-    """What the chat template writes where a piece of media stands."""
+    """The chat template's placeholder of each modality."""
     missing: dict[Modality, str]
     """Why one cannot be taken, to go on after "video:"."""
     by_company: bool
@@ -70,20 +69,20 @@ class Processed(msgspec.Struct, frozen=True, array_like=True):
 
     length: int = 0
     replacement: str = ""
-    """What stands in the prompt's text for what the template writes."""
+    """Replacement of the placeholder in the prompt's text."""
     grid: tuple[int, int, int] | None = None
     """Frames, rows and columns of its embeddings, where positions follow them."""
     interval: float = 1.0
     """How far the positions of two frames are apart."""
     worn: bool = False
-    """The child has grown and wants to be replaced."""
+    """The child has grown and asks to be replaced."""
     why: str = ""
     """Why it cannot be used, to go on after the field's name."""
     code: str = REFUSED
 
 
 class MediaRefused(Exception):
-    """``str(refused)`` says what is wrong with the media, and may be shown."""
+    """``str(refused)`` describes the fault of the media, for the client."""
 
     def __init__(self, why: str, code: str = REFUSED) -> None:
         super().__init__(why)
@@ -118,7 +117,7 @@ class ProcessorProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, while there is one."""
+        """The child's pid, while there is one."""
         return self._child.pid
 
     def process(self, job: ProcessorJob, data: bytes) -> tuple[Processed, bytearray]:

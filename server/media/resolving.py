@@ -19,9 +19,9 @@ from .urls import Target
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _MAX_ADDRESSES: Final = 4
-"""Of one name; those after them are not tried."""
+"""Addresses of one name that are used."""
 _NO_ADDRESS: Final = "the URL's host has no address that this server may reach"
-"""The same for a name that there is not: it must not tell which names a private network has."""
+"""The same message for an unknown name, so that it does not disclose the names of a private network."""
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
@@ -32,7 +32,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 
 async def addresses_of(target: Target, resolve: Resolve, opened: Sequence[Network]) -> tuple[Address, ...]:
-    """Where ``target`` is; one address that may not be reached spoils them all. Raises :class:`.refusal.Refusal`."""
+    """Addresses of ``target``; one forbidden address forbids all. Raises :class:`.refusal.Refusal`."""
     if target.address is not None:
         found = [target.address]
     else:

@@ -1,7 +1,7 @@
-"""URLs, read so strictly that nobody after us can read them otherwise.
+"""Strict parsing of URLs, so that no later parser can read them differently.
 
-Attacks on fetchers live from two readers who disagree about which host a URL names. So what is
-unusual is refused, and the URL that is requested is written anew from the parts that were checked.
+Attacks on fetchers use parsers that disagree about a URL's host. So unusual URLs are refused, and the requested URL is
+rebuilt from the checked parts.
 """
 
 import re
@@ -16,7 +16,7 @@ from .addresses import Address
 from .refusal import Refusal
 
 MAX_URL_CHARS: Final = 8192
-"""Of everything but a ``data:`` URL, which brings its content along."""
+"""Characters of all but a ``data:`` URL, which contains its content."""
 
 _PARTS: Final = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<path>/[^?#]*)?(?P<query>\?[^#]*)?(?:#.*)?"
@@ -32,7 +32,7 @@ _SAFE: Final = "".join(map(chr, range(0x21, 0x7F)))
 
 @dataclass(frozen=True)
 class Target:
-    """Where a request goes, in one spelling."""
+    """A request's destination, normalised."""
 
     scheme: str
     """``http`` or ``https``."""
@@ -42,16 +42,16 @@ class Target:
     path: str
     """With the query; ASCII."""
     address: Address | None
-    """Of a host that is one."""
+    """Set if the host is an address."""
 
     @property
     def authority(self) -> str:
-        """As in ``Host``, where a port that goes without saying is left out."""
+        """As in ``Host``, without the default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     def joined(self, location: str) -> "Target":
-        """Where a redirect leads. Raises :class:`.refusal.Refusal`."""
+        """The target of a redirect. Raises :class:`.refusal.Refusal`."""
         check_spelling(location)
         if _HAS_SCHEME.match(location):
             return parse(location)
@@ -61,7 +61,7 @@ class Target:
 
 
 def scheme_of(url: str) -> str:
-    """In lower case; empty where there is none."""
+    """In lower case; empty without a scheme."""
     scheme, colon, _ = url[:32].partition(":")
     return scheme.lower() if colon else ""
 

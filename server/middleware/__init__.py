@@ -1,1 +1,1 @@
-"""Who comes in: keys, origins, TLS, and the sockets that all of it stands on."""
+"""Access to the server: keys, origins, hosts, request ids."""

@@ -1,4 +1,4 @@
-"""Everything about who comes in, made from what the operator set."""
+"""Builds access control from the operator's options."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from .origins import Origins
 
 @dataclass(frozen=True)
 class AccessControl:
-    """Without anything set it is open to all who reach it."""
+    """By default the server is open to everyone who can reach it."""
 
     keys: Keyring = field(default_factory=Keyring)
     origins: Origins = field(default_factory=Origins)
@@ -22,7 +22,7 @@ class AccessControl:
     """In front of every path; empty, or begins with a slash and ends without."""
     tls: ReloadingContext | None = None
     secrets: ClientSecrets = field(default_factory=ClientSecrets)
-    """For the clients of those who have keys."""
+    """Client secrets of callers with keys."""
     hosts: Hosts = field(default_factory=Hosts)
 
     @property

@@ -1,4 +1,4 @@
-"""The guard. Everything wants a key but the two probes and the page: a new route is guarded without being named."""
+"""Requires keys. Every route needs one except the probes and the page, so a new route is protected by default."""
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ OPEN_PATHS: Final = frozenset({*PROBES, *PATHS})
 _READING: Final = frozenset({"GET", "HEAD"})
 
 SECRET_PATHS: Final = frozenset({("websocket", "/v1/realtime"), ("http", "/v1/realtime/calls")})
-"""What a client secret opens."""
+"""Routes for client secrets."""
 
 _CALLER: Final = "stentor.caller"
 _SECRET: Final = "stentor.client_secret"
@@ -54,7 +54,7 @@ _FOREIGN: Final = _Refusal(
 
 
 def is_open(path: str, method: str) -> bool:
-    """Whether anybody may have it: whatever else a path of the page takes is guarded."""
+    """Whether a request needs no key; other methods of the page's paths need one."""
     return path in PROBES or (path in PATHS and method in _READING)
 
 
@@ -127,11 +127,11 @@ class RequireKey:
             await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
 
     def _secret(self, scope: Scope) -> tuple[ClientSecret | None, bool]:
-        """The client secret that a request brings; and whether it brings one that is not good, or no more."""
+        """The client secret of a request, and whether it has one that is invalid or expired."""
         given = [token for token in tokens_of(scope["headers"]) if token.startswith(PREFIX.encode())]
         for token in given:
             secret = None if self._secrets is None else self._secrets.find(token)
-            # whoever made it may have had their key taken away
+            # the key of its creator may have been removed
             if secret is not None and self._keys.owner(secret.caller.owner) is not None:
                 return secret, False
         return None, bool(given)
@@ -144,7 +144,7 @@ class RequireKey:
             return _Refusal(401, f"A valid API key is required: {_HOW}.", "invalid_api_key")
         if (refusal := self._host_refusal(scope, caller)) is not None:
             return refusal
-        # A page that sends a key has got it from somebody; without one, what it may do is up to its origin.
+        # A page that sends a key got it from a user; without one, its origin decides.
         if scope["type"] == "websocket" or not required:
             keyless = caller is None
             if not self._origins.admit(scope["headers"], keyless=keyless, hosts=self._hosts):
@@ -173,10 +173,10 @@ def _foreign_host(name: str, *, keyless: bool) -> _Refusal:
 
 
 class AdminRoute(Route):
-    """A route that changes the server or tells of all its callers: it wants an admin key.
+    """A route that changes the server or reports about all callers: it needs an admin key.
 
-    Where the server has none it is closed, or, if ``open_without``, takes any key. It stands behind
-    :class:`RequireKey` like all others.
+    Without admin keys on the server it is closed, or, with ``open_without``, accepts any key. :class:`RequireKey`
+    checks it first, as all others.
     """
 
     def __init__(

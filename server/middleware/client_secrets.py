@@ -1,8 +1,8 @@
-"""Keys that live for minutes: what a client's own server gets for it, so that it need not be given a real one.
+"""Short-lived keys: a client's own server requests one, so that the client needs no real key.
 
-A secret opens sessions of the one kind that it was made for, and nothing else, until it expires or the key that it was
-made with is taken away. Secrets are kept as digests, in memory, and as many as there may be; what they configure is
-bounded, too. Where there are several keys, one has no more than its share (:class:`..common.fair_queue.Shares`).
+A secret opens sessions of one kind, until it expires or the key of its creator is removed. Secrets are stored in memory
+as digests; their number and the size of their settings are bounded. With several keys, each has at most its share
+(:class:`..common.fair_queue.Shares`).
 """
 
 import os
@@ -18,18 +18,18 @@ from ..common.keys import Caller, KeyDigest
 PREFIX: Final = "ek_"
 MAX_SECRETS: Final = 4096
 MAX_BYTES: Final = 64 << 20
-"""Of the configurations of all."""
+"""Bytes of the settings of all secrets."""
 _BYTES: Final = 24
 
 
 class SecretsFull(Exception):
-    """As many as there may be, or as one key may have, or as large, have not expired."""
+    """Too many, or too large, secrets have not expired: in all, or of one key."""
 
 
 @dataclass(frozen=True)
 class ClientSecret:
     caller: Caller
-    """Who made it, and on whose behalf it is used; never an admin."""
+    """The creator, on whose behalf it is used; never an admin."""
     session: bytes
     """The configuration of the sessions that it opens, as JSON."""
     expires_at: float
@@ -84,7 +84,7 @@ class ClientSecrets:
             )
 
     def find(self, value: bytes) -> ClientSecret | None:
-        """None for one that never was, or has expired."""
+        """None for an unknown or expired secret."""
         if not value.startswith(PREFIX.encode()):
             return None
         secret = self._secrets.get(KeyDigest(value))

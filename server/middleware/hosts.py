@@ -1,4 +1,4 @@
-"""The names that the server may be asked for under. Light: it is read before the rest of the server is imported."""
+"""Allowed ``Host`` names. Light: imported before the rest of the server."""
 
 import ipaddress
 import re
@@ -11,10 +11,12 @@ _HOST: Final = re.compile(rb"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253}
 
 
 class Hosts:
-    """Names that are given, and those that nobody else can have: addresses, ``localhost``, and names without a dot.
+    """Names that are allowed: given ones, and those that no attacker can own: addresses, ``localhost``, and names
+    without a dot.
 
-    Whoever owns a name in the public DNS can point it at our address. To a browser their page is then ours: it may send
-    what it likes and read every answer, and no ``Origin`` comes with its GETs. Only ``Host`` tells (DNS rebinding).
+    The owner of a name in the public DNS can point it at this server's address. To a browser the owner's page is then
+    same-origin: it may send any request and read every answer, and its GETs have no ``Origin``. Only ``Host`` shows
+    this (DNS rebinding).
     """
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
@@ -30,10 +32,9 @@ class Hosts:
         return name in self._allowed or not _can_be_owned(name)
 
     def refused(self, headers: Headers) -> str | None:
-        """The host that a request names where it may not, ``""`` where it names none that can be read; None where it
-        may. A request without ``Host``, which HTTP/1.0 allows, may not: no browser sends one, but a proxy in between
-        may have taken it away.
-        """
+        """The host of a request that is not allowed, ``""`` if it names none that can be read; None if it is allowed. A
+        request without ``Host``, which HTTP/1.0 allows, is refused: no browser sends one, but a proxy may have removed
+        it."""
         given = [value for name, value in headers if name == b"host"]
         match = _HOST.fullmatch(given[0].strip()) if len(given) == 1 else None
         if match is None:

@@ -9,7 +9,7 @@ from .hosts import Headers, Hosts
 
 
 class Origins:
-    """Origins whose pages may call this server and read its answers; ``*`` stands for all."""
+    """Origins whose pages may call this server and read its answers; ``*`` allows all."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         self.allowed: Final = frozenset(allowed)
@@ -22,11 +22,10 @@ class Origins:
         return self.any or origin in self.allowed
 
     def admit(self, headers: Headers, *, keyless: bool, hosts: Hosts) -> bool:
-        """Whether a request comes from what is no browser, from a page of our own, or of an allowed origin.
+        """Whether a request comes from a client that is no browser, from our own page, or from an allowed origin.
 
-        Browsers let every page open WebSockets and send simple requests to any address, and hide no more than the
-        answer. Without a key to tell friends by (``keyless``) a page is our own only under a name that nobody else
-        can have, or that is among those given in ``hosts``.
+        Browsers let every page open WebSockets and send simple requests to any address, and only hide the answer.
+        Without keys (``keyless``) a page is our own only under a name that no attacker can own, or one of ``hosts``.
         """
         origin = header(headers, b"origin")
         if origin is None or self.allow(origin):

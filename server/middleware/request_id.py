@@ -1,4 +1,4 @@
-"""The outermost middleware: names every request, and answers for what nobody else has caught."""
+"""The outermost middleware: gives every request an id, and answers uncaught exceptions."""
 
 import logging
 from collections.abc import Callable
@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 _HEADS: Final = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
 _STATUSES: Final = {"websocket.accept": 101, "websocket.close": 403}
-"""Of messages that have none of their own; a close counts only where nothing has opened the WebSocket."""
+"""Statuses of messages without one; a close counts only if the WebSocket was never accepted."""
 
 
 class RequestIdMiddleware:
     """Puts a request id into the scope and into the headers of the response, or of a WebSocket's handshake.
 
-    The client's ``x-request-id`` is kept where it is short and printable; otherwise one is drawn. Whatever happens
-    below, ``observer`` is told of the request once it has ended.
+    The client's ``x-request-id`` is used if it is short and printable; otherwise an id is generated. ``observer`` is
+    notified once the request has ended.
     """
 
     def __init__(self, app: ASGIApp, observer: Observer) -> None:
@@ -59,7 +59,7 @@ class RequestIdMiddleware:
         try:
             await self.app(scope, receive, named_send)
         except WebSocketDisconnect:
-            pass  # whoever wrote to it found out before whoever reads
+            pass  # the writer of the response has noticed first
         except Exception as error:
             cut = _cut(error)
             if record.status and cut is not None:
@@ -81,15 +81,15 @@ class RequestIdMiddleware:
 
 
 def _cut(error: BaseException) -> CutShort | None:
-    """Why a request was cut short, where that is what went wrong; Starlette wraps what is raised after a head."""
+    """Why a request was cut short, if that is the error; Starlette wraps errors after a head."""
     cause = error if isinstance(error, CutShort) else error.__cause__
     return cause if isinstance(cause, CutShort) else None
 
 
 def _break_off(scope: Scope) -> bool:
-    """Closes the connection of a response that has begun and will not be whole, so that its client notices.
+    """Closes the connection of an incomplete response, so that its client notices.
 
-    False under any server but ours, where raising an error does it.
+    False under other servers, where raising an error does it.
     """
     breaks: Callable[[], None] | None = scope.get("extensions", {}).get(BREAK_OFF)
     if breaks is not None:

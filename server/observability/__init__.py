@@ -1,1 +1,1 @@
-"""What is told of requests besides their answers: ids in logs, an access log, traces, figures of processes."""
+"""Observability of requests: ids in logs, an access log, traces, metrics of processes."""

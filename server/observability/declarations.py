@@ -19,7 +19,7 @@ class Declarations:
     """Makes the metrics of one model."""
 
     def __init__(self, registry: CollectorRegistry, model: str, beside: "Declarations | None" = None) -> None:
-        """``beside``: those of another model in this registry; what both declare is one family."""
+        """``beside``: declarations of another model in this registry; metrics of both are one family."""
         self._registry = registry
         self._model = model
         self._families: dict[str, Any] = {} if beside is None else beside._families
@@ -59,8 +59,8 @@ class Declarations:
 
 
 def family(kind: type[F], name: str, text: str, samples: Iterable[tuple[Sequence[str], float]], *labels: str) -> F:
-    """What is counted elsewhere, as it is when the page is asked for. ``samples``: the model's name and the values of
-    ``labels``, and the number."""
+    """A metric that is computed when the page is requested. ``samples``: the model's name, the values of ``labels``,
+    and the number."""
     made = kind(f"stentor:{name}", text, labels=(MODEL, *labels))
     for values, number in samples:
         made.add_metric(values, number)

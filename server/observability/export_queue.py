@@ -1,4 +1,4 @@
-"""A bounded queue in front of a collector, emptied by a thread: whoever puts something in never waits."""
+"""A bounded queue before a collector, emptied by a thread: adding never waits."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ GATHER_SECONDS: Final = 1.0
 
 
 class ExportQueue(Generic[T]):
-    """Exports in batches what is put in; what finds no room, or cannot be exported, is dropped and counted."""
+    """Exports items in batches; items that find no room, or cannot be exported, are dropped and counted."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ExportQueue(Generic[T]):
         self._wake.set()
 
     def close(self, seconds: float) -> None:
-        """Exports what waits, for at most ``seconds``. May be called again."""
+        """Exports waiting items, for at most ``seconds``. May be called again."""
         self._closing.set()
         self._wake.set()
         self._thread.join(seconds)

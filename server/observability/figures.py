@@ -1,4 +1,4 @@
-"""Figures of the server itself: what it answered, what it is, what it takes, and what became of its traces."""
+"""Metrics of the server itself: responses, version, resources, traces."""
 
 import asyncio
 import contextlib
@@ -65,7 +65,7 @@ class ServerFigures:
 
     @contextlib.contextmanager
     def websocket(self) -> Iterator[None]:
-        """Around what a WebSocket does from its handshake to its end."""
+        """Around a WebSocket from its handshake to its end."""
         self._websockets += 1
         try:
             yield
@@ -122,7 +122,7 @@ class AdapterFigures:
         name_of: Callable[[int], str],
         registry: CollectorRegistry,
     ) -> None:
-        """``most``: that rows may have at a time."""
+        """``most``: adapters that rows may have at a time."""
         self._model, self._most = model, most
         self._stats, self._name_of = stats, name_of
         registry.register(self)
@@ -145,7 +145,7 @@ class AdapterFigures:
 
 
 def _running_tasks() -> int | None:
-    """None where no loop runs: nobody serves."""
+    """None without a running loop."""
     try:
         return len(asyncio.all_tasks())
     except RuntimeError:

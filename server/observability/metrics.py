@@ -1,7 +1,7 @@
 """Prometheus metrics under vLLM's names.
 
-The engine's own figures are read when the page is asked for; what concerns requests is observed in
-:mod:`.request_metrics`. Labels come from the configuration or from closed sets, never from a client.
+The engine's metrics are read when the page is requested; those of requests are observed in :mod:`.request_metrics`.
+Labels come from the configuration or from closed sets, never from a client.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ _SLEEP_STATES: Final = ("awake", "weights_offloaded", "discard_all")
 
 
 class EngineFigures(Protocol):
-    """What the metrics page reads of the engine."""
+    """Figures of the engine for the metrics page."""
 
     @property
     def stats(self) -> Stats: ...
@@ -52,9 +52,9 @@ class EngineFigures(Protocol):
 
 
 class Metrics:
-    """One registry of its own; ``model`` is the only label besides the reasons.
+    """A separate registry; ``model`` is the only label besides reasons.
 
-    What concerns an engine is told of each, under the name of its model.
+    Metrics of engines are reported for each, with the name of its model.
     """
 
     def __init__(self, model: str, engine: EngineFigures, others: Mapping[str, EngineFigures] | None = None) -> None:
@@ -67,7 +67,7 @@ class Metrics:
         self.realtime = RealtimeFigures(model, self.registry)
         self._made = made = Declarations(self.registry, model)
         self.requests: Final = RequestMetrics(made)
-        """Of those to ``model``."""
+        """Of requests to ``model``."""
         self._requests = {model: self.requests}
         self.rejected = made.each(
             Counter,
@@ -117,10 +117,10 @@ class Metrics:
         self.recovery = {
             name: {process: recovery.labels(name, process) for process in get_args(LostProcess)} for name in engines
         }
-        """By the name of a model and what had been lost."""
+        """By the name of a model and the lost process."""
 
     def requests_of(self, model: str) -> RequestMetrics:
-        """Those of requests to this model, the same every time."""
+        """Metrics of requests to this model, the same object every time."""
         if model not in self._requests:
             self._requests[model] = RequestMetrics(Declarations(self.registry, model, self._made))
         return self._requests[model]
@@ -132,7 +132,7 @@ class Metrics:
             state.set(number == (level or 0))
 
     def ended(self, record: RequestRecord) -> None:
-        """Is told of every request, whatever became of it."""
+        """Called for every request at its end."""
         self.server.count(record)
         if (refusal := refusal_of(record)) is not None:
             self.rejected[refusal].inc()
@@ -224,13 +224,13 @@ _COUNTERS: Final = {
         "Draft tokens that were accepted; their ratio to spec_decode_num_drafts, and 1, are the tokens a step.",
     ),
 }
-"""Names and texts of what :class:`.Stats` counts, by its fields."""
+"""Names and texts of the counters of :class:`.Stats`, by its fields."""
 _SOURCES: Final = {
     "local_compute": "prompt_computed",
     "local_cache_hit": "prefix_hits",
     "external_kv_transfer": "host_hits",
 }
-"""Of prompt tokens, under vLLM's names: the fields of :class:`.Stats` that count them."""
+"""Sources of prompt tokens under vLLM's names, with the fields of :class:`.Stats` that count them."""
 
 REFUSALS: Final = ("auth", "not_found", "limit", "invalid")
 

@@ -27,7 +27,7 @@ class Observer:
         self._close = close
 
     def close(self) -> None:
-        """Lets go of what is still to be told; may take some seconds."""
+        """Flushes; may take some seconds."""
         if self._close is not None:
             self._close()
 
@@ -48,7 +48,7 @@ MOST_PATH: Final = 200
 
 
 def open_access_log() -> None:
-    """They are asked for by an option of their own, so the level of other lines does not hold for them."""
+    """A separate option enables it, so the level of other lines does not apply."""
     logger.setLevel(logging.INFO)
 
 
@@ -82,7 +82,7 @@ def log_request(record: RequestRecord) -> None:
 
 
 def open_observer(config: ObserveConfig, metrics: Metrics, model: str) -> Observer:
-    """Its owner must close it. ``model`` is the served name that traces carry."""
+    """The caller must close it. ``model`` is the served name in traces."""
     sinks: list[RecordSink] = [metrics.ended]
     close = None
     if config.access_log:

@@ -28,7 +28,7 @@ from .request import EngineUsage, RequestRecord
 
 UNTRACED: Final = frozenset({"/health", "/ping", "/metrics"})
 MOST_PROMPTS: Final = 8
-"""Of a request with more, the phases of the others are left out."""
+"""Requests with more prompts only have the phases of these."""
 
 _TRACES: Final = "/v1/traces"
 _CLOSE_SECONDS: Final = 2.0
@@ -42,7 +42,7 @@ _NS: Final = 1_000_000_000
 
 
 class OtlpTraces:
-    """Sends the spans of the requests that it is told of. It never blocks; what cannot be sent is dropped."""
+    """Exports spans of requests. Never blocks; spans that cannot be sent are dropped."""
 
     def __init__(self, endpoint: str, model: str) -> None:
         """``endpoint``: where a collector takes OTLP over HTTP; ``model``: the served name that spans carry."""
@@ -64,7 +64,7 @@ class OtlpTraces:
             self.queue.put(record)
 
     def close(self) -> None:
-        """Sends what waits, but does not wait long for it."""
+        """Sends waiting spans, for a short time."""
         self.queue.close(_CLOSE_SECONDS)
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
@@ -129,7 +129,7 @@ class _Gather(SpanProcessor):
         self._spans = spans
 
     def on_end(self, span: ReadableSpan) -> None:
-        self._spans.append(span)  # what is not sampled does not come here
+        self._spans.append(span)  # unsampled spans do not reach this
 
 
 def traces_url(endpoint: str) -> str:
@@ -145,7 +145,7 @@ def _shown(url: str) -> str:
 
 
 def _method(record: RequestRecord, other: str) -> str:
-    """A client may call a method what it likes."""
+    """A client may use any text as method."""
     return record.method if record.method in _METHODS else other
 
 
@@ -159,7 +159,7 @@ def _http_attributes(record: RequestRecord) -> dict[str, AttributeValue]:
 
 
 def _phases(began: float, served: EngineUsage) -> list[tuple[str, float, float]]:
-    """Name, start and end. What the request was in when it was given up ends with it."""
+    """Name, start and end. The phase in which a request was aborted ends with it."""
     phases = [("prompt", began, served.submitted)]
     if not served.prompt_done:
         return [*phases, ("queue", served.submitted, served.ended)]

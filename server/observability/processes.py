@@ -1,7 +1,7 @@
-"""What the processes of this server take, read from ``/proc`` when the metrics page is asked for.
+"""Resources of this server's processes, read from ``/proc`` when the metrics page is requested.
 
-The tree below the server is walked anew each time: an engine or a worker that was started again is found under its new
-number. Its CPU seconds then begin again at 0, as a counter's may.
+The process tree is walked anew each time: a restarted engine or worker has another pid. Its CPU seconds then begin at 0
+again, as a counter's may.
 """
 
 import os
@@ -19,7 +19,7 @@ ROLES: Final = {
     "stentor-forksrv": "forkserver",
     "stentor-speech": "speech",
 }
-"""By the name that a process gives itself; every other one is a helper."""
+"""By a process's own name; all others are helpers."""
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -76,7 +76,7 @@ def resident_bytes(pid: int) -> int | None:
 
 
 def usage_by_role(server: int) -> dict[str, Usage]:
-    """``server`` is a process id. A process that ends meanwhile is passed over."""
+    """``server`` is a process id. A process that ends meanwhile is skipped."""
     found: dict[str, Usage] = defaultdict(Usage)
     waiting = [server]
     while waiting:
@@ -103,11 +103,11 @@ def _stat(folder: Path) -> tuple[str, list[str]]:
 
 
 def _children(folder: Path) -> list[int]:
-    """Of all threads: a child belongs to the one that started it."""
+    """Children of all threads: a child belongs to the thread that started it."""
     found = []
     for thread in (folder / "task").iterdir():
         try:
             found += [int(word) for word in (thread / "children").read_text().split()]
-        except OSError:  # the thread has ended, or the kernel does not tell
+        except OSError:  # the thread has ended, or the kernel does not report it
             continue
     return found

@@ -1,8 +1,7 @@
-"""A counter and a histogram for what happens at every token.
+"""A counter and a histogram that are updated for every token.
 
-prometheus_client's own take a lock and search the buckets one by one, which costs more than to encode the token.
-These are changed and read by one thread, the event loop's. The first of a family stands in the registry and tells of
-all that were made beside it.
+prometheus_client's take a lock and search the buckets one by one, which costs more than encoding the token. These are
+used by one thread, the event loop's. The first of a family is in the registry and reports all others of it.
 """
 
 from bisect import bisect_left

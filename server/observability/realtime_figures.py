@@ -1,4 +1,4 @@
-"""What realtime sessions were like for those who spoke: how long they waited, and how often they interrupted."""
+"""Metrics of realtime sessions from the caller's side: latencies and interruptions."""
 
 import asyncio
 import time
@@ -14,8 +14,7 @@ SessionKind = Literal["realtime", "transcription", "vllm"]
 KINDS: Final[tuple[SessionKind, ...]] = ("realtime", "transcription", "vllm")
 
 Pass = Literal["partial", "final", "stream"]
-"""A guess while the caller speaks, what may become the transcript, or the one request over all of a turn, to a
-streaming transcription model."""
+"""A hypothesis while the caller speaks, one for the transcript, or a streaming model's single request for a turn."""
 PASSES: Final[tuple[Pass, ...]] = ("partial", "final", "stream")
 OUTCOMES: Final = ("completed", "dropped", "failed")
 
@@ -24,14 +23,14 @@ _SECONDS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 
 
 
 class OnePass:
-    """What becomes known of it on the way."""
+    """Facts about a pass that become known during it."""
 
     def __init__(self) -> None:
         self.audio_seconds = 0.0
 
 
 class PassFigures:
-    """Of every time that the audio of a turn is given to the transcription model."""
+    """Observes transcription passes of turns."""
 
     def __init__(self, model: str, registry: CollectorRegistry) -> None:
         made = Declarations(registry, model)
@@ -75,7 +74,7 @@ class PassFigures:
 
 
 class RealtimeFigures:
-    """Of all sessions of one server. Registers itself."""
+    """Metrics of all sessions of one server. Registers itself."""
 
     def __init__(self, model: str, registry: CollectorRegistry) -> None:
         made = Declarations(registry, model)
@@ -111,7 +110,7 @@ class RealtimeFigures:
 
 
 class SessionFigures:
-    """Of one session, for its log line; told to those of the server as well."""
+    """Figures of one session, for its log line; also added to the server's."""
 
     def __init__(self, figures: RealtimeFigures, clock: Callable[[], float] = time.monotonic) -> None:
         self._figures = figures
@@ -131,7 +130,7 @@ class SessionFigures:
         self._spoke_until = spoke_until
 
     def audio_sent(self) -> None:
-        """Some audio of an answer; the first after a turn is what the caller waited for."""
+        """Records sent audio of an answer; the first after a turn ends the caller's wait."""
         if self._spoke_until is None:
             return
         latency = max(0.0, self._clock() - self._spoke_until)

@@ -1,8 +1,8 @@
-"""The record of one HTTP request, from its head to its last byte, and which one the running task works for. A WebSocket
-is one request, from its handshake to its end.
+"""The record of one HTTP request, from its head to its last byte, and the running task's record. A WebSocket is one
+request, from its handshake to its end.
 
-It is kept in a context variable, so that every task that a request starts finds it, and every log line that one of
-them writes carries the request's id. Nothing of a prompt or an answer is in it.
+It is in a context variable, so that every task of a request finds it, and every log line has the request's id. It
+contains nothing of a prompt or an answer.
 """
 
 import re
@@ -17,19 +17,19 @@ from stentor.protocols.common.limits import MAX_REQUEST_ID
 from stentor.protocols.ipc.actors import FinishReason
 
 SCOPE_KEY: Final = "stentor.request_id"
-"""Of the request's id in an ASGI scope."""
+"""Key of the request's id in an ASGI scope."""
 SANE_ID: Final = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_REQUEST_ID)
 """Request ids that are taken from a client."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 MOST_SERVED: Final = 1024
-"""Prompts of one request that are remembered one by one: a WebSocket may bring new ones for hours."""
+"""Prompts of one request that are recorded one by one: a WebSocket may send new ones for hours."""
 
 
 @dataclass(slots=True)
 class EngineUsage:
-    """One prompt that went to the engine, and what became of it. Moments by ``time.monotonic()``; 0 is never."""
+    """One prompt in the engine, and its result. Times by ``time.monotonic()``; 0 is never."""
 
     prompt_tokens: int
     max_tokens: int
@@ -46,18 +46,18 @@ class EngineUsage:
     reasons: list[FinishReason] = field(default_factory=list)
     """How its choices ended, in the order in which they did."""
     failure: str = ""
-    """What the engine said of a choice that it could not finish; not for the client."""
+    """The engine's error of a failed choice; not for the client."""
     ended: float = 0.0
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Written by those who handle the request, read once it has ended."""
+    """Written by the request's handlers, read after its end."""
 
     request_id: str
     method: str
     path: str
-    """As the client wrote it, without the query; not to be trusted."""
+    """The client's path, without the query; not trusted."""
     headers: Headers = ()
     began: float = field(default_factory=time.monotonic)
     began_ns: int = field(default_factory=time.time_ns)
@@ -67,7 +67,7 @@ class RequestRecord:
     status: int = 0
     """0 until the head of a response is sent; of a WebSocket that was opened 101."""
     error: str = ""
-    """The code of the error that the client was told, of a closed set."""
+    """Code of the client's error, of a closed set."""
     key: str = ""
     """The name of the API key, never the key."""
     served: list[EngineUsage] = field(default_factory=list)
@@ -98,7 +98,7 @@ def current_request_id() -> str:
 
 
 def note_error(code: str) -> None:
-    """What the client of the running task's request is told that went wrong; the first counts."""
+    """Records the code of the client's error; the first counts."""
     record = current_record.get()
     if record is not None and not record.error:
         record.error = code

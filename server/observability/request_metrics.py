@@ -1,4 +1,4 @@
-"""What is measured of requests to a model that writes, as deltas pass."""
+"""Metrics of generating requests, observed as deltas pass."""
 
 import time
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ LONG: Final = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30
 
 
 class RequestMetrics:
-    """Of one model."""
+    """Metrics of one model."""
 
     def __init__(self, made: Declarations) -> None:
         self.prompt_tokens = made.counter(
@@ -82,7 +82,7 @@ class RequestMetrics:
 
 
 class RequestTracker:
-    """What one request contributes; fed with every batch of deltas, closed once."""
+    """Observes one request; gets every batch of deltas, and is closed once."""
 
     __slots__ = (
         "_arrival",
@@ -112,7 +112,7 @@ class RequestTracker:
                 self._open -= 1
                 self._metrics.finished[delta.reason].inc()
                 self._served.reasons.append(delta.reason)
-                if delta.fault in ("", "engine"):  # what the client asked for in vain is told to the client
+                if delta.fault in ("", "engine"):  # the client learns about its own faults
                     self._served.failure = delta.message or self._served.failure
             elif type(delta) is PromptProcessed:
                 self._prompt_done(delta)

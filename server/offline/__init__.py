@@ -1,1 +1,1 @@
-"""The server without a socket: for programs that bring their own prompts, and for files of requests."""
+"""The server without a socket: for programs with their own prompts, and for files of requests."""

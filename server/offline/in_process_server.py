@@ -37,7 +37,7 @@ class InProcessServerClosed(RuntimeError):
 
 
 class InProcessServer:
-    """The models that read texts, loaded until :meth:`close`. Its methods may be called from any thread but its own."""
+    """Models for text, loaded until :meth:`close`. Its methods may be called from any thread but its own."""
 
     def __init__(self, config: Config) -> None:
         """Blocks until the model has completed a real step.
@@ -51,12 +51,12 @@ class InProcessServer:
         self._end: anyio.Event | None = None
         self._unwanted = False
         self._why = "the in-process server has been closed"
-        # a daemon, or an interpreter whose program forgot to close would wait for it before it runs what closes
+        # a daemon, or an interpreter whose program forgot to close would wait for it before it runs the closing code
         self._thread = threading.Thread(target=self._run, name="stentor", daemon=True)
         self._thread.start()
         try:
             self._started.result()
-        except BaseException:  # also an interrupt: a caller without a server cannot close it once it is there
+        except BaseException:  # also an interrupt: the caller could not close the server it has not got
             self._unwanted = True
             self._tell_to_end()
             raise
@@ -69,7 +69,7 @@ class InProcessServer:
         return asyncio.run_coroutine_threadsafe(post(client, path, body), loop)
 
     def close(self) -> None:
-        """Ends what runs, and blocks until the engine has ended. May be called again."""
+        """Ends running requests, and blocks until the engine has ended. May be called again."""
         self._tell_to_end()
         if threading.current_thread() is not self._thread:  # which may be where a forgotten server is collected
             self._thread.join()
@@ -77,7 +77,7 @@ class InProcessServer:
     def _tell_to_end(self) -> None:
         loop, end = self._loop, self._end
         if loop is not None and end is not None:
-            with contextlib.suppress(RuntimeError):  # it has just ended by itself
+            with contextlib.suppress(RuntimeError):  # it has just ended
                 loop.call_soon_threadsafe(end.set)
 
     def _run(self) -> None:

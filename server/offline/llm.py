@@ -1,4 +1,4 @@
-"""``stentor.LLM``: a model for programs that bring their own prompts, by vLLM's names."""
+"""``stentor.LLM``: a model in the program's process tree, with vLLM's API."""
 
 import itertools
 import weakref
@@ -20,14 +20,14 @@ from .outputs import RequestOutput, from_chat, from_completion
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """As in ``/v1/completions``, by vLLM's names. None leaves a field to the model's own defaults.
+    """Fields of ``/v1/completions``, by vLLM's names. None keeps the model's default.
 
-    A value that cannot be served is refused when it is used, with the message that the endpoint has for it.
+    An unsupported value is refused when it is used, with the endpoint's message.
     """
 
     n: int = 1
     max_tokens: int | None = 16
-    """Where nothing is said; None takes the rest of the context."""
+    """The default; None takes the rest of the context."""
     min_tokens: int = 0
     temperature: float | None = None
     top_p: float | None = None
@@ -52,7 +52,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     structured_outputs: dict[str, Any] | None = None
 
     def fields(self) -> dict[str, Any]:
-        """What a request's body holds of it."""
+        """Its fields of a request's body."""
         found: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         if self.max_tokens is not None:
             found["max_tokens"] = self.max_tokens
@@ -64,7 +64,7 @@ Message = dict[str, Any]
 T = TypeVar("T")
 
 IN_FLIGHT: Final = 512
-"""Requests that are with the engine at a time; further ones are sent as these end."""
+"""Requests in the engine at a time; further ones are sent as these end."""
 
 
 class RequestRefused(ValueError):
@@ -152,7 +152,7 @@ class LLM:
     def encode(
         self, prompts: Prompt | Sequence[Prompt], pooling_task: str | None = None, **fields: Any
     ) -> list[pooling.PoolingRequestOutput]:
-        """What the model makes of each prompt, by default what it was made for; as :meth:`embed`."""
+        """The model's output for each prompt, by default of its own task; as :meth:`embed`."""
         return self._pool("/pooling", prompts, {"task": pooling_task, **fields}, pooling.pooled)
 
     def score(
@@ -216,12 +216,12 @@ class LLM:
     def _pool(
         self, path: str, prompts: Prompt | Sequence[Prompt], fields: dict[str, Any], read: Callable[[Any], list[T]]
     ) -> list[T]:
-        """Of each prompt, in order; ``read`` takes a whole answer apart."""
+        """Output for each prompt, in order; ``read`` parses a whole response."""
         calls = [_Call(path, body, read) for body in pooling.bodies(_prompts(prompts), fields)]
         return [each for answer in self._run(calls) for each in answer]
 
     def _run(self, calls: Sequence[_Call[T]]) -> list[T]:
-        """In order; what has been sent when one is refused, or when it is interrupted, is given up."""
+        """Results in order; an error or interrupt aborts requests that were sent."""
         outputs: list[T] = []
         sent: list[Future[InProcessResponse]] = []
         try:
@@ -260,7 +260,7 @@ def _one_each(given: SamplingParams | Sequence[SamplingParams] | None, count: in
 
 
 def _as_flag(value: object) -> object:
-    """As the command line would have it."""
+    """In the command line's form."""
     if isinstance(value, bool | str | dict):
         return value
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What a program gets for a prompt."""
+"""Results for programs."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str
     stop_reason: int | str | None = None
     logprobs: Any = None
-    """In the shape of the endpoint that was asked: completions' for ``generate``, chat's for ``chat``."""
+    """In the shape of the endpoint: completions' for ``generate``, chat's for ``chat``."""
     reasoning: str | None = None
     tool_calls: list[ToolCallOutput] = []
 
@@ -31,7 +31,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     prompt: str | None
-    """The text that was given; None where it was tokens or a conversation."""
+    """The given text; None for tokens or a conversation."""
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     num_cached_tokens: int = 0
@@ -39,7 +39,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_completion(body: dict[str, Any], prompt: str | None) -> RequestOutput:
-    """Of an answer of ``/v1/completions`` to one prompt, asked for with token ids."""
+    """From a response of ``/v1/completions`` to one prompt, with token ids."""
     choices = body["choices"]
     return RequestOutput(
         request_id=body["id"],
@@ -52,7 +52,7 @@ def from_completion(body: dict[str, Any], prompt: str | None) -> RequestOutput:
 
 
 def from_chat(body: dict[str, Any]) -> RequestOutput:
-    """Of an answer of ``/v1/chat/completions``, asked for with token ids."""
+    """From a response of ``/v1/chat/completions`` with token ids."""
     return RequestOutput(
         request_id=body["id"],
         prompt=None,

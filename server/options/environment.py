@@ -1,7 +1,7 @@
-"""What ``stentor env`` prints: the facts that decide how Stentor runs here, and that a bug report needs.
+"""``stentor env``: the machine's facts that matter for Stentor, and for a bug report.
 
-Nothing is imported that is not running already: versions come from package metadata, GPUs from the
-driver's own library, so that the command answers at once and works where torch is broken.
+It imports nothing else: versions come from package metadata, GPUs from the driver's own library, so that the command is
+quick and works with a broken torch.
 """
 
 import ctypes
@@ -61,7 +61,7 @@ class TorchBuild(NamedTuple):
 
     version: str
     cuda: str
-    """What it was built for; empty: for CPUs."""
+    """The CUDA version it was built for; empty: for CPUs."""
 
 
 def torch_build() -> TorchBuild | None:
@@ -119,7 +119,7 @@ def _compiler() -> str:
 
 
 def gpus() -> Iterator[tuple[str, int]]:
-    """Name and bytes of memory of each CUDA device, asked of the driver itself; none where it does not start."""
+    """Name and bytes of memory of each CUDA device, from the driver; empty if it does not start."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,7 +1,7 @@
-"""How the text of an option becomes a value, whichever source it came from.
+"""Parses the text of an option, from any source.
 
-A kind parses a string (flag, environment) or what TOML made of it, raises ValueError for anything
-else, and says in words what it expected; the reader puts source and value around those words.
+A kind parses a string (flag, environment) or a TOML value, raises ValueError for anything else, and describes what it
+expects; the reader adds source and value to the message.
 """
 
 import ipaddress
@@ -39,7 +39,7 @@ UNITS: Final = {"": 1, "b": 1} | {
 
 @dataclass(frozen=True)
 class Kind:
-    """``parse`` raises ValueError for what is not ``expected``."""
+    """``parse`` raises ValueError for a value that is not ``expected``."""
 
     expected: str
     parse: Callable[[object], object]
@@ -49,7 +49,7 @@ class Kind:
     many: bool = False
     """May be given repeatedly: a list in TOML, separated by commas in the environment."""
     secret: bool = False
-    """What was given is never shown."""
+    """Its value is never shown."""
 
 
 class Refused(Exception):
@@ -235,7 +235,7 @@ def _lora_modules(raw: object) -> tuple[AdapterModule, ...]:
 
 
 def _collector(raw: object) -> str:
-    """An address, refused where what would send to it is not installed."""
+    """An address; refused if the package that sends traces is not installed."""
     if not isinstance(raw, str):
         raise ValueError(raw)
     parts = urlsplit(raw.strip())
@@ -257,7 +257,7 @@ def _installed() -> bool:
 
 
 def _media_counts(raw: object) -> MediaCounts:
-    """As JSON, a table of TOML, or NAME=N with commas; of vLLM's objects the ``count``."""
+    """As JSON, a TOML table, or NAME=N with commas; of vLLM's objects the ``count``."""
     if isinstance(raw, str) and not raw.lstrip().startswith("{"):
         pairs = [part.partition("=")[::2] for part in raw.split(",")]
         given: object = {name.strip(): count.strip() for name, count in pairs}
@@ -275,7 +275,7 @@ def _media_counts(raw: object) -> MediaCounts:
 
 
 def _speculative(raw: object) -> SpeculativeConfig:
-    """As JSON, or a table of TOML."""
+    """As JSON, or a TOML table."""
     try:
         return msgspec.convert(_json(raw), SpeculativeConfig)
     except msgspec.ValidationError as error:
@@ -283,7 +283,7 @@ def _speculative(raw: object) -> SpeculativeConfig:
 
 
 def _sampling(raw: object) -> SamplingOverrides:
-    """As JSON, or a table of TOML."""
+    """As JSON, or a TOML table."""
     try:
         return msgspec.convert(_json(raw), SamplingOverrides)
     except msgspec.ValidationError as error:
@@ -291,7 +291,7 @@ def _sampling(raw: object) -> SamplingOverrides:
 
 
 def _template_kwargs(raw: object) -> Mapping[str, object]:
-    """The same."""
+    """As JSON, or a TOML table."""
     given = _json(raw)
     if not isinstance(given, dict) or not all(isinstance(name, str) and name.isidentifier() for name in given):
         raise ValueError(raw)
@@ -307,7 +307,7 @@ def _json(raw: object) -> object:
 
 
 def _format(check: Callable[[str], object]) -> Kind:
-    """``check`` raises LookupError, with the names that there are."""
+    """``check`` raises LookupError with the known names."""
 
     def parse(raw: object) -> str:
         if not isinstance(raw, str):
@@ -365,7 +365,7 @@ def _origins(raw: object) -> tuple[str, ...]:
 
 
 def _origin(text: str) -> str:
-    """As browsers write it: in small letters, without the port that everyone knows."""
+    """In browsers' spelling: lower case, without the default port."""
     origin = text.lower()
     parts = urlsplit(origin)
     if not (parts.scheme and parts.netloc) or "@" in parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
@@ -446,4 +446,4 @@ KINDS: Final = {
     "port_range": Kind("two ports, such as 40000-40099", _port_range, "LOW-HIGH"),
     "mode": Kind("an octal mode such as 0660, as text", _mode, "MODE"),
 }
-"""Those that a field asks for by name; the others follow from its type."""
+"""Kinds that fields name; others follow from the field's type."""

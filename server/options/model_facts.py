@@ -1,4 +1,4 @@
-"""What ``stentor env MODEL`` prints: what a model is made of, what it costs, and how much of it fits here.
+"""``stentor env MODEL``: a model's structure, its costs, and its fit on this machine.
 
 Numbers follow from the model's description and the headers of its files; no weight is read.
 """
@@ -31,14 +31,14 @@ from stentor.engine.model_config.whisper_config import WhisperConfig
 from stentor.engine.worker.memory import GIB, available_memory, default_kv_bytes
 
 LENGTHS: Final = (8192, 32768)
-"""Tokens of the sequences whose cache is told."""
+"""Tokens of the sequences whose cache size is printed."""
 CACHE_BYTES: Final = 2
-"""Of one value in a cache of bfloat16."""
+"""Bytes of one value in a bfloat16 cache."""
 STATE_BYTES: Final = 4
-"""Of one value of a recurrence's state, in float32."""
+"""Bytes of one value of a recurrent state, in float32."""
 _VALUE_BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 GPU_SHARE: Final = 0.9
-"""What ``--gpu-memory-fraction`` is unless it is named."""
+"""The default of ``--gpu-memory-fraction``."""
 MOST_KINDS: Final = 4
 
 MIB: Final = 1 << 20
@@ -108,7 +108,7 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
 
 
 def _layers(spec: ModelSpec) -> Iterator[Fact]:
-    """Layers that are alike, and stand beside each other, on one line; as many lines as say something."""
+    """Equal neighbouring layers on one line each."""
     head = "the head is the embedding" if spec.tie_embeddings else "a head of its own"
     yield "vocabulary", f"{spec.vocab_size:,} tokens, {head}"
     yield "context", f"{spec.max_position:,} tokens"
@@ -127,7 +127,7 @@ def _layer(layer: LayerSpec) -> str:
 
 
 def _mixer(mixer: MixerSpec | BesideSpec, *, positioned: bool) -> str:
-    """``positioned``: whether its module sees to positions, which it does not describe."""
+    """``positioned``: whether its own code handles positions, which the spec does not describe."""
     if isinstance(mixer, LatentAttentionSpec):
         return (
             f"attention of {mixer.heads} heads to latents of {mixer.kv_lora_rank} and {mixer.rope_dim} rotated, "
@@ -175,7 +175,7 @@ def _mlp(mlp: FeedForwardSpec) -> str:
 
 
 def _elements(checkpoint: Checkpoint) -> int:
-    """Of all stored tensors, which are plain."""
+    """Number of elements of all stored tensors, which are unquantised."""
     return sum(size // _VALUE_BYTES[dtype] for dtype, size in checkpoint.stored_bytes.items())
 
 
@@ -186,7 +186,7 @@ def _parameters(spec: ModelSpec) -> str:
 
 
 def _cache(spec: ModelSpec) -> Iterator[Fact]:
-    """What its tokens keep, by group of layers."""
+    """Cache bytes of a token, by group of layers."""
     yield from map(_group, spec.cache_groups)
     if spec.states:
         each, half = (spec.state_bytes(CACHE_BYTES, width) / 1024 for width in (STATE_BYTES, CACHE_BYTES))
@@ -203,7 +203,7 @@ def _cache(spec: ModelSpec) -> Iterator[Fact]:
 
 
 def _group(group: CacheSpec) -> Fact:
-    """What its layers keep of a token, or of audio."""
+    """Cache bytes of a group's layers for a token, or for audio."""
     of_layers = f"in bfloat16 of {len(group.layers)} layers"
     if group.kind == "cross":
         size = _size(group.cached_bytes(0, CACHE_BYTES))

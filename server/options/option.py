@@ -47,7 +47,7 @@ _GROUP_OF: Final = {
     "observe": "server",
     "access": "access",
 }
-"""By the beginning of the path; an option may name another group."""
+"""Group by the beginning of the path; an option may name another."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that it goes by, the one that is shown first."""
+        """All its names, the shown one first."""
         return (self.name, *self.aliases)
 
     @property
     def opposites(self) -> tuple[str, ...]:
-        """What turns a switch off; of others nothing."""
+        """Names that turn a switch off; empty for other options."""
         return tuple(f"no-{name}" for name in self.names) if self.kind.switch else ()
 
     @property

@@ -1,8 +1,8 @@
-"""The one place that reads options; what there is to read is in :mod:`.option`.
+"""The only place that reads options; :mod:`.option` lists them.
 
-Each option is a flag ``--max-model-len``, a variable ``STENTOR_MAX_MODEL_LEN`` and a TOML key
-``max-model-len`` (``max_model_len`` too). A flag beats the environment, which beats the file, which
-beats the default. What nobody knows is an error that names the nearest thing somebody knows.
+Each option is a flag ``--max-model-len``, a variable ``STENTOR_MAX_MODEL_LEN`` and a TOML key ``max-model-len``
+(``max_model_len`` too). A flag overrides the environment, which overrides the file, which overrides the default.
+Unknown options are errors that name the nearest known one.
 """
 
 import difflib
@@ -70,8 +70,7 @@ def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> 
 
 
 def nearest(name: str, known: Iterator[str] | list[str]) -> str:
-    """What to do about an option that is not known: ``: …`` of one that other servers have, ``; did you mean …?`` or
-    nothing."""
+    """Advice for an unknown option: ``: …`` for one of another server, ``; did you mean …?`` or ""."""
     from .elsewhere import advice  # late: few need it
 
     if said := advice(name.removeprefix(OPTION_PREFIX).lower().replace("_", "-").removeprefix("--")):
@@ -131,7 +130,7 @@ def _spellings() -> Iterator[tuple[Option, str]]:
 
 
 def _note(found: dict[str, tuple[str, object]], option: Option, spelling: str, source: str, raw: object) -> None:
-    """Adds one value; ``no-NAME`` is turned round here, so that the rest knows NAME alone."""
+    """Adds one value; ``no-NAME`` is inverted here, so that other code only knows NAME."""
     if option.name in found:
         raise ConfigError(f"{source}: {option.name} is given twice, also as {found[option.name][0]}")
     if spelling in option.opposites:

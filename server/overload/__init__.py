@@ -1,1 +1,1 @@
-"""What keeps a crowd bearable: a bounded queue, deadlines, and an end to clients that do not read."""
+"""Overload protection: a bounded queue, deadlines, memory limits, and disconnecting slow readers."""

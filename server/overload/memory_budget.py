@@ -1,13 +1,13 @@
-"""One budget for the bytes that the server holds for its clients, counted before they are taken.
+"""One budget for the memory of clients' requests, counted before it is used.
 
 ::
 
     MemoryBudget       of the server
-      MemoryShare      of one request or connection: what it holds is given back when it is closed
+      MemoryShare      of one request or connection: its bytes are released when it is closed
 
-What is counted is memory, not what came over the wire: a body with what decoding it makes of it, prompts as lists of
-tokens, items that are loaded from the store, messages of a WebSocket that nobody has taken yet. What cannot be known
-before it is there is estimated from above, by the constants below, which were measured with CPython 3.11 on 64 bits.
+It counts memory, not bytes on the wire: a body with its decoded form, prompts as lists of tokens, items loaded from the
+store, unread messages of a WebSocket. Unknown amounts are estimated from above by the constants below, which were
+measured with CPython 3.11 on 64 bits.
 """
 
 import gc
@@ -25,15 +25,16 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from ..common.errors import Overloaded
 
 FREE_BYTES: Final = 64 << 10
-"""Of the share of a request, not counted, so that an ordinary one costs next to none: 128 MiB of 2,048 that wait."""
+"""Bytes of a request's share that are not counted, so that an ordinary request is nearly free: 128 MiB for 2,048
+waiting ones."""
 RESERVED: Final = 8
-"""One part in so many of the budget is for small shares: who fills the rest with large ones keeps nobody else out."""
+"""One part in this many of the budget is reserved for small shares, so that large ones cannot block others."""
 SMALL: Final = 128
 """A share is small up to this part of the budget."""
 TOKEN_BYTES: Final = 100
-"""Of a token of a prompt: 40 in a list of the server's, 40 in the engine's, the rest for frames between them."""
+"""Bytes for a prompt token: 40 in a list of the server, 40 in the engine's, the rest for frames between them."""
 STORED_FACTOR: Final = 6
-"""Of stored JSON: as it is read, decoded, and as the prompt that is made of it, where a character takes 4 bytes."""
+"""Memory factor of stored JSON: as read, as decoded, and as the prompt, in which a character takes 4 bytes."""
 
 _LARGEST: Final = 1 << 30
 _LEAST: Final = 64 << 20
@@ -43,7 +44,7 @@ _TUPLE_BYTES: Final = 56
 
 
 class MemoryFull(Overloaded):
-    """The rest of what comes is not read."""
+    """The budget is used up; the rest of the request is not read."""
 
     def __init__(self, held: int) -> None:
         message = f"{held} bytes are being held for requests, as many as this server holds; try again later."
@@ -61,10 +62,10 @@ class MemoryBudget:
         """``most`` in bytes; 0 is no bound."""
         self._most: float = most or math.inf
         self.bytes = 0
-        """Held, less what is free of each share."""
+        """Counted bytes: held, less the free part of each share."""
 
     def share(self, free: int = FREE_BYTES) -> "MemoryShare":
-        """Until it is closed, or the block around it ends. Its first ``free`` bytes are not counted."""
+        """A share until it is closed, or the block around it ends. Its first ``free`` bytes are not counted."""
         return MemoryShare(self, free)
 
     def _change(self, by: int, own: int, field: str | None) -> None:
@@ -79,7 +80,7 @@ class MemoryBudget:
 
 
 class MemoryShare:
-    """What one client's doing takes up."""
+    """Memory of one request or connection."""
 
     __slots__ = ("_budget", "_closed", "_counted", "_free", "size")
 
@@ -89,7 +90,7 @@ class MemoryShare:
         self._closed = False
         self._counted = 0
         self.size = 0
-        """All that it holds, what is free of it included."""
+        """All its bytes, the free part included."""
 
     def add(self, size: int, field: str | None = None) -> int:
         """Counts so many more bytes; returns how many the share has by now.
@@ -122,7 +123,7 @@ class MemoryShare:
 
 
 def params_bytes(params: SamplingParams) -> int:
-    """Of what a request may make large in them, in the server and as the engine has it again."""
+    """Bytes of the large fields of sampling parameters, in the server and again in the engine."""
     entries = len(params.logit_bias) + len(params.allowed_token_ids or ()) + len(params.banned_token_ids)
     sequences = sum(map(len, params.banned_sequences))
     return TOKEN_BYTES * (entries + sequences) + 2 * _TUPLE_BYTES * len(params.banned_sequences)
@@ -161,8 +162,8 @@ _PATIENT_LOOKS: Final = 12
 
 
 class Trimmer:
-    """Trims this process where it has grown: soon after it has, and once a minute as long as it stays large, for what
-    was in use then may have been freed since."""
+    """Trims this process after it has grown, and once a minute while it stays large, since memory may have been freed
+    since."""
 
     def __init__(self, resident: Callable[[], int] = resident_bytes, give_back: Callable[[], None] = give_back) -> None:
         self._resident = resident
@@ -186,6 +187,6 @@ class Trimmer:
         return resident >= (self._least if patient else self._accepted) + GROWN
 
     def trim(self) -> None:
-        gc.collect()  # what only cycles hold: an idle server would keep it for hours
+        gc.collect()  # frees cycles, which an idle server would keep for hours
         self._give_back()
         self._accepted = self._resident()

@@ -1,4 +1,4 @@
-"""Processes that work on what clients bring, one job each at a time, and those who wait for one.
+"""A pool of child processes for clients' input, one job each at a time, with a queue.
 
 ::
 
@@ -45,10 +45,10 @@ class PoolClosed(Exception):
 
 
 class ProcessPool(Generic[P]):
-    """For the event loop that it is used from. It must be closed.
+    """A pool of child processes for one event loop. Must be closed.
 
-    So many jobs are done at a time; the others wait, bounded in number and bytes, and owners take turns. Large ones
-    never have all processes, so that small ones need not wait for them. A job whose caller has gone is given up.
+    A fixed number of jobs runs at a time; others wait, bounded in number and bytes, and owners take turns. Large jobs
+    never have all processes, so that small ones need not wait for them. A job whose caller has gone is dropped.
     """
 
     def __init__(
@@ -72,18 +72,17 @@ class ProcessPool(Generic[P]):
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that there are."""
+        """Pids of its processes."""
         return [pid for worker in self._workers if (pid := worker.process.pid) is not None]
 
     def warm_up(self) -> "asyncio.Future[None]":
-        """Starts the first process, so that the first job need not wait for that. Returns at once; where it fails, the
-        first job says so, too."""
+        """Starts the first process before the first job. Returns at once; the first job reports a failure."""
         return self._workers[0].submit(lambda process: process.start())
 
     async def run(self, job: Callable[[P], T], size: int) -> T:
-        """The result of a job on ``size`` bytes, which is called in a thread.
+        """The result of a job on ``size`` bytes, called in a thread.
 
-        Raises what the job does, QueueFull where too much waits, and :class:`PoolClosed`.
+        Raises the job's errors, QueueFull if the queue is full, and :class:`PoolClosed`.
         """
         worker = await self._place(size)
         running = worker.submit(job)
@@ -119,7 +118,7 @@ class ProcessPool(Generic[P]):
             self._waiting_bytes -= size
 
     def _may_begin(self, large: bool) -> bool:
-        """Nobody who waits may: so whoever may need not wait."""
+        """Whether a job may begin at once: no waiting job could."""
         return len(self._free) > (1 if large and len(self._workers) > 1 else 0)
 
     def _take_worker(self) -> "_Worker[P]":
@@ -133,11 +132,11 @@ class ProcessPool(Generic[P]):
             following = self._waiting.pop(lambda _, turn: turn.worker.done() or self._may_begin(turn.large))
             if following is None:
                 return
-            if not following[1].worker.done():  # else its caller has gone
+            if not following[1].worker.done():  # otherwise its caller has gone
                 following[1].worker.set_result(self._take_worker())
 
     def close(self) -> None:
-        """Ends the processes and whatever they do; who waits gets :class:`PoolClosed`. May be called again."""
+        """Ends the processes and their jobs; waiters get :class:`PoolClosed`. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -164,7 +163,7 @@ class _Worker(Generic[P]):
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
 
     def submit(self, job: Callable[[P], T]) -> "asyncio.Future[T]":
-        held = [job]  # the executor keeps what it was given until its thread takes something else
+        held = [job]  # the executor keeps its arguments until its thread takes others
 
         def run() -> T:
             return held.pop()(self.process)

@@ -1,9 +1,9 @@
-"""The bounded queue in front of the engine: who may wait, and when the refused may come again.
+"""The bounded queue before the engine: admission, and the retry time of refused requests.
 
-A request waits from its arrival until the engine has processed all of its prompts: for its body, for the
-tokenizer, for a place in a step, and for its prefill. One that generates has left the queue and is bounded by what
-the engine runs at once. What is counted is requests, whatever the number of their choices and prompts, for they are
-counted before their bodies are read; the tokens of all their prompts are counted once they are known.
+A request waits from its arrival until the engine has processed all of its prompts: for its body, for the tokenizer, for
+a place in a step, and for its prefill. A generating request has left the queue and is bounded by the engine's
+concurrency. Requests are counted, whatever their choices and prompts, since they are counted before their bodies are
+read; the tokens of all their prompts are counted once known.
 """
 
 import math
@@ -22,24 +22,24 @@ _RATE_SECONDS: Final = 30.0
 
 
 class QueueSlot:
-    """The place of one request in the queue, and what it holds until its end. Closing it gives back whatever it still
-    holds; of its place so does nothing else."""
+    """The slot of one request in the queue, and its memory until its end. Closing it releases what it still holds, and
+    is the only way to release the slot."""
 
     __slots__ = ("_closed", "_queue", "_tokens", "_waits", "memory")
 
     def __init__(self, queue: "AdmissionQueue", memory: MemoryShare, waits: bool = True) -> None:
-        """``waits``: otherwise it is that of a request which no engine is asked for, and holds nothing."""
+        """``waits``: false for a request without an engine, which takes no slot."""
         self._queue = queue
         self.memory: Final = memory
-        """Until the last byte of the response: prompts and parameters, here and in the engine, and what was loaded."""
+        """Held until the response's last byte: prompts and parameters, here and in the engine, and loaded objects."""
         self._tokens = 0
         self._waits = waits
         self._closed = False
 
     def take(self, tokens: int) -> None:
-        """Counts a prompt of the request. Raises Overloaded where the others' leave no room for it.
+        """Counts a prompt of the request. Raises Overloaded if other requests leave no room.
 
-        A request that is alone in the queue always has room, however long: otherwise it never would.
+        A request that is alone in the queue always has room: a long one would otherwise never run.
         """
         if self._closed or not self._waits:
             return
@@ -71,7 +71,7 @@ class QueueSlot:
 
 
 class AdmissionQueue:
-    """Counts who waits. Owned by the server's state; only its permits change it."""
+    """Counts waiting requests. Owned by the server's state; only its slots change it."""
 
     def __init__(self, config: OverloadConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_requests = config.max_queued_requests
@@ -83,9 +83,9 @@ class AdmissionQueue:
         """Prompt tokens of those among them whose prompts are known."""
 
     def enter(self, memory: MemoryShare | None = None) -> QueueSlot:
-        """``memory`` is what the request holds, to be given back with its permit; None counts nothing.
+        """``memory`` is the request's, released with its slot; None counts nothing.
 
-        Raises Overloaded where as many wait as may.
+        Raises Overloaded if the queue is full.
         """
         if self._max_requests and self.requests >= self._max_requests:
             raise Overloaded(
@@ -99,7 +99,7 @@ class AdmissionQueue:
         return QueueSlot(self, memory or MemoryBudget(0).share())
 
     def pass_by(self) -> QueueSlot:
-        """For a request that no engine is asked for."""
+        """For a request without an engine."""
         return QueueSlot(self, MemoryBudget(0).share(), waits=False)
 
     def _check_tokens(self, tokens: int, own: int) -> None:
@@ -128,7 +128,7 @@ class _Departures:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._busy = 0.0
-        """Seconds in which somebody waited, up to the last fading."""
+        """Seconds with waiting requests, until the last decay."""
         self._faded = 0.0
         self._weight = 0.0
         """Departures, each fading by a factor of e in _RATE_SECONDS."""

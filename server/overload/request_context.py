@@ -1,4 +1,4 @@
-"""What the server keeps of one request while it is live: its place in the queue, and when it must end."""
+"""State of one live request: its queue slot, and its deadline."""
 
 import math
 import time
@@ -17,7 +17,7 @@ TIMEOUT_HEADER: Final = "x-request-timeout"
 
 
 class RequestContext:
-    """One live request. Its deadline covers everything: body, tokenizer, queue, prefill and decode."""
+    """One live request. Its deadline covers body, tokenizer, queue, prefill and decode."""
 
     def __init__(self, queue_slot: QueueSlot, timeout: float) -> None:
         """``timeout`` in seconds from now; 0 is none."""
@@ -32,9 +32,9 @@ class RequestContext:
 
     @contextmanager
     def bounded(self) -> Iterator[None]:
-        """Cancels what is inside at the deadline, or when :meth:`cut_short` is called; then raises CutShort.
+        """Cancels the block at the deadline, or when :meth:`cut_short` is called; then raises CutShort.
 
-        One at a time. Nothing is raised where the inside came to its end all the same.
+        One at a time. Nothing is raised if the block completed all the same.
         """
         with anyio.CancelScope(deadline=self._deadline) as self._scope:
             if self._cut is not None:
@@ -54,7 +54,7 @@ class RequestContext:
 
 
 def timeout_of(headers: Sequence[tuple[bytes, bytes]], most: float) -> float:
-    """Seconds that a request may take, 0 for no bound: what its header says, but never more than ``most``.
+    """Time limit of a request in seconds, 0 for none: its header's, but at most ``most``.
 
     Raises BadRequest for a header that is no number of seconds above 0.
     """

@@ -1,9 +1,9 @@
-"""Clients that stop reading. What is written to them waits: in the kernel, then in the transport, then nowhere.
+"""Clients that stop reading. Their data waits in the kernel, then in the transport, then nowhere.
 
-A stream writes no further once ``buffer`` bytes wait in its transport: its tokens stay what they are, merged by choice
-in the engine client's stream, and are bounded by the request's own ``max_tokens``. Meanwhile the engine goes on, so a
-client that comes back gets the rest at once; one that takes next to nothing for ``seconds`` is dropped, and its request
-too. Nothing at all would be too weak a rule: a byte now and then would hold a connection and its tokens for ever.
+A stream is paused once ``buffer`` bytes wait in its transport: its tokens stay in the engine client's stream, merged by
+choice, and are bounded by the request's ``max_tokens``. The engine continues, so a client that reads again gets the
+rest at once. A client that takes next to nothing for ``seconds`` is disconnected, and its request aborted. Requiring
+only some progress would be too weak: a byte now and then would hold a connection and its tokens for ever.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 _LEAST_SHARE: Final = 8
 """A client must take this part of the buffer in its time: of 64 KiB in 30 s, some 270 bytes a second."""
 _LEAST_SHARE_WAITING: Final = 16
-"""And this part of what waits for it: an answer that was written whole can be many megabytes, which a few bytes a
-second would hold for days."""
+"""And this fraction of the waiting bytes: a whole answer can have many megabytes, which a few bytes a second would hold
+for days."""
 _LOOKS: Final = 4
 """At a connection, in the time that a client has."""
 
@@ -45,10 +45,10 @@ DEFAULT_LIMITS: Final = ReaderLimits()
 
 
 class ReaderWatch:
-    """Drops one connection whose client takes next to nothing of what waits for it.
+    """Disconnects one client that takes next to nothing of its waiting data.
 
-    It is judged only while nothing more is made for it: paused, closing, or sent what has been made before. Then what
-    waits can only become less, and it is enough to look now and then whether it has.
+    It is checked only while nothing more is added: paused, closing, or sending finished data. Then waiting data can
+    only shrink, and checking now and then is enough.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ReaderWatch:
         self._socket: socket.socket | None = transport.get_extra_info("socket")
         self._paused = False
         self._waiting: int | None = None
-        """Bytes at the last progress; None while there is nothing to judge."""
+        """Bytes at the last progress; None while nothing is checked."""
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         transport.set_write_buffer_limits(high=limits.buffer)
@@ -117,7 +117,7 @@ class ReaderWatch:
         self._look_later()
 
     def _least(self, waiting: int) -> int:
-        """Bytes to be taken of so many that wait."""
+        """Bytes that must be taken of ``waiting`` ones."""
         return max(self._limits.buffer // _LEAST_SHARE, waiting // _LEAST_SHARE_WAITING)
 
     def _drop(self, waiting: int) -> None:

@@ -1,1 +1,1 @@
-"""What a model writes, taken apart while it comes: its answer, its reasoning and its tool calls."""
+"""Parses a model's output while it is generated: answer, reasoning and tool calls."""

@@ -6,8 +6,8 @@ After the prompt's ``<|start|>assistant`` the model writes messages, each a head
     <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
     <|start|>assistant<|channel|>final<|message|>…<|return|>
 
-A recipient may stand before the channel too. What is in ``analysis`` is reasoning, what is in ``final`` is the answer,
-``commentary`` without a recipient is said to the user before a call.
+A recipient may also precede the channel. ``analysis`` is reasoning, ``final`` is the answer, and ``commentary`` without
+a recipient is text for the user before a call.
 """
 
 import json
@@ -25,7 +25,7 @@ MARKERS: Final = frozenset((START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETUR
 FUNCTIONS: Final = "functions."
 PYTHON: Final = "python"
 PYTHON_CODE: Final = "python.python"
-"""A recipient that takes code as it is, and the function of one argument, ``code``, that it stands for."""
+"""Recipient of plain code, and the function with one argument ``code`` that it calls."""
 
 _IN_HEADER: Final = MarkerScanner((MESSAGE, END, CALL, RETURN))
 _IN_BODY: Final = MarkerScanner((START, END, CALL, RETURN))
@@ -33,10 +33,10 @@ _BETWEEN: Final = MarkerScanner((START, CHANNEL, MESSAGE))
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT: Final = re.compile(r"(?:^|\s)to=([^\s<]+)")
 _BEGINNINGS: Final = (" to=", "to=", CHANNEL, MESSAGE, START, CONSTRAIN)
-"""What a header may begin with, behind ``<|start|>assistant``."""
+"""Possible beginnings of a header, behind ``<|start|>assistant``."""
 
 _LONGEST_HEADER: Final = 4096
-"""Characters; what goes on longer without a message was none."""
+"""Characters; a longer text without a message is no header."""
 
 
 class _Phase(Enum):
@@ -60,7 +60,7 @@ class HarmonyParser:
     def __init__(self, tools: Sequence[Tool], *, opened: bool) -> None:
         self._names = frozenset(tool.name for tool in tools)
         self._functions = bool(tools)
-        """Without tools, what goes to one is shown to nobody but those who read thoughts."""
+        """Without tools, text for one is only shown as reasoning."""
         self._code = False
         """The body of the call is code, which becomes JSON on its way."""
         self._phase = _Phase.BODY if opened else _Phase.OPENING

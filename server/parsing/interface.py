@@ -1,8 +1,8 @@
-"""The one interface of all parsers: text in, pieces out.
+"""The interface of all parsers: text in, pieces out.
 
-A parser serves one choice. For every way to cut a text into pushes, the pieces that come out, neighbours of one kind
-joined, are the same; so a stream and a whole answer cannot differ. It holds back only what could still turn out to be
-part of a marker, and it never raises: what does not parse is content, or the arguments of a call that is cut short.
+A parser serves one choice. The pieces do not depend on how the text is cut into pushes, once neighbours of one kind are
+joined; so a stream and a whole answer are equal. It holds back only text that could still become part of a marker, and
+it never raises: text that does not parse is content, or the arguments of a truncated call.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Content(NamedTuple):
-    """Of the answer itself."""
+    """Text of the answer."""
 
     text: str
 
 
 class Thought(NamedTuple):
-    """Of what comes before the answer."""
+    """Reasoning before the answer."""
 
     text: str
 
@@ -25,11 +25,11 @@ class Thought(NamedTuple):
 class CallStart(NamedTuple):
     name: str
     id: str | None = None
-    """Where the model's format has one."""
+    """The call's id, if the format has one."""
 
 
 class CallArguments(NamedTuple):
-    """More of the arguments of the call that began last: JSON, whatever the model's format writes."""
+    """More arguments of the latest call, as JSON whatever the model's format."""
 
     text: str
 
@@ -42,20 +42,20 @@ Piece = Content | Thought | CallStart | CallArguments | CallEnd
 
 
 class Parser(Protocol):
-    """Of one choice."""
+    """The parser of one choice."""
 
     @property
     def thinking(self) -> bool:
-        """Whether what comes next is reasoning, as far as is known; a token that comes now counts as such."""
+        """Whether the next text is reasoning, as far as is known; a token that arrives now counts as such."""
 
     def push(self, text: str) -> list[Piece]:
-        """Takes more text and returns what became certain."""
+        """Takes more text and returns the pieces that became certain."""
 
     def finish(self, *, cut: bool = False) -> list[Piece]:
-        """What is left, once no more text comes. The parser is spent afterwards.
+        """The rest, at the end of the text. The parser is spent afterwards.
 
-        ``cut``: it was not the model that ended the text. What had begun as a call, and not come as far as its name,
-        is then dropped; otherwise it was none, and is content.
+        ``cut``: the text was truncated. A call that has begun without its name is then dropped; otherwise it was no
+        call, and is content.
         """
 
 
@@ -74,7 +74,7 @@ class Tool:
     name: str
     description: str | None
     parameters: Mapping[str, Any] | None
-    """JSON schema of the arguments; None takes none."""
+    """JSON schema of the arguments; None: no arguments."""
     strict: bool = False
     grammar: str | None = None
-    """Of a tool whose one argument is text that is held to this grammar, in Lark."""
+    """The Lark grammar of a tool whose only argument is text of that grammar."""

@@ -7,7 +7,8 @@ from typing import Final
 
 
 class MarkerScanner:
-    """Texts to look for. None may lie inside another, except at its end: the leftmost is found, however it comes."""
+    """Searches for markers. None may lie inside another, except at its end: the leftmost is found, however the text
+    arrives."""
 
     def __init__(self, markers: Iterable[str]) -> None:
         self._all: Final = sorted(set(markers), key=len, reverse=True)
@@ -24,7 +25,7 @@ class MarkerScanner:
         return self._first.search(text) is None
 
     def held(self, text: str, at: int = 0) -> int:
-        """Where in ``text``, from ``at`` on, a marker may have begun that goes on in text to come."""
+        """Position in ``text``, from ``at`` on, where an incomplete marker may have begun."""
         place = max(at, len(text) - self._longest)
         while (found := self._first.search(text, place)) is not None:
             if text[found.start() :] in self._beginnings:
@@ -33,9 +34,9 @@ class MarkerScanner:
         return len(text)
 
     def all_but(self, text: str) -> bool:
-        """Whether a text is the greater part of a marker, so that hardly anything else can be meant by it."""
+        """Whether a text is most of a marker, so that it can hardly mean anything else."""
         return any(len(text) > max(3, len(marker) // 2) and marker.startswith(text) for marker in self._all)
 
 
 scanner: Final = cache(MarkerScanner)
-"""The same scanner for the same markers, which must be hashable; they are those of formats, so there are not many."""
+"""Cached scanners by their markers, which must be hashable; formats have few sets of them."""

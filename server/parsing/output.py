@@ -16,7 +16,7 @@ from .tools.layout import arguments, either
 
 
 class HarmonyTools:
-    """A :class:`~.tools.format.ToolFormat`; there is one call at a time, for its end ends the model's turn."""
+    """A :class:`~.tools.format.ToolFormat`; one call at a time, since its end ends the model's turn."""
 
     name = "gpt_oss"
     markers = MARKERS
@@ -43,7 +43,7 @@ def answer(lark: Lark, expression: str) -> str:
 
 
 def _turn(lark: Lark) -> str:
-    """What stands before a message; the prompt has written it before the first."""
+    """The header of a further message; the prompt contains the first one's."""
     return f"( {lark.literal(f'{START}assistant')} )?"
 
 
@@ -56,7 +56,7 @@ HARMONY_TOOLS = HarmonyTools()
 
 
 class Chain:
-    """What the first takes for content, the second reads."""
+    """Runs a second parser over the content of the first."""
 
     __slots__ = ("_calls", "_reasoning")
 
@@ -101,7 +101,7 @@ FORMATS: Final[tuple[ToolFormat, ...]] = (
     *python_calls.FORMATS,
     *json_formats.FORMATS,
 )
-"""In the order in which a template is held against them; so they stand in each module, too. gpt-oss's is apart."""
+"""In the order in which templates are matched; the same holds within each module. gpt-oss's is separate."""
 
 _ALIASES: Final = {
     "qwen": "hermes",
@@ -127,15 +127,15 @@ _HARMONY: Final = REASONING_FORMATS[HARMONY_TOOLS.name]
 
 
 class UnknownFormat(LookupError):
-    """The message lists the names that there are."""
+    """The message lists the known names."""
 
 
 @dataclass(frozen=True)
 class OutputFormat:
     reasoning: ReasoningFormat | None = None
-    """None: all that the model writes is its answer."""
+    """None: all text is the answer."""
     tools: ToolFormat | None = None
-    """None: it calls no tools."""
+    """None: no tool calls."""
 
     @property
     def harmony(self) -> bool:
@@ -144,7 +144,7 @@ class OutputFormat:
 
     @property
     def turn_ends(self) -> tuple[str, ...]:
-        """Special tokens that end the model's turn, also where its files name other ones alone."""
+        """Special tokens that end the model's turn, even if its files name only others."""
         return (RETURN, CALL) if self.harmony else ()
 
     @cached_property
@@ -153,7 +153,7 @@ class OutputFormat:
         return self._thoughts | self._calls
 
     def visible_with(self, *, calls: bool) -> frozenset[str]:
-        """Those of them that a parser looks for, with tools to call or without: others would only become text."""
+        """Special tokens that a parser needs, with tools or without: others would only become text."""
         return self.visible if calls else self._thoughts
 
     @cached_property
@@ -165,10 +165,10 @@ class OutputFormat:
         return frozenset() if self.tools is None else self.tools.markers
 
     def parser(self, tools: Sequence[Tool], *, opened: bool) -> Parser | None:
-        """The parser of one choice; None where there is nothing to find.
+        """The parser of one choice; None if there is nothing to parse.
 
-        ``tools`` that the model may call; without any, what looks like a call is text. ``opened``: what
-        :meth:`thinking_opened` says of the prompt.
+        ``tools``: callable tools; without any, text that looks like a call is text. ``opened``: the result of
+        :meth:`thinking_opened` for the prompt.
         """
         if self.harmony:
             return HarmonyParser(tools if self.tools is not None else (), opened=opened)
@@ -179,15 +179,15 @@ class OutputFormat:
         return reasoning if calls is None else Chain(reasoning, calls)
 
     def answer(self, lark: Lark, expression: str) -> str:
-        """An expression for an answer that says ``expression``, with what the model writes around answers."""
+        """A grammar expression for an answer that matches ``expression``, with the model's text around answers."""
         return answer(lark, expression) if self.harmony else expression
 
     def thinking_opened(self, prompt_tail: str, *, wanted: bool | None = None, continued: str = "") -> bool:
-        """Whether what the model writes begins inside its reasoning.
+        """Whether the output begins inside the model's reasoning.
 
-        ``prompt_tail``: how the rendered prompt ends, its last message's generation prompt at least. ``wanted``:
-        whether the request asks for thinking, None where it does not say. ``continued``: what is there already of the
-        message that ``continue_final_message`` goes on with.
+        ``prompt_tail``: the end of the rendered prompt, at least its generation prompt. ``wanted``: whether the request
+        enables thinking, None if it does not say. ``continued``: the existing text of a message that
+        ``continue_final_message`` continues.
         """
         return self.reasoning is not None and self.reasoning.opened(prompt_tail, wanted, continued)
 
@@ -203,9 +203,9 @@ def detected(template_source: str) -> ToolFormat:
 
 
 def settle_output(reasoning: str, tools: str, template_source: str, architecture: str) -> OutputFormat:
-    """What the flags say: names, or ``auto``, which goes by the chat template, or ``none``. Raises UnknownFormat.
+    """The formats of the flags: names, ``auto`` (by the chat template), or ``none``. Raises UnknownFormat.
 
-    gpt-oss's channels carry everything, so that either flag's naming them is enough.
+    gpt-oss's channels contain both, so one flag that names them is enough.
     """
     thinks = chosen_reasoning(reasoning)
     if reasoning == AUTO:

@@ -13,17 +13,17 @@ from .output import OutputFormat
 _SWITCHES: Final = ("enable_thinking", "thinking")
 _NAMES: Final = re.compile(r"\b(enable_thinking|thinking|thinking_mode|thinking_budget|reasoning_effort)\b")
 _NO_THINK: Final = "no_think"
-"""What Hunyuan's templates call no effort at all."""
+"""Hunyuan's name for no thinking."""
 _HARMONY_EFFORTS: Final = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
-"""Those that gpt-oss was not trained for."""
+"""Efforts that gpt-oss was not trained for, and their replacements."""
 
 
 @dataclass(frozen=True)
 class ThinkingOptions:
     template_kwargs: dict[str, Any]
-    """For the chat template: the request's own, and what its other fields come to."""
+    """Arguments of the chat template: the request's own, and those derived from its other fields."""
     wanted: bool | None
-    """Whether the request asks for thinking; None where it does not say."""
+    """Whether the request enables thinking; None if it does not say."""
     budget: int | None
     """Tokens that thinking may take."""
 
@@ -37,12 +37,11 @@ def thinking_options(
     effort: str | None = None,
     budget: int | None = None,
 ) -> ThinkingOptions:
-    """What a request says of thinking, in the words of the chat template that renders it.
+    """A request's settings for thinking, as arguments of its chat template.
 
-    The template gets what its source names and nothing else; arguments that the request gives it itself count most,
-    and ``defaults``, the operator's, where the request says nothing.
-    Without a source it is a renderer that is told, which takes what it knows.
-    ``effort`` is OpenAI's (``none`` is no thinking, others are some), ``budget`` vLLM's ``thinking_token_budget``.
+    The template gets only arguments that its source names. The request's own arguments take precedence, then its other
+    fields, then ``defaults``, the operator's. A renderer without a source gets all of them. ``effort`` is OpenAI's
+    (``none`` disables thinking, others enable it), ``budget`` vLLM's ``thinking_token_budget``.
     """
     given = dict(template_kwargs or {})
     names = _named(template_source)
@@ -77,7 +76,7 @@ def _switch(kwargs: Mapping[str, Any]) -> bool | None:
 
 @lru_cache(maxsize=8)
 def _named(template_source: str) -> frozenset[str]:
-    """Arguments that a template may read; one that it names in another sense gets what it does not look at."""
+    """Arguments that a template may read; an argument that it names in another sense is harmless."""
     return frozenset(_NAMES.findall(template_source))
 
 
@@ -88,9 +87,9 @@ class Encoder(Protocol):
 
 
 def thinking_budget(output: OutputFormat, tokenizer: Encoder, budget: int | None, *, opened: bool) -> Thinking | None:
-    """The budget in the engine's terms; None where there is none, or the model does not reason.
+    """The budget for the engine; None if there is none, or the model does not reason.
 
-    ``opened``: what :meth:`~.output.OutputFormat.thinking_opened` says of the prompt.
+    ``opened``: the result of :meth:`~.output.OutputFormat.thinking_opened` for the prompt.
     """
     if budget is None or output.reasoning is None:
         return None

@@ -1,2 +1,1 @@
-"""A model that makes vectors and scores of texts: from a client's texts to tokens, and from the engine's numbers to
-what each protocol says."""
+"""Pooling models: from a client's texts to tokens, and from the engine's numbers to each protocol's response."""

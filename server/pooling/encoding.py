@@ -1,7 +1,6 @@
-"""Numbers as clients read them, from the bytes that the engine sends.
+"""Encodes the engine's numbers for clients.
 
-Nothing is done for one number at a time: bytes become text by one call each, of so many that the event loop can wait
-for it.
+Numbers are not handled one by one: each call encodes as many bytes as the event loop can wait for.
 """
 
 import binascii
@@ -16,14 +15,14 @@ from ..common.loop_turns import LoopTurns, Slices
 from ..http.whole_answer import AnswerBudget, AnswerParts, Buffer, WholeAnswer
 
 SLICE_NUMBERS: Final = 3 << 12
-"""That are written by one call: in some 2 ms. Three bytes are four characters of base64."""
+"""Numbers encoded by one call, in about 2 ms. Three bytes are four characters of base64."""
 FORMAT_BYTES: Final[dict[str, int]] = {"float": 22, "base64": 6, "bytes": 4, "bytes_only": 4}
-"""Of one number in an answer."""
+"""Bytes of one number in a response."""
 _TYPES: Final[dict[NumberType, str]] = {"float32": "f4", "float16": "f2"}
 
 
 class NumberWriter:
-    """Writes the numbers of one answer, and lets others have the event loop in between.
+    """Encodes the numbers of one response, and yields to the event loop in between.
 
     Its methods raise as :meth:`..http.whole_answer.AnswerBudget.add`.
     """
@@ -50,7 +49,7 @@ class NumberWriter:
         return await self.written(parts, b'"', b'"')
 
     async def written(self, parts: Iterable[bytes], before: bytes = b"", after: bytes = b"") -> Any:
-        """JSON in parts, each made when it is asked for; to be put into the answer."""
+        """JSON in parts, each made on request, for the response."""
         kept: list[Buffer] = [before]
         for part in parts:
             kept.append(part)
@@ -60,7 +59,7 @@ class NumberWriter:
         return self._parts.place(kept)
 
     def answer(self, value: Any) -> WholeAnswer:
-        """``value`` with what has been written."""
+        """``value`` with the encoded numbers."""
         return self._parts.answer(value)
 
 
@@ -71,7 +70,7 @@ def floats(pooled: Pooled) -> list[float]:
 
 
 def weights(pooled: Pooled) -> dict[str, float]:
-    """Of ``sparse``: by the ids of tokens."""
+    """For ``sparse``: by token id."""
     return dict(zip(map(str, memoryview(pooled.ids).cast("I").tolist()), floats(pooled), strict=True))
 
 
@@ -95,7 +94,7 @@ def number_bytes(pooled: Pooled, type: NumberType, order: Endianness) -> bytes:
     """As :attr:`.Pooled.data`, of another type or order of bytes."""
     if type == "float32" and order != "big":
         return pooled.data
-    import numpy as np  # late: hardly anybody asks for these
+    import numpy as np  # late: rarely needed
 
     wanted = (">" if order == "big" else "<") + _TYPES[type]
     return np.frombuffer(pooled.data, "<f4").astype(wanted).tobytes()
@@ -104,7 +103,7 @@ def number_bytes(pooled: Pooled, type: NumberType, order: Endianness) -> bytes:
 def integers(pooled: Pooled, kind: str) -> list[int]:
     """Cohere's ``int8``, ``uint8``, ``binary`` and ``ubinary``: each number on a scale of the text's largest, or
     its sign as one bit, the first of eight highest. ``binary`` and ``int8`` are the others less 128."""
-    import numpy as np  # late: hardly anybody asks for these
+    import numpy as np  # late: rarely needed
 
     vector = np.frombuffer(pooled.data, "<f4")
     if kind in ("binary", "ubinary"):

@@ -1,4 +1,4 @@
-"""What is measured of a model that makes vectors and scores, on the page that all metrics are on."""
+"""Metrics of the embedding model."""
 
 from prometheus_client import CollectorRegistry, Counter
 

@@ -30,7 +30,7 @@ the roles ``query`` and ``document``."""
 
 
 class PoolingEngine(Protocol):
-    """What takes requests for vectors and scores; see :class:`stentor.engine.client.client.EngineClient`."""
+    """Takes requests for vectors and scores; see :class:`stentor.engine.client.client.EngineClient`."""
 
     @property
     def ready(self) -> EngineReady | None: ...
@@ -48,30 +48,30 @@ class PoolingEngine(Protocol):
         pooling: Pooling | None = None,
         adapter: AdapterRef | None = None,
     ) -> EngineEventStream:
-        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests, and
-        :class:`stentor.engine.channel.arena.ArenaFull` where there is no room for the media."""
+        """Raises :class:`stentor.engine.client.client.EngineUnavailable` if the engine accepts no requests, and
+        :class:`stentor.engine.channel.arena.ArenaFull` if there is no room for the media."""
 
 
 @dataclass(frozen=True)
 class LateInteraction:
-    """What a model of late interaction tells queries and documents apart by."""
+    """How a late-interaction model marks queries and documents."""
 
     query: int | None = None
-    """A token that follows the first; None: nothing does."""
+    """A token behind the first; None: none."""
     document: int | None = None
     query_length: int = 0
-    """In tokens, with all that is special; queries are cut to so many. 0: to what the model takes."""
+    """In tokens, special ones included; queries are truncated to it. 0: the model's limit."""
     document_length: int = 0
     fill: int | None = None
-    """The token by which queries are filled up to :attr:`query_length`, where the model sees those, too."""
+    """Padding token of queries up to :attr:`query_length`, for models that attend to padding."""
     skipped: frozenset[int] = frozenset()
     """Tokens of documents that count for nothing: punctuation."""
     words: tuple[str, str] = ("", "")
     """Before the text of a query and behind it (ColPali)."""
     affixed: bool = False
-    """Whether these stand between the special tokens that the tokenizer puts around a text (ColModernVBERT)."""
+    """Whether these are placed between the tokenizer's special tokens (ColModernVBERT)."""
     picture: str = ""
-    """What stands around a picture that is a document, and the placeholder for it; "": no picture is one."""
+    """Text around a document's picture, with its placeholder; "": pictures are not supported."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ class EmbeddingModel:
     markers: LateInteraction = field(default_factory=LateInteraction)
     metrics: EmbeddingMetrics | None = None
     plugin: PoolingPlugin | None = None
-    """What ``task: plugin`` goes through."""
+    """Handler of ``task: plugin``."""
     media: ChatMedia | None = None
-    """What it needs for what conversations hold besides text."""
+    """Processor of conversations' media."""
     accepted: Accepted = TEXT_ONLY
     """The media that it and the operator take."""
 
@@ -106,7 +106,7 @@ class EmbeddingModel:
 
     @property
     def lone_pictures(self) -> bool:
-        """Whether a picture is read by itself, beside which no text may stand."""
+        """Whether a picture is a whole prompt, without text."""
         return self.media_alone or bool(self.markers.picture)
 
     @property
@@ -136,7 +136,7 @@ class EmbeddingModel:
 
     @property
     def main_task(self) -> PoolingTask:
-        """What it was made for."""
+        """The model's own task."""
         return "token_embed" if self.compares == "tokens" else self.tasks[0]
 
     @property

@@ -1,4 +1,4 @@
-"""From a model's folder to what the server needs of it."""
+"""Opens the server's side of a pooling model's folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,7 +76,7 @@ def open_embedding(
 
 
 def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
-    """A language model that says yes or no is asked in the words that it was trained with."""
+    """A language model that answers yes or no gets the prompt of its training."""
     if config.score is None or not isinstance(config.backbone, ModelSpec):
         return "pair"
     if config.score.tied_rows and config.architecture.startswith("Qwen3VL"):
@@ -92,7 +92,7 @@ def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
 
 
 def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> LateInteraction:
-    """Of a model of late interaction: as PyLate's files say, or Stanford's, or the processor of one that sees."""
+    """For late-interaction models: from the files of PyLate or Stanford, or a multimodal processor."""
     if config.vectors is None or config.vectors.skip_first:
         return LateInteraction()
     if config.backbone.text_part:
@@ -109,7 +109,7 @@ def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Lat
             "attend_to_expansion_tokens": stanford.get("attend_to_mask_tokens", False),
             "skiplist_words": [*_PUNCTUATION] if stanford.get("mask_punctuation", True) else [],
         }
-    # tokens that fill a query up, and that none of its own sees, cannot be told from those that it sees: left out
+    # padding tokens that no query token attends to cannot be told from others: left out
     fills = given.get("do_query_expansion", True) is True and given.get("attend_to_expansion_tokens") is True
     words = given.get("skiplist_words", [])
     backend = tokenizer.backend
@@ -125,7 +125,7 @@ def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Lat
 
 
 def page_words(config: Mapping[str, Any], processor: Mapping[str, Any], tokenizer: Tokenizer) -> LateInteraction:
-    """What transformers' processors of ColPali, ColQwen2 and ColModernVBERT write around a query and around a page."""
+    """Texts of transformers' processors of ColPali, ColQwen2 and ColModernVBERT around a query and around a page."""
     fill = 10 * (tokenizer.special_tokens.get("pad_token") or "")
     said = {name: value for name, value in processor.items() if isinstance(value, str)}
     if config.get("model_type") == "colmodernvbert":
@@ -149,7 +149,7 @@ def _length(given: object) -> int:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Empty where there is none that can be read."""
+    """Empty if there is no readable file."""
     try:
         if not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
             return {}

@@ -27,7 +27,7 @@ _BGE_QUESTION: Final = (
     "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a "
     "prediction of either 'Yes' or 'No'."
 )
-"""Of BGE's reranker on Gemma; a request's instruction takes its place."""
+"""The prompt of BGE's reranker on Gemma; a request's instruction replaces it."""
 
 
 _JINA_VL_PICTURE: Final = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -38,17 +38,17 @@ SEEN_PAIRS: Final[frozenset[PairForm]] = frozenset({"qwen3_vl", "jina_vl"})
 
 
 class PairRules(msgspec.Struct, frozen=True):
-    """What a request says of how pairs are read."""
+    """A request's options for reading pairs."""
 
     room: LengthLimit
     most_query: int = 0
-    """Tokens of each query; what is longer is cut. 0 is no bound of its own."""
+    """Tokens of each query; longer ones are truncated. 0: no separate limit."""
     most_document: int = 0
     instruction: str | None = None
     activate: bool = True
     """Whether scores go through the model's activation."""
     conversations: Reading | None = None
-    """How those are read; None where none are."""
+    """Options for conversations; None without them."""
 
     @property
     def reading(self) -> Reading:
@@ -89,9 +89,9 @@ async def read_pairs(
 
 
 async def read_pair(model: EmbeddingModel, query: Content, document: Content, where: str, rules: PairRules) -> Prompt:
-    """One pair as Qwen3-VL-Reranker was trained to read it, of texts, pictures and both; or jina-reranker-m0, of a text
-    or a picture on each side. Raises as :func:`.reading.read_messages`; what is too long is refused, since the answer
-    hangs on the end."""
+    """One pair in the prompt of Qwen3-VL-Reranker, of texts, pictures and both; or of jina-reranker-m0, of a text or a
+    picture on each side. Raises as :func:`.reading.read_messages`; long pairs are refused, since the score depends on
+    the end."""
     if model.pair_form == "jina_vl":
         return await _read_jina_pair(model, query, document, where, rules)
     instruction = _QWEN3_VL_INSTRUCTION if rules.instruction is None else rules.instruction
@@ -199,7 +199,7 @@ async def _questioned(
     rules: PairRules,
     fields: tuple[str, str],
 ) -> list[Prompt]:
-    """The parts are made tokens one by one, as FlagEmbedding does; of what is too long the document is cut."""
+    """The parts are tokenized one by one, as in FlagEmbedding; for long pairs the document is truncated."""
     question = _BGE_QUESTION if rules.instruction is None else rules.instruction
     between, asked = await encode(model, ["\n", question], special=False)
     tokenizer = model.pool.tokenizer
@@ -254,15 +254,15 @@ async def _templated(
             )
         except TemplateError as error:
             raise BadRequest(str(error), field, "template_error") from None
-        if len(ids) > rules.room.most:  # what is cut off would be the end, on which the answer hangs
+        if len(ids) > rules.room.most:  # truncation would remove the end, on which the score depends
             raise rules.room.too_long(f"together with the query {len(ids)}", _at(field, place, documents))
         prompts.append(Prompt(ids))
     return prompts
 
 
 async def bounded_content(model: EmbeddingModel, content: Content, most: int) -> Content:
-    """What a user says with so many tokens of text at most, in the order of its parts; 0: all. Pictures stay whole, and
-    do not count."""
+    """User content with at most ``most`` text tokens, in the order of its parts; 0: all. Pictures stay whole and do not
+    count."""
     if not most:
         return content
     parts: list[dict[str, Any]] = []

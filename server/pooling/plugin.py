@@ -30,7 +30,7 @@ GROUP: Final = "stentor.pooling_plugins"
 
 @dataclass(frozen=True)
 class PluginPrompt:
-    """What the model is to read."""
+    """A prompt of the model."""
 
     text: str | list[int]
     """Or its token ids, which are taken as they are; all prompts of a request are of one kind."""
@@ -41,14 +41,14 @@ class PoolingPlugin(Protocol):
     """Both methods are called in threads, for several requests at a time."""
 
     task: PoolingTask | None
-    """What the model makes of the prompts; None: what it was made for."""
+    """The model's task for the prompts; None: its own task."""
 
     def prompts(self, data: Any) -> Sequence[PluginPrompt]:
-        """What the model reads for ``data``, JSON as the client sent it. Raises ValueError for data that it does not
-        take: the client reads the message."""
+        """Prompts for ``data``, the client's JSON. Raises ValueError for unsupported data; the client gets the
+        message."""
 
     def answer(self, data: Any, vectors: "Sequence[memoryview[float]]") -> Any:
-        """What the client gets, as JSON. ``vectors`` are float32 [rows, columns], one for each prompt, in order; they
+        """The client's answer as JSON. ``vectors`` are float32 [rows, columns], one for each prompt, in order; they
         have one row unless the task is of tokens. Raises ValueError as :meth:`prompts`."""
 
 
@@ -71,7 +71,7 @@ def open_plugin(name: str) -> PoolingPlugin:
         )
     try:
         made = found[name].load()()
-    except Exception as error:  # code of somebody else's: anything may come
+    except Exception as error:  # foreign code may raise anything
         raise CheckpointError(
             f"--pooling-plugin {name}: {found[name].value} cannot be made: {type(error).__name__}: {error}"
         ) from error
@@ -83,7 +83,7 @@ def open_plugin(name: str) -> PoolingPlugin:
 
 
 async def prompts_of(plugin: PoolingPlugin, data: Any) -> list[str | list[int]]:
-    """Raises BadRequest for what the plugin does not take, and PluginFailed."""
+    """Raises BadRequest for data that the plugin refuses, and PluginFailed."""
 
     def ask() -> list[str | list[int]]:
         texts = [prompt.text for prompt in plugin.prompts(data)]
@@ -104,7 +104,7 @@ async def _run(ask: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(ask)
     except ValueError as error:
         raise BadRequest(f"`data`: {error}", "data", "invalid_value") from error
-    except Exception as error:  # code of somebody else's: anything may come
+    except Exception as error:  # foreign code may raise anything
         logger.error("the pooling plugin failed", extra={"trace": trace_without_messages(error)})
         raise PluginFailed from None
 

@@ -1,4 +1,4 @@
-"""What goes before a text, and which of a model's adapters reads it, by what its vector is for."""
+"""Prompt and adapter of a text, by the purpose of its vector."""
 
 from typing import Final
 
@@ -12,15 +12,15 @@ _SAME: Final = (
     ("clustering", "Clustering", "separation"),
     ("text-matching", "STS", "sts", "semantic_similarity"),
 )
-"""What the same purpose is called by OpenAI's, Cohere's, Jina's and Voyage's clients, and by models."""
+"""Equivalent purposes of OpenAI's, Cohere's, Jina's and Voyage's clients, and of models."""
 _MOST_SHOWN: Final = 16
 
 
 def prompt_of(config: PoolingConfig, purpose: str | None, field: str = "") -> str:
-    """What the model's files put before texts: by the name ``purpose``, or with None by default.
+    """The model's prompt of the name ``purpose``, or with None its default.
 
-    A purpose that clients know, and the model has no prompt for, has none. Raises BadRequest for any other name;
-    ``field`` is where it stands.
+    A purpose that clients know without a prompt in the model gives none. Raises BadRequest for any other name in
+    ``field``.
     """
     modules = config.modules
     prompts = modules.prompts

@@ -1,4 +1,4 @@
-"""Texts and conversations as the tokens that the model sees of them."""
+"""Converts texts and conversations to tokens for a pooling model."""
 
 import string
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,9 +22,9 @@ from .affix_tokens import AffixTokens
 from .model import EmbeddingModel
 
 _AT_A_TIME: Final = 64
-"""Texts that are one job of the tokenizer's threads, so that the texts of others need not wait for all of them."""
+"""Texts of one job of the tokenizer's threads, so that other requests need not wait for all."""
 WITH_MEDIA: Final = 8
-"""Conversations with media that are read before any of them is pooled: what their media become is in memory then."""
+"""Conversations with media that are read before any of them is pooled; their processed media are in memory then."""
 _RETRY_SECONDS: Final = 2
 _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 _NO_ENDS: Final = AffixTokens((), ())
@@ -41,17 +41,17 @@ class Prompt:
     skip: int = 0
     """Tokens at the beginning that are not pooled."""
     second: int = 0
-    """Where the second of two texts begins, for models that tell them apart."""
+    """Beginning of the second of two texts, for models with token types."""
     media: PlacedMedia = field(default_factory=PlacedMedia)
 
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """How many tokens a text may have, and what becomes of a longer one."""
+    """Length limit of a text in tokens, and the handling of longer ones."""
 
     most: int
     cut: Side | None = None
-    """Which end is cut off; None refuses it."""
+    """The side that is truncated; None: long texts are refused."""
     way: str = "`truncate_prompt_tokens` to -1"
     """How a request would have it cut."""
     named: str = "truncate_prompt_tokens"
@@ -69,7 +69,7 @@ class LengthLimit:
         return cls(length if wanted < 0 else wanted, fields.truncation_side or "right")
 
     def within(self, ids: list[int], ends: AffixTokens, field: str) -> list[int]:
-        """``ids`` that fit, less what is cut off between ``ends``. Raises BadRequest."""
+        """``ids`` within the limit, truncated between ``ends``. Raises BadRequest."""
         if len(ids) <= self.most:
             return ids
         if self.cut is None:
@@ -170,7 +170,7 @@ def _checked(model: EmbeddingModel, ids: list[int], room: LengthLimit, field: st
 
 
 async def side_by_side(read: Callable[[T], Awaitable[Prompt]], given: Sequence[T]) -> list[Prompt]:
-    """The prompt that ``read`` makes of each, in order. Raises what the first of them to fail does."""
+    """The prompts of ``read`` for each, in order. Raises the first error."""
     made: dict[int, Prompt] = {}
 
     async def one(place: int, each: T) -> None:
@@ -194,15 +194,15 @@ class Reading:
     memory: MemoryShare
     """In which their media count."""
     most_chars: int
-    """Of the texts of one, once its files have been read."""
+    """Characters of the texts of one conversation, after its files have been read."""
     trusts_templates: bool
 
 
 async def read_content(
     model: EmbeddingModel, reading: Reading, content: Content, where: str, prompt: str = ""
 ) -> Prompt:
-    """What a user says, which stands in the field ``where``, as the model's chat template writes it. ``prompt`` is what
-    the system says before. Raises as :func:`read_messages`."""
+    """User content of the field ``where``, rendered by the model's chat template. ``prompt`` becomes the system's text.
+    Raises as :func:`read_messages`."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
     if prompt and not model.lone_pictures:
         messages.insert(0, {"role": "system", "content": prompt})
@@ -216,10 +216,10 @@ async def read_messages(
     where: str,
     template_options: Mapping[str, Any] | None = None,
 ) -> Prompt:
-    """One conversation of the request, which stands in the field ``where``, as the model's chat template writes it, or
-    as a model reads that has none for pictures. ``template_options`` are the caller's own, beside those of the request.
+    """One conversation of the field ``where``, rendered by the model's chat template, or in the format of a model
+    without one for pictures. ``template_options`` are the caller's, besides the request's.
 
-    Raises BadRequest, and Overloaded where too many templates of requests, or media, wait.
+    Raises BadRequest, and Overloaded if too many templates of requests, or media, wait.
     """
     fields, room = reading.fields, reading.room
     if model.media is None:
@@ -276,8 +276,8 @@ async def read_written(
     room: LengthLimit,
     end: Sequence[int] = (),
 ) -> Prompt:
-    """``text`` as it stands, with the places of these parts of media in it, and the tokens ``end`` behind it. Raises
-    BadRequest, also for what is longer than ``room``, and Overloaded."""
+    """``text`` unchanged, with the positions of its media, and the tokens ``end`` behind it. Raises BadRequest, also
+    for texts beyond ``room``, and Overloaded."""
     media = NO_MEDIA
     if parts and model.media is not None:
         _, media = await _taken(model, reading, [{"role": "user", "content": parts}], where)

@@ -1,4 +1,4 @@
-"""Prompts through the engine: a job of many is there a part at a time, and what is left of it goes when it ends."""
+"""Runs prompts through the engine: a large job enters in parts, and the rest is dropped when it ends."""
 
 import logging
 import time
@@ -29,12 +29,12 @@ from .reading import Prompt
 logger = logging.getLogger(__name__)
 
 WINDOW_TOKENS: Final = 1 << 14
-"""Of one job, that are with the engine at a time: what follows is there before it runs dry, on any device."""
+"""Tokens of one job in the engine: enough that the next part arrives before it runs dry, on any device."""
 WINDOW_TEXTS: Final = 512
 FIRST_TEXTS: Final = 8
-"""Those of a job that stand in line with everybody's; the rest goes behind: who brings a few waits for a few."""
+"""The first texts of a job have normal priority, the rest a lower one, so that small requests wait for few."""
 MAX_BYTES: Final = 64 << 20
-"""Of numbers that one request gets: they are held until the last has come, and several times as large as text."""
+"""Bytes of numbers of one request: they are held until the last has come, and are several times as large as text."""
 _NO_TOKENS: Final = SamplingParams(max_tokens=0)
 
 
@@ -52,7 +52,7 @@ class PoolingJob:
         room: AnswerBudget | None = None,
         adapter: AdapterRef | None = None,
     ) -> None:
-        """``room`` counts the numbers; None: nothing does. ``adapter`` is added to the model."""
+        """``room`` counts the numbers; None: not counted. ``adapter`` is the LoRA adapter."""
         self._room = room or without_bound()
         self._model = model
         self._queue_slot = queue_slot
@@ -61,24 +61,24 @@ class PoolingJob:
         self._salt = salt
         self._adapter = adapter
         self.tokens = 0
-        """Of all prompts so far."""
+        """Tokens of all prompts so far."""
         self._sent = 0
 
     @property
     def memory(self) -> MemoryShare:
-        """What the request holds."""
+        """The request's memory share."""
         return self._queue_slot.memory
 
     async def run(
         self, prompts: Sequence[Prompt], wanted: Pooling, field: str = "input", number_bytes: int = 4
     ) -> list[Pooled]:
-        """What the engine makes of each, in order. May be called again, for more texts of the same request, which
-        stand in ``field``. Each number takes ``number_bytes`` of the answer. What is held of the prompts' media counts
-        no more once they have been pooled.
+        """The engine's output for each prompt, in order. May be called again for more texts of the same request, in
+        ``field``. Each number takes ``number_bytes`` of the response. Media of prompts are released once they have been
+        pooled.
 
-        Raises BadRequest where the answer would be too large, before anything is computed if that is known by then,
-        what :func:`..common.errors.generation_error` makes, :class:`..common.errors.Overloaded` and
-        :class:`stentor.engine.client.client.EngineUnavailable`. A caller that is cancelled takes back what runs.
+        Raises BadRequest if the response would be too large, before computing if that is known by then; the result of
+        :func:`..common.errors.generation_error`; :class:`..common.errors.Overloaded` and
+        :class:`stentor.engine.client.client.EngineUnavailable`. Cancelling aborts running requests.
         """
         most = min(MAX_BYTES // 4, self._room.most // number_bytes)
         if sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > most:
@@ -126,7 +126,7 @@ class PoolingJob:
         return done
 
     def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EngineEventStream:
-        """Raises Overloaded where there is no room for the prompt's media."""
+        """Raises Overloaded if there is no room for the prompt's media."""
         if prompt.skip or prompt.second:
             wanted = msgspec.structs.replace(wanted, skip=prompt.skip, second=prompt.second)
         name = "" if self._record is None else self._record.request_id
@@ -167,7 +167,7 @@ class PoolingJob:
 
 
 def _numbers(config: PoolingConfig, prompt: Prompt, wanted: Pooling) -> int:
-    """How many are made of one prompt, where that does not depend on what it says."""
+    """Number of values of one prompt, if that does not depend on its text."""
     tokens = len(prompt.ids) - prompt.skip
     match wanted.task:
         case "embed":

@@ -1,4 +1,4 @@
-"""How well documents fit a query, by what kind of model there is."""
+"""Scores of documents for a query, by the kind of the model."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,7 +16,7 @@ from .reading import LengthLimit, Prompt, cut, encode, read_texts
 from .running import PoolingJob
 
 _DOCUMENTS: Final = 64
-"""Whose tokens' vectors are in memory at a time; of each but a number is kept."""
+"""Documents with token vectors in memory at a time; only a score of each is kept."""
 
 
 async def scores_of(
@@ -96,7 +96,7 @@ async def marked(
 ) -> list[Prompt]:
     """Texts with the markers of late interaction; they are cut to the lengths that the model was trained with."""
     markers, ends = model.markers, model.ends
-    if markers.picture:  # what stands around a text is in its words
+    if markers.picture:  # the texts around a picture include these
         ends = ends if markers.affixed else AffixTokens((), ())
         before, behind = markers.words if is_query else ("", "")
         texts = [f"{before}{text}{behind}" for text in texts]
@@ -125,7 +125,7 @@ def matrix(pooled: Pooled) -> Any:
 
 
 def cosines(first: Sequence[Pooled], second: Sequence[Pooled]) -> list[float]:
-    """Of each of ``second`` and the only one of ``first``, or that in its place."""
+    """Cosine of each of ``second`` with the first of its index, or with the only one of ``first``."""
     import numpy as np
 
     left = np.concatenate([matrix(each) for each in first])
@@ -153,7 +153,7 @@ def products(first: Sequence[Pooled], second: Sequence[Pooled], vocabulary: int)
 
 
 def late_interaction(first: Sequence[Pooled], second: Sequence[Pooled], kept: Sequence[Sequence[int]]) -> list[float]:
-    """For each token of a query the document's token that is most like it, summed (ColBERT, arXiv:2004.12832).
+    """For each query token, the similarity of the document's most similar token, summed (ColBERT, arXiv:2004.12832).
 
     ``kept`` are the rows of each document that count.
     """

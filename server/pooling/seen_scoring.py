@@ -19,7 +19,7 @@ from .scoring import cosines, late_interaction, marked
 
 T = TypeVar("T")
 Named = tuple[Content, str]
-"""What stands in a field."""
+"""Content, and its field."""
 
 
 async def scores_of_seen(
@@ -30,10 +30,10 @@ async def scores_of_seen(
     rules: PairRules,
     fields: tuple[str, str],
 ) -> list[float]:
-    """As :func:`.scoring.scores_of`. Few documents are in memory at a time, as what their media are made into."""
+    """As :func:`.scoring.scores_of`. Few documents, with their processed media, are in memory at a time."""
     first, second = _named(fields[0], queries), _named(fields[1], documents)
     for content, where in (*first, *second):
-        collect_media([{"role": "user", "content": content}], model.accepted, where)  # refused is what it cannot see
+        collect_media([{"role": "user", "content": content}], model.accepted, where)  # refuses unsupported media
     first = [(await bounded_content(model, each, rules.most_query), where) for each, where in first]
     second = [(await bounded_content(model, each, rules.most_document), where) for each, where in second]
     match model.compares:
@@ -75,7 +75,7 @@ def _named(field: str, contents: Sequence[Content]) -> list[Named]:
 
 
 def _reader(model: EmbeddingModel, rules: PairRules, purpose: str) -> Callable[[Named], Awaitable[Prompt]]:
-    """Of an embedder: texts are read as pictures are, so that their vectors are alike."""
+    """For an embedding model: texts are read in the same way as pictures, so that their vectors are comparable."""
     prompt = prompt_of(model.config, purpose)
 
     async def read(named: Named) -> Prompt:

@@ -1,1 +1,1 @@
-"""What children that may be killed are spoken to through."""
+"""Killable child processes for clients' input."""

@@ -1,5 +1,5 @@
-"""What a child and its owner say to one another: messages of msgspec's over a socket, with deadlines; and the bounds
-that a child gives itself."""
+"""Communication of a child and its owner: msgspec messages over a socket, with deadlines; and the child's own
+limits."""
 
 import resource
 import socket
@@ -16,7 +16,7 @@ from stentor.engine.processes.freed_memory import grown_since, resident_bytes
 from stentor.engine.processes.process import become_child
 
 GROWN: Final = 64 << 20
-"""Bytes that a job may leave behind: a child that has grown by more is replaced, so that no later job fails for it."""
+"""Bytes by which a job may leave a child larger: beyond it the child is replaced, so that no later job fails for it."""
 _SEND_SECONDS: Final = 30.0
 _MAX_BYTES: Final = 256 << 20
 _LENGTH: Final = struct.Struct("!Q")
@@ -36,8 +36,8 @@ def bounded_child(name: str, max_memory: int = resource.RLIM_INFINITY) -> Iterat
 
 
 def bound_growth(bytes: int) -> None:
-    """Lets this process have so many more bytes of address space than it has, and no more. For a child whose code
-    alone takes an amount that nobody knows before it is loaded."""
+    """Limits this process to so many more bytes of address space than it has. For a child whose code takes an amount
+    that is unknown before it is loaded."""
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + bytes, mapped + bytes))
 
@@ -55,7 +55,7 @@ class Growth:
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True):
-    """The first message of a child that needs to be told nothing."""
+    """The first message of a child without set-up data."""
 
 
 def wait_until_ready(connection: socket.socket, deadline: float) -> None:
@@ -71,7 +71,7 @@ def send(connection: socket.socket, message: msgspec.Struct) -> None:
 
 
 def send_bytes(connection: socket.socket, data: bytes) -> None:
-    """What follows a message that says how many they are: they are copied by neither side."""
+    """Sends bytes behind a message with their number; neither side copies them."""
     connection.settimeout(_SEND_SECONDS)
     connection.sendall(data)
 
@@ -79,7 +79,7 @@ def send_bytes(connection: socket.socket, data: bytes) -> None:
 def receive_bytes(
     connection: socket.socket, length: int, deadline: float = float("inf"), *, most: int = _MAX_BYTES
 ) -> bytearray:
-    """What :func:`send_bytes` has sent, ``most`` bytes at most. Raises as :func:`receive`."""
+    """Receives the bytes of :func:`send_bytes`, at most ``most``. Raises as :func:`receive`."""
     if length > most:
         raise ConnectionAbortedError(f"the peer announces {length} bytes")
     return _read(connection, length, deadline)

@@ -1,7 +1,7 @@
-"""A child process that works on what clients bring, and is killed when it is late, hangs or grows.
+"""A child process that handles clients' input, and is killed when it is late, hangs or grows.
 
-What runs in it may hold the interpreter's lock for hours, fill the memory or crash: templates of requests, grammars,
-audio files. The child has bounds on its memory and talks over one socket: see :mod:`.child`.
+Its work may hold the interpreter's lock for hours, fill the memory or crash: templates of requests, grammars, audio
+files. The child has a memory limit and communicates over one socket: see :mod:`.child`.
 """
 
 import signal
@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from stentor.engine.processes.process import Child, spawn
 
 _CLOSE_SECONDS: Final = 5.0
-"""For a child that was killed to be dead, after which another may take its place."""
+"""Time for a killed child to end, after which another may take its place."""
 _START_SECONDS: Final = 60.0
 
 T = TypeVar("T")
@@ -32,11 +32,11 @@ class ChildDied(Exception):
 
 
 class Starved(TimeoutError):
-    """The child was late and has had less than half of its time on a CPU: that tells of the machine, not of the job."""
+    """The child was late and had less than half of its time on a CPU: the machine is to blame, not the job."""
 
 
 class Abandoned(Exception):
-    """Nobody wants the result any more."""
+    """The result is no longer wanted."""
 
 
 class KillableChild:
@@ -52,8 +52,8 @@ class KillableChild:
         greet: Callable[[socket.socket, float], None],
         start_seconds: float = _START_SECONDS,
     ) -> None:
-        """``module`` is run as a script; ``name`` is for messages. ``greet`` sends a new child what it needs and waits,
-        up to a deadline in ``start_seconds``, until it is ready; it may raise :class:`ChildNotStarted`."""
+        """``module`` is run as a script; ``name`` is for messages. ``greet`` sends a new child its set-up and waits, up
+        to a deadline in ``start_seconds``, until it is ready; it may raise :class:`ChildNotStarted`."""
         self._module = module
         self._name = name
         self._greet = greet
@@ -67,16 +67,16 @@ class KillableChild:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, while there is one."""
+        """Pid of the child, while there is one."""
         process = self._process
         return None if process is None else process.pid
 
     def ask(self, exchange: Exchange[T], seconds: float) -> T:
-        """The result of a job that may take so many seconds; what it takes to start a child is not counted. Blocks.
+        """The result of a job with a limit of ``seconds``, without the start of a child. Blocks.
 
-        Where the child dies the job is given to another one, once: an earlier job may have harmed the first. Raises
-        ``TimeoutError`` where the child is late (:class:`Starved`) or has used up the CPU time that it gave itself,
-        :class:`ChildDied`, :class:`ChildNotStarted`, :class:`Abandoned`, and what ``exchange`` does.
+        If the child dies, another child gets the job, once: an earlier job may have harmed the first. Raises
+        ``TimeoutError`` if the child is late (:class:`Starved`) or has used up its CPU time, :class:`ChildDied`,
+        :class:`ChildNotStarted`, :class:`Abandoned`, and the errors of ``exchange``.
         """
         with self._lock:
             self._busy, self._abandoned = True, False
@@ -96,7 +96,7 @@ class KillableChild:
                 self._busy = False
 
     def start(self) -> None:
-        """Starts the child if there is none, so that the next job need not wait for that. Raises ChildNotStarted."""
+        """Starts the child if there is none, before the next job. Raises ChildNotStarted."""
         if self._socket is not None:
             return
         ours, theirs = socket.socketpair()

@@ -1,1 +1,1 @@
-"""What the routes of one server share."""
+"""State shared by the routes of one server."""

@@ -1,4 +1,4 @@
-"""Which requests are let in, and which of them have not ended: what every family of routes asks first."""
+"""Admission of requests, and the live requests: checked first by every family of routes."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,11 +23,11 @@ class ModelRunner(Protocol):
 
     @property
     def ready(self) -> object | None:
-        """None until it can be used for the first time."""
+        """None until it is ready for the first time."""
 
     @property
     def stalled(self) -> str | None:
-        """Why it cannot run at present, while what was lost is replaced; requests are taken and wait."""
+        """Why it cannot run at present, while a crashed process is replaced; requests are accepted and wait."""
 
     @property
     def failure(self) -> str | None:
@@ -42,7 +42,7 @@ class AdmissionControl:
     ) -> None:
         """``runners`` are those of all models."""
         self.limits: Final = limits
-        """Of what one request may ask for."""
+        """Limits of one request."""
         self.overload: Final = overload
         self.queue: Final = AdmissionQueue(overload)
         # the other half is the tokenizer pool's
@@ -77,8 +77,8 @@ class AdmissionControl:
             raise Unavailable("The server is shutting down and takes no new requests.", "draining")
 
     def check_ready(self) -> None:
-        """As :meth:`check_available` for every model, and while what was lost under one is being replaced: new requests
-        are taken and wait."""
+        """As :meth:`check_available` for every model, also while a crashed process is replaced: new requests are
+        accepted and wait."""
         for kind in self._runners:
             self.check_available(kind)
         if any(runner.stalled is not None for runner in self._runners.values()):

@@ -1,10 +1,10 @@
-"""What the operator asks of the engines while they run: to pause, to sleep, to forget.
+"""The operator's control of running engines: pause, sleep, reset.
 
-Whoever sleeps is paused, too, and is resumed once it is awake::
+A sleeping server is paused, too; waking resumes it::
 
     running ── pause ──► paused ── sleep ──► asleep, of levels 0 to 2
        ▲ ◄──── resume ─────┘                    │
-       └───────────── wake, of all parts ◄──────┘
+       └───────────── wake all parts ◄──────────┘
 """
 
 import logging
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 PauseMode = Literal["abort", "wait", "keep"]
 SleepLevel = Literal[0, 1, 2]
-"""0: a pause. 1: workers end, and what they prepared of their weights is kept. 2: nothing is kept."""
+"""0: a pause. 1: workers end, prepared weights are kept. 2: nothing is kept."""
 Part = Literal["scheduling", "weights", "kv_cache"]
-"""What can be woken by itself, in vLLM's words."""
+"""What a client can wake by itself, in vLLM's words."""
 _ABORT_SECONDS: Final = 5.0
-"""For requests that were ended to be told so; a client that does not read is not waited for."""
+"""Time for aborted requests to get their error; a client that does not read is not waited for."""
 
 
 class Engine(Protocol):
@@ -51,10 +51,10 @@ class EngineControl:
         self._mode: PauseMode | None = None
         self._level: SleepLevel | None = None
         self._asleep: set[Part] = set()
-        """What is left to wake."""
+        """Parts that have not been woken."""
         self._falling_asleep = anyio.Lock()
         self._turn = anyio.Lock()
-        """Of whoever tells the engines: they must hear the last word last."""
+        """Orders commands: the engines must get the latest one last."""
 
     @property
     def paused(self) -> bool:
@@ -62,17 +62,17 @@ class EngineControl:
 
     @property
     def level(self) -> SleepLevel | None:
-        """None: awake."""
+        """Level of the sleep; None while awake."""
         return self._level
 
     async def pause(self, mode: PauseMode, *, clear_cache: bool) -> bool:
-        """No engine runs a step from its return until :meth:`resume`; False where that has come meanwhile.
+        """No engine runs a step from its return until :meth:`resume`; False if that was called meanwhile.
 
-        ``abort`` and ``wait`` refuse new requests; those that live are ended, or come to their end. ``keep`` lets both
-        wait where they are. Raises :class:`BadRequest` for ``wait`` while no request can come to its end.
+        ``abort`` and ``wait`` refuse new requests; live ones are aborted, or finish first. ``keep`` lets both wait.
+        Raises :class:`BadRequest` for ``wait`` while no request can finish.
         """
         if mode == "wait" and self._level:
-            raise _asleep("No request comes to its end")
+            raise _asleep("No request can finish")
         self._mode = mode
         self._admission.paused = mode != "keep"
         if mode == "abort":
@@ -80,7 +80,7 @@ class EngineControl:
             with anyio.move_on_after(_ABORT_SECONDS):
                 await self._admission.generated()
         elif mode == "wait":
-            await self._tell(lambda engine: engine.resume())  # what was kept comes to its end, too
+            await self._tell(lambda engine: engine.resume())  # paused requests finish, too
             await self._admission.generated()
         async with self._turn:
             if self._mode is None:
@@ -91,15 +91,17 @@ class EngineControl:
         return True
 
     async def resume(self) -> None:
-        """Steps run again, and requests are taken. Raises :class:`BadRequest` where there are no workers for it."""
+        """Run steps and accept requests again. Raises :class:`BadRequest` while there are no workers."""
         if self._level:
             raise _asleep("No step can run")
         self._level = None
         await self._resume()
 
     async def sleep(self, level: SleepLevel, mode: PauseMode) -> bool:
-        """As :meth:`pause`, and at level 1 and 2 the memory of the device is free at its return, and the prefix cache
-        empty; False where it was resumed or woken meanwhile. Requests that are kept go on where they were."""
+        """Pause; at levels 1 and 2 also end the workers, which frees the device's memory and empties the prefix cache.
+
+        Kept requests continue after :meth:`wake`. Returns False if the server was resumed or woken meanwhile.
+        """
         async with self._falling_asleep:
             if self._level is None:
                 self._level, self._asleep = 0, {"scheduling"}
@@ -116,8 +118,10 @@ class EngineControl:
             return self.level is not None
 
     async def wake(self, parts: Collection[Part]) -> bool:
-        """Wakes these parts, or without any all; whether nothing sleeps any more, and steps run again. Workers start
-        once both weights and KV cache are awake, and run steps at its return."""
+        """Wake these parts, or all if none is named; returns whether the server is awake.
+
+        Workers start once weights and KV cache are both awake, and are ready at its return.
+        """
         if self._level is None:
             return True
         self._asleep -= set(parts) or self._asleep

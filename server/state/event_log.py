@@ -1,4 +1,4 @@
-"""The events of one response as they come, and whoever reads them: from any place, while they come and afterwards."""
+"""The events of one response, and their readers: from any event, during the run and afterwards."""
 
 import asyncio
 import zlib
@@ -38,22 +38,22 @@ class EventRange(msgspec.Struct, frozen=True):
     events: bytes
     steps: bytes
     counts: tuple[int, int]
-    """Of events and of steps."""
+    """Numbers of events and of steps."""
 
 
 class Diverged(Exception):
-    """What is made again does not come out as it did before."""
+    """The recomputed events differ from the stored ones."""
 
 
 class EventLog:
-    """Events have the sequence numbers from ``first`` on. What is in the store is not held in memory.
+    """Events have sequence numbers from ``first`` on. Stored events are not kept in memory.
 
-    Where the store outlives the server and the response goes on after its end (``ahead``), nobody is shown an event
-    before it is written: otherwise it could come again, after a restart, as another one.
+    If the store and the response survive the server (``ahead``), no event is sent before it is stored: otherwise a
+    different event could follow under its number after a restart.
     """
 
     def __init__(self, store: Database | None, response: str, *, ahead: bool = False, first: int = 0) -> None:
-        """``store``: where what is :meth:`written` has gone to; None keeps all of them in memory."""
+        """``store``: destination of :meth:`written` events; None keeps all in memory."""
         self._store = store
         self._response = response
         self._ahead = ahead
@@ -70,7 +70,7 @@ class EventLog:
         """Raised to readers that have read everything, in place of an end."""
 
     def expect(self, events: Iterable[bytes], steps: int) -> None:
-        """These are stored already, with so many steps, and are the first to be added: once more."""
+        """These events, in so many steps, are stored already and will be added once more first."""
         self._known.extend(events)
         self._known_steps = steps
         self._base = len(self._known)
@@ -82,7 +82,7 @@ class EventLog:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to write what is held."""
+        """Whether the held events should be stored."""
         return self._bytes >= FULL_BYTES
 
     def add(self, events: Sequence[bytes], step: Step | None = None) -> None:
@@ -100,7 +100,7 @@ class EventLog:
             self._wake()
 
     def hold(self) -> None:
-        """From now on nobody is shown an event before it is written: writing takes long enough for that to be seen."""
+        """From now on no event is sent before it is stored, because storing takes noticeably long."""
         self._ahead = True
 
     def _is_known(self, event: bytes) -> bool:
@@ -119,7 +119,7 @@ class EventLog:
         self._wake()
 
     async def stretch(self) -> EventRange | None:
-        """What is held, to be written; None where there is nothing."""
+        """Held events to be stored; None without any."""
         if not self._held:
             return None
         base, held, steps_now = self._base, self._held[:], self._steps[:]
@@ -142,7 +142,7 @@ class EventLog:
         self._wake()
 
     def written_by_others(self, events: int) -> None:
-        """So many more are stored than came through here; what is held will never be."""
+        """So many more events are stored than passed through here; the held ones will never be."""
         self._held.clear()
         self._base += events
         self._wake()
@@ -190,7 +190,7 @@ def unpacked_steps(stretch: bytes) -> list[Step]:
 async def stored_events(
     store: Database, response: str, wanted: int, before: int | None = None
 ) -> AsyncGenerator[list[bytes], None]:
-    """Those from number ``wanted`` on, up to ``before`` or as many as are stored. Raises StoreFailed."""
+    """Events from number ``wanted`` on, up to ``before`` or the last stored one. Raises StoreFailed."""
     while before is None or wanted < before:
         stretches = await store.read(lambda db, at=wanted: table.events(db, response, at))  # type: ignore[misc]
         progressed = False

@@ -1,4 +1,4 @@
-"""The responses that are being made, by id: what can be asked for before it is stored, and ended."""
+"""Running responses by id: available before they are stored, and cancellable."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -32,7 +32,7 @@ class LiveResponse(Protocol):
 
     @property
     def log(self) -> EventLog | None:
-        """None where nobody may read its events but the client that asked for it."""
+        """None if only the requesting client may read its events."""
 
     def cancel(self) -> None:
         """Ends it as cancelled, as soon as may be."""
@@ -65,10 +65,10 @@ class LiveResponses:
 
     @contextmanager
     def room(self, caller: Caller, *, resumed: bool = False) -> Iterator[None]:
-        """For one response in the background, until the end of the block.
+        """A slot for one background response, until the end of the block.
 
-        Raises Overloaded where as many run as may, or the caller's are its share of them; but not for one that is
-        ``resumed``, which had been let in by an earlier server.
+        Raises Overloaded if all slots, or the caller's share of them, are in use; not for one that is ``resumed``,
+        which an earlier server admitted.
         """
         shares, owner = self._shares, caller.owner
         if not resumed and not shares.fits(owner, alone=not caller.salt):

@@ -1,4 +1,4 @@
-"""What the routes for stored objects use."""
+"""Services of the routes for stored objects."""
 
 from dataclasses import dataclass
 
@@ -21,5 +21,5 @@ class StoreServices:
 
     @property
     def limits(self) -> Limits:
-        """Of what one request may ask for."""
+        """Limits of one request."""
         return self.admission.limits

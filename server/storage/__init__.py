@@ -1,1 +1,1 @@
-"""What outlives a request: one SQLite database, owned by one thread."""
+"""Storage of objects: one SQLite database, owned by one thread."""

@@ -49,7 +49,7 @@ class StoredBatch:
     id: str
     owner: str
     salt: str
-    """Of the caller's prefix cache."""
+    """The caller's salt of the prefix cache."""
     open: bool
     """It has not ended."""
     input: str
@@ -61,7 +61,7 @@ class StoredBatch:
 @dataclass(frozen=True)
 class StoredResult:
     line: int
-    """Of the request in the input, counted from 1."""
+    """The request's line in the input, from 1."""
     good: bool
     data: bytes
     """A line of JSON with its end."""
@@ -86,14 +86,14 @@ def load(db: "sqlite3.Connection", batch: str) -> StoredBatch | None:
 
 
 def update(db: "sqlite3.Connection", batch: str, object_: bytes, *, open: bool = True) -> None:
-    """Its answers are dropped once it has ended: they are in its files."""
+    """Answers are deleted once it has ended: its files have them."""
     db.execute(f"UPDATE batches SET object = ?, open = ?, used = {NOW} WHERE id = ?", (object_, open, batch))
     if not open:
         db.execute("DELETE FROM batch_answers WHERE batch = ?", (batch,))
 
 
 def add_answers(db: "sqlite3.Connection", batch: str, answers: Sequence[StoredResult]) -> None:
-    """One that is there already stays."""
+    """An existing answer stays."""
     db.executemany(
         "INSERT OR IGNORE INTO batch_answers SELECT id, ?, ?, ? FROM batches WHERE id = ?",
         [(answer.line, answer.good, answer.data, batch) for answer in answers],
@@ -117,7 +117,7 @@ def answers(db: "sqlite3.Connection", batch: str, *, good: bool, after: int, lim
 def listed(
     db: "sqlite3.Connection", owner: str, *, limit: int, after: str | None, prefix: str, newest_first: bool = True
 ) -> list[bytes] | None:
-    """Those whose ids begin with ``prefix``; None where ``after`` names no batch."""
+    """Batches whose ids begin with ``prefix``; None if ``after`` names no batch."""
     order, side, number = ("DESC", "<", 1 << 62) if newest_first else ("ASC", ">", 0)
     if after is not None:
         row = db.execute("SELECT number FROM batches WHERE id = ? AND owner = ?", (after, owner)).fetchone()

@@ -1,6 +1,6 @@
-"""Chat completions that clients asked to have stored, and the messages that they answer.
+"""Stored chat completions, and the messages that they answer.
 
-An ``owner`` is the caller whose rows are looked at; a function without one is for numbers that were found with it.
+``owner`` is the caller whose rows are used; a function without it takes numbers that were found with it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ class Page:
 
     numbers: list[int]
     bytes: int
-    """Of what they would take."""
+    """Bytes of its content."""
     more: bool
 
 
@@ -75,7 +75,7 @@ def insert(db: "sqlite3.Connection", owner: str, row: StoredChat, messages: Sequ
 
 
 def find(db: "sqlite3.Connection", owner: str, chat: str) -> Page | None:
-    """Its one row."""
+    """Its row."""
     row = db.execute("SELECT number, LENGTH(object) FROM chats WHERE id = ? AND owner = ?", (chat, owner)).fetchone()
     return None if row is None else Page([row[0]], row[1], False)
 
@@ -101,8 +101,7 @@ def listed(
     model: str | None,
     metadata: Mapping[str, str],
 ) -> Page | None:
-    """A page of at most ``limit`` rows, and of ``most_bytes`` where it has more than one. None where ``after`` names
-    none."""
+    """A page of at most ``limit`` rows, and of ``most_bytes`` if it has more than one. None if ``after`` names none."""
     order, side = ("DESC", "<") if newest_first else ("ASC", ">")
     conditions, values = ["owner = ?"], [owner]
     if model is not None:

@@ -13,18 +13,18 @@ CREATE TABLE IF NOT EXISTS clock (one INTEGER PRIMARY KEY CHECK (one = 1), now R
 NOW: Final = "(SELECT now FROM clock)"
 """In a statement: the time of the transaction, which no other transaction has."""
 MOST_DOWN: Final = 86400.0
-"""Seconds between two servers on one file that count, whatever the wall clock says."""
+"""Most seconds that count between two servers on one file, whatever the wall clock says."""
 _STEP: Final = 1e-6
 
 
 class StoreClock:
-    """Seconds that certainly have passed: a clock that is set to another date makes no row older.
+    """Seconds that have certainly passed: setting the date ages no row.
 
-    While a server runs, this time advances by what both the wall clock and the monotonic clock say has passed since it
-    was last looked at. Between two servers on one file only the wall clock knows: what it says counts, but no more than
-    :data:`MOST_DOWN`, and nothing where it has been set back. So no row is ever older than this says; one may be.
+    While a server runs, this time advances by the smaller of wall clock and monotonic clock. Between two servers on one
+    file the wall clock counts, at most :data:`MOST_DOWN`, and nothing if it was set back. So no row is younger than
+    this says; one may be older.
 
-    It begins with the wall clock's time, and is kept in the database with every write.
+    It begins with the wall clock's time, and is stored in the database with every write.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:

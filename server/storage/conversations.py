@@ -79,7 +79,7 @@ def delete(db: "sqlite3.Connection", owner: str, conversation: str) -> bool:
 
 
 def append(db: "sqlite3.Connection", conversation: str, added: Sequence[Item]) -> None:
-    """Behind those that are there; an item that is there already stays where it is. Nothing, where it is gone."""
+    """Appends items; an existing item keeps its place. Does nothing for a deleted conversation."""
     if db.execute(f"UPDATE conversations SET used = {NOW} WHERE id = ?", (conversation,)).rowcount:
         place = db.execute(
             "SELECT COALESCE(MAX(place), -1) + 1 FROM conversation_items WHERE conversation = ?", (conversation,)
@@ -102,7 +102,7 @@ def count(db: "sqlite3.Connection", conversation: str) -> int:
 
 
 def items_bytes(db: "sqlite3.Connection", conversation: str) -> int:
-    """Of all items, found without loading them."""
+    """Bytes of all items, without loading them."""
     row = db.execute(
         "SELECT COALESCE(SUM(LENGTH(data)), 0) FROM conversation_items WHERE conversation = ?", (conversation,)
     ).fetchone()

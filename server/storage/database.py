@@ -25,17 +25,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _EXPIRY_SECONDS: Final = 10.0
-"""Between two looks for what has outlived its time, and for room for a reserve that is missing."""
+"""Interval of checks for expired rows, and for room for a missing reserve."""
 _LOCK_SECONDS: Final = 2.0
 _VERSION: Final = 1
-"""Of the tables; to be raised where an older server could not read them, or this one not those of an older."""
+"""Version of the tables; raise it if older servers could not read them, or this one not those of older servers."""
 RESERVE_BYTES: Final = 8 << 20
-"""Of the disk that is kept free for deleting: twice the size at which SQLite moves what was written into the file."""
+"""Disk space reserved for deleting: twice the size at which SQLite moves the log into the file."""
 _UNLIMITED_PAGES: Final = 0xFFFFFFFE
 
 
 class StoreFailed(ServerError):
-    """The message is safe to show; the log says what happened."""
+    """The message may be shown to clients; the log has the cause."""
 
     code = "store_failed"
 
@@ -68,15 +68,15 @@ class StoreFull(_NoStorage):
 
 
 class Database:
-    """Opened when it is first used; must be closed.
+    """Opened on first use; must be closed.
 
-    Every few seconds in which it is used it deletes what is older than it may be, by a time of its own (:mod:`.clock`).
+    Every few seconds of use it deletes expired rows, by its own time (:mod:`.clock`).
 
-    A write that would take up more than ``max_bytes`` first deletes rows of owners that have more than their fair
-    share, those first that were used longest ago (:mod:`.eviction`); one that cannot make room fails and deletes
-    nothing. Rows that are held are not deleted; an owner gets no more of them than it leaves of the whole.
+    A write beyond ``max_bytes`` first deletes rows of owners above their fair share, least recently used first
+    (:mod:`.eviction`); one that cannot make room fails and deletes nothing. Held rows are not deleted; an owner may
+    have at most as many as it leaves of the total.
 
-    Beside a file there is another one that only takes up room: when the disk is full it is given up for what deletes.
+    A second file beside the database reserves disk space, which is released for deletions when the disk is full.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Database:
         max_bytes: int = 0,
         clock: StoreClock | None = None,
     ) -> None:
-        """``path`` None keeps all in memory; ``ttl`` in seconds; 0 is no bound."""
+        """``path`` None keeps all in memory; ``ttl`` in seconds; 0 is no limit."""
         self._tables = tables
         self._path = path
         self._ttl = ttl
@@ -97,7 +97,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, "stentor-store")
         self._looked_at = 0.0
-        """When it was looked for what is too old, by the store's clock."""
+        """Time of the last expiry, by the store's clock."""
         self._reserved = path is None
         self._known: dict[str, bytes] = {}
 
@@ -111,22 +111,22 @@ class Database:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
 
     async def read(self, work: "Callable[[sqlite3.Connection], T]") -> T:
-        """What ``work`` returns, which must not write. Raises StoreFailed, or what ``work`` raises of its own."""
+        """The result of ``work``, which must not write. Raises StoreFailed, or the errors of ``work``."""
         return await self._run(work, False)
 
     async def write(self, work: "Callable[[sqlite3.Connection], T]", *, admitted: str = "") -> T:
-        """As :meth:`read`, in one transaction, which is undone where ``work`` raises. Raises DiskFull and StoreFull.
+        """As :meth:`read`, in one transaction, which is rolled back if ``work`` raises. Raises DiskFull and StoreFull.
 
-        ``admitted`` is the owner whose new rows are going to be held, where there are others to leave room to.
+        ``admitted`` is the owner whose new rows will be held, if there are others to leave room for.
         """
         return await self._run(work, True, admitted=admitted)
 
     async def delete(self, work: "Callable[[sqlite3.Connection], T]") -> T:
-        """As :meth:`write`, for what only deletes: it also goes through where the disk is full."""
+        """As :meth:`write`, for deletions only: it also succeeds on a full disk."""
         return await self._run(work, True, deletes=True)
 
     async def once(self, name: str, work: "Callable[[sqlite3.Connection], bytes]") -> bytes:
-        """What ``work`` writes or reads and will never change; asked for by ``name`` only once."""
+        """The result of ``work``, which never changes; computed once for a ``name``."""
         if name not in self._known:
             self._known[name] = await self.write(work)
         return self._known[name]
@@ -145,7 +145,7 @@ class Database:
         return await loop.run_in_executor(self._thread, self._work, work, writes, deletes, admitted)
 
     def _work(self, work: "Callable[[sqlite3.Connection], T]", writes: bool, deletes: bool, admitted: str) -> T:
-        import sqlite3  # late: not every server keeps anything
+        import sqlite3  # late: not every server has a store
 
         try:
             db = self._open()
@@ -189,12 +189,12 @@ class Database:
         if self._connection is not None:
             return self._connection
         if self._path is not None:
-            # what it holds is its owner's alone; SQLite gives its other files the same mode
+            # its contents are private; SQLite gives its other files the same mode
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
         name = ":memory:" if self._path is None else str(self._path)
         db = sqlite3.connect(name, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
         try:
-            # of two servers on one file, both would finish what is unfinished in it
+            # two servers on one file would both resume its unfinished work
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
@@ -214,7 +214,7 @@ class Database:
         return db
 
     def _begin(self, db: "sqlite3.Connection") -> None:
-        """Charges and time, also of what a server kept that knew neither; and what one left unfinished."""
+        """Sets up charges and time, also for a database without them, and for unfinished work of another server."""
         is_new = not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'charges'").fetchone()
         for statement in _statements(clock.SCHEMA, CHARGES, *(table.triggers for table in self._tables)):
             db.execute(statement)
@@ -249,7 +249,7 @@ class Database:
             table.expire(db, now, self._ttl)
 
     def _make_room(self, db: "sqlite3.Connection") -> None:
-        """For what the transaction has added. Raises StoreFull, which undoes it."""
+        """Makes room for the transaction's additions. Raises StoreFull, which rolls it back."""
         most = self._max_bytes
         charged: dict[str, int] = dict(db.execute("SELECT owner, bytes FROM owners"))
         if sum(charged.values()) <= most:
@@ -299,9 +299,9 @@ class Database:
             self._reserve(db)
 
     def _reserve(self, db: "sqlite3.Connection") -> None:
-        """Takes room on the disk for deleting. While there is none the file does not grow: it is written in free pages.
+        """Reserves disk space for deletions. Without it the file does not grow: only free pages are written.
 
-        What is written there can always be moved out of the log, so that the log has room for what deletes.
+        Such pages can always be moved out of the log, so that the log has room for deletions.
         """
         if self._path is None:
             return
@@ -338,7 +338,7 @@ def _check_version(db: "sqlite3.Connection") -> None:
 
 
 def _charged(db: "sqlite3.Connection") -> int:
-    """Of all owners."""
+    """Charged bytes of all owners."""
     return int(db.execute("SELECT COALESCE(SUM(bytes), 0) FROM owners").fetchone()[0])
 
 

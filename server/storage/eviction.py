@@ -1,7 +1,7 @@
-"""Whose rows make room when the store is full.
+"""Chooses the rows to delete when the store is full.
 
-The store's bound is divided by max-min fairness: whoever holds less than an equal part leaves the rest to the others.
-An owner that holds no more than its fair share loses nothing to others; those that ask for more pay first.
+The limit is divided by max-min fairness: an owner below an equal part leaves the rest to others. An owner within its
+fair share loses nothing to others; writing owners lose rows first.
 """
 
 import math
@@ -11,7 +11,7 @@ from .table import Row
 
 
 def fair_share(held: Iterable[int], most: int) -> float:
-    """What each owner may hold, so that all of them together hold ``most``; infinite where they hold less."""
+    """Share of each owner, so that all together hold ``most``; infinite if they hold less."""
     left, rest = float(most), sorted(held)
     for place, size in enumerate(rest):
         share = left / (len(rest) - place)
@@ -24,11 +24,11 @@ def fair_share(held: Iterable[int], most: int) -> float:
 def rows_to_evict(
     held: Mapping[str, int], asking: Sequence[str], most: int, rows: Callable[[str], Iterator[Row]]
 ) -> list[Row] | None:
-    """What must go so that no more than ``most`` are held; None where there is no room to be made.
+    """Rows to delete so that at most ``most`` bytes are held; None if there is no way.
 
-    ``held`` has the bytes of every owner, with what those who are ``asking`` add; ``rows`` are an owner's that may go,
-    in the order in which they do. Those who ask lose rows while they are above their fair share, then whoever is most
-    above it, and at last those who ask again, whatever they hold.
+    ``held`` has the bytes of every owner, with the additions of the ``asking`` ones; ``rows`` are an owner's deletable
+    rows, in order. Asking owners lose rows while above their fair share, then the owner furthest above it, and at last
+    asking owners again.
     """
     left = dict(held)
     share = fair_share(left.values(), most)

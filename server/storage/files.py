@@ -1,6 +1,6 @@
-"""Files that clients bring or get. A function with an ``owner`` looks only at that caller's rows.
+"""Files of clients. A function with an ``owner`` only uses that caller's rows.
 
-A file's contents lie in parts of one size, so that it is written and read a part at a time.
+A file's content is stored in parts of one size, so that it is written and read part by part.
 """
 
 import time
@@ -49,7 +49,7 @@ CREATE INDEX IF NOT EXISTS file_ends_by_end ON file_ends (ends);
     content="{row}.size + {row}.size / 32",  # its parts do not fill their pages
     columns="size",
     ended="id IN (SELECT file FROM file_ends WHERE ends <= ?)",
-    # what was being written is dropped, but for what batches read; those that are open hold their input
+    # incomplete files are deleted, except those that batches read; open batches hold their input
     on_open="""
 DELETE FROM files WHERE held > 0 AND id NOT IN (SELECT input FROM batches);
 UPDATE files SET held = 0 WHERE held > 0;
@@ -102,7 +102,7 @@ def append(db: "sqlite3.Connection", file: str, place: int, data: bytes) -> None
 
 
 def finish(db: "sqlite3.Connection", file: str) -> StoredFile | None:
-    """As it is then; None where its owner deleted it."""
+    """The finished file; None if its owner deleted it."""
     row = db.execute(
         f"UPDATE files SET held = held - 1, used = {NOW} WHERE id = ? RETURNING {_COLUMNS}", (file,)
     ).fetchone()
@@ -129,7 +129,7 @@ def touch(db: "sqlite3.Connection", *files: str) -> None:
 
 
 def part(db: "sqlite3.Connection", file: str, place: int) -> bytes | None:
-    """The owner must have been looked at; None behind the last one."""
+    """Check the owner first; None behind the last part."""
     row = db.execute("SELECT data FROM file_parts WHERE file = ? AND place = ?", (file, place)).fetchone()
     return None if row is None else bytes(row[0])
 
@@ -143,7 +143,7 @@ def listed(
     purposes: Sequence[str] = (),
     newest_first: bool,
 ) -> list[StoredFile] | None:
-    """Those of ``purposes``, or of any; None where ``after`` names no file."""
+    """Files of ``purposes``, or of any; None if ``after`` names no file."""
     order, side = ("DESC", "<") if newest_first else ("ASC", ">")
     conditions, values = ["owner = ?"], [owner]
     if purposes:

@@ -1,4 +1,4 @@
-"""The store of a server, with everything that it keeps."""
+"""Opens a server's store, with all tables."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ TABLES: Final = (
 
 
 def make_store(config: StoreConfig) -> Database:
-    """Its owner must close it; it opens by itself."""
+    """The caller must close it; it opens on first use."""
     return Database(TABLES, config.path, ttl=config.ttl, max_bytes=config.max_bytes)
 
 
@@ -30,7 +30,7 @@ async def opened_store(config: StoreConfig) -> Database:
     """As :func:`make_store`; a file is opened at once. Raises StoreRefused."""
     store = make_store(config)
     if config.path is not None:
-        import sqlite3  # late: not every server keeps anything
+        import sqlite3  # late: not every server has a store
 
         try:
             await store.open()

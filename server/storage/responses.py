@@ -55,7 +55,7 @@ CREATE TABLE IF NOT EXISTS response_events (
         Part("response_items", "response", "LENGTH({row}.data)", "data"),
         Part("response_events", "response", "LENGTH({row}.events) + LENGTH({row}.steps)", "events, steps"),
     ),
-    # those that ended with the server that ran them: nobody waits for their end
+    # these ended with their server, without readers
     on_open="DELETE FROM responses WHERE open AND NOT background;",
 )
 
@@ -69,15 +69,15 @@ class StoredResponse:
     id: str
     owner: str
     open: bool
-    """Not ended: it runs, or ran when its server died."""
+    """Not ended: it runs, or ran when its server ended."""
     background: bool
     events: bool
-    """Its events are kept."""
+    """Whether its events are stored."""
     previous: str | None
     object: bytes
     """JSON, without ``output``."""
     request: bytes | None = None
-    """What it takes to go on with it."""
+    """State for resuming it."""
 
 
 def insert(db: "sqlite3.Connection", row: StoredResponse, given: Sequence[Item]) -> None:
@@ -150,7 +150,7 @@ def chain(db: "sqlite3.Connection", owner: str, response: str, most: int) -> lis
 
 
 def chain_bytes(db: "sqlite3.Connection", owner: str, response: str, most: int) -> int | None:
-    """Of all that :func:`chain` would load, found without doing so; None where it returns None."""
+    """Bytes of all that :func:`chain` would load, without loading it; None if it returns None."""
     size = count = 0
     following: str | None = response
     while following is not None:
@@ -169,7 +169,7 @@ def chain_bytes(db: "sqlite3.Connection", owner: str, response: str, most: int) 
 
 
 def items_bytes(db: "sqlite3.Connection", response: str) -> int:
-    """Of its input items; the response's owner must have been looked at."""
+    """Bytes of its input items; check the response's owner first."""
     row = db.execute(
         "SELECT COALESCE(SUM(LENGTH(data)), 0) FROM response_items WHERE response = ? AND output = 0", (response,)
     ).fetchone()
@@ -177,7 +177,7 @@ def items_bytes(db: "sqlite3.Connection", response: str) -> int:
 
 
 def item_bytes(db: "sqlite3.Connection", owner: str, item: str) -> int | None:
-    """Of what :func:`find_item` finds."""
+    """Bytes of the item that :func:`find_item` finds."""
     row = db.execute(
         "SELECT LENGTH(data) FROM response_items JOIN responses ON responses.id = response "
         "WHERE response_items.id = ? AND owner = ? ORDER BY used DESC LIMIT 1",

@@ -1,4 +1,4 @@
-"""What the server alone must know, kept where it outlives the server: as long as the database does."""
+"""Secrets of the server, stored with the database."""
 
 import os
 from typing import TYPE_CHECKING, Final
@@ -14,6 +14,6 @@ _BYTES: Final = 32
 
 
 def secret(db: "sqlite3.Connection", name: str) -> bytes:
-    """Drawn when it is first asked for."""
+    """Generated on first use."""
     db.execute("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, os.urandom(_BYTES)))
     return bytes(db.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()[0])

@@ -1,4 +1,4 @@
-"""What one kind of object is kept in, what it is charged for, and which of its rows goes first."""
+"""Tables of one kind of object: their charges, and the order of deletion."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ CREATE TRIGGER IF NOT EXISTS charge_ended AFTER DELETE ON charges BEGIN
     DELETE FROM owners WHERE owner = OLD.owner AND bytes <= 0;
 END;
 """
-"""What every row of a :class:`Table` takes, with what belongs to it, and the sums by owner, with the time at which one
-grew last. Triggers keep them, so that no statement can forget it."""
+"""Charges of every row of a :class:`Table` with its parts, and the sums by owner, with the time of the last growth.
+Triggers maintain them, so that no statement can forget it."""
 
 _ROW_BYTES: Final = 384
-"""Of a row beside its contents: its head, and its entries in indexes."""
+"""Bytes of a row besides its content: its header and index entries."""
 _PAGE_BYTES: Final = 4096
 
 
@@ -62,17 +62,17 @@ class Part:
     content: str
     """The bytes of a row's contents, in SQL, with ``{row}`` for its name."""
     columns: str
-    """That ``content`` is made of."""
+    """Columns of ``content``."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Of rows with an ``id``, an ``owner``, and the time when they were ``used`` last, by :mod:`.clock`."""
+    """Rows with an ``id``, an ``owner``, and the time of last use (``used``), by :mod:`.clock`."""
 
     schema: str
-    """Statements that make it, and what belongs to it, where they are not there."""
+    """Statements that create it and its parts, if they do not exist."""
     name: str | None = None
-    """None where nothing of it is ever deleted for its age or size, nor counted."""
+    """None if its rows are never deleted for age or size, nor counted."""
     held: str | None = None
     """The column that is above 0 in rows that may not go."""
     content: str = "0"
@@ -80,13 +80,13 @@ class Table:
     columns: str = "id"
     parts: tuple[Part, ...] = ()
     ended: str | None = None
-    """A condition on rows whose own time is up, whoever uses them; ``?`` is the time, by :mod:`.clock`."""
+    """A condition on rows with an expiry of their own; ``?`` is the time, by :mod:`.clock`."""
     on_open: str = ""
-    """Statements that put in order what a server left that has ended."""
+    """Statements that clean up after an earlier server."""
 
     @property
     def triggers(self) -> str:
-        """Statements that make what keeps the charges of its rows."""
+        """Statements that create the triggers of its charges."""
         if self.name is None:
             return ""
         name = self.name
@@ -122,12 +122,12 @@ class Table:
         )
 
     def newest(self, db: "sqlite3.Connection") -> float | None:
-        """When a row was last used; None where there is none."""
+        """Time of the most recent use; None for an empty table."""
         used = None if self.name is None else db.execute(f"SELECT MAX(used) FROM {self.name}").fetchone()[0]
         return None if used is None else float(used)
 
     def expire(self, db: "sqlite3.Connection", now: float, ttl: float) -> None:
-        """Deletes what has not been used for ``ttl`` seconds, unless that is 0, and what has an end of its own."""
+        """Deletes rows that were unused for ``ttl`` seconds, unless that is 0, and rows past their own expiry."""
         if self.name is not None and ttl:
             db.execute(f"DELETE FROM {self.name} WHERE {self._evictable}used < ?", (now - ttl,))
         if self.ended is not None:
@@ -150,7 +150,7 @@ class Table:
             yield Row(used, self, name, size)
 
     def held_bytes(self, db: "sqlite3.Connection") -> dict[str, int]:
-        """What is charged for rows that may not go, by owner."""
+        """Charged bytes of held rows, by owner."""
         if self.held is None:
             return {}
         return dict(
@@ -169,7 +169,7 @@ class Table:
 
 
 def _charged(content: str, row: str) -> str:
-    """About what the pages of a row take: what is longer than a quarter of a page seldom shares one."""
+    """Approximate bytes of a row's pages: content longer than a quarter of a page seldom shares one."""
     size = f"({content.format(row=row)})"
     pages = f"({size} + {_PAGE_BYTES - 1}) / {_PAGE_BYTES} * {_PAGE_BYTES}"
     return f"{_ROW_BYTES} + CASE WHEN {size} <= {_PAGE_BYTES // 4} THEN {size} ELSE {pages} END"

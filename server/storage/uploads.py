@@ -1,6 +1,6 @@
-"""Files that clients bring a part at a time, until they are whole.
+"""Files uploaded in parts, until they are complete.
 
-An ``owner`` is the caller whose rows are looked at; a function without one is for ids that were found with it.
+``owner`` is the caller whose rows are used; a function without it takes ids that were found with it.
 """
 
 from collections.abc import Sequence
@@ -61,13 +61,13 @@ class StoredUpload:
     id: str
     created: int
     expires_at: int
-    """By when it must be whole, for those who look at a clock; the store goes by its own."""
+    """Expiry by the wall clock, for clients; the store uses its own clock."""
     size: int
     """Bytes that the file is to have."""
     purpose: str
     name: str
     seconds: int | None
-    """For which the file is kept; None: for as long as any."""
+    """Lifetime of the file; None: unlimited."""
     file: str | None
     """Once it is whole."""
 
@@ -89,7 +89,7 @@ def insert(db: "sqlite3.Connection", owner: str, upload: StoredUpload) -> None:
 
 
 def find(db: "sqlite3.Connection", owner: str, upload: str) -> StoredUpload | None:
-    """None also where its time is up."""
+    """None also after its expiry."""
     row = db.execute(
         f"SELECT {_COLUMNS} FROM uploads WHERE id = ? AND owner = ? AND ends > {NOW}", (upload, owner)
     ).fetchone()
@@ -103,7 +103,7 @@ def extent(db: "sqlite3.Connection", upload: str) -> tuple[int, int]:
 
 
 def begin_part(db: "sqlite3.Connection", upload: str, part: StoredPart) -> None:
-    """Its data is still to come; its room is made now."""
+    """Reserves room for a part whose data follows."""
     db.execute("INSERT INTO upload_parts VALUES (?, ?, 0, ?)", (part.id, upload, part.size))
     db.execute(f"UPDATE uploads SET used = {NOW} WHERE id = ?", (upload,))
 
@@ -123,19 +123,19 @@ def drop_part(db: "sqlite3.Connection", part: str) -> None:
 
 
 def parts(db: "sqlite3.Connection", upload: str, wanted: Sequence[str]) -> list[StoredPart]:
-    """Those of ``wanted`` that are whole parts of it, in that order."""
+    """The ``wanted`` ones that are complete parts of it, in that order."""
     found = dict(db.execute("SELECT id, size FROM upload_parts WHERE upload = ? AND whole", (upload,)))
     return [StoredPart(part, found[part]) for part in wanted if part in found]
 
 
 def data(db: "sqlite3.Connection", part: str, place: int) -> bytes | None:
-    """None behind the last of it."""
+    """None behind the last block."""
     row = db.execute("SELECT data FROM upload_data WHERE part = ? AND place = ?", (part, place)).fetchone()
     return None if row is None else bytes(row[0])
 
 
 def complete(db: "sqlite3.Connection", upload: str, file: str) -> None:
-    """Its parts are in the file, and go; the row stays, for a client that did not hear of it."""
+    """Deletes its parts, which the file has; the row stays, for a client that missed the answer."""
     db.execute(f"UPDATE uploads SET file = ?, used = {NOW} WHERE id = ?", (file, upload))
     db.execute("DELETE FROM upload_parts WHERE upload = ?", (upload,))
 

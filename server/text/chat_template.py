@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .tokenizer import ChatTemplates  # would load the library into the process that only renders
 
 MAX_MESSAGE_CHARS: Final = 300
-"""Of an error that a template wrote itself."""
+"""Characters of an error message written by a template."""
 RESERVED_KWARGS: Final = frozenset(
     {
         *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
@@ -44,7 +44,7 @@ class RenderOptions(TypedDict, total=False):
 
 
 class _Compiled:
-    """A template ready to run and what its source says about the messages it wants."""
+    """A compiled template, and the form of messages that its source expects."""
 
     def __init__(self, environment: jinja2.Environment, source: str) -> None:
         self.template: Final = environment.from_string(source)
@@ -70,15 +70,15 @@ class _Compiled:
         return for_harmony(ready, REASONING_NAMES) if self.harmony and self.format == "string" else ready
 
     def tools(self, tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
-        """None where there are none."""
+        """None without tools."""
         return (described(tools) if self.harmony else list(tools)) if tools else None
 
 
 class ChatTemplate:
     """The chat templates of one model: one, several by name (``default``, ``tool_use``, …) or none.
 
-    Safe to use from any thread. Templates that requests bring are rendered by one of these in the template process:
-    see :mod:`.template_child`.
+    Safe to use from any thread. Templates of requests are rendered by one of these in the template process: see
+    :mod:`.template_child`.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class ChatTemplate:
         return RESERVED_KWARGS | self._special_tokens.keys()
 
     def has(self, name: str) -> bool:
-        """Whether the model brings a template of this name."""
+        """Whether the model has a template of this name."""
         return name in self._named
 
     def takes_tools(self, chat_template: str | None = None) -> bool:
-        """Whether a template writes the tools that it is given; one that there is not, or that is broken, does.
+        """Whether a template writes its tools; true for one that is missing or broken.
 
-        ``chat_template`` as in :meth:`~.pool.TokenizerPool.render_chat`. One that a request brings is not parsed here.
+        ``chat_template`` as in :meth:`~.pool.TokenizerPool.render_chat`. A request's template is not parsed here.
         """
         if chat_template is not None and chat_template not in self._named:
             return "tools" in chat_template
@@ -117,7 +117,7 @@ class ChatTemplate:
         try:
             return self._get(chat_template, with_tools=True).takes_tools
         except TemplateError:
-            return True  # rendering says what is wrong with it
+            return True  # rendering will report the error
 
     def render(
         self,
@@ -134,8 +134,8 @@ class ChatTemplate:
         """The prompt text of a conversation.
 
         ``chat_template`` is the name of one of the model's templates. With ``continue_final_message`` the text ends
-        where the content of the last message ends, for the model to go on. ``written`` is what stands for media, by
-        modality, in a template that takes texts alone. Raises :class:`TemplateError`.
+        where the content of the last message ends, for the model to continue. ``written`` is the text for media, by
+        modality, in a template that takes only text. Raises :class:`TemplateError`.
         """
         self._check(messages, add_generation_prompt, continue_final_message, template_kwargs or {})
         compiled = self._get(chat_template, with_tools=bool(tools))
@@ -208,7 +208,7 @@ class ChatTemplate:
             raise self._explain(error) from error
 
     def _explain(self, error: Exception) -> TemplateError:
-        """One line without paths: a template's errors are shown to whoever sent the request."""
+        """One line without paths: the client sees a template's errors."""
         match error:
             case TooLate():
                 return TemplateError(f"The chat template took longer than {self._max_seconds:g} seconds to render.")

@@ -11,7 +11,7 @@ from .stop import StopMatcher
 
 
 class OutputChoice:
-    """The text of one choice: detokenised, watched for stop strings, and taken apart where there is a parser."""
+    """The text of one choice: detokenised, checked for stop strings, and parsed if there is a parser."""
 
     __slots__ = ("_detokenizer", "_ends", "_matcher", "_min_tokens", "_parsed", "index", "open", "produced")
 
@@ -41,7 +41,7 @@ class OutputChoice:
 
     @property
     def _armed(self) -> bool:
-        """Whether there are tokens enough for the choice to end."""
+        """Whether the choice has its minimum of tokens and may end."""
         return not self._min_tokens or self.produced > self._min_tokens
 
     def push(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, deltas: list[Delta]) -> None:

@@ -1,9 +1,8 @@
-"""Incremental detokenisation: tokens in, text out, as it becomes final.
+"""Incremental detokenisation: tokens in, text out once it is final.
 
-For every detokenizer and every way to cut the tokens into pushes, the pieces joined equal
-``tokenizer.decode`` of the whole list; with a prompt tail they equal what the list adds to the
-text after that tail. No piece splits a character, and none holds a U+FFFD that the text of the
-whole does not hold.
+For every detokenizer and every way to cut the tokens into pushes, the joined pieces equal ``tokenizer.decode`` of the
+whole list; with a prompt tail, they equal what the list adds to the text after that tail. No piece splits a character,
+and no piece contains a U+FFFD that the whole text does not contain.
 """
 
 import codecs
@@ -15,7 +14,7 @@ from .pieces import byte_token_value
 from .tokenizer import Tokenizer, TokenTable
 
 PROMPT_TAIL: Final = 8
-"""Prompt tokens that are enough to tell how a continuation begins."""
+"""Prompt tokens that suffice to decide how a continuation begins."""
 
 
 class Detokenizer(Protocol):
@@ -29,7 +28,7 @@ class Detokenizer(Protocol):
 
 
 def _byte_piece(tokenizer: Tokenizer, skip: frozenset[int], id: int) -> str | bytes:
-    """A token's text where it holds whole characters, else its bytes."""
+    """A token's text if it consists of whole characters, else its bytes."""
     data = b"" if id in skip else tokenizer.token_bytes(id)
     try:
         return data.decode()
@@ -38,7 +37,7 @@ def _byte_piece(tokenizer: Tokenizer, skip: frozenset[int], id: int) -> str | by
 
 
 def _sentence_piece(tokenizer: Tokenizer, skip: frozenset[int], id: int) -> str | int | None:
-    """A token's text, its byte value, or None where it stands for nothing."""
+    """A token's text, its byte value, or None if it adds nothing."""
     token = None if id in skip else tokenizer.backend.id_to_token(id)
     if token is None:
         return None
@@ -128,7 +127,7 @@ class SentencePieceDetokenizer:
 
 
 class WindowDetokenizer:
-    """Any decoder: what the newest tokens add to the text of the group before them."""
+    """For any decoder: the text that the newest tokens add to the group before them."""
 
     def __init__(self, tokenizer: Tokenizer, skip: frozenset[int], *, tail: Sequence[int], split_added: bool) -> None:
         self._backend = tokenizer.backend
@@ -140,7 +139,7 @@ class WindowDetokenizer:
         if self._before.endswith("\ufffd"):
             self._window, self._before = [], ""
         self._fresh = len(self._window)
-        """Where the tokens begin whose text has not come out yet."""
+        """Index of the first token without output."""
 
     def _visible(self, tokens: Sequence[int]) -> list[int]:
         # skipped tokens never reach the decoder, and a window of nothing else would look like a start
@@ -207,10 +206,9 @@ class Detokenizers:
     ) -> Detokenizer:
         """A detokenizer for one choice.
 
-        ``visible`` are special tokens that become text even where others are skipped; each such
-        set keeps tables of its own, so there may only be a few. ``prompt_tail`` is the end of the
-        prompt that the choice continues (:data:`PROMPT_TAIL` tokens are enough): a SentencePiece
-        text keeps its first space after one.
+        ``visible`` are special tokens that become text even where others are skipped; each set has its own tables, so
+        only a few sets may be used. ``prompt_tail`` is the end of the prompt (:data:`PROMPT_TAIL` tokens suffice):
+        behind one, a SentencePiece text keeps its first space.
         """
         if visible and skip_special_tokens:
             return self._with(visible).new(
@@ -230,7 +228,7 @@ class Detokenizers:
                 return WindowDetokenizer(self._tokenizer, skip, tail=prompt_tail, split_added=split)
 
     def ids(self, texts: frozenset[str]) -> frozenset[int]:
-        """Those of the texts that are one special token each."""
+        """Ids of the texts that are one special token each."""
         found = (self._tokenizer.backend.token_to_id(text) for text in texts)
         return frozenset(id for id in found if id is not None) & self._tokenizer.special_ids
 

@@ -1,13 +1,13 @@
-"""What turning text into tokens can raise.
+"""Errors of converting text to tokens.
 
     TextError
     ├── TokenizerError   a model's tokenizer cannot be found, read or used
     ├── TemplateError    a chat template cannot be compiled or rendered
     ├── TextTooLong      a text has more tokens than its caller can use
-    └── TemplatesWait    as many templates of requests wait to be rendered as may
+    └── TemplatesWait    the queue of requests' templates is full
 
-Every message is one line that may be shown to a client: it holds no paths and no source lines of
-ours. :class:`TokenizerError` alone may name the path that the operator gave.
+Every message is one line for the client, without paths and source lines of ours. Only
+:class:`TokenizerError` may contain the operator's path.
 """
 
 
@@ -20,7 +20,7 @@ class TokenizerError(TextError):
 
 
 class TemplateError(TextError):
-    """A chat template cannot be compiled or rendered, or was given what it may not be given."""
+    """A chat template cannot be compiled or rendered, or got unsupported input."""
 
 
 class TextTooLong(TextError):
@@ -32,7 +32,7 @@ class TextTooLong(TextError):
 
 
 class TemplatesWait(TextError):
-    """As many templates that requests brought wait to be rendered as may."""
+    """The queue of templates of requests is full."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} chat templates of requests wait to be rendered, as many as may; try again later.")

@@ -35,12 +35,12 @@ class EngineEventStream(Protocol):
         """Ends one choice, or with -1 the whole request. May be called at any time, and again."""
 
     def routed_experts(self, index: int, drawn: int) -> bytes:
-        """Which experts have computed what came before the last of so many tokens of a choice, where the request asks.
-        Raises ValueError where they are not there."""
+        """Experts of the tokens before the last of ``drawn`` tokens of a choice, if requested. Raises ValueError if
+        they are missing."""
 
 
 class Submitter(Protocol):
-    """What takes requests to an engine; see :class:`stentor.engine.client.client.EngineClient`."""
+    """Takes requests for an engine; see :class:`stentor.engine.client.client.EngineClient`."""
 
     def submit(
         self,
@@ -74,31 +74,31 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     parser: Callable[[], Parser] | None = None
-    """Makes the parser of one choice; None leaves the text as it is."""
+    """Makes the parser of one choice; None: no parser."""
     visible: frozenset[str] = frozenset()
-    """Special tokens that the parser must see, whatever else is skipped; one of a few sets that the model has."""
+    """Special tokens that the parser needs, even if others are skipped; one of a few sets that the model has."""
     grammar: str = ""
-    """What the text of each choice must match, in llguidance's dialect of Lark; empty: anything."""
+    """The grammar of each choice in llguidance's dialect of Lark; empty: none."""
     thinking: Thinking | None = None
-    """How long the model may think; None: as long as it likes."""
+    """The thinking budget; None: no limit."""
     priority: int = 0
     salt: str = ""
     name: str = ""
     """The request's id, for logs."""
     media: tuple[Media, ...] = ()
-    """What stands in the prompt besides tokens."""
+    """Media of the prompt."""
     adapter: AdapterRef | None = None
-    """What is added to the model."""
+    """The LoRA adapter."""
 
 
 class Generation:
     """The deltas of one request: an async iterator of one batch per engine batch.
 
-    Log-probabilities may come by the hundred thousand: those of a prompt do at once, and those of a client's tokens
-    while it reads none. Such a batch is given out in slices, with a turn of the event loop between them.
+    There may be hundreds of thousands of log-probabilities: those of a prompt come at once, and so do those of tokens
+    while the client reads nothing. Such a batch is yielded in slices, with a turn of the event loop between them.
 
     Ends once every choice has had its :class:`~stentor.protocols.ipc.deltas.Finish`. Use it under
-    ``contextlib.aclosing``: closing it, or cancelling an iteration, aborts what still runs.
+    ``contextlib.aclosing``: closing it, or cancelling an iteration, aborts running sequences.
     """
 
     __slots__ = ("_choices", "_experts", "_observe", "_open", "_prompt_done", "_scored", "_slices", "_stream", "_turns")
@@ -120,7 +120,8 @@ class Generation:
         if make_parser is None:
             visible = frozenset()
         elif visible:
-            ends -= pool.detokenizers.ids(visible)  # what ends a call is not less of a marker for ending all
+            # the parser needs these markers, even if they also end the output
+            ends -= pool.detokenizers.ids(visible)
         self._choices: Final = [
             OutputChoice(
                 index,
@@ -184,7 +185,7 @@ class Generation:
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Aborts whatever still runs; may be called at any time, and again."""
+        """Aborts running sequences; may be called repeatedly."""
         if self._open:
             self._open = 0
             self._stream.abort()
@@ -257,9 +258,9 @@ def generate(
 ) -> Generation:
     """Submits a request and returns its deltas, one batch per engine batch; ``observe`` sees each before it is read.
 
-    Work that takes long is done in ``turns``.
+    Long work runs in ``turns``.
 
-    Raises :class:`stentor.engine.client.client.EngineUnavailable` at once when the engine takes no
-    requests, and ``ValueError`` for an empty stop string. What is returned must be closed.
+    Raises :class:`stentor.engine.client.client.EngineUnavailable` at once if the engine accepts no requests, and
+    ``ValueError`` for an empty stop string. Close the result.
     """
     return Generation(client, pool, request, observe, turns or LoopTurns())

@@ -33,11 +33,11 @@ _SPECIAL_KEYS: Final = {
     "middle_token": "fim_mid_token_id",
 }
 _SENTENCEPIECE_IDS: Final = {"bos_token": 1, "eos_token": 2, "unk_token": 0}
-"""What a SentencePiece file means where it does not say."""
+"""Default ids of a SentencePiece file."""
 
 
 class TokenType(IntEnum):
-    """What a token is for (``tokenizer.ggml.token_type``)."""
+    """The type of a token (``tokenizer.ggml.token_type``)."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -49,7 +49,7 @@ class TokenType(IntEnum):
 
 @dataclass
 class _Vocabulary:
-    """The metadata of one file that a tokenizer is made of."""
+    """The tokenizer's metadata of one file."""
 
     model: str
     architecture: str
@@ -106,7 +106,7 @@ def _read(path: Path, metadata: Mapping[str, object]) -> _Vocabulary:
 
 
 def _distinct(tokens: list[str]) -> list[str]:
-    """Every token under a text of its own, so that ids and tokens stay one to one."""
+    """Tokens with unique texts, so that ids and tokens correspond one to one."""
     if len(set(tokens)) == len(tokens) and "" not in tokens:
         return tokens
     seen: set[str] = set()
@@ -174,7 +174,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Backend:
     )
     adds_space = bool(vocabulary.get("add_space_prefix", not gemma))
     if vocabulary.architecture == "phi3" and adds_space:
-        # here the space is part of the text, so that one that is there already does not stand for it
+        # here the space is part of the text, so an existing space does not replace it
         backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     else:
         backend.pre_tokenizer = pre_tokenizers.Metaspace(
@@ -232,7 +232,7 @@ def _add_tokens(backend: Backend, vocabulary: _Vocabulary) -> None:
 
 
 def _add_ends(backend: Backend, vocabulary: _Vocabulary) -> None:
-    """The BOS and EOS that the model wants around a text."""
+    """Adds BOS and EOS to a text, as the model requires."""
     sentencepiece = vocabulary.model != "gpt2"
     wants_bos = sentencepiece or PRE_TOKENIZERS[_family(vocabulary)].adds_bos
     bos = vocabulary.special.get("bos_token") if vocabulary.get("add_bos_token", wants_bos) else None
@@ -241,7 +241,7 @@ def _add_ends(backend: Backend, vocabulary: _Vocabulary) -> None:
 
 
 def set_ends(backend: Backend, bos: str | None, eos: str | None) -> None:
-    """Makes ``backend`` put these tokens before and after a text; None puts none."""
+    """Makes ``backend`` add these tokens before and after a text; None adds none."""
     ends = [token for token in dict.fromkeys((bos, eos)) if token is not None]
     single = ([f"{bos}:0"] if bos else []) + ["$A:0"] + ([f"{eos}:0"] if eos else [])
     pair = single + ([f"{bos}:1"] if bos else []) + ["$B:1"] + ([f"{eos}:1"] if eos else [])

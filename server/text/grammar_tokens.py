@@ -9,10 +9,10 @@ from .tokenizer import Tokenizer
 
 
 def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
-    """Ids by text, for :class:`..grammar.lark.Lark`, of the tokens that no text of a grammar matches.
+    """Ids by text, for :class:`..grammar.lark.Lark`, of tokens that no text of a grammar matches.
 
-    Whoever wants one there names its id. These are all added tokens, special or not, for a marker such as
-    ``</think>`` must never pass for text, but for those that are mere white space.
+    A grammar names such a token by its id. These are all added tokens except white space, special or not: a marker such
+    as ``</think>`` must never match text.
     """
     added = tokenizer.backend.get_added_tokens_decoder()
     return {
@@ -21,9 +21,9 @@ def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
 
 
 def vocabulary_of(tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> Iterator[Vocabulary]:
-    """The messages that tell an engine of the tokens; takes some microseconds a token. May run in any thread.
+    """The messages that send the tokens to an engine; takes some microseconds a token. May run in any thread.
 
-    ``eos_token_ids``: what ends a grammar; where there are none, the tokenizer's own.
+    ``eos_token_ids``: tokens that end a grammar; if empty, the tokenizer's own.
     """
     eos = frozenset(eos_token_ids)
     if not eos and tokenizer.eos_token_id is not None:

@@ -1,4 +1,4 @@
-"""Filling in the middle: the tokens by which models for code are given what stands before a gap and behind it."""
+"""Fill-in-the-middle: tokens by which code models get the text before and behind a gap."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from .tokenizer import Tokenizer
 
 _NAMED: Final = ("prefix_token", "suffix_token", "middle_token")
-"""What a GGUF file calls its own."""
+"""Names of the tokens in a GGUF file."""
 _KNOWN: Final = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen2.5-Coder, CodeGemma
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
@@ -20,27 +20,27 @@ _ENDS: Final = (
     *("<|fim_pad|>", "<fim_pad>", "<fim-pad>", _FILE, "<|file_separator|>", "<|repo_name|>", "<reponame>"),
     *("<|endoftext|>", "<｜end▁of▁sentence｜>", "▁<EOT>"),
 )
-"""With which models end what they fill in, besides the end of a turn."""
+"""Tokens that end the filled-in text, besides the end of a turn."""
 
 
 @dataclass(frozen=True)
 class Infill:
-    """The texts of one model's tokens, and the ids of those that end what it fills in."""
+    """Token texts of one model, and the ids that end its output."""
 
     prefix: str
     suffix: str
     middle: str
     ends: tuple[int, ...]
     file: str = ""
-    """What stands before the name of another file of the project; empty where the model has no token for it."""
+    """Text before another file's name; empty if the model has no token for it."""
 
     def prompt(self, before: str, after: str) -> str:
-        """Of a gap between two texts."""
+        """The prompt of a gap between two texts."""
         return f"{self.prefix}{before}{self.suffix}{after}{self.middle}"
 
 
 def infill_of(tokenizer: Tokenizer) -> Infill | None:
-    """None of a model that has no such tokens."""
+    """None if the model has no such tokens."""
     ids = {token.content: id for id, token in tokenizer.backend.get_added_tokens_decoder().items()}
     own = tuple(tokenizer.special_tokens.get(name, "") for name in _NAMED)
     for names in (own, *_KNOWN):

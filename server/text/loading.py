@@ -19,12 +19,12 @@ from .tokenizer import ChatTemplates, Tokenizer
 
 _SPECIAL_NAMES: Final = (*("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),)
 _COMPARED: Final = 500
-"""Tokens of two tokenizers that are to be the same."""
+"""Compared tokens of two tokenizers that must be equal."""
 _SLOW_FILES: Final = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 
 
 def has_tokenizer(path: Path) -> bool:
-    """Whether a model's file or folder brings a tokenizer of any kind."""
+    """Whether a model's file or folder has a tokenizer of any kind."""
     return (
         path.is_file()
         or any((path / name).is_file() for name in ("tokenizer.json", TEKKEN, TIKTOKEN, *_SLOW_FILES))
@@ -33,12 +33,11 @@ def has_tokenizer(path: Path) -> bool:
 
 
 def load_tokenizer(path: Path, *, override: Path | None = None, chat_template_file: Path | None = None) -> Tokenizer:
-    """The tokenizer of the model at ``path``: a Hugging Face folder, a ``.gguf`` file or a folder that holds one.
+    """The tokenizer of the model at ``path``: a Hugging Face folder, a ``.gguf`` file or a folder with one.
 
-    ``override`` names another place of the same kinds to take it from; ``chat_template_file`` a
-    template that replaces the model's own. Mistral's ``tekken.json`` and Moonshot's ``tiktoken.model`` are read as
-    they are; a folder that has only the files of a slow tokenizer (``tokenizer.model``) is converted by transformers,
-    which is imported for that alone. Raises :class:`TokenizerError`.
+    ``override`` is another source of the same kinds; ``chat_template_file`` replaces the model's template. Mistral's
+    ``tekken.json`` and Moonshot's ``tiktoken.model`` are read directly. For a folder that only has the files of a slow
+    tokenizer (``tokenizer.model``), transformers is imported to convert it. Raises :class:`TokenizerError`.
     """
     tokenizer = _load(path if override is None else override)
     if chat_template_file is None:
@@ -100,7 +99,7 @@ def _load_folder(folder: Path) -> Tokenizer:
 
 def _convert_slow(folder: Path) -> Tokenizer:
     try:
-        # heavy, and needed by old checkpoints alone
+        # heavy, and needed for old checkpoints only
         from transformers import AutoTokenizer
 
         backend: Backend = AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
@@ -113,7 +112,7 @@ def _convert_slow(folder: Path) -> Tokenizer:
 
 
 def _finish(backend: Backend, folder: Path) -> Tokenizer:
-    """Adds what the files beside ``tokenizer.json`` say."""
+    """Applies the files beside ``tokenizer.json``."""
     config = _read_json(folder / "tokenizer_config.json")
     special = {**_special_tokens(_read_json(folder / "special_tokens_map.json")), **_special_tokens(config)}
     _add_tokens(backend, config.get("added_tokens_decoder"))
@@ -216,7 +215,7 @@ def _read_text(file: Path) -> str:
 
 
 def number_tokenizer(vocab_size: int) -> Tokenizer:
-    """Text such as ``12 7 400`` stands for those token ids; any other word for token 0."""
+    """A tokenizer in which ``12 7 400`` means those token ids; any other word is token 0."""
     backend = Backend(WordLevel({str(id): id for id in range(vocab_size)}, unk_token="0"))
     backend.pre_tokenizer = WhitespaceSplit()
     return Tokenizer(backend, {})

@@ -1,4 +1,4 @@
-"""Messages as a chat template wants them: which shape of content it reads, and bringing ours into it."""
+"""Prepares messages for a chat template: detects the content format that it reads, and converts to it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from jinja2 import nodes
 from .errors import TemplateError
 
 ContentFormat = Literal["string", "list", "mixed"]
-"""What a template does with ``message.content``: prints it, loops over its parts, or asks which it is."""
+"""What a template does with ``message.content``: prints it, loops over its parts, or checks its type."""
 
 NO_MEDIA: Final[Mapping[str, str]] = {}
 REASONING_NAMES: Final = ("reasoning_content", "thinking", "reasoning")
@@ -55,7 +55,7 @@ class _ContentFinder:
             self._lists.add(name)
 
     def _enter(self, call: nodes.Call) -> None:
-        """What a call passes, a macro's parameters hold."""
+        """Binds the arguments of a call to the macro's parameters."""
         if not isinstance(call.node, nodes.Name):
             return
         for macro in self._tree.find_all(nodes.Macro):
@@ -114,15 +114,15 @@ def prepare_messages(
     written: Mapping[str, str] = NO_MEDIA,
     unnamed: Mapping[str, str] = NO_MEDIA,
 ) -> list[dict[str, Any]]:
-    """Fresh copies of ``messages`` for a template.
+    """Copies of ``messages`` for a template.
 
-    Keys whose value is None are left out, since templates print it, and so is an empty list of calls; but content
-    is always there, since templates join it to other text, and is the refusal or nothing where it was None. Role
-    ``developer`` becomes ``system`` for a template that does not know it. Arguments of tool calls become objects,
-    which templates expect, where they are JSON of one. Reasoning is found under each name that templates use for it.
-    A template that prints content gets what is ``written`` for each modality in front of the text, as vLLM has it; one
-    that loops over parts and knows nothing of a modality gets what is ``unnamed`` as a text where the media stand.
-    Raises :class:`TemplateError` for content that the template cannot hold.
+    Keys with value None are removed, since templates print them, and so is an empty list of calls. Content is always
+    present, since templates join it to other text; in place of None it is the refusal or empty. Role ``developer``
+    becomes ``system`` for a template that does not know it. Arguments of tool calls become objects if they are JSON
+    objects. Reasoning is available under each name that templates use. A template that prints content gets the
+    ``written`` text of each modality before the text, as in vLLM; one that loops over parts and does not know a
+    modality gets ``unnamed`` as text at the media's place. Raises :class:`TemplateError` for content that the template
+    cannot render.
     """
     put = format, written, unnamed
     return [_prepare(message, place, knows_developer, *put) for place, message in enumerate(messages)]
@@ -142,7 +142,7 @@ def _prepare(
     if ready.get("role") == "tool" and format == "mixed":
         format = "string"  # those that take both seldom mean results of tools by that, and some print the parts
     ready["content"] = _content(ready.get("content", ready.get("refusal", "")), place, format, written, unnamed)
-    if calls := ready.pop("tool_calls", None):  # templates ask whether there are some by the key
+    if calls := ready.pop("tool_calls", None):  # templates check for calls by the key
         ready["tool_calls"] = [_tool_call(call) for call in calls]
     reasoning = next((ready[name] for name in REASONING_NAMES if ready.get(name)), None)
     if reasoning is not None:

@@ -73,9 +73,10 @@ def one_call_each(messages: Sequence[Message]) -> list[Message]:
 
 
 def for_harmony(messages: Sequence[Message], reasoning_names: Sequence[str]) -> list[Message]:
-    """All instructions in the first message; reasoning and what is said in front of a call in one analysis message.
+    """Moves all instructions to the first message, and joins reasoning and the text before a call in one analysis
+    message.
 
-    ``reasoning_names``: the fields in which messages carry their reasoning.
+    ``reasoning_names``: the fields of reasoning in messages.
     """
     instructions = [message for message in messages if message.get("role") in _INSTRUCTIONS]
     ready = [_thought(message, reasoning_names) for message in messages if message.get("role") not in _INSTRUCTIONS]

@@ -1,7 +1,7 @@
-"""A choice's text taken apart: content, reasoning and tool calls, each token counted where it belongs.
+"""Parses a choice's text: content, reasoning and tool calls, with each token counted by its kind.
 
-The parser is asked before each token what the token counts as, so that the count does not depend on how many tokens
-came together.
+Before each token the parser decides how the token counts, so that the count does not depend on how many tokens came
+together.
 """
 
 from stentor.protocols.ipc.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
@@ -11,7 +11,7 @@ from ..parsing.interface import CallArguments, CallEnd, CallStart, Content, Pars
 
 
 class DeltaWriter:
-    """Appends what a choice says to the deltas of a batch; neighbours of one kind become one delta."""
+    """Appends a choice's pieces to the deltas of a batch; neighbours of one kind become one delta."""
 
     __slots__ = ("_call", "_index", "_logprobs", "_out", "_parts", "_thought", "_tokens")
 
@@ -22,7 +22,7 @@ class DeltaWriter:
         self._out = out
         self._thought = False
         self._parts: list[str] | None = None
-        """Of the text or reasoning that is being written; None while there is none."""
+        """Parts of the current text or reasoning; None without one."""
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] | None = None
 
@@ -78,7 +78,7 @@ class DeltaWriter:
 
 
 class Parsed:
-    """What one choice says, once its text has been detokenised and watched for stop strings."""
+    """The parsed output of one choice, after detokenisation and stop strings."""
 
     __slots__ = ("_calls", "_index", "_parser")
 
@@ -117,7 +117,7 @@ class Parsed:
         self.end(writer)
 
     def finish(self, text: str, out: list[Delta], *, cut: bool) -> None:
-        """The last text, and what the parser still holds; once. ``cut``: it was not the model that made an end."""
+        """Adds the last text, and the parser's rest; call once. ``cut``: the output was truncated."""
         writer = self.writer(out)
         if text:
             writer.pieces(self._parser.push(text))

@@ -1,10 +1,10 @@
-"""What single tokens stand for, read off the decoder that a tokenizer carries.
+"""The bytes of single tokens, from a tokenizer's decoder.
 
-Two families cover nearly every decoder-only model, and in both a token's contribution to the text
-is a fixed string of bytes, whatever stands around it:
+Two families cover nearly every decoder-only model. In both a token adds a fixed string of bytes to
+the text, whatever its neighbours:
 
 - *byte-level* (GPT-2): each character of a token spells one byte; a token with other characters
-  (an added one) stands for itself; the text is all bytes decoded, ill-formed ones replaced.
+  (an added one) is its own text; the text is all bytes decoded, ill-formed ones replaced.
 - *SentencePiece*: ``▁`` is a space, ``<0x0A>`` is a byte; a run of byte tokens that is not valid
   UTF-8 as a whole becomes one U+FFFD a token; one leading space of the text may be dropped.
 
@@ -42,7 +42,7 @@ def byte_level_bytes(token: str) -> bytes:
 
 
 def byte_token_value(token: str) -> int | None:
-    """The byte that ``<0xNN>`` names; None for any other token."""
+    """The byte of ``<0xNN>``; None for any other token."""
     found = _BYTE_TOKEN.fullmatch(token)
     return int(found[1], 16) if found else None
 
@@ -54,7 +54,7 @@ class DecoderShape(NamedTuple):
     strips_first_space: bool = False
     """The text loses one leading space (SentencePiece only)."""
     byte_fallback: bool = False
-    """``<0xNN>`` tokens stand for bytes."""
+    """Whether ``<0xNN>`` tokens are bytes."""
 
 
 def decoder_shape(backend: Backend) -> DecoderShape:

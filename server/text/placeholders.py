@@ -1,4 +1,4 @@
-"""Media in the text of a prompt: what a chat template writes where one stands, and what stands there in its place.
+"""Media in the text of a prompt: expands the chat template's placeholders.
 
 ::
 
@@ -13,34 +13,34 @@ from typing import Final
 from .errors import TemplateError
 
 NUMBER: Final = "{number}"
-"""In what stands for a piece of media: the how manieth of its modality it is, from 1 on (Eagle 2.5)."""
+"""In the text for a piece of media: its number within its modality, from 1 on (Eagle 2.5)."""
 
 
 class MediaText:
-    """Of one conversation. The k-th place that the template writes for a modality is its k-th piece of media's."""
+    """Media of one conversation. The k-th placeholder of a modality belongs to its k-th piece of media."""
 
     def __init__(self, written: Mapping[str, str], replacements: Mapping[str, Sequence[str]]) -> None:
-        """By modality: what the template writes for each, and what takes its place; both may hold :data:`NUMBER`."""
+        """By modality: the template's placeholder, and its replacements; both may contain :data:`NUMBER`."""
         self.written = written
         self._replacements = replacements
         self.order: list[str] = []
-        """Modalities of the media as they stand in the text, once it has been expanded."""
+        """Modalities in the order of the media in the text, once it is expanded."""
 
     def texts(self, modality: str) -> Sequence[str]:
-        """What stands for each piece, for who writes tokens and no text."""
+        """The text of each piece, for renderers that write tokens instead of text."""
         return self._replacements.get(modality, ())
 
     def held_by(self, text: str) -> str:
-        """What stands for a piece of media in a text that no template has written; "" where nothing does."""
+        """A placeholder in a text that no template has written; "" if there is none."""
         patterns = [_pattern(written) for written in self.written.values() if written]
         found = re.search("|".join(patterns), text) if patterns else None
         return "" if found is None else found[0]
 
     def expand(self, text: str) -> str:
-        """``text``, with what stands for the media in it; mutates :attr:`order`.
+        """``text`` with placeholders replaced; mutates :attr:`order`.
 
-        Raises TemplateError where the text has more or fewer places than there are media: a client may have written
-        one of its own, and then nobody knows which is whose.
+        Raises TemplateError if the numbers of placeholders and media differ: a client may have written a placeholder,
+        which cannot be told from the others.
         """
         patterns = {modality: _pattern(self.written[modality]) for modality in self._replacements}
         for modality, given in self._replacements.items():

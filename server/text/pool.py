@@ -27,10 +27,10 @@ INLINE_CHARS: Final = 200
 
 
 ENCODING_BYTES: Final = 256
-"""Of memory, for a token while its text is encoded: in the library, with its text and its place, and in our list. Words
-that have been seen before take some 70."""
+"""Memory for a token while its text is encoded: in the library, with its text and position, and in our list. Words that
+occurred before take about 70."""
 DEFAULT_ENCODING_BYTES: Final = 1 << 29
-"""For all texts that are encoded at the same time, where nobody named another bound."""
+"""Default limit for all texts that are encoded at the same time."""
 
 
 def _as_it_is(text: str) -> str:
@@ -48,9 +48,9 @@ class TokenizationBudget:
 
     @contextlib.contextmanager
     def hold(self, tokenizer: Tokenizer, texts: Sequence[str], field: str) -> Iterator[None]:
-        """While the block encodes ``texts``. Raises BadRequest (413) where there is never room."""
+        """Counts the memory of ``texts`` while the block encodes them. Raises BadRequest (413) if they never fit."""
         size = ENCODING_BYTES * sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
-        if size > self._most:  # were each byte a token; so they are counted, a piece at a time
+        if size > self._most:  # if each byte were a token; so they are counted piece by piece
             tokens = sum(map(tokenizer.count_in_pieces, texts))
             size = ENCODING_BYTES * tokens
             if size > self._most:
@@ -75,12 +75,10 @@ class TokenizationBudget:
 class TokenizerPool:
     """A model's tokenizer and chat template, for the event loop.
 
-    The tokenizer gives back the interpreter's lock while it works, so threads are enough. ``max_pending`` jobs are in
-    the pool at a time; further callers wait, and a job whose caller has gone is skipped if it has
-    not begun.
+    The tokenizer releases the interpreter's lock while it works, so threads are enough. ``max_pending`` jobs are in the
+    pool at a time; further callers wait, and a job whose caller has gone is skipped if it has not begun.
 
-    Templates that requests bring are rendered one at a time, apart from all that, and ``max_foreign`` of them wait;
-    owners take turns.
+    Templates of requests are rendered one at a time, separately, and ``max_foreign`` of them wait; owners take turns.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class TokenizerPool:
             tokenizer.chat_template, tokenizer.special_tokens, max_seconds=render_seconds, max_chars=render_chars
         )
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
-        # a thread of its own: it waits for its process, and nobody else shall wait with it
+        # a separate thread: it waits for its process, and other work must not wait with it
         self._foreign = TemplateProcess(tokenizer.special_tokens, render_seconds, render_chars)
         self._foreign_executor = ThreadPoolExecutor(1, thread_name_prefix="template")
         self._foreign_turns = FairSemaphore(1, max_foreign)
@@ -112,18 +110,18 @@ class TokenizerPool:
     async def encode(
         self, text: str, add_special_tokens: bool = True, *, most_tokens: int | None = None, field: str = "prompt"
     ) -> list[int]:
-        """Token ids of a text, which stands in ``field`` of a request.
+        """Token ids of a text in ``field`` of a request.
 
-        A text that cannot have as few as ``most_tokens`` may be refused before it costs anything: then
-        raises :class:`~.errors.TextTooLong`. One that is not refused can still have more. Raises
-        BadRequest (413) where there is no memory for it.
+        A text that must have more than ``most_tokens`` tokens may be refused before it is encoded, by
+        :class:`~.errors.TextTooLong`. One that is not refused can still have more. Raises BadRequest (413) if there is
+        no memory for it.
         """
         if len(text) <= INLINE_CHARS:
             return self.tokenizer.encode(text, add_special_tokens)
         return await self.run(lambda: self._encode(text, add_special_tokens, most_tokens, field))
 
     async def encode_packed(self, text: str, add_special_tokens: bool = True, *, field: str = "prompt") -> "array[int]":
-        """As :meth:`encode`, in 4 bytes a token: what is to be kept for a while."""
+        """As :meth:`encode`, in 4 bytes a token, for results that are stored for a while."""
         return await self.run(lambda: self._encode_packed(text, add_special_tokens, field))
 
     async def encode_batch(
@@ -148,7 +146,7 @@ class TokenizerPool:
         return await self.run(lambda: self.tokenizer.decode(ids, skip_special_tokens, spaces_between_special_tokens))
 
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token alone."""
+        """The text of each single token."""
         return await self.run(lambda: [self.tokenizer.token_to_text(id) for id in ids])
 
     async def render_chat(
@@ -161,13 +159,12 @@ class TokenizerPool:
         media: MediaText | None = None,
         **options: Unpack[RenderOptions],
     ) -> list[int]:
-        """Token ids of a conversation, as the chat template writes it.
+        """Token ids of a conversation, rendered by the chat template.
 
-        ``chat_template`` is the name of one of the model's templates, or a template itself, which
-        is then rendered in another process. With ``add_special_tokens`` a BOS that the template has
-        written is not written again. ``media`` are put where the template says that they stand. ``most_tokens`` as in
-        :meth:`encode`. Raises
-        :class:`~.errors.TemplateError`, and :class:`~.errors.TemplatesWait` where too many of the latter wait.
+        ``chat_template`` is the name of one of the model's templates, or a template itself, which is then rendered in
+        another process. With ``add_special_tokens`` a BOS that the template has written is not added again. ``media``
+        are placed at the template's placeholders. ``most_tokens`` as in :meth:`encode`. Raises
+        :class:`~.errors.TemplateError`, and :class:`~.errors.TemplatesWait` if too many templates of requests wait.
         """
         expand = _as_it_is
         if media is not None:
@@ -179,7 +176,7 @@ class TokenizerPool:
         return await self.run(lambda: self._encode_chat(expand(text), add_special_tokens, most_tokens))
 
     async def encode_rendered(self, render: Callable[[], str], most_tokens: int | None = None) -> list[int]:
-        """Token ids of what ``render`` writes, all markers included; ``most_tokens`` as in :meth:`encode`."""
+        """Token ids of the text of ``render``, all markers included; ``most_tokens`` as in :meth:`encode`."""
         return await self.run(lambda: self._encode(render(), False, most_tokens))
 
     async def run(self, job: Callable[[], T]) -> T:
@@ -224,7 +221,7 @@ class TokenizerPool:
     async def _submit(self, job: Callable[[], T], executor: ThreadPoolExecutor, release: Callable[[], None]) -> T:
         """``release`` gives back the place that the job takes."""
         loop = asyncio.get_running_loop()
-        held = [job]  # the executor keeps what it was given until a thread comes to it, also where nobody waits for it
+        held = [job]  # the executor keeps its arguments until a thread takes them, even if no caller waits
         try:
             future = executor.submit(lambda: held[0]())
         except BaseException:
@@ -233,7 +230,7 @@ class TokenizerPool:
 
         def done(_: object) -> None:
             held.clear()
-            with contextlib.suppress(RuntimeError):  # the loop has closed, and with it everyone who waited
+            with contextlib.suppress(RuntimeError):  # the loop has closed, and so have all callers
                 loop.call_soon_threadsafe(release)
 
         # the place is taken until the job has really ended, whether or not its caller still waits
@@ -241,7 +238,7 @@ class TokenizerPool:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Skips what has not begun and lets the threads end."""
+        """Skips jobs that have not begun and lets the threads end."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._foreign_executor.submit(self._foreign.close)
         self._foreign_executor.shutdown(wait=False)

@@ -55,14 +55,14 @@ _DEEPSEEK_CODER: Final = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5
 
 @dataclass(frozen=True)
 class PreTokenization:
-    """Patterns that split one after the other, then what else depends on the family."""
+    """Patterns that split one after another, then the family's other settings."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
-    """A word that is a token as it stands is not put together from merges."""
+    """Whether a word that is a token is used directly, without merges."""
     nfc: bool = False
     adds_bos: bool = False
-    """Where the file does not say whether a BOS is added."""
+    """Whether a BOS is added if the file does not say."""
 
     def build(self) -> pre_tokenizers.PreTokenizer:
         steps: list[pre_tokenizers.PreTokenizer] = [

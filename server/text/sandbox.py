@@ -1,11 +1,11 @@
-"""Where chat templates run: jinja2's immutable sandbox, configured as transformers configures it, with a deadline.
+"""The sandbox of chat templates: jinja2's immutable sandbox, configured as in transformers, with a deadline.
 
 The sandbox keeps a template from Python's internals. It bounds neither time nor memory: a template of a request
-therefore runs in a child process (:mod:`.template_process`). The model's own templates run in threads of the server. Of
-these only the messages come from a client, and they are bounded by the limits on requests; but loops within loops over
-many messages may take hours. So every turn of a loop and every call of a macro looks at the clock, the pieces of text
-are counted as they are joined, and no text is repeated more often than fits: templates of image models repeat a marker
-as often as an argument says, which a request may set.
+therefore runs in a child process (:mod:`.template_process`). The model's own templates run in threads of the server.
+Their only client input is the messages, which the request limits bound, but nested loops over many messages may take
+hours. So every loop iteration and macro call checks the deadline, pieces of text are counted as they are joined, and
+repeating a text is bounded: templates of image models repeat a marker as often as an argument says, which a request may
+set.
 """
 
 import json
@@ -38,7 +38,7 @@ class TooLong(Exception):
 
 
 class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Jinja with what transformers gives chat templates. Safe to use from any thread."""
+    """Jinja with transformers' functions for chat templates. Safe to use from any thread."""
 
     intercepted_binops = frozenset({"*"})
 
@@ -54,8 +54,8 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.globals["namespace"] = _Namespace
 
     def set_deadline(self, deadline: float) -> None:
-        """Of what this thread renders from now on, in ``time.thread_time()`` seconds: other work of a busy machine does
-        not count."""
+        """Deadline of this thread's next renderings, in ``time.thread_time()`` seconds: other work of a busy machine
+        does not count."""
         self._deadlines.current = deadline
 
     def check_time(self) -> None:
@@ -64,7 +64,7 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             raise TooLate
 
     def concat(self, pieces: Iterable[str]) -> str:
-        """Joins what a template or a macro writes. Raises :class:`TooLong`."""
+        """Joins the output of a template or a macro. Raises :class:`TooLong`."""
         taken: list[str] = []
         total = 0
         for piece in pieces:
@@ -165,7 +165,7 @@ def _tojson(
 
 
 def _items_of(value: object) -> list[Any]:
-    """Of what filters hand on lazily: llama.cpp's templates, unlike those for transformers, write it as JSON."""
+    """Values of lazy filters as lists: llama.cpp's templates, unlike transformers', write them as JSON."""
     if isinstance(value, Iterator):
         return list(value)
     raise TypeError(f"{type(value).__name__} is no JSON")

@@ -13,14 +13,14 @@ EngineEvent = PromptDone | SequenceTokens | Finished
 
 
 def entries(event: EngineEvent) -> int:
-    """Log-probabilities that an event brings."""
+    """Number of log-probabilities in an event."""
     if isinstance(event, Finished) or not event.logprobs:
         return 0
     return len(event.logprobs) * _per_token(event.logprobs)
 
 
 def slices_of(events: Sequence[EngineEvent]) -> Iterator[list[EngineEvent]]:
-    """The same events with at most :data:`..common.loop_turns.SLICE_ENTRIES` at a time, or one token's.
+    """The same events with at most :data:`..common.loop_turns.SLICE_ENTRIES` entries each, or one token's.
 
     Those of a prompt become several :class:`.PromptDone`, each with the log-probabilities of its next tokens.
     """
@@ -53,6 +53,6 @@ def _parts(event: EngineEvent) -> Iterator[EngineEvent]:
 
 
 def _per_token(logprobs: Sequence[TokenLogprobs | None]) -> int:
-    """As many at each token, but at the first of a prompt."""
+    """Entries for each token; equal except for the first of a prompt."""
     last = logprobs[-1]
     return 1 if last is None else 1 + len(last.top)

@@ -1,9 +1,8 @@
-"""Stop strings in a text that comes in pieces.
+"""Stop strings in a text that arrives in pieces.
 
-One Aho-Corasick automaton over all stop strings (doi:10.1145/360825.360855): its state after a
-text is the longest suffix of it that begins a stop string, which is both the text to hold back and
-all that has to be remembered. The cost per character does not depend on the number or the length
-of the strings.
+One Aho-Corasick automaton over all stop strings (doi:10.1145/360825.360855): its state after a text is the longest
+suffix that begins a stop string, which is both the text to hold back and the whole state. The cost per character does
+not depend on the number or the length of the strings.
 """
 
 import re
@@ -47,7 +46,7 @@ class StopStrings:
         """Finds the next character that could begin a stop string."""
 
     def _link(self) -> None:
-        """Fail links in breadth-first order, so that a node's link is complete before its children's."""
+        """Sets fail links in breadth-first order, so that a node's link is complete before its children's."""
         queue: deque[_Node] = deque()
         root = self.root
         for child in root.next.values():
@@ -71,8 +70,7 @@ class StopStrings:
 compiled_stops: Final = lru_cache(maxsize=8)(StopStrings)
 """As :class:`StopStrings`, shared by all prompts of a request.
 
-As many and as long as they may be, they take some 10 ms and 5 MB: nothing for one, and everything there is for each
-of a thousand prompts.
+The largest allowed set takes about 10 ms and 5 MB, which is fine once, but not for each of a thousand prompts.
 """
 
 
@@ -96,10 +94,10 @@ class StopMatcher:
         """The stop string that ended the text."""
 
     def push(self, text: str, *, armed: bool = True) -> str:
-        """Takes the next piece and returns what became final.
+        """Takes the next piece and returns the text that became final.
 
-        A stop string that ends in a piece that is not ``armed`` does not match; one that begins
-        there and ends later does. Once :attr:`matched` is set, nothing more comes out.
+        A stop string that ends in a piece that is not ``armed`` does not match; one that begins there and ends later
+        does. After :attr:`matched` is set, it returns nothing.
         """
         if self.matched is not None:
             return ""

@@ -35,14 +35,14 @@ class _Config(msgspec.Struct):
 
 
 class TekkenAudio(msgspec.Struct):
-    """What it says of a model that hears while it is spoken to."""
+    """Settings of a model with streamed audio input."""
 
     streaming_n_left_pad_tokens: int | None = None
     transcription_delay_ms: float | None = None
 
 
 class _File(msgspec.Struct):
-    """What matters here."""
+    """The used fields of the file."""
 
     config: _Config
     vocab: list[_Word]

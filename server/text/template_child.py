@@ -1,4 +1,4 @@
-"""The process that renders templates which requests bring; see :mod:`.template_process`."""
+"""The process that renders templates of requests; see :mod:`.template_process`."""
 
 import resource
 import sys
@@ -13,9 +13,9 @@ from .template_process import RenderJob, RenderResult, Setup
 MAX_MEMORY: Final = 1 << 30
 """Bytes of address space."""
 MAX_COMPILED: Final = 32
-"""Templates kept, compiled: the latest."""
+"""Compiled templates in the cache, the latest ones."""
 _REHEARSAL: Final = "{% set late = [messages | pprint, lipsum(), strftime_now('%Z')] %}{{ 1 // 0 }}"
-"""Makes jinja import what it imports late, also for errors, and libc read the time zone."""
+"""Makes jinja import its lazy modules, also those for errors, and libc read the time zone."""
 
 
 def main() -> int:
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 class Renderer:
-    """Renders jobs, each with the template that it brings."""
+    """Renders jobs, each with its own template."""
 
     def __init__(self, setup: Setup) -> None:
         def make(source: str) -> ChatTemplate:

@@ -1,8 +1,8 @@
-"""Templates that requests bring, compiled and rendered in a process of their own.
+"""Compiles and renders templates of requests in a separate process.
 
 Jinja's sandbox keeps them from Python's internals, but one step of a template may be one call into C that runs for
-hours with the interpreter's lock held, or fills the memory. So they run in a child that harms nobody: it has a bound on
-its memory, can open no file and no socket, and is killed when it is late.
+hours with the interpreter's lock held, or fills the memory. So they run in a child with a memory limit that cannot open
+files or sockets, and that is killed when late.
 """
 
 import socket
@@ -34,7 +34,7 @@ class RenderJob(msgspec.Struct, frozen=True, array_like=True):
 
     messages: Sequence[Mapping[str, Any]]
     chat_template: str
-    """Its source."""
+    """The template's source."""
     options: RenderOptions = RenderOptions()
 
 
@@ -44,11 +44,11 @@ class RenderResult(msgspec.Struct, frozen=True, array_like=True):
     text: str = ""
     error: str | None = None
     last: bool = False
-    """The child has grown and wants to be replaced: what one job left behind shall not fail the next."""
+    """The child has grown and asks to be replaced, so that one job's memory does not fail the next."""
 
 
 class TemplateProcess:
-    """Not safe for threads: let one thread do all the calls. It must outlive the child."""
+    """Not thread-safe: use it from one thread, which must outlive the child."""
 
     def __init__(self, special_tokens: Mapping[str, str], max_seconds: float, max_chars: int) -> None:
         setup = Setup(dict(special_tokens), max_seconds, max_chars)
@@ -62,7 +62,7 @@ class TemplateProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, while there is one."""
+        """The child's pid, while there is one."""
         return self._child.pid
 
     def render(self, job: RenderJob) -> str:

@@ -1,7 +1,6 @@
-"""Words by rank, as tiktoken has them, for the ``tokenizers`` library; and Moonshot's file, ``tiktoken.model``.
+"""Words by rank, as in tiktoken, for the ``tokenizers`` library; and Moonshot's file, ``tiktoken.model``.
 
-Two neighbours are merged as long as they make a word, that of the lowest rank first. A word that is one as it stands is
-taken whole.
+Two neighbours are merged while they form a word, lowest rank first. A word that is in the vocabulary is taken whole.
 """
 
 import base64
@@ -42,7 +41,7 @@ def add_special(backend: Backend, texts: Sequence[str]) -> None:
 
 
 def _merges(names: Sequence[str]) -> list[tuple[str, str]]:
-    """By the rank of what they make, and of one word by the ranks of its halves."""
+    """Merges by the rank of their result, and for one result by the ranks of its halves."""
     ranks = {name: rank for rank, name in enumerate(names)}
     merges: list[tuple[str, str]] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""One model's tokenizer: the ``tokenizers`` library's own, with what serving needs around it."""
+"""One model's tokenizer: the ``tokenizers`` library's, with additions for serving."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class TokenTable(dict[int, Value]):
-    """What is made of each token, by ids below ``size``; filled as they turn up."""
+    """A lazily filled table of values by token id, for ids below ``size``."""
 
     def __init__(self, make: Callable[[int], Value], size: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class TokenTable(dict[int, Value]):
 
     def __missing__(self, id: int) -> Value:
         value = self._make(id)
-        if 0 <= id < self._size:  # what comes from outside may not fill the table
+        if 0 <= id < self._size:  # ids of clients must not fill the table
             self[id] = value
         return value
 
@@ -34,10 +34,9 @@ class TokenTable(dict[int, Value]):
 class Tokenizer:
     """Text to token ids and back.
 
-    Encoding and decoding may be called from any thread. They go through the library's batch calls,
-    which alone give back the interpreter's lock: a long text then holds nobody else up.
-    ``special_tokens`` maps the names that chat templates know (``bos_token``, ``eos_token``, …) to
-    their text.
+    Encoding and decoding may be called from any thread. They use the library's batch calls, which release the
+    interpreter's lock: a long text then blocks no other work. ``special_tokens`` maps the names in chat templates
+    (``bos_token``, ``eos_token``, …) to their text.
     """
 
     def __init__(
@@ -71,13 +70,13 @@ class Tokenizer:
 
     @property
     def template_source(self) -> str:
-        """Of all its chat templates together; empty where it has none."""
+        """Source of all its chat templates together; empty without templates."""
         templates = self.chat_template
         return "\n".join(templates.values()) if isinstance(templates, dict) else templates or ""
 
     @property
     def added_texts(self) -> list[str]:
-        """Of its added tokens, by id."""
+        """Texts of its added tokens, by id."""
         return [token.content for _, token in sorted(self.backend.get_added_tokens_decoder().items())]
 
     def fewest_tokens(self, text: str) -> int:
@@ -101,8 +100,8 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``.
 
-        With ``add_special_tokens`` the model's own BOS and EOS are added where it wants them, but
-        never a second BOS before a text that brings its own.
+        With ``add_special_tokens`` the model's own BOS and EOS are added as it requires, but never a second BOS before
+        a text that has one.
         """
         return self.encode_batch([text], add_special_tokens)[0]
 
@@ -125,10 +124,10 @@ class Tokenizer:
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
     ) -> str:
-        """The text of a whole sequence. Ids that no token has stand for nothing.
+        """The text of a whole sequence. Unknown ids add nothing.
 
-        Without ``spaces_between_special_tokens``, a decoder that joins tokens with spaces puts
-        none between two added tokens that follow each other.
+        Without ``spaces_between_special_tokens``, a decoder that joins tokens with spaces puts none between two
+        consecutive added tokens.
         """
         if skip_special_tokens or spaces_between_special_tokens or self.shape.kind != "other":
             return self.backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)[0]
@@ -142,9 +141,9 @@ class Tokenizer:
         return "".join(self.backend.decode(run, skip_special_tokens=False) for run in runs)
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes that one token adds to a text; none for an id that no token has.
+        """The bytes that one token adds to a text; empty for an unknown id.
 
-        A leading space is kept; an added token stands for its own text.
+        A leading space is kept; an added token adds its own text.
         """
         token = self.backend.id_to_token(id)
         if token is None:
@@ -158,5 +157,5 @@ class Tokenizer:
         return self.backend.decode([id], skip_special_tokens=False).encode()
 
     def token_to_text(self, id: int) -> str:
-        """The text of one token alone; bytes that are no whole character become U+FFFD."""
+        """The text of one token by itself; bytes that are no whole character become U+FFFD."""
         return self.token_bytes(id).decode("utf-8", "replace")

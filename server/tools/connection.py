@@ -1,6 +1,6 @@
-"""A session with one server of tools. Imported late: the `mcp` package takes seconds.
+"""A session with one tool server. Imported late: the `mcp` package takes seconds.
 
-The session lives in a task of its own: what breaks in it ends that task, and whoever waits for an answer hears why.
+The session runs in its own task: an error ends that task, and waiters get the reason.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from .servers import Server
 from .transport import PinnedTransport
 
 for name in ("mcp", "client", "httpx2", "httpcore2"):
-    # they write whatever a server sends, and URLs with what is secret in them
+    # they log a server's output, and URLs with secrets
     logging.getLogger(name).setLevel(logging.CRITICAL)
 
 Answer = TypeVar("Answer")
@@ -41,9 +41,9 @@ MAX_NAME_CHARS: Final = 128
 _MAX_PAGES: Final = 32
 _CLOSE_SECONDS: Final = 2.0
 _NO_STREAMING: Final = (400, 404, 405, 406, 415)
-"""What a server of before Streamable HTTP answers to it."""
+"""Statuses of a server without Streamable HTTP."""
 _OF_STATUS: Final = ("Not Found", "Session terminated", "Server returned an error response")
-"""What the package says of an answer whose status alone is known."""
+"""The package's messages for responses of which only the status is known."""
 _RESULT: Final[TypeAdapter[Any]] = TypeAdapter(CallToolResult | InputRequiredResult)
 _CLIENT: Final = Implementation(name="stentor", version="1")
 
@@ -69,7 +69,7 @@ class Connection:
         return self._task is not None and not self._task.done()
 
     async def tools(self, most: int) -> list[dict[str, Any]]:
-        """Those that the request lets it offer, as items list them. Raises Fault."""
+        """Tools that the request allows, as items list them. Raises Fault."""
         client = await self._opened
         listed: list[dict[str, Any]] = []
         size = 0
@@ -96,7 +96,7 @@ class Connection:
         raise protocol_fault(-32000, f"its list of tools has more than {_MAX_PAGES} pages")
 
     async def call(self, name: str, arguments: Mapping[str, Any], most: int) -> str:
-        """What the tool says, cut to ``most`` characters. Raises Fault."""
+        """The tool's result, truncated to ``most`` characters. Raises Fault."""
         client = await self._opened
         params = CallToolRequestParams(name=name, arguments=dict(arguments))
         # not Client.call_tool: that matches results with the server's schemas, whose patterns may take for ever
@@ -180,7 +180,7 @@ class Connection:
         )
 
     async def _answer(self, asked: Coroutine[Any, Any, Answer]) -> Answer:
-        """What it comes to, or why not as soon as the session ends. Raises Fault."""
+        """Its result, or its error as soon as the session ends. Raises Fault."""
         session = self._task
         if session is None or session.done():
             asked.close()
@@ -248,7 +248,7 @@ _MARK: Final = "\n[… cut here: the result has {total} characters, of which the
 
 
 def text_of_result(result: Any, most: int) -> str:
-    """``result``: a ``CallToolResult``; ``most`` characters of it are kept."""
+    """``result``: a ``CallToolResult``; truncated to ``most`` characters."""
     parts = [_text(block) for block in result.content]
     if not parts and result.structured_content is not None:
         parts = [msgspec.json.encode(result.structured_content).decode()]

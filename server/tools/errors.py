@@ -1,4 +1,4 @@
-"""What goes wrong between us and a server of tools."""
+"""Errors of tool servers."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ NOT_MADE = -32000
 
 
 class ToolServerFailed(ServerError):
-    """A server whose tools a request needs could not be asked for them."""
+    """The tools of a required server could not be listed."""
 
     status = 424
     kind = "external_connector_error"
@@ -24,7 +24,7 @@ class ToolServerFailed(ServerError):
 
 
 class ToolCallFailed(Exception):
-    """Why a server did not do what it was asked; ``error`` is what an item of the Responses API says of it."""
+    """Why a tool call failed; ``error`` is its form in an item of the Responses API."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(text_of(error))

@@ -1,4 +1,4 @@
-"""Who may be asked for tools: settled for one request before anything of it is run."""
+"""Allowed tool servers of a request, decided before any of it runs."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -43,7 +43,7 @@ class McpGateway:
         """Places for calls that run at the same time."""
 
     async def servers(self, tools: Sequence[dict[str, Any]], locked: Sequence[str] = ()) -> tuple[Server, ...]:
-        """Those that checked tools name; ``locked`` are labels whose secrets are not known any more.
+        """Servers of checked tools; ``locked`` are labels whose secrets are not known any more.
 
         Raises BadRequest naming the field.
         """
@@ -85,7 +85,7 @@ class McpGateway:
             raise BadRequest(f"`{field}`: {refusal}.", field, REFUSED) from None
 
     async def load(self) -> None:
-        """Returns once the package is there, which takes seconds the first time."""
+        """Imports the package, which takes seconds the first time."""
         await anyio.to_thread.run_sync(_connection_type)
 
     async def connect(self, server: Server) -> "Connection":

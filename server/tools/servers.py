@@ -1,4 +1,4 @@
-"""The servers of tools that one request names: where they are, what it lets them offer, and what it must be asked."""
+"""Tool servers of one request: addresses, allowed tools, and approval."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -52,20 +52,20 @@ class Server:
     label: str
     place: ServerAddress
     field: str
-    """Where the request names it."""
+    """The request's field."""
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     """With its secrets."""
     description: str | None = None
     allowed: Filter = Filter()
     approval: Approval = Approval()
     locked: bool = False
-    """The request's secrets are no longer known: nothing can be asked of it."""
+    """The request's secrets are no longer known, so it cannot be called."""
     calls: CallKind = "mcp_call"
     """The type of the items that its calls are."""
 
 
 def is_read_only(annotations: Annotations | None) -> bool:
-    """What the server says; where it says nothing, no."""
+    """The server's hint; false without one."""
     return bool(annotations) and annotations.get("readOnlyHint") is True  # type: ignore[union-attr]  # it is not None
 
 
@@ -77,7 +77,7 @@ def may_repeat(annotations: Annotations | None) -> bool:
 def read_server(
     tool: Mapping[str, Any], place: ServerAddress, where: str, *, own: bool, locked: bool = False
 ) -> Server:
-    """Of a checked tool; ``own``: it is the operator's, to whom clients show what they show anyway."""
+    """From a checked tool; ``own``: it is the operator's, which may get any data of the client."""
     if tool["type"] != MCP:
         label = HOSTED_SERVERS[tool["type"]]
         return Server(label, place, where, approval=Approval(otherwise=False), calls=_HOSTED_CALLS[label])
@@ -102,7 +102,7 @@ def _approval(given: str | Mapping[str, Any] | None, own: bool) -> Approval:
     if isinstance(given, str):
         return Approval(otherwise=given == "always")
     always, never = _filter(given.get("always")), _filter(given.get("never"))
-    # whoever lists only those that need approval means that others do not
+    # a list of tools that need approval means that others do not
     return Approval(always, never, otherwise=never is not None or always is None)
 
 

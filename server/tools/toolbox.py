@@ -1,4 +1,4 @@
-"""The servers of one response: asked for their tools, and for what the tools answer."""
+"""The tool servers of one response: lists their tools, and calls them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Toolbox:
             raise _failed(label, str(fault)) from None
 
     async def call(self, label: str, name: str, arguments: str, most: int) -> str:
-        """What the tool says, cut to what is kept of it, and to ``most`` characters. Raises Fault."""
+        """The tool's result, truncated to the stored length, and to ``most`` characters. Raises Fault."""
         config = self._gateway.config
         given = _arguments(arguments)
         await self._gateway.load()

@@ -10,7 +10,7 @@ from stentor.protocols.common.limits import MAX_TOOL_DESCRIPTION
 from .servers import HOSTED_SERVERS, Annotations, Server
 
 MAX_NAME: Final = 64
-"""Of a function: what templates and clients were made for."""
+"""Characters of a function's name: templates and clients expect no more."""
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -40,16 +40,16 @@ class McpTool:
 
 
 def function_name(label: str, name: str) -> str:
-    """The same for one tool in all turns: a conversation names it again when it is told to the model once more.
+    """The same for one tool in all turns: a conversation repeats it in later prompts.
 
-    Servers that stand for tools of gpt-oss's makers are named as those are (``browser.search``).
+    Servers in place of gpt-oss's own tools have those names (``browser.search``).
     """
     between = "." if label in HOSTED_SERVERS.values() else "__"
     return (_FOREIGN.sub("_", label) + between + _FOREIGN.sub("_", name))[:MAX_NAME]
 
 
 def offered(servers: Sequence[Server], lists: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, McpTool]:
-    """By function; ``lists`` are what each label lists. Of two that would have one name, the first has it."""
+    """By function; ``lists`` are the tool lists by label. Of two with one name, the first has it."""
     found: dict[str, McpTool] = {}
     for server in servers:
         for tool in lists.get(server.label, ()):

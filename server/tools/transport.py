@@ -1,7 +1,7 @@
-"""HTTP to one server of tools, and to nothing else. Imported late: with it comes the HTTP client of the `mcp` package.
+"""HTTP to one tool server only. Imported late, with the HTTP client of the `mcp` package.
 
-Whatever that package asks for, a request goes to the place that was checked, at an address that was checked; what is
-answered is neither a redirect nor compressed, and no larger than it may be.
+Whatever that package requests, a request goes to the checked host at a checked address; redirects, compressed answers
+and answers beyond the limit are refused.
 """
 
 import ssl
@@ -15,7 +15,7 @@ from .errors import ToolCallFailed, http_fault, protocol_fault
 from .url_allowlist import ServerAddress
 
 MAX_ANSWER_BYTES: Final = 8 << 20
-"""Of one answer to one request, or of a stream of events."""
+"""Bytes of one response, or of a stream of events."""
 
 
 @cache

@@ -40,7 +40,7 @@ class UrlAllowlist:
         named = any(_begins(target, prefix) for prefix in self._prefixes)
         if not named and not (self._any and target.scheme == "https" and target.port == 443):
             raise Refusal("this server may not be reached from here; the operator has not opened its URL")
-        # an address that the operator wrote is meant; what a name resolves to is said by whoever owns the name
+        # the operator's own address is trusted; the addresses of a name are chosen by its owner
         opened = OWN if named and (self._private or target.address is not None) else ()
         return ServerAddress(target, await addresses_of(target, self._resolve, opened))
 

@@ -1,1 +1,1 @@
-"""Speech: text in pieces that are short enough to begin early, spoken in turn for all who ask."""
+"""Speech synthesis: text is split into pieces, short ones first, and callers take turns."""

@@ -1,19 +1,19 @@
-"""Whose sentence is made next: a short text does not wait for whole rounds of the sentences of long ones.
+"""Chooses whose sentence is next: a short text does not wait for whole rounds of long ones.
 
-Who has not been heard goes first, the shortest text before the others, and then who has had little yet: some ten
-seconds of speech, with which a short text is through. All others are in turn, and one of them after every few of those,
-so that nobody falls silent because others begin.
+Texts without audio come first, the shortest before others, then texts with little audio, about ten seconds, which
+completes a short text. All others take turns, and get one turn after a few of those, so that no text stalls because
+others begin.
 
-In turn is who has had least, what comes next included. That is kept by a common measure, which grows by what everybody
-would have had if all that want something had been served evenly (the virtual time of fair queueing); who joins, or has
-wanted nothing for a while, begins there.
+In turn is the text with the least service, its next sentence included. A common measure grows by the service that
+everybody would have with an even distribution (the virtual time of fair queueing); a text that joins, or wanted nothing
+for a while, starts there.
 """
 
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 FIRSTS_IN_A_ROW: Final = 8
-"""Sentences of those who have had nothing, or little, before somebody else has a turn."""
+"""Sentences of texts with no or little audio before others have a turn."""
 LITTLE: Final = 160.0
 """As :attr:`Speaker.next_weight`."""
 
@@ -29,11 +29,11 @@ class Speaker(Protocol):
 
     @property
     def next_weight(self) -> float:
-        """Of the next sentence, in characters of plain text at a speed of 1; asked while one is wanted."""
+        """Weight of the next sentence, in characters of plain text at a speed of 1; called while one is wanted."""
 
     @property
     def rest(self) -> int:
-        """Characters that are known to be left, the next sentence's among them."""
+        """Remaining characters as far as known, the next sentence included."""
 
 
 S = TypeVar("S", bound=Speaker)
@@ -42,23 +42,23 @@ S = TypeVar("S", bound=Speaker)
 @dataclass
 class _Account:
     even: float
-    """What it has had, by the common measure."""
+    """Its service, by the common measure."""
     had: float = 0.0
     """Since it came."""
 
 
 class Turns(Generic[S]):
-    """Of all texts that are being spoken."""
+    """All texts being spoken."""
 
     def __init__(self) -> None:
         self._accounts: dict[S, _Account] = {}
         """In the order of arrival."""
         self._even = 0.0
-        """What everybody would have had."""
+        """The even share so far."""
         self._firsts = 0
         """In a row."""
         self._wanted: set[S] = set()
-        """Those who wanted something when it was last asked."""
+        """Texts that wanted a sentence at the last call."""
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -74,9 +74,9 @@ class Turns(Generic[S]):
         self._wanted.discard(speaker)
 
     def next(self) -> S | None:
-        """Whose turn it is, which is put on its account; None where nobody wants anything."""
+        """The next text, which is charged; None if none wants a sentence."""
         weights = {speaker: speaker.next_weight for speaker in self._accounts if speaker.wants}
-        for speaker in weights.keys() - self._wanted:  # what it did not want it has not saved up
+        for speaker in weights.keys() - self._wanted:  # unused turns are not saved up
             account = self._accounts[speaker]
             account.even = max(account.even, self._even)
         self._wanted = set(weights)
@@ -94,7 +94,7 @@ class Turns(Generic[S]):
         return chosen
 
     def _first(self, weights: dict[S, float]) -> S | None:
-        """Of those who have had nothing or little."""
+        """Among texts with no or little audio."""
         without_audio = [speaker for speaker in weights if not speaker.has_audio]
         if without_audio:
             return min(without_audio, key=lambda speaker: min(speaker.rest, LITTLE))
@@ -102,6 +102,6 @@ class Turns(Generic[S]):
         return min((speaker for speaker in after if after[speaker] <= LITTLE), key=after.__getitem__, default=None)
 
     def _in_turn(self, weights: dict[S, float]) -> S:
-        """Of those who have been heard, where there are any."""
+        """Among other texts, if there are any."""
         with_audio = [speaker for speaker in weights if speaker.has_audio]
         return min(with_audio or weights, key=lambda speaker: self._accounts[speaker].even + weights[speaker])

@@ -1,4 +1,4 @@
-"""What is measured of speech, on the page that all metrics are on."""
+"""Metrics of speech."""
 
 from typing import Final
 

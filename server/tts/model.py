@@ -1,5 +1,4 @@
-"""The speech model, for the one event loop that it is used from: sentence by sentence, all callers in turn (see
-:mod:`.fairness`).
+"""The speech model, for one event loop: synthesises sentence by sentence, callers in turn (see :mod:`.fairness`).
 
 ::
 
@@ -10,7 +9,7 @@
     finally:
         await speaking.aclose()
 
-A sentence is made while the one before is played, and not earlier: a caller has so many ahead of what it has read.
+A sentence is made while the one before plays, and not earlier: a caller is only a few ahead of what it has read.
 """
 
 import asyncio
@@ -58,7 +57,7 @@ class SpeechFailed(ServerError):
 
 
 class SpeechObserver(Protocol):
-    """Is told what happens; see :mod:`.metrics`."""
+    """Notified of events; see :mod:`.metrics`."""
 
     def began(self) -> None: ...
 
@@ -112,7 +111,7 @@ class SpeechModel:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Pid of the process, while there is one."""
         return self._client.pid
 
     @property
@@ -124,7 +123,7 @@ class SpeechModel:
         self._client.on_restart = observer.restarted
 
     def voice(self, name: str | None, param: str = "voice") -> str:
-        """The voice that a request means; None is the default. Raises BadRequest naming ``param``."""
+        """The voice of a request; None is the default. Raises BadRequest naming ``param``."""
         if name is None or (name in OPENAI_VOICES and name not in self.voices):
             return self.default_voice
         if name in self.voices:
@@ -136,10 +135,10 @@ class SpeechModel:
         )
 
     def speak(self, text: str | AsyncIterator[str], *, voice: str | None = None, speed: float = 1.0) -> Speaking:
-        """Begins at once. What is returned must be closed; it is an iterator of :class:`Spoken`.
+        """Begins at once. Close the result, an iterator of :class:`Spoken`.
 
-        ``speed`` is of [0.25, 4]. ``text`` may come in deltas, which a task of its own reads as they come; what that
-        raises, the iterator raises behind what came before. Raises BadRequest for an unknown voice, and Overloaded.
+        ``speed`` is in [0.25, 4]. ``text`` may come in deltas, which a separate task reads; the iterator raises its
+        error behind the earlier audio. Raises BadRequest for an unknown voice, and Overloaded.
         """
         chosen = self.voice(voice)
         if len(self._callers) >= MAX_CALLERS:
@@ -180,7 +179,7 @@ class SpeechModel:
             await self._say(speaking)
 
     async def _say(self, speaking: Speaking) -> None:
-        """Its next sentence."""
+        """Speaks its next sentence."""
         made: SpeechPiece | None = None
         failure: Exception | None = None
         with anyio.CancelScope() as work:
@@ -214,7 +213,8 @@ class SpeechModel:
 
 
 def open_speech(config: Config) -> SpeechModel:
-    """Of ``config.speech``, which must be located. Raises :class:`~stentor.engine.loading.errors.CheckpointError`."""
+    """Opens ``config.speech``, which must be located. Raises
+    :class:`~stentor.engine.loading.errors.CheckpointError`."""
     voices = read_voices(Path(config.speech.path))
     logs = config.engine.worker
     threads = config.speech.threads or _share(plan_cpus(read_topology()).threads)
@@ -223,5 +223,6 @@ def open_speech(config: Config) -> SpeechModel:
 
 
 def _share(cores: int) -> int:
-    """A sentence takes a fraction of the time that it lasts, and the chat model wants the cores at the same time."""
+    """Default threads: a sentence takes a fraction of its duration, and the chat model needs the cores at the same
+    time."""
     return max(1, min(4, cores // 2))

@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - other languages end their sentences with characters that look like ours
-"""From text that comes in deltas to pieces that are spoken one by one.
+"""Splits streamed text into pieces for speech.
 
-Joined, the pieces are the text. Where they are cut does not depend on how the text came. Work is bounded by the length
-of a piece, whatever the text.
+The pieces join to the text. The cuts do not depend on how the text arrives. The work for a piece is bounded by its
+length.
 """
 
 import re
@@ -10,21 +10,21 @@ import unicodedata
 from typing import Final
 
 FIRST_CHARS: Final = 64
-"""Of a text's first piece at most, so that the first sound is early; it may end with a clause."""
+"""Characters of a text's first piece, at most, so that audio begins early; it may end with a clause."""
 MOST_CHARS: Final = 260
-"""Of every other, at a speed of 1: some twenty seconds. Nobody else is served while a piece is made."""
+"""Characters of other pieces, at a speed of 1: about twenty seconds. No other caller is served meanwhile."""
 _LEAST_SPEED: Final = 0.25
 _PIECE_COSTS: Final = 25
-"""Characters that could be said in the time that a piece takes whatever its length."""
+"""Characters that take as long as a piece's constant cost."""
 FIRST_CLAUSE_CHARS: Final = 4
-"""Before a comma that ends the first piece; what is shorter would be over before the next can follow."""
+"""Characters before a comma that ends the first piece; shorter audio would end before the next can follow."""
 _SLICE: Final = 1024
 
 _CLOSERS: Final = "\"'”’»›)\\]}」』】）*_`"
-# digits, symbols and signs that stand for syllables are said as words
+# digits, symbols and syllabic signs are spoken as words
 _LONG: Final = re.compile(r"[0-9%&@#$€£+=/\\^~°§©®\u2e80-\U0010ffff]")
 _LONG_COUNTS: Final = 4
-"""What one of them counts in the length of a piece."""
+"""Weight of one of them in the length of a piece."""
 _PLACE: Final = re.compile(
     rf"(?P<stop>[.!?…؟۔।॥]{{1,12}})(?P<close>[{_CLOSERS}]{{0,6}})(?P<space>\s{{0,8}})"
     rf"|(?P<wide>[。！？｡．]{{1,12}})[{_CLOSERS}]{{0,6}}\s{{0,8}}"  # these need no white space behind them
@@ -50,16 +50,16 @@ _BEFORE_NUMBERS: Final = re.compile(
 
 
 class SentenceSplitter:
-    """One text. Not to be used after :meth:`finish`."""
+    """Splits one text. Not to be used after :meth:`finish`."""
 
     def __init__(self, speed: float = 1.0) -> None:
-        """At a low speed a piece holds less, so that it is made in about the same time."""
+        """At a low speed a piece is shorter, so that it takes about the same time."""
         self._most = int(MOST_CHARS * min(1.0, max(_LEAST_SPEED, speed)))
         self._rest = ""
         self._first = True
 
     def push(self, text: str) -> list[str]:
-        """The pieces that are known to be whole now."""
+        """Complete pieces so far."""
         pieces: list[str] = []
         for start in range(0, len(text), _SLICE):
             self._rest += text[start : start + _SLICE]
@@ -70,7 +70,7 @@ class SentenceSplitter:
         return pieces
 
     def finish(self) -> list[str]:
-        """What is left."""
+        """The rest."""
         rest, self._rest = self._rest, ""
         return [rest] if rest else []
 
@@ -82,9 +82,9 @@ def weight(piece: str, speed: float = 1.0) -> float:
 
 
 def _end_of_piece(text: str, most: int, first: bool) -> int:
-    """Where the piece ends that ``text`` begins with; 0 where that is not known yet, or is the end of the text.
+    """End of the first piece of ``text``; 0 if it is not known yet, or is the end of the text.
 
-    A place is looked at once a character stands behind it: no more of the text then changes how far it reaches.
+    A place is checked once a character follows it: later text then cannot change the result.
     """
     most = _within(text, most)
     end = 0
@@ -121,7 +121,7 @@ def _ends_at(text: str, match: re.Match[str]) -> bool:
         return False  # a decimal point, a name of a file
     stop, follows = match["stop"], text[match.end()]
     if follows.islower():
-        # it goes on after an abbreviation or three dots, or after what somebody says
+        # it continues after an abbreviation, three dots, or direct speech
         return not match["close"] and stop[-1] in "!?؟"
     if stop != ".":
         return True
@@ -156,7 +156,7 @@ def _in_number(text: str, clause: re.Match[str]) -> bool:
 
 
 def _forced(text: str, most: int) -> int:
-    """Where a sentence that is too long had best be cut."""
+    """The best cut of a sentence that is too long."""
     least = most // 3
     for kind in (_CLAUSE, _BREATH):
         ends = [match.end() for match in kind.finditer(text, least, most)]

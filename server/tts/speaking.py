@@ -1,4 +1,4 @@
-"""One text on its way to sound: what has come of it, what has been made of it, and who reads that."""
+"""One text being spoken: its text so far, its audio, and its reader."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from .sentences import SentenceSplitter, weight
 AHEAD: Final = 3
 """Sentences that are made before they are read."""
 MAX_PENDING_CHARS: Final = 1 << 16
-"""Of a text that comes in deltas, ahead of what is spoken."""
+"""Characters of a streamed text ahead of the speech."""
 _SLICE: Final = 1024
 
 
@@ -43,7 +43,7 @@ class Speaking:
         self.speed: Final = speed
         self.arrival: Final = time.monotonic()
         self.has_audio = False
-        """Whether a sound has been made of it."""
+        """Whether audio exists."""
         self._on_change = on_change
         self._on_leave = on_leave
         self._splitter = SentenceSplitter(speed)
@@ -55,11 +55,11 @@ class Speaking:
         """In the pieces."""
         self._room = asyncio.Event()
         self._work: anyio.CancelScope | None = None
-        """Around what makes the next sentence."""
+        """Scope of the synthesis of its sentence."""
         self._made: deque[Spoken] = deque()
         self._news = asyncio.Event()
         self._broken: Exception | None = None
-        """What ended the text before its end."""
+        """Error of the text's source."""
         self._failure: Exception | None = None
         self._left = False
         self._feeder = TaskScope("texts to be spoken")
@@ -86,7 +86,7 @@ class Speaking:
         return spoken
 
     async def aclose(self) -> None:
-        """Gives up what is not made yet, the sentence that is being made too. May be called at any time, and again."""
+        """Drops unfinished sentences, the current one included. May be called repeatedly."""
         self._made.clear()
         self._failure = None
         self._leave()
@@ -98,7 +98,7 @@ class Speaking:
 
     @property
     def left(self) -> bool:
-        """Whether it wants nothing more."""
+        """Whether it needs no more sentences."""
         return self._left
 
     @property
@@ -108,7 +108,7 @@ class Speaking:
 
     @property
     def next_weight(self) -> float:
-        """Of the piece that :meth:`take` would return; see :func:`.sentences.weight`."""
+        """Weight of the piece that :meth:`take` would return; see :func:`.sentences.weight`."""
         return weight(self._pieces[0], self.speed)
 
     @property
@@ -117,7 +117,7 @@ class Speaking:
         return self._chars + len(self._text) - min(self._at, len(self._text))
 
     def take(self, work: anyio.CancelScope) -> str:
-        """The next piece, which is then to be given to :meth:`deliver` or :meth:`fail`; ``work`` ends that."""
+        """The next piece, to be passed to :meth:`deliver` or :meth:`fail`; ``work`` cancels it."""
         self._work = work
         piece = self._pieces.popleft()
         self._chars -= len(piece)
@@ -138,7 +138,7 @@ class Speaking:
             self._end()
 
     def fail(self, error: Exception | None) -> None:
-        """What has been made before can still be read. None: nobody reads it any more."""
+        """Earlier audio can still be read. None: there is no reader any more."""
         self._work = None
         if not self._left:
             self._failure = error
@@ -147,7 +147,7 @@ class Speaking:
     # ---- the text
 
     def _refill(self) -> None:
-        """From a text that is there: only as much as makes a piece, so that a long one costs nothing ahead of time."""
+        """Splits only as much of the text as a piece needs, so that a long text costs nothing ahead of time."""
         while not self._pieces and self._at < len(self._text):
             self._add(self._splitter.push(self._text[self._at : self._at + _SLICE]))
             self._at += _SLICE

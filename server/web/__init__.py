@@ -1,27 +1,27 @@
-"""The playground at ``/``: files for a browser, as they are. Nothing is built, and nothing comes from elsewhere.
+"""The playground at ``/``: files for a browser, without a build step and without external resources.
 
 ::
 
     index.html      the page                                    style.css, math.css
-    app.js          tabs, models, what all tabs share           api.js          addresses, key, errors, events
+    app.js          tabs, models, shared parts                  api.js          addresses, key, errors, events
     dom.js          elements                                    theme.js        light and dark
-    models.js       names of models, lists of them              panels.js       what is shown beside a conversation
-    chat.js         the tab "Chat"                              answer.js       one answer, as it is made
+    models.js       names of models, lists of them              panels.js       panels beside a conversation
+    chat.js         the tab "Chat"                              answer.js       one answer, while it is generated
     conversation.js a tree of messages                          history.js      the list of conversations
-    store.js        where they are kept                         settings.js     what is asked for with each answer
-    message.js      one message, shown                          welcome.js      what an empty conversation shows
+    store.js        storage of conversations                    settings.js     settings of each request
+    message.js      display of one message                      welcome.js      display of an empty conversation
     markdown.js     Markdown as elements                        highlight.js    colours for code
     math.js         formulas                                    temml.js        TeX as MathML: Temml, as npm has it
-    attachments.js  files that go with a message                media.js        those of messages that were kept
+    attachments.js  files that go with a message                media.js        media of stored messages
     voice.js        the tab "Voice"                             session.js      a realtime session over a WebSocket
-    captions.js     what is said there                          stopwatch.js    how long it takes to be answered
-    sound.js        microphone, files, loudspeaker              worklets.js     what runs in the audio thread
-    trace.js        what was taken for speech                   call.js         a realtime session over WebRTC
+    captions.js     captions                                    stopwatch.js    latencies of answers
+    sound.js        microphone, files, loudspeaker              worklets.js     code of the audio thread
+    trace.js        display of detected speech                  call.js         a realtime session over WebRTC
     log.js          the list of events                          live.js         the tab "Live"
-    figures.js      rates and percentiles between two answers   presets.js      settings under a name
+    figures.js      rates and percentiles between two answers   presets.js      named settings
     code.js         a request as a program                      tools.js        the tab "More"
     schema.js       a form for a JSON schema                    calls.js        calls of tools, and questions about them
-    tokens.js       how probable tokens were                    responses.js    what is asked with MCP servers
+    tokens.js       probabilities of tokens                     responses.js    requests with MCP servers
     language.js     the page's language                         german.js       its texts in German
 """
 

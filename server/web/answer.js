@@ -3,7 +3,7 @@
 import { call, events } from "./api.js";
 import { RESPONSES, takeEvent } from "./responses.js";
 
-// Fills `node` with what the server answers at `path` to `body`, calling `onGrown` at each piece. Throws what the server refuses.
+// Sends `body` to `path` and fills `node` with the answer, calling `onGrown` at each piece. Throws the server's error.
 // An answer that is aborted by `signal` is marked as cut; one that the token limit ended, as limited.
 export async function answer(node, { path, body }, { signal, onGrown }) {
   const began = performance.now();
@@ -30,7 +30,7 @@ export async function answer(node, { path, body }, { signal, onGrown }) {
   }
 }
 
-// Puts a chunk of a chat completion into its message. Returns whether the message has grown, and what has been counted.
+// Adds a chunk of a chat completion to its message. Returns whether the message has grown, and the usage.
 function takeChunk(node, { choices: [choice], usage }) {
   if (choice?.finish_reason === "length") node.limited = true;
   return { came: Boolean(choice) && put(node, choice.delta ?? {}), logprobs: choice?.logprobs?.content, usage };
@@ -51,7 +51,7 @@ function put(node, { content, reasoning_content, reasoning, tool_calls }) {
   return Boolean(thought || content || tool_calls?.length);
 }
 
-// A token, its log-probability, and those that would have been likelier or less likely, as short as they can be kept.
+// A token, its log-probability, and the alternatives, in a compact form.
 function likelihoods({ token, logprob, top_logprobs }) {
   return [token, logprob, (top_logprobs ?? []).map((each) => [each.token, each.logprob])];
 }

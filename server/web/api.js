@@ -1,4 +1,4 @@
-// Addresses of this server, the key of whoever sits here, and answers that come as events.
+// Addresses of this server, the user's key, and responses as streams of events.
 
 const base = new URL(document.baseURI);
 let key = sessionStorage.getItem("stentor-key") ?? "";

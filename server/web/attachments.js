@@ -2,7 +2,7 @@
 
 import { t } from "./language.js";
 
-// What a file picker offers of each kind, and what the page calls it.
+// Types for the file picker by kind, and the page's name of each kind.
 const KINDS = {
   image: ["image/*", t("pictures")],
   audio: ["audio/*", t("sounds")],
@@ -47,7 +47,7 @@ function preview({ kind, file, address }) {
 }
 
 export class Attachments {
-  // `list` shows what is attached, `onRefused(message)` is told of files of other kinds.
+  // `list` shows the attachments, `onRefused(message)` is called for files of other kinds.
   constructor(list, onRefused) {
     this.list = list;
     this.onRefused = onRefused;
@@ -55,7 +55,7 @@ export class Attachments {
     this.kinds = Object.keys(KINDS);
   }
 
-  // From now on only what a model of these `modalities` takes is attached. Returns what a file picker should offer.
+  // Allows only attachments of these `modalities`. Returns the types for the file picker.
   limit(modalities) {
     this.kinds = Object.keys(KINDS).filter((kind) => modalities.includes(kind));
     return this.kinds.map((kind) => KINDS[kind][0]).join(",");
@@ -87,7 +87,7 @@ export class Attachments {
     this.draw();
   }
 
-  // Takes all of them: what they look like, and, read, their content parts.
+  // Takes all attachments: their previews, and, once read, their content parts.
   take() {
     const taken = this.attached;
     this.attached = [];
@@ -95,7 +95,7 @@ export class Attachments {
     return { taken, shown: taken.map(preview), parts: () => Promise.all(taken.map(part)) };
   }
 
-  // Attaches again what was taken.
+  // Attaches taken ones again.
   giveBack(taken) {
     this.attached = [...taken, ...this.attached];
     this.draw();

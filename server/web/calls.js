@@ -1,10 +1,10 @@
-// Calls of tools in an answer: what they are given and what they return, and what the reader is asked about them.
+// Tool calls in an answer: arguments, results, and questions to the user.
 
 import { make } from "./dom.js";
 import { t } from "./language.js";
 
-// What shows the calls of a message. `actions.results(node, texts)` is told what functions return, and
-// `actions.approve(node, approvals)` which calls of MCP tools may be made.
+// Elements of a message's calls. `actions.results(node, texts)` gets the results of functions, and
+// `actions.approve(node, approvals)` the approvals of MCP calls.
 export function callsOf(node, actions) {
   const { tool_calls: calls = [], items = [], begun = [], live } = node;
   const served = [...items.filter(({ type }) => type === "mcp_call"), ...begun].map(mcpCall);

@@ -27,7 +27,7 @@ export class Captions {
     return this.bubbles.get(item);
   }
 
-  // `whole`: the text takes the place of what is there; `done`: nothing more comes.
+  // `whole`: the text replaces the current one; `done`: no more follows.
   write(item, role, text, { whole = false, done = false } = {}) {
     const message = this.of(item, role);
     const place = message.querySelector(".said");

@@ -1,4 +1,4 @@
-// The tab "Chat": the conversation that is shown, and what is sent.
+// The tab "Chat": the shown conversation, and sending.
 
 import { answer } from "./answer.js";
 import { acceptFiles, Attachments } from "./attachments.js";
@@ -27,7 +27,7 @@ const history = new History({ onOpen: open, onDeleted: begin, onError: wrong });
 let conversation = newConversation();
 let views = new Map(); // by the id of a message
 let notes = []; // below the messages: errors, and questions that were not answered
-let answering = null; // what aborts the answer that is being made
+let answering = null; // aborts the running answer
 let models = [];
 
 function wrong(text) {
@@ -55,7 +55,7 @@ function draw() {
   follow(messages);
 }
 
-// How much of the model's context the conversation takes: what the last answer counted.
+// Use of the model's context by the conversation, from the last answer's usage.
 function drawGauge(nodes) {
   const most = models.find(({ id }) => id === settings.model)?.max_model_len;
   const last = nodes.findLast(({ figures }) => figures?.answer !== undefined)?.figures;
@@ -85,7 +85,7 @@ async function reply({ onto } = {}) {
   answering?.abort();
   const own = (answering = new AbortController());
   draw();
-  messages.scrollTop = messages.scrollHeight; // whoever has asked for an answer wants to see it
+  messages.scrollTop = messages.scrollHeight; // after a question the user wants to see its answer
   const view = views.get(node.id);
   let saved = Date.now();
   let failure = null;
@@ -183,7 +183,7 @@ const ACTIONS = {
   },
 };
 
-// Has the model go on after what `node` called for has come of it; as before where no answer comes.
+// Continues the model after the results of the calls in `node`; undone if no answer comes.
 async function goOnWith(node, results) {
   const mine = conversation;
   notes = [];
@@ -193,7 +193,7 @@ async function goOnWith(node, results) {
   if (mine === conversation) draw();
 }
 
-// Leaves what is shown; an answer that is being made is cut there and kept.
+// Leaves the shown conversation; a running answer is cut off and stored.
 function show(next) {
   answering?.abort();
   answering = null;
@@ -218,7 +218,7 @@ function begin() {
   show(newConversation(settings.values()));
 }
 
-// Only what the chosen model takes may be attached; `cards` are the server's.
+// Only media of the chosen model may be attached; `cards` are the server's models.
 export function offerModels(cards) {
   models = cards;
   settings.offer(cards.filter(({ kind }) => (kind ?? "chat") === "chat"));
@@ -227,7 +227,7 @@ export function offerModels(cards) {
   if (document.activeElement === document.body) focusInput();
 }
 
-// Lets the reader write, but does not raise the keyboard of a phone over what there is to read.
+// Focuses the input, but does not open a phone's keyboard over the text.
 function focusInput() {
   if (matchMedia("(pointer: fine)").matches) input.focus();
 }

@@ -7,7 +7,7 @@ import { RESPONSES } from "./responses.js";
 
 const MOST = 200; // characters of a picture or a sound that are written out
 
-// Without what carries attachments, which nobody wants to read.
+// Without the content of attachments, which is unreadable.
 function shortened(body) {
   const { stream_options, ...rest } = body;
   const short = (_, value) =>
@@ -30,7 +30,7 @@ function python(value, indent = "") {
 
 const BOTH = ["model", "stream", "temperature", "top_p", "top_logprobs", "tools"];
 
-// By path: what an SDK calls it, which fields the Python SDK has names for, and how a program prints what comes.
+// By path: the SDK's method, the Python SDK's named fields, and the code that prints the response.
 const CALLS = {
   "v1/chat/completions": {
     name: "chat.completions",

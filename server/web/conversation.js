@@ -31,12 +31,12 @@ export function add(conversation, parent, message) {
   return node;
 }
 
-// Messages that stand at the same place, in the order in which they were added.
+// Messages at the same place, in the order of their creation.
 export function siblings(conversation, node) {
   return Object.values(conversation.nodes).filter(({ parent, role }) => parent === node.parent && role === node.role);
 }
 
-// Shows the branch through `node`, down to what was said last in it.
+// Shows the branch through `node`, down to its latest message.
 export function choose(conversation, node) {
   let last = node;
   for (let next = node; next; next = Object.values(conversation.nodes).findLast(({ parent }) => parent === last.id)) {
@@ -67,7 +67,7 @@ export function asRequested(nodes) {
   }));
 }
 
-// What an exported file must be; throws with what is wrong with it.
+// The form of an exported file; throws an error that names the fault.
 export function checked(data) {
   if (data?.format !== "stentor-conversations" || !Array.isArray(data.conversations)) {
     throw new Error(t("This is not a file of exported conversations."));

@@ -2,7 +2,7 @@
 
 export const element = (id) => document.getElementById(id);
 
-// An element with properties, those of `dataset` and of ARIA too, and what it holds: text and elements.
+// An element with properties, also of `dataset` and of ARIA, and with its content: text and elements.
 export function make(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -15,7 +15,7 @@ export function make(tag, properties = {}, ...children) {
   return made;
 }
 
-// Makes `children` what `list` holds, and leaves alone those that are there already: they keep focus, sound and scroll.
+// Sets `children` to `list` without touching present ones, which keep focus, sound and scroll position.
 export function arrange(list, children) {
   children.forEach((child, place) => {
     if (list.children[place] !== child) list.insertBefore(child, list.children[place] ?? null);

@@ -15,7 +15,7 @@ export function percentile({ bounds, counts }, before, share) {
   return bounds.at(-1);
 }
 
-// How much a counter of all models together has grown; one that began anew with its engine has grown by what it has.
+// Growth of a counter over all models; a counter that restarted with its engine has grown by its value.
 export function grown(now, before, name) {
   const earlier = new Map((before?.models ?? []).map((model) => [model.model, model[name]]));
   return now.models.reduce((sum, model) => {

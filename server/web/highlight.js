@@ -1,4 +1,4 @@
-// Colours for code: comments, strings, numbers and the words that a language keeps for itself.
+// Syntax colours of code: comments, strings, numbers and keywords.
 
 import { make } from "./dom.js";
 

@@ -6,7 +6,7 @@ import { t } from "./language.js";
 import { forget, keep, stored } from "./store.js";
 
 export class History {
-  // `onOpen(conversation)` shows one, `onDeleted()` is told that the one shown is gone, `onError(message)` of what fails.
+  // `onOpen(conversation)` shows one, `onDeleted()` is called if the shown one was deleted, `onError(message)` on errors.
   constructor({ onOpen, onDeleted, onError }) {
     Object.assign(this, { onOpen, onDeleted, onError });
     this.conversations = [];
@@ -32,7 +32,7 @@ export class History {
     this.draw();
   }
 
-  // Keeps what has changed, and moves it to the head of the list.
+  // Stores a changed conversation, and moves it to the head of the list.
   async keep(conversation) {
     this.conversations = [conversation, ...this.conversations.filter(({ id }) => id !== conversation.id)];
     this.draw();
@@ -41,7 +41,7 @@ export class History {
 
   select(conversation) {
     this.shown = conversation.id;
-    sessionStorage.setItem("stentor-shown", this.shown); // what a reload of this tab shows again
+    sessionStorage.setItem("stentor-shown", this.shown); // shown again after a reload of this tab
     this.draw();
   }
 
@@ -62,7 +62,7 @@ export class History {
     try {
       const known = new Set(this.conversations.map(({ id }) => id));
       for (const conversation of checked(JSON.parse(await file.text())).reverse()) {
-        if (known.has(conversation.id)) conversation.id = newId(); // what is here stays
+        if (known.has(conversation.id)) conversation.id = newId(); // existing ones stay
         await this.keep(conversation);
       }
     } catch (error) {

@@ -14,7 +14,7 @@ function chosen() {
 export const language = chosen();
 const table = TABLES[language];
 
-// An English text in this language; each {} stands for one of `values`.
+// An English text in the page's language; each {} is replaced by one of `values`.
 export function t(text, ...values) {
   let at = 0;
   return (table[text] ?? text).replaceAll("{}", () => values[at++]);
@@ -24,7 +24,7 @@ export function number(value) {
   return value.toLocaleString(language);
 }
 
-// Translates what the page was sent with, and offers the other languages.
+// Translates the page's initial texts, and offers the other languages.
 export function startLanguage() {
   document.documentElement.lang = language;
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

@@ -11,7 +11,7 @@ const KEPT = 120; // answers
 const WINDOW = 30; // answers that rates and percentiles are of
 const SVG = "http://www.w3.org/2000/svg";
 
-// Name, value of now for the line, what is written, what stands below it, and whether the card is shown.
+// Name, value for the chart, shown text, text below it, and whether the card is shown.
 const CARDS = [
   [t("Running"), (now) => total(now, "running"), String, (now) => t("{} waiting", total(now, "waiting"))],
   [t("Tokens a second"), rate, (value) => value.toFixed(1), (now) => t("{} since the start", number(now.generation_tokens))],
@@ -107,7 +107,7 @@ function row(model) {
   return make("tr", {}, ...cells.map((cell) => make("td", {}, String(cell ?? "–"))));
 }
 
-// Only what is new is read out by a screen reader.
+// A screen reader reads out changes only.
 function tell(text) {
   const note = element("live-note");
   if (note.textContent !== text) note.textContent = text;

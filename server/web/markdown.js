@@ -6,7 +6,7 @@ import { highlight } from "./highlight.js";
 import { t } from "./language.js";
 import { formula } from "./math.js";
 
-const DEPTH = 6; // of quotes, lists and emphasis in one another; what is deeper is plain text
+const DEPTH = 6; // nesting of quotes, lists and emphasis; deeper text is plain
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*))?$/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
@@ -197,7 +197,7 @@ const LINK = /!?\[((?:[^[\]\\]|\\.|\[[^[\]]{0,200}\]){0,1000})\]\([ \t]*<?([^\s<
 const ADDRESS = /<?(https?:\/\/[^\s<>`"]{1,2000})>?/y;
 const PLAIN = /[^\\`*_~[!<h$\n]+/y;
 const WORD = /[\p{L}\p{N}]/u;
-const MATH = /[\\^_{}=+<>()|/-]|^(?:[\d.,]+|\d*\p{L}(?:, ?\p{L})*)$/u; // what stands between two $ that are no prices
+const MATH = /[\\^_{}=+<>()|/-]|^(?:[\d.,]+|\d*\p{L}(?:, ?\p{L})*)$/u; // text between two $ that are no prices
 
 // What a line of text holds.
 function inline(text, depth = 0) {

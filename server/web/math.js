@@ -9,7 +9,7 @@ const OPTIONS = { throwOnError: true, wrap: "tex", trust: false, maxExpand: 1000
 const SLICE = 8; // milliseconds of a frame
 const KEPT = 1000; // formulas: a text that grows shows them again and again
 
-const typeset = new Map(); // elements by source, null for what is no formula
+const typeset = new Map(); // elements by source, null for text that is no formula
 const waiting = []; // [place, source, isDisplay]
 let temml = null;
 
@@ -41,7 +41,7 @@ async function begin() {
   }
 }
 
-// Typesets for a part of a frame, so that thousands of formulas stop nobody.
+// Typesets for a part of a frame, so that thousands of formulas do not block the page.
 function work() {
   const end = performance.now() + SLICE;
   while (waiting.length && performance.now() < end) {

@@ -1,4 +1,4 @@
-// Pictures, sounds, videos and documents of messages that were kept, from their content parts.
+// Pictures, sounds, videos and documents of stored messages, from their content parts.
 
 import { make } from "./dom.js";
 import { t } from "./language.js";
@@ -20,7 +20,7 @@ function shown(part) {
   return media;
 }
 
-// A blob's address for a data URL: the page's policy lets pictures come from nowhere else. It lives as long as the page.
+// A blob URL for a data URL, since the page's policy allows pictures from nowhere else. It lives as long as the page.
 const addresses = new Map();
 
 function local(url) {
@@ -32,7 +32,7 @@ function local(url) {
   return addresses.get(url);
 }
 
-// Nothing of what is no base64: it may come from a file that was imported.
+// Empty for invalid base64, which may come from an imported file.
 function decoded(text) {
   try {
     return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));

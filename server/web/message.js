@@ -1,4 +1,4 @@
-// One message of a conversation as it is shown: its words, thoughts, tool calls, figures, and what can be done with it.
+// One message of a conversation: text, reasoning, tool calls, figures, and actions.
 
 import { callsOf } from "./calls.js";
 import { wordsOf } from "./conversation.js";
@@ -51,12 +51,12 @@ export class MessageView {
     if (node.tool_calls || node.items) this.calls.replaceChildren(...callsOf(node, this.actions));
   }
 
-  // What stands below the words; `place` of how many `branches` this is, and whether it may be acted on now.
+  // The line below the text; `place` of how many `branches` this is, and whether actions are allowed now.
   finish({ place, branches, isLast, busy }) {
     this.draw();
     const { node, actions } = this;
     const button = (label, name, onclick) => {
-      const spoken = /\p{L}/u.test(label) ? null : name; // a sign says nothing to those who hear it
+      const spoken = /\p{L}/u.test(label) ? null : name; // a screen reader cannot read a symbol
       return make("button", { type: "button", title: name, "aria-label": spoken, onclick }, label);
     };
     const parts = [];

@@ -1,11 +1,11 @@
 // What models are called, and lists of them to choose from.
 
-// The name that tells a model apart: the last part of a path, and nothing of where it was fetched from.
+// A model's short name: the last part of its path.
 export function shortName(id) {
   return id.replace(/^[a-z]+:/, "").split("/").findLast(Boolean) ?? id;
 }
 
-// Fills a list with models, keeping what was chosen; `none` stands for there being none.
+// Fills a list with models, keeping the choice; `none` is the entry for no model.
 export function offer(select, ids, none) {
   const before = select.value;
   const short = ids.map(shortName);

@@ -1,4 +1,4 @@
-// Settings that are kept under a name, in this browser.
+// Named settings, stored in this browser.
 
 import { element } from "./dom.js";
 import { t } from "./language.js";
@@ -9,7 +9,7 @@ function kept() {
   try {
     return JSON.parse(localStorage.getItem(KEY)) ?? {};
   } catch {
-    return {}; // somebody else has written there
+    return {}; // foreign content
   }
 }
 
@@ -26,7 +26,7 @@ function write(presets, chosen) {
   draw(chosen);
 }
 
-// `values()` are the settings of now, `show(values)` puts others in their place, `onChanged()` is told of it.
+// `values()` are the current settings, `show(values)` replaces them, `onChanged()` is called afterwards.
 export function startPresets({ values, show, onChanged }) {
   draw("");
   element("preset-list").addEventListener("change", ({ target }) => {

@@ -1,12 +1,12 @@
 // The Responses API in place of chat completions, for conversations with MCP servers: this server calls their tools, and
-// asks the reader first. A message keeps the items that it was made of, and they go back with the next question.
+// asks the user first. A message stores its items, which are sent back with the next question.
 
 import { ApiError } from "./api.js";
 import { t } from "./language.js";
 
 export const RESPONSES = "v1/responses";
 
-// The tools that lines of `NAME` or `NAME URL` stand for; throws where one is neither. `approval`: "always" or "never".
+// The tools of lines `NAME` or `NAME URL`; throws for other lines. `approval`: "always" or "never".
 export function mcpServers(text, approval) {
   const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
   return lines.map((line) => {
@@ -16,7 +16,7 @@ export function mcpServers(text, approval) {
   });
 }
 
-// The body that asks what a chat completion's `body` asks, of the messages `nodes`, with the tools of `servers`.
+// The Responses body for a chat completion's `body`, with the messages `nodes` and the tools of `servers`.
 export function asResponse(body, nodes, servers) {
   const { messages, stream_options, max_completion_tokens, response_format, reasoning_effort, logprobs, tools, ...same } = body;
   return {
@@ -47,7 +47,7 @@ function part({ type, text, image_url, file }) {
   throw new Error(t("Sounds and videos do not go with MCP servers."));
 }
 
-// Puts an event into the message that it is of. Returns whether the message has grown, and what has been counted.
+// Adds an event to its message. Returns whether the message has grown, and the usage.
 export function takeEvent(node, event) {
   const { type, delta, item, response } = event;
   if (type === "error") throw new ApiError(0, event.message);
@@ -69,7 +69,7 @@ export function takeEvent(node, event) {
   };
 }
 
-// A message's text is kept as it comes; of other items only those that are whole, and of calls that run what is asked.
+// Text is kept as it comes; other items once they are complete, and running calls with their arguments.
 function begin(node, item, place) {
   node.items ??= [];
   if (item.type === "message") {

@@ -13,7 +13,7 @@ export class Session {
     this.times = [];
   }
 
-  // Resolves once the server has said hello. `onEvent(event)` gets what it says, `onSent(event)` what is sent.
+  // Resolves after the server's first event. `onEvent(event)` gets its events, `onSent(event)` sent ones.
   static open(model, { onEvent, onSent, onClose }) {
     return new Promise((resolve, reject) => {
       const session = new Session(onSent);
@@ -42,7 +42,7 @@ export class Session {
   }
 
   hear(piece, level) {
-    if (this.socket.bufferedAmount > 4 << 20) return; // the network is far behind: what is lost cannot be made up for
+    if (this.socket.bufferedAmount > 4 << 20) return; // the network is far behind: dropped audio cannot be recovered
     this.note(piece, level);
     this.send({ type: "input_audio_buffer.append", audio: toBase64(piece) });
   }

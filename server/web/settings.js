@@ -1,4 +1,4 @@
-// The settings of a conversation: what is asked for with each answer.
+// The settings of a conversation, sent with each request.
 
 import { asRequested } from "./conversation.js";
 import { element } from "./dom.js";
@@ -25,7 +25,7 @@ const NAMES = [...Object.keys(NUMBERS), "system", "schema", "tools", "mcp", "app
 const field = (name) => document.getElementById(`chat-${name}`);
 
 export class Settings {
-  // `onChanged()` is told when the reader changes one.
+  // `onChanged()` is called when the user changes one.
   constructor(onChanged) {
     for (const name of ["model", ...NAMES]) field(name).addEventListener("change", onChanged);
     startSchema(field("schema"));

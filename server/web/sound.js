@@ -104,7 +104,7 @@ export class Player {
     return Math.floor(((this.samples.get(item) ?? 0) * 1000) / RATE);
   }
 
-  // Falls silent; tells which item was being played, and how many milliseconds of it have been heard.
+  // Stops playback; returns the item that was playing, and its played milliseconds.
   stop() {
     return new Promise((resolve) => {
       this.pending = 0;

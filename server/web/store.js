@@ -1,5 +1,4 @@
-// Where conversations are kept: IndexedDB of this browser. Where it has none (a private window), they last until the page
-// is left.
+// Storage of conversations: this browser's IndexedDB. Without it (a private window), they last until the page is left.
 
 const STORE = "conversations";
 let opened = null;
@@ -25,7 +24,7 @@ async function inStore(mode, act) {
   return request(act(store));
 }
 
-// All of them, the last that was changed first; none where the browser keeps nothing.
+// All conversations, the last changed first; empty if the browser stores nothing.
 export async function stored() {
   try {
     const all = await inStore("readonly", (store) => store.getAll());
@@ -48,6 +47,6 @@ export async function forget(id) {
   try {
     await inStore("readwrite", (store) => store.delete(id));
   } catch {
-    // it was never kept
+    // it was never stored
   }
 }

@@ -1,5 +1,5 @@
-// The tokens of an answer, in place of its text. One is chosen by pointer, by touch or by arrow keys, and below it stands how
-// probable it was, and which others were.
+// The tokens of an answer, in place of its text. One is chosen by pointer, by touch or by arrow keys; its probability
+// and the alternatives are shown below it.
 
 import { make } from "./dom.js";
 import { t } from "./language.js";

@@ -5,7 +5,7 @@ import { download, element, make } from "./dom.js";
 import { t } from "./language.js";
 import { offer } from "./models.js";
 
-// Forms by what they are called, and the kind of model that they need.
+// Forms by name, and the kind of model that they need.
 const FORMS = { transcribe: "transcription", speak: "speech", embed: "embedding", rank: "embedding" };
 const EXTENSIONS = { text: "txt", verbose_json: "txt", srt: "srt", vtt: "vtt" };
 
@@ -21,7 +21,7 @@ function tell(note, text, wrong = false) {
   note.classList.toggle("wrong", wrong);
 }
 
-// Has `act` done when a form is sent, one at a time; what it throws is told in `note`.
+// Runs `act` when a form is sent, one at a time; its error is shown in `note`.
 function onSent(name, note, act) {
   const form = document.getElementById(name);
   form.addEventListener("submit", async (event) => {
@@ -100,7 +100,7 @@ async function rank() {
   element("rank-list").replaceChildren(...items);
 }
 
-// Shows the forms for which there are models: `named(kind)` are those of a kind, `voices` what speech may sound like.
+// Shows the forms with a model: `named(kind)` are those of a kind, `voices` the speech model's.
 export function offerTools(named, voices) {
   for (const [name, kind] of Object.entries(FORMS)) {
     document.getElementById(name).hidden = !named(kind).length;

@@ -1,4 +1,4 @@
-// How loud the last seconds were that the server has heard, and what of them it took for speech.
+// Loudness of the audio that the server got in the last seconds, with detected speech.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WINDOW = 15_000; // milliseconds

@@ -23,17 +23,17 @@ const stopwatch = new Stopwatch();
 const trace = new Trace(element("voice-trace"));
 let session = null;
 let source = null;
-let opening = 0; // counts up with each session that is begun or ended: what was opened for an earlier one is closed
-let closed = 0; // what it was when the last session was ended
+let opening = 0; // counts sessions that begin or end: results for an earlier one are closed
+let closed = 0; // its value when the last session ended
 let player = null;
 let dropped = new Set(); // items whose audio is not to be played any more
 let responding = false;
 let silence = null; // milliseconds that end a turn, where they are fixed
 let muted = false;
-let calling = false; // by WebRTC: the server knows what has been played, and keeps that of an answer by itself
+let calling = false; // by WebRTC: the server knows what was played, and truncates answers itself
 let sounding = false; // something is played in a call
 let held = null; // when the button to talk was pressed, in milliseconds of sound that have been sent
-let hushed = Promise.resolve(); // once the last interruption has been told to the server
+let hushed = Promise.resolve(); // resolves once the server knows about the last interruption
 
 const WAITS = [500, 1000, 2000, 4000, 8000, 8000, 8000]; // milliseconds before each try to connect again
 const LEAST_MS = 100; // of sound that is taken for something said
@@ -80,7 +80,7 @@ function fix(fixed) {
   if (!fixed) element("voice-voice").disabled = false;
 }
 
-// Falls silent, and tells the server how much of the answer has been heard.
+// Stops playback, and tells the server how much of the answer was heard.
 function hush() {
   hushed = hushed.then(silenceNow);
 }
@@ -92,14 +92,14 @@ async function silenceNow() {
   if (item && unfinished) truncate(item, ms);
 }
 
-// Keeps what was heard of an answer: the server knows which words those are.
+// Truncates the answer to its heard part: the server knows the words.
 function truncate(item, ms) {
   if (dropped.has(item)) return;
   session?.send({ type: "conversation.item.truncate", item_id: item, content_index: 0, audio_end_ms: ms });
   drop(item);
 }
 
-// Shows of an answer what was heard, and nothing that comes of it any more.
+// Shows the heard part of an answer, and no later text.
 function drop(item) {
   dropped.add(item);
   captions.of(item, "assistant").classList.add("cut");
@@ -118,7 +118,7 @@ const HANDLERS = {
   },
   "input_audio_buffer.speech_stopped": ({ audio_end_ms }) => {
     trace.ended(audio_end_ms);
-    // what is told is the end of the silence that ended the turn
+    // the time includes the silence that ended the turn
     stopwatch.asked(silence === null ? session.voicedUntil(audio_end_ms) : session.timeOf(audio_end_ms - silence));
     state(t("Thinking …"));
   },
@@ -171,7 +171,7 @@ const HANDLERS = {
       captions.mark(last, "cut");
       const opened = session;
       await hushed;
-      // what had been heard to its end before the rest of it came
+      // audio that was played before the rest arrived
       const spoken = response.output.filter(({ content }) => content?.[0]?.type === "output_audio");
       if (session === opened && !calling) for (const { id } of spoken) truncate(id, player.heard(id));
     }
@@ -197,7 +197,7 @@ function words(item, delta) {
 }
 
 function heard(piece) {
-  const quiet = muted ? new Int16Array(piece.length) : piece; // what is sent keeps the time, also while it is muted
+  const quiet = muted ? new Int16Array(piece.length) : piece; // audio continues while muted, so that time advances
   const level = levelOf(quiet);
   element("voice-level").value = level;
   if (!session || (pushes() && held === null)) return;
@@ -209,7 +209,7 @@ function pushes() {
   return element("voice-turns").value === "push";
 }
 
-// Shows what the buttons do now.
+// Shows the buttons' current actions.
 function showButtons() {
   const on = element("voice").classList.contains("on");
   const speaks = on && source?.muting;
@@ -226,7 +226,7 @@ function showButtons() {
 function press() {
   if (!session || held !== null || !pushes()) return;
   if (responding) session.send({ type: "response.cancel" });
-  if (calling) session.send({ type: "input_audio_buffer.clear" }); // a call brings what is said before, too
+  if (calling) session.send({ type: "input_audio_buffer.clear" }); // a call also sent the audio before
   hush();
   held = session.sentMs;
   element("voice-hold").classList.add("held");
@@ -250,7 +250,7 @@ function release() {
 
 // Resolves with a session whose events are shown, until another takes its place.
 async function connect() {
-  let opened = null; // what comes of a session that has been ended here is no longer of interest
+  let opened = null; // later events of a session that was ended here are ignored
   const model = element("voice-model").value;
   const handlers = {
     onEvent: (event) => {
@@ -271,7 +271,7 @@ async function connect() {
   return opened;
 }
 
-// Connects again where the connection was lost, and tells the server what has been said so far.
+// Connects again after a lost connection, and sends the conversation so far.
 async function resume(why) {
   const mine = opening;
   session.close();

@@ -1,4 +1,4 @@
-// What an empty conversation shows: what is served here, and questions to begin with.
+// An empty conversation: the server's models, and example questions.
 
 import { make } from "./dom.js";
 import { number, t } from "./language.js";
@@ -12,7 +12,7 @@ const QUESTIONS = [
   t("Write a short poem about a lighthouse."),
 ];
 
-// `onAsk(text)` is told of the question that was chosen.
+// `onAsk(text)` gets the chosen question.
 export function welcome(models, onAsk) {
   const served = models.map(({ id, kind, max_model_len }) =>
     make(

@@ -1,4 +1,4 @@
-// What runs in the audio thread: the microphone in pieces of 40 ms, and a loudspeaker that knows what it has played.
+// Code of the audio thread: the microphone in pieces of 40 ms, and a loudspeaker that knows what it has played.
 
 const RATE = 24000;
 const PIECE = RATE / 25;

@@ -2,12 +2,12 @@
 
 ::
 
-    sdp.py        what a client offers, checked, and what is answered
-    ice.py        sockets that answer who knows the password, and look for nobody
-    opus.py       packets as they come, in order and without holes, as pcm; pcm as packets
+    sdp.py        checks offers, and writes answers
+    ice.py        sockets that answer peers with the password, and contact no others
+    opus.py       decodes packets to gapless pcm in order; encodes pcm as packets
     peer.py       one connection, over aiortc's transports
 
-aiortc comes with the extra ``webrtc``, so that :mod:`.ice`, :mod:`.opus` and :mod:`.peer` are imported where the first
-call is made. What it holds for a peer is bounded here, for it bounds little itself: datagrams, addresses, SSRCs, and
-streams and chunks of the data channel.
+aiortc belongs to the extra ``webrtc``, so :mod:`.ice`, :mod:`.opus` and :mod:`.peer` are imported with the first call.
+These modules bound its memory for a peer, since aiortc bounds little: datagrams, addresses, SSRCs, and streams and
+chunks of the data channel.
 """

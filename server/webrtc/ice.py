@@ -1,7 +1,7 @@
-"""Sockets that answer whoever knows the password of a call, and look for nobody.
+"""ICE sockets that answer peers with a call's password, and contact no others.
 
-The client checks our addresses (RFC 8445), and we check it where its checks come from. What it says of its own
-addresses is not used, so that no offer makes this server send anything to a place that has not shown the password.
+The client checks our addresses (RFC 8445), and we check it at the source of its checks. Its own candidates are ignored,
+so that no offer makes this server send anything to an address that has not shown the password.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from aioice.stun import Message
 MAX_ADDRESSES: Final = 32
 """From which one client's checks may come."""
 MAX_DATAGRAMS: Final = 256
-"""That wait to be read; what comes then is lost, as on a network that is full."""
+"""Datagrams that wait to be read; later ones are dropped, as on a full network."""
 MAX_RATE: Final = 1_000
 """Datagrams of one client a second; a call has some 60."""
 _BUFFER_BYTES: Final = 256 << 10
@@ -31,7 +31,7 @@ class NoPort(Exception):
 
 
 def own_addresses() -> list[str]:
-    """Of this machine, but for those that only it can reach; where it has no others, of those one."""
+    """This machine's addresses without loopback ones; if there are no others, loopback."""
     return get_host_addresses(use_ipv4=True, use_ipv6=True) or ["127.0.0.1"]
 
 
@@ -39,8 +39,8 @@ class AnsweringIce(Connection):
     """The controlled end of one connection, of one component."""
 
     def __init__(self, addresses: Sequence[str], announced: str, ports: tuple[int, int]) -> None:
-        """A socket on each of ``addresses``, or on all of the family of ``announced``, which clients are then told;
-        on a port of ``ports``, both included, or on any where they are 0."""
+        """A socket on each of ``addresses``, or on all of the family of ``announced``, which is sent to clients; on a
+        port of ``ports``, both included, or on any if they are 0."""
         super().__init__(ice_controlling=False)
         self._bound_to = [_any_of(announced)] if announced else list(addresses)
         self._announced = announced
@@ -95,7 +95,7 @@ def _any_of(announced: str) -> str:
 
 
 def _bound(address: str, ports: tuple[int, int]) -> socket.socket | None:
-    """None where no port is free, or the address has gone."""
+    """None if no port is free, or the address is gone."""
     low, high = ports
     count = high - low + 1
     begin = random.randrange(count)

@@ -1,7 +1,7 @@
-"""Opus packets as they come over a network, as pcm in order and without holes; and pcm as packets.
+"""Decodes received Opus packets to gapless pcm in order, and encodes pcm as packets.
 
-What we hear is not played, so that nothing waits for its time: a packet is decoded when those before it have been, or
-are known to be lost. For what is lost the decoder makes up some sound, as libopus does for a packet without a frame.
+Received audio is not played here, so it needs no playback delay: a packet is decoded once those before it are decoded
+or known to be lost. The decoder conceals losses, as libopus does for a packet without a frame.
 """
 
 from fractions import Fraction
@@ -14,17 +14,17 @@ from av.audio.frame import AudioFrame
 from ..audio.resample import Resampler
 
 RATE: Final = 24_000
-"""Of pcm, on both sides: signed 16 bits, little-endian, one channel."""
+"""Rate of pcm on both sides: signed 16 bits, little-endian, one channel."""
 FRAME_MS: Final = 20
 FRAME_BYTES: Final = RATE * FRAME_MS // 1000 * 2
 CLOCK: Final = 48_000
-"""Of RTP timestamps, and of what the decoder makes."""
+"""Rate of RTP timestamps and of the decoder's output."""
 MAX_WAIT: Final = 3
 """Packets for which one that is missing is waited for: 60 ms, as a rule."""
 MAX_LOST: Final = 50
 """Packets in a row that are made up for; a longer hole is left out."""
 MAX_SILENCE: Final = CLOCK
-"""In ticks, of a hole in time without lost packets: a client that sends nothing while nobody speaks."""
+"""Ticks of a gap without lost packets: a client that sends nothing during silence."""
 _HALF: Final = 1 << 15
 _BITRATE: Final = 32_000
 _SETTLED: Final = 10
@@ -32,7 +32,7 @@ _SETTLED: Final = 10
 
 
 class Packet(Protocol):
-    """What is used of an RTP packet."""
+    """The used fields of an RTP packet."""
 
     sequence_number: int
     timestamp: int
@@ -53,15 +53,15 @@ class OpusReceiver:
         self._next: int | None = None
         """Sequence number of the packet that is decoded next."""
         self._time = 0
-        """Its timestamp, if nothing is left out."""
+        """Timestamp of the next packet without a gap."""
         self._early: dict[int, Packet] = {}
         self._head = b""
-        """Of the last packet: its mode, which one without a frame has as well."""
+        """Of the last packet: its mode, which a packet without a frame has as well."""
         self.lost = 0
         """Packets that were made up for."""
 
     def push(self, packet: Packet) -> bytes:
-        """What follows now, as pcm at :data:`RATE`."""
+        """Audio that is now in order, as pcm at :data:`RATE`."""
         if self._next is None:
             self._next, self._time = packet.sequence_number, packet.timestamp
         ahead = _ahead(packet.sequence_number, self._next)
@@ -77,7 +77,7 @@ class OpusReceiver:
         return self._give_up() if ahead >= MAX_WAIT else b""
 
     def _in_order(self, packet: Packet) -> bytes:
-        """That packet, and those behind it that are here."""
+        """That packet, and consecutive ones that have arrived."""
         pieces = []
         found: Packet | None = packet
         while found is not None:
@@ -88,7 +88,7 @@ class OpusReceiver:
         return b"".join(pieces)
 
     def _give_up(self) -> bytes:
-        """Goes on behind what is missing."""
+        """Skips missing packets."""
         pieces = []
         assert self._next is not None
         while self._next not in self._early:
@@ -134,7 +134,7 @@ class OpusReceiver:
 
 
 def _ahead(number: int, of: int) -> int:
-    """How far one sequence number lies behind the other; they begin again after 16 bits."""
+    """Distance of two sequence numbers, which wrap after 16 bits."""
     return ((number - of + _HALF) & 0xFFFF) - _HALF
 
 
@@ -157,7 +157,7 @@ class OpusEncoder:
         """The last of their packets."""
 
     def encode(self, pcm: bytes) -> "list[av.Packet[Any]]":
-        """Of :data:`FRAME_BYTES`. Silence that lasts is not made anew."""
+        """Encodes :data:`FRAME_BYTES`. Continued silence is reused."""
         self._quiet = 0 if any(pcm) else self._quiet + 1
         if self._quiet > _SETTLED and self._silence:
             packet = av.Packet(self._silence)
@@ -172,6 +172,6 @@ class OpusEncoder:
         self._time += frame.samples
         packets: list[av.Packet[Any]] = self._codec.encode(frame)
         for packet in packets:
-            packet.pts = frame.pts  # counted from the first frame, not from what the codec holds back
+            packet.pts = frame.pts  # counted from the first frame, without the codec's delay
             self._silence = bytes(packet)
         return packets

@@ -1,4 +1,4 @@
-"""One connection with a client that has made an offer, over aiortc's transports: ICE, DTLS, SRTP and SCTP.
+"""One connection with a client after its offer, over aiortc's transports: ICE, DTLS, SRTP and SCTP.
 
 ::
 
@@ -6,8 +6,7 @@
                               └─ SCTP ─► data channel ─► on_message(bytes)
     next_frame(size) ─ every 20 ms ─► Opus ─► SRTP          send(message) ─► data channel
 
-All of it runs on the event loop of its owner, who calls :meth:`Peer.connect` and, whatever comes of it,
-:meth:`Peer.close`.
+All of it runs on its owner's event loop. The owner calls :meth:`Peer.connect`, and always :meth:`Peer.close`.
 """
 
 import logging
@@ -42,13 +41,13 @@ from .opus import FRAME_BYTES, FRAME_MS, OpusEncoder, OpusReceiver
 from .sdp import Answer, Candidate, Fingerprint, Offer, write_answer
 
 for _name in ("aiortc", "aioice"):
-    logging.getLogger(_name).setLevel(logging.ERROR)  # they warn of what clients send
+    logging.getLogger(_name).setLevel(logging.ERROR)  # they warn about clients' input
 
 MAX_SSRCS: Final = 16
 """Sources of sound that one client may name in turn; only the last of them is heard."""
 MAX_CHANNELS: Final = 8
 MAX_STREAMS: Final = 16
-"""Of SCTP, in one direction."""
+"""SCTP streams in one direction."""
 MAX_CHUNKS: Final = 1024
 """Pieces of messages that wait for others."""
 MAX_BUFFERED: Final = 256 << 10
@@ -59,15 +58,15 @@ _LATE_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class Handlers:
-    """Who gets what comes; called on the event loop, and never waited for."""
+    """Receivers of events; called on the event loop, never awaited."""
 
     on_audio: Callable[[bytes], None]
-    """More of what the client says, as pcm at :data:`.opus.RATE`."""
+    """More audio of the client, as pcm at :data:`.opus.RATE`."""
     on_message: Callable[[bytes], None]
     on_end: Callable[[], None]
     """Once, when the client has gone, or was never there."""
     next_frame: Callable[[int], bytes]
-    """So many bytes for the client, as pcm at the same rate."""
+    """Audio for the client of this many bytes, as pcm at the same rate."""
 
 
 class _Gatherer(RTCIceGatherer):
@@ -77,7 +76,7 @@ class _Gatherer(RTCIceGatherer):
 
 
 class _Sctp(RTCSctpTransport):
-    """Holds no more than it has told the client that it would."""
+    """Holds no more data than it has announced to the client."""
 
     async def _receive_data_chunk(self, chunk: DataChunk) -> None:
         streams = self._inbound_streams
@@ -85,7 +84,7 @@ class _Sctp(RTCSctpTransport):
             return
         if sum(len(stream.reassembly) for stream in streams.values()) >= MAX_CHUNKS:
             return
-        if self._advertised_rwnd >= len(chunk.user_data):  # else it is sent again
+        if self._advertised_rwnd >= len(chunk.user_data):  # otherwise it is sent again
             await super()._receive_data_chunk(chunk)
 
 
@@ -126,7 +125,7 @@ class _Receiver:
         self._end()
 
     async def _handle_rtcp_packet(self, packet: AnyRtcpPacket) -> None:
-        """Nothing of it is of interest: what is heard is not played beside anything."""
+        """RTCP is not needed: audio is not synchronised with other media."""
 
     async def _handle_rtp_packet(self, packet: RtpPacket, arrival_time_ms: int) -> None:
         if packet.ssrc != self._ssrc:
@@ -141,7 +140,7 @@ class _Receiver:
 
 
 class Peer:
-    """Our end; not to be used again once it is closed."""
+    """Our end of a connection; not to be used again once closed."""
 
     def __init__(self, offer: Offer, ice: AnsweringIce, label: str, handlers: Handlers) -> None:
         """``label`` is that of the data channel by which messages come and go."""
@@ -166,7 +165,7 @@ class Peer:
 
     @property
     def max_message_bytes(self) -> int:
-        """Of one message to the client."""
+        """Bytes of one message to the client."""
         return self._offer.max_message_bytes
 
     async def answer(self) -> str:

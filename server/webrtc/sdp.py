@@ -1,6 +1,6 @@
-"""Session descriptions (RFC 8866) as browsers offer them, and the answer to one.
+"""Session descriptions (RFC 8866) of browsers' offers, and the answer.
 
-Only what a call uses is read: the parts of an offer that describe anything else are left unread, or refused.
+Only the parts that a call uses are read: others are ignored, or refused.
 """
 
 import re
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 MAX_CHARS: Final = 32 << 10
-"""Of an offer. A browser's has some 3,000."""
+"""Characters of an offer. A browser's has about 3,000."""
 MAX_LINES: Final = 1024
 MAX_MESSAGE_BYTES: Final = 256 << 10
-"""Of one message on the data channel, that we take."""
+"""Bytes of one received message on the data channel."""
 _DEFAULT_MESSAGE_BYTES: Final = 64 << 10
-"""That a client takes which does not say."""
+"""Bytes of a message to a client without a limit of its own."""
 _SCTP_PORT: Final = 5000
 _OPUS: Final = re.compile(r"(\d{1,3}) opus/48000/2\s*", re.IGNORECASE)
 _FINGERPRINT: Final = re.compile(r"(sha-256|sha-384|sha-512) ([0-9a-f:]{95,191})\s*", re.IGNORECASE)
@@ -25,7 +25,7 @@ _DIRECTIONS: Final = ("sendrecv", "sendonly", "recvonly", "inactive")
 
 
 class SdpError(ValueError):
-    """What is wrong with an offer, in words that follow its name."""
+    """The fault of an offer, in words that follow its name."""
 
 
 class Fingerprint(NamedTuple):
@@ -44,12 +44,12 @@ class Offer:
     password: str
     fingerprints: tuple[Fingerprint, ...]
     opus: int
-    """Its payload type."""
+    """Opus's payload type."""
     direction: str
-    """Of audio, as the client sees it."""
+    """Direction of audio, from the client's side."""
     sctp_port: int
     max_message_bytes: int
-    """That the client takes at once on the data channel."""
+    """Most bytes of a message to the client on the data channel."""
 
     @property
     def audio_mid(self) -> str:
@@ -57,7 +57,7 @@ class Offer:
 
 
 class Candidate(NamedTuple):
-    """Where we can be reached."""
+    """An address of this server."""
 
     address: str
     port: int
@@ -66,7 +66,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """What is to be said of our end."""
+    """Description of our end."""
 
     username: str
     password: str
@@ -187,7 +187,7 @@ _ANSWERED: Final = {"sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": 
 
 
 def write_answer(offer: Offer, answer: Answer) -> str:
-    """Takes what was offered, by Opus alone."""
+    """Accepts the offer, with Opus only."""
     kinds = ("audio", "application") if offer.audio_first else ("application", "audio")
     lines = ["v=0", f"o=- {answer.ssrc} 1 IN IP4 127.0.0.1", "s=-", "t=0 0", f"a=group:BUNDLE {' '.join(offer.mids)}"]
     lines.append("a=msid-semantic: WMS *")

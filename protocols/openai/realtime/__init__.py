@@ -1,1 +1,1 @@
-"""OpenAI's Realtime API: what goes over its WebSocket, both ways."""
+"""OpenAI's Realtime API: its messages in both directions."""

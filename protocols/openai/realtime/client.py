@@ -1,6 +1,6 @@
-"""What a client says on the WebSocket of the Realtime API.
+"""Client messages of the Realtime API.
 
-What is inside of sessions, items and responses is read later, by those who know what is legal there.
+Contents of sessions, items and responses are decoded later, where it is known what is legal.
 """
 
 from typing import Annotated, Any, Final
@@ -24,7 +24,7 @@ class ClientEvent(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
 class SessionUpdate(ClientEvent, frozen=True, tag="session.update", kw_only=True):
     session: dict[str, Any] | UnsetType = UNSET
     model: Any = UNSET
-    """Stands here, and no session beside it, where the client speaks another dialect."""
+    """Present without a session if the client uses vLLM's dialect."""
 
     @property
     def foreign(self) -> bool:
@@ -32,7 +32,7 @@ class SessionUpdate(ClientEvent, frozen=True, tag="session.update", kw_only=True
 
 
 class TranscriptionSessionUpdate(ClientEvent, frozen=True, tag="transcription_session.update", kw_only=True):
-    """Of the beta."""
+    """The beta's message."""
 
     session: dict[str, Any]
 
@@ -121,13 +121,13 @@ def decode_event(message: bytes, limits: Limits) -> AnyClientEvent:
 
 
 def event_id_of(message: bytes) -> str | None:
-    """Of a message that could not be decoded as a whole."""
+    """Event id of a message that could not be decoded as a whole."""
     found = _envelope_of(message).event_id
     return found if isinstance(found, str) and len(found) <= MAX_NAME_LENGTH else None
 
 
 def _envelope_of(message: bytes) -> _Envelope:
-    """What can be read of a message that is no event; it may be nested too deep even for that."""
+    """Readable fields of a message that is no event; it may be nested too deep even for that."""
     try:
         return _envelope.decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

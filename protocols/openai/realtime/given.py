@@ -1,4 +1,4 @@
-"""Items that clients bring, checked: what stands where, and who may say it."""
+"""Items of clients, checked: allowed contents by role."""
 
 import base64
 import binascii
@@ -71,7 +71,7 @@ class GivenItem(NamedTuple):
 
     item: Item
     audio: bytes | None
-    """Of its one part that is heard."""
+    """Audio of its one audio part."""
     images: Mapping[int, str] = NO_IMAGES
     """URLs of its pictures, by the places of their parts."""
 
@@ -94,7 +94,7 @@ def read_item(value: dict[str, Any], where: str, limits: Limits) -> GivenItem:
 
 
 def read_reference(value: dict[str, Any], where: str) -> str | None:
-    """The id of an item that is referred to; None for what is an item itself. Raises BadRequest."""
+    """The id of an item reference; None for an item itself. Raises BadRequest."""
     if value.get("type") != "item_reference":
         return None
     reference: _Reference = converted(value, _Reference, where)
@@ -136,7 +136,7 @@ def _part(given: _Part, role: Role, where: str) -> tuple[Content, bytes | None]:
     if kind == "input_audio":
         if given.audio is None:
             raise missing(f"{where}.audio")
-        # what the client says was said needs no hearing
+        # an item with the client's transcript needs no transcription
         audio = None if given.transcript else decode_audio(given.audio, f"{where}.audio")
         return Content("input_audio", transcript=given.transcript or None), audio
     if kind == "output_audio":
@@ -149,11 +149,11 @@ def _part(given: _Part, role: Role, where: str) -> tuple[Content, bytes | None]:
 
 
 MAX_AUDIO: Final = 15 << 20
-"""Bytes of audio that one event may bring."""
+"""Bytes of audio in one event, at most."""
 
 
 def decode_audio(text: str, field: str) -> bytes:
-    """Raises BadRequest for what is no base64, and for more than one event may bring."""
+    """Raises BadRequest for invalid base64, and for more than one event's audio."""
     if len(text) * 3 // 4 > MAX_AUDIO + 2:
         raise wrong(
             field, f"is longer than the {MAX_AUDIO >> 20} MiB that one event may bring", "string_above_max_length"

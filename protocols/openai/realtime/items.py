@@ -1,4 +1,4 @@
-"""Items of a conversation, as they are told; what clients bring is checked by :mod:`.given`."""
+"""Items of a conversation, as sent to clients; :mod:`.given` checks those of clients."""
 
 from typing import Literal
 

@@ -17,14 +17,14 @@ class ClientSecretRequest(msgspec.Struct, frozen=True):
 
 
 class CallForm(msgspec.Struct, frozen=True):
-    """What comes beside ``sdp`` in the form that begins a call."""
+    """Fields beside ``sdp`` in the form that begins a call."""
 
     session: dict[str, Any] | None = None
     """In JSON."""
 
 
 class BetaSessionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What ``/v1/realtime/sessions`` of the beta takes."""
+    """Request of the beta's ``/v1/realtime/sessions``."""
 
     model: Any = UNSET
     modalities: Any = UNSET

@@ -1,6 +1,6 @@
-"""What the server tells a client of the Realtime API.
+"""Server events of the Realtime API.
 
-Whoever sends an event gives it its ``event_id``.
+The sender of an event sets its ``event_id``.
 """
 
 from typing import Any, Literal
@@ -35,7 +35,7 @@ class RealtimeError(msgspec.Struct, frozen=True):
 class ErrorEvent(ServerEvent, tag="error", kw_only=True):
     error: RealtimeError
     request_id: str | UnsetType = UNSET
-    """Of the handshake."""
+    """Request id of the handshake."""
 
 
 class SessionCreated(ServerEvent, tag="session.created", kw_only=True):
@@ -163,7 +163,7 @@ class OutputTokenDetails(msgspec.Struct, frozen=True):
 
 
 class ResponseUsage(msgspec.Struct, frozen=True):
-    """Speech is made of text and heard as text here, so that all tokens are those of texts."""
+    """All tokens count as text: audio in is transcribed, and audio out is synthesised from text."""
 
     total_tokens: int
     input_tokens: int
@@ -205,7 +205,7 @@ class Response(msgspec.Struct, kw_only=True):
     status_details: StatusDetails | None = None
     output: list[Item]
     conversation_id: str | None
-    """None: it belongs to no conversation."""
+    """None for a response outside the conversation."""
     output_modalities: list[Modality]
     max_output_tokens: OutputTokens
     audio: ResponseAudio | UnsetType = UNSET
@@ -251,7 +251,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class PartEvent(ServerEvent, kw_only=True):
-    """What is told of one part of a message."""
+    """Common fields of events about one part of a message."""
 
     response_id: str
     item_id: str

@@ -1,7 +1,7 @@
-"""Sessions of the Realtime API: the effective one, as the server tells it, and what a client may change of it.
+"""Sessions of the Realtime API: the effective session, as sent to clients, and a client's update.
 
-The effective session has every field, null where nothing is set. In an update a field that is missing stays as it is;
-null (and an empty text or list, which mean the same) clears it.
+The effective session has every field, null if unset. In an update a missing field stays as it is; null (or an empty
+text or list, which mean the same) clears it.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -71,7 +71,7 @@ TurnDetection = ServerVad | SemanticVad
 
 
 class Transcription(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How what the client says is written down for it."""
+    """How the client's audio is transcribed."""
 
     model: Name | None = None
     language: Name | None = None
@@ -93,13 +93,13 @@ class AudioInput(msgspec.Struct, frozen=True):
     transcription: Transcription | None = None
     noise_reduction: NoiseReduction | None = None
     turn_detection: TurnDetection | None = ServerVad()
-    """None: the client says when its turn has ended."""
+    """None: the client commits turns."""
 
 
 class AudioOutput(msgspec.Struct, frozen=True):
     format: AudioFormat = AudioPcm()
     voice: str | None = None
-    """None: the speech model's own."""
+    """None: the speech model's default."""
     speed: Speed = 1.0
 
 
@@ -115,7 +115,7 @@ class TokenLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 class RetentionRatio(msgspec.Struct, frozen=True, tag_field="type", tag="retention_ratio", forbid_unknown_fields=True):
     retention_ratio: Ratio
-    """How much of what may be kept is kept when something has to go."""
+    """Fraction of the allowed context that is kept when items are dropped."""
     token_limits: TokenLimits | None = None
 
 
@@ -149,7 +149,7 @@ class RealtimeSession(msgspec.Struct, frozen=True, tag_field="type", tag="realti
     reasoning: Reasoning | UnsetType = UNSET
     max_output_tokens: OutputTokens = "inf"
     tracing: Tracing | None = None
-    """Is told back, and changes nothing."""
+    """Returned, without effect."""
     truncation: Truncation = "auto"
     prompt: Any = None
     expires_at: int
@@ -162,7 +162,7 @@ class TranscriptionAudio(msgspec.Struct, frozen=True):
 
 
 class TranscriptionSession(msgspec.Struct, frozen=True, tag_field="type", tag="transcription", kw_only=True):
-    """A session that only writes down what it hears."""
+    """A session that only transcribes."""
 
     id: str
     object: Literal["realtime.transcription_session"] = "realtime.transcription_session"

@@ -1,4 +1,4 @@
-"""What a client may set of a session, or of one response. A field that is not there is left as it is."""
+"""Updates of a session, or of one response. A missing field stays as it is."""
 
 import re
 from typing import Annotated, Any, Final, Literal
@@ -103,7 +103,7 @@ class TranscriptionAudioUpdate(_Part, frozen=True, kw_only=True):
 
 
 class AnswerUpdate(_Part, frozen=True, kw_only=True):
-    """What sessions and responses have in common."""
+    """Fields shared by sessions and responses."""
 
     output_modalities: Annotated[list[Modality], Meta(max_length=2)] | UnsetType | None = UNSET
     instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | UnsetType | None = UNSET
@@ -121,7 +121,7 @@ class RealtimeUpdate(AnswerUpdate, frozen=True, tag_field="type", tag="realtime"
     include: Annotated[list[Include], Meta(max_length=8)] | UnsetType | None = UNSET
     tracing: Tracing | UnsetType | None = UNSET
     truncation: Literal["auto", "disabled"] | RetentionRatio | UnsetType | None = UNSET
-    # what the server adds to a session, from clients that send one back as they got it
+    # fields that the server adds to a session; clients send them back
     id: Any = UNSET
     object: Any = UNSET
     expires_at: Any = UNSET
@@ -139,7 +139,7 @@ SessionFields = RealtimeUpdate | TranscriptionSessionFields
 
 
 class ResponseFields(AnswerUpdate, frozen=True, kw_only=True):
-    """Of ``response.create``."""
+    """Fields of ``response.create``."""
 
     audio: ResponseAudioUpdate | UnsetType | None = UNSET
     conversation: str | None = None

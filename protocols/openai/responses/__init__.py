@@ -1,1 +1,1 @@
-"""``/v1/responses`` and ``/v1/conversations``: what they take and what they send."""
+"""``/v1/responses`` and ``/v1/conversations``: requests and responses."""

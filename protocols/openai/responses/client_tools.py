@@ -1,7 +1,7 @@
-"""Tools that OpenAI has described, and that clients run: the shells, patches, and the search for further tools.
+"""Tools that OpenAI defines and clients run: shells, patches, and the search for further tools.
 
-A model is offered each as a function. What it writes as that function's arguments becomes an item of the tool's own
-type, and an item that comes back becomes a call of the function again.
+Each is offered to the model as a function. The arguments of its call become an item of the tool's own type, and such an
+item in the input becomes a call of the function again.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ CALLS: Final[Mapping[str, ClientCall]] = {
     "apply_patch": "apply_patch_call",
     "tool_search": "tool_search_call",
 }
-"""By the type of the tool, which is the function's name too: the type of the items that its calls are."""
+"""By the tool's type, which is also the function's name: the type of its call items."""
 _FUNCTIONS: Final[Mapping[str, str]] = {call: name for name, call in CALLS.items()}
 
 
@@ -43,7 +43,7 @@ class PatchOperation(msgspec.Struct, omit_defaults=True):
     type: Literal["create_file", "update_file", "delete_file"]
     path: str
     diff: str | None = None
-    """None for a file that is deleted, and for no other."""
+    """None for a deleted file only."""
 
     def __post_init__(self) -> None:
         self.diff = None if self.type == "delete_file" else self.diff or ""
@@ -58,7 +58,7 @@ class ShellOutcome(msgspec.Struct, omit_defaults=True):
 
 
 class ShellOutput(msgspec.Struct):
-    """Of one command."""
+    """Output of one command."""
 
     stdout: str
     stderr: str
@@ -103,11 +103,11 @@ _ITEMS: Final[Mapping[ClientCall, tuple[Callable[[str, str, Any], ClientCallItem
     "apply_patch_call": (ApplyPatchCallItem, PatchOperation),
     "tool_search_call": (ToolSearchCallItem, dict[str, Any]),
 }
-"""What a call becomes, and the type of its function's arguments."""
+"""Constructor of a call's item, and the type of its function's arguments."""
 
 
 def call_item(kind: ClientCall, id: str, call_id: str, arguments: str) -> ClientCallItem | None:
-    """What a call with these arguments is; None where they are not what the function was described to take."""
+    """The item of a call with these arguments; None if the arguments do not match the function's schema."""
     item, taken = _ITEMS[kind]
     try:
         return item(id, call_id, msgspec.json.decode(arguments, type=taken))
@@ -130,7 +130,7 @@ def function_of(item: Item) -> tuple[str, str]:
 
 
 def output_text(item: Item) -> str:
-    """What a model is told of the output of such a call."""
+    """Text for the model of such a call's output."""
     match item["type"]:
         case "local_shell_call_output":
             return str(item["output"])
@@ -144,9 +144,9 @@ def output_text(item: Item) -> str:
 
 
 def described(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A checked tool of a type in :data:`CALLS` as the function that a model is offered.
+    """A checked tool of a type in :data:`CALLS`, as a function for the model.
 
-    ``strict``: its arguments are always what its items are made of.
+    ``strict``: its arguments always match its items.
     """
     match tool["type"]:
         case "local_shell":

@@ -7,7 +7,7 @@ import msgspec
 from ..metadata import Metadata
 
 MAX_ITEMS_AT_ONCE: Final = 20
-"""As OpenAI has it, for the items that a client adds."""
+"""OpenAI's limit for items that a client adds."""
 
 
 class ConversationCreate(msgspec.Struct):

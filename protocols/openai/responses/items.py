@@ -1,4 +1,4 @@
-"""Input items: checked, and brought into the one shape in which they are kept and listed."""
+"""Input items: checked, and normalised to the shape in which they are stored and listed."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,7 +16,7 @@ from .tools import check_tools
 
 Item = dict[str, Any]
 NewId = Callable[[str], str]
-"""From a prefix (``msg``) to an id that nothing else has."""
+"""From a prefix (``msg``) to a unique id."""
 
 REFERENCE: Final = "item_reference"
 PREFIXES: Final = {
@@ -45,7 +45,7 @@ PREFIXES: Final = {
 HOSTED_CALLS: Final = ("web_search_call", "code_interpreter_call")
 """Calls of tools that are OpenAI's own elsewhere, and the operator's here; of others' nothing is known that matters."""
 CALLS: Final = ("mcp_call", *HOSTED_CALLS)
-"""Calls that a server has made, with what came of them."""
+"""Calls that a server made, with their results."""
 CLIENT_CALLS: Final = ("function_call", "custom_tool_call", *client_tools.CALLS.values())
 """Calls that the client answers, with an item that comes behind."""
 CLIENT_OUTPUTS: Final = (
@@ -58,11 +58,11 @@ _ROLES: Final = ("user", "assistant", "system", "developer")
 _STATUSES: Final = ("in_progress", "completed", "incomplete")
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
 MEDIA_PARTS: Final = ("input_image", "input_file", "input_audio")
-"""Types of parts that are no texts; they are kept as the client wrote them."""
+"""Types of parts that are not text; they are stored as the client sent them."""
 
 
 def read_items(given: str | list[dict[str, Any]], limits: Limits, new_id: NewId, field: str = "input") -> list[Item]:
-    """The items of a request; references stay what they are. Raises BadRequest naming the field."""
+    """The items of a request; references stay references. Raises BadRequest naming the field."""
     if isinstance(given, str):
         chars_at_most(given, limits.max_prompt_chars, field)
         part = {"type": "input_text", "text": given}
@@ -74,7 +74,7 @@ def read_items(given: str | list[dict[str, Any]], limits: Limits, new_id: NewId,
 
 
 def _chars(value: Any) -> int:
-    """Of texts; media are bounded as the body is."""
+    """Characters of texts; media are bounded as the body is."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict) and value.get("type") in MEDIA_PARTS:
@@ -200,7 +200,7 @@ class _Reader:
         return {"call_id": self._name("call_id"), "output": output, "status": status}
 
     def _searched(self) -> Item:
-        """What a search and its result have in common; one that the server ran may have no id of a call."""
+        """Common part of a search call and its output; a search run by the server may lack a call id."""
         execution = self._item.get("execution")
         if execution not in (None, "server", "client"):
             raise self._wrong("execution", "must be server or client")
@@ -246,7 +246,7 @@ class _Reader:
         return otherwise if value is None else value
 
     def _typed(self, field: str, types: Any, what: str) -> Any:
-        """None where there is none."""
+        """None if the field is absent."""
         value = self._item.get(field)
         if not isinstance(value, types | None):
             raise self._wrong(field, f"must be {what}")

@@ -1,7 +1,6 @@
-"""Tools of type ``mcp``: whoever runs them is a server of the Model Context Protocol, named by its URL or its label.
+"""Tools of type ``mcp``, which a Model Context Protocol server runs, named by its URL or its label.
 
-What is secret in one (``headers``, ``authorization``, what follows ``?`` in the URL) is taken out of it before it is
-kept or shown.
+Secrets (``headers``, ``authorization``, the query of the URL) are removed before a tool is stored or returned.
 """
 
 import re
@@ -46,7 +45,7 @@ _OWN_HEADERS: Final = frozenset(
         "upgrade",
     )
 )
-"""That frame or address a message."""
+"""Headers that frame or address a message."""
 _REFUSED: Final = ("connector_id", "tunnel_id", "defer_loading")
 
 
@@ -135,12 +134,12 @@ def _wrong(field: str, what: str) -> BadRequest:
 def runs_here(tool: Mapping[str, Any]) -> bool:
     """Whether a tool is one that the server runs, rather than the client."""
     if tool["type"] in WEB_SEARCH and tool.get("external_web_access") is False:
-        return False  # the operator's server would reach out; there is nothing else to search
+        return False  # the operator's server would contact other sites; it has nothing else to search
     return tool["type"] == MCP or tool["type"] in HOSTED
 
 
 def without_secrets(tool: dict[str, Any]) -> dict[str, Any]:
-    """As it may be kept."""
+    """The tool as it may be stored."""
     kept = {name: value for name, value in tool.items() if name not in ("headers", "authorization")}
     if isinstance(kept.get("server_url"), str):
         kept["server_url"] = kept["server_url"].partition("#")[0].partition("?")[0]
@@ -152,7 +151,7 @@ def has_secrets(tool: Mapping[str, Any]) -> bool:
 
 
 def shown(tool: dict[str, Any]) -> dict[str, Any]:
-    """As a response repeats it."""
+    """The tool as a response repeats it."""
     if tool["type"] == "code_interpreter":
         return {"type": "code_interpreter", "container": {"type": "auto"}}
     if tool["type"] != MCP:

@@ -1,4 +1,4 @@
-"""What a response is made of: its items, and the object itself. The field ``type`` is the tag of a struct."""
+"""A response and its items. The field ``type`` is the tag of a struct."""
 
 from typing import Any, Literal
 
@@ -77,8 +77,8 @@ class McpCallItem(msgspec.Struct, tag_field="type", tag="mcp_call"):
 
 
 class WebSearchCallItem(McpCallItem, tag_field="type", tag="web_search_call"):
-    """A call of a tool of the operator's server ``browser``, asked for as OpenAI's own. The fields of other calls are
-    there as well: what came of it is found there when the item comes back."""
+    """A call of a tool on the operator's server ``browser``, requested as OpenAI's web search. It also has the fields
+    of other calls, so that its result is known when the item comes back."""
 
     action: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "search"})
 
@@ -88,7 +88,7 @@ class CodeInterpreterCallItem(McpCallItem, tag_field="type", tag="code_interpret
 
     code: str | None = None
     container_id: str = "auto"
-    """There is none to be named: the server keeps what it likes between calls."""
+    """Always ``auto``: state between calls is the server's matter."""
     outputs: list[dict[str, Any]] | None = None
 
 

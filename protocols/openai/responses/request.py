@@ -30,7 +30,7 @@ INCLUDABLE: Final = (
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 )
-"""What OpenAI knows; those below the first two concern items that never occur here."""
+"""OpenAI's values; those below the first two concern items that never occur here."""
 
 IGNORED_FIELDS: Final = (
     "access_programs",
@@ -89,7 +89,7 @@ class ConversationRef(msgspec.Struct, frozen=True):
 
 
 class ContextFields(msgspec.Struct, kw_only=True):
-    """What a prompt is made of: the same in a response and in the count of its tokens."""
+    """Fields of a prompt, shared by responses and token counting."""
 
     model: Name | None = None
     input: Input | None = None
@@ -125,7 +125,7 @@ class ContextFields(msgspec.Struct, kw_only=True):
 
 
 class ResponseRequest(ContextFields, kw_only=True):
-    """None means that the client said nothing."""
+    """None means that the field is absent."""
 
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
@@ -165,7 +165,7 @@ class ResponseRequest(ContextFields, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
 
-    # Understood, so that a client hears that they are not served rather than being ignored.
+    # Decoded so that clients get an error instead of being ignored.
     prompt: Any = None
     moderation: Any = None
     context_management: list[Any] | None = None
@@ -187,7 +187,7 @@ class ResponseRequest(ContextFields, kw_only=True):
         return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
     def check(self, limits: Limits) -> None:
-        """Everything that the types alone do not say. Raises BadRequest."""
+        """Checks what the types do not. Raises BadRequest."""
         self.check_context(limits)
         refuse(self, REFUSED)
         if self.include_reasoning is False:

@@ -14,7 +14,7 @@ TOOL_SEARCH: Final = "tool_search"
 _CHOICES: Final = ("none", "auto", "required")
 _NAMED: Final = ("function", "custom")
 _CHOSEN: Final = ("shell", "apply_patch")
-"""What ``tool_choice`` may name by its type alone."""
+"""Types that ``tool_choice`` may name alone."""
 
 
 class ClientTool(NamedTuple):
@@ -24,15 +24,15 @@ class ClientTool(NamedTuple):
     """The type of the tool."""
     name: str
     namespace: str | None
-    """That the client has it in."""
+    """The client's namespace for it."""
     where: str
-    """Where the client describes it."""
+    """The field of the client's definition."""
     tool: dict[str, Any]
     """The function, or the custom tool."""
 
 
 def function_name(name: str, namespace: str | None) -> str:
-    """By which a model knows a function of a namespace."""
+    """The model's name of a function in a namespace."""
     return name if namespace is None else f"{namespace}__{name}"
 
 
@@ -191,7 +191,7 @@ def chat_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def places_of(tools: Sequence[dict[str, Any]]) -> list[str]:
-    """Where the client has described each of :func:`chat_tools`."""
+    """The fields of the client's definitions of :func:`chat_tools`."""
     return [offered.where for _, offered in _all_offered(tools)]
 
 
@@ -291,7 +291,7 @@ def functions_meant(choice: Mapping[str, Any], functions: Mapping[str, ClientToo
 
 
 def chat_choice(choice: str | dict[str, Any] | None, tools: Sequence[dict[str, Any]]) -> str | dict[str, Any] | None:
-    """A checked choice in chat's shape, without what the server runs."""
+    """A checked choice in chat's shape, without tools that the server runs."""
     if choice is None or isinstance(choice, str):
         return choice
     functions = client_functions(tools)
@@ -318,7 +318,7 @@ def _named(tool: ClientTool, name: str) -> dict[str, Any]:
 
 
 def shown_tools(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As the response repeats them: with the fields that its type requires."""
+    """Tools as the response repeats them, with all required fields of their types."""
     return [_shown(tool) for tool in tools]
 
 

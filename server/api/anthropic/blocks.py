@@ -1,4 +1,4 @@
-"""Deltas as the content blocks of a message; the whole message and its stream are both made of these."""
+"""Encodes deltas as content blocks of a message, for whole messages and streams."""
 
 import hashlib
 import uuid
@@ -40,7 +40,7 @@ BlockEvent = BlockStart | BlockDelta | SignatureDelta | BlockStop
 
 
 ThinkingShown = Literal["whole", "empty", "never"]
-"""What of its thinking a client gets: all, blocks that say no more than that there was some, or nothing."""
+"""How much thinking a client gets: all, empty blocks, or none."""
 
 
 class Blocks:
@@ -52,7 +52,7 @@ class Blocks:
     def __init__(self, shown: ThinkingShown = "whole") -> None:
         self._shown = shown
         self.open: type[Content] | None = None
-        """Of the block that has begun and not ended."""
+        """Type of the open block."""
         self._index = -1
         self._held: list[str] = []
         self._digest = hashlib.sha256()
@@ -82,7 +82,7 @@ class Blocks:
                 return []
 
     def end(self) -> list[BlockEvent]:
-        """What is left, once no more deltas come."""
+        """The rest, at the end of the deltas."""
         events: list[BlockEvent] = []
         if self._held and self._index < 0:
             # all that the model has said
@@ -122,5 +122,6 @@ class Blocks:
         return [SignatureDelta(self._index, self._signature()), end] if kind is ThinkingContent else [end]
 
     def _signature(self) -> str:
-        """Of the text, as clients want one. It proves nothing: what is sent back is the client's word in any case."""
+        """A signature of the text, since clients expect one. It proves nothing: the client may change what it sends
+        back."""
         return b64encode(self._digest.digest()).decode()

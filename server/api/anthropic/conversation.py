@@ -1,7 +1,7 @@
-"""Messages of blocks as messages of chat.
+"""Converts messages of blocks to messages of chat.
 
-Blocks and messages do not fall together: the results of tools are messages of their own in chat, what a model thought
-is a field of its message, and neighbours of one role are one message, as Anthropic has it.
+Blocks and messages do not correspond: in chat, tool results are separate messages, and thinking is a field of its
+message. Neighbours of one role become one message, as with Anthropic.
 """
 
 import json
@@ -26,7 +26,7 @@ from stentor.protocols.common.errors import refused, wrong
 from .parts import BLOCKS_JOIN, Part, as_parts, block_parts, joined, refused_block
 
 _REMINDER: Final = "<system-reminder>\n{}\n</system-reminder>"
-"""As Claude Code itself writes to models that take no system messages but the first."""
+"""Claude Code's own form for models that only take the first system message."""
 
 
 def chat_messages(messages: Sequence[InputMessage]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -66,7 +66,7 @@ class _Writer:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self._names: dict[str, str] = {}
-        """Of all calls so far, by id."""
+        """Function names of all calls so far, by id."""
         self._open: set[str] = set()
         """Ids of calls whose results have not come."""
         self._reminders: list[Part] = []

@@ -35,20 +35,20 @@ _DELTA_TAIL: Final = b"}}\n\n"
 
 @dataclass(frozen=True)
 class MessageShape:
-    """What is known of an answer before it comes."""
+    """Facts about an answer before it is generated."""
 
     message_id: str
     model: str
     prompt_tokens: int
     in_context: bool
-    """The client asked for more tokens than there is room for: where they end, the context does."""
+    """The client asked for more tokens than fit: the answer ends where the context does."""
     thinking: ThinkingShown = "whole"
     warm_up: bool = False
-    """The client asked for no tokens at all: its prompt is to be in the cache, and what is drawn is dropped."""
+    """The client asked for no tokens: its prompt is cached, and sampled tokens are dropped."""
 
 
 class _Progress:
-    """Of one answer: its blocks, and what its message says of it."""
+    """Progress of one answer: its blocks, and its message's fields."""
 
     def __init__(self, shape: MessageShape) -> None:
         self._shape = shape
@@ -140,7 +140,7 @@ class MessageStream:
         self._progress = _Progress(shape)
         self._begun = False
         self._head = b""
-        """Of the deltas of the open block."""
+        """Common prefix of the open block's delta events."""
         self._finish: Finish | None = None
         self.failed = False
 
@@ -170,7 +170,7 @@ class MessageStream:
         return b"".join(frames)
 
     def end(self) -> bytes:
-        """What follows the last delta."""
+        """Events behind the last delta."""
         progress = self._progress
         frames = [*map(self._frame, progress.blocks.end())]
         assert self._finish is not None

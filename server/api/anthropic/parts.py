@@ -26,13 +26,13 @@ Part = str | dict[str, Any]
 """A text, or a part of chat that is none."""
 
 BLOCKS_JOIN: Final = "\n"
-"""Between texts that the client wrote as blocks of their own. Those of a model are pieces of one text."""
+"""Separates texts that the client sent as separate blocks. Blocks of a model are pieces of one text."""
 _IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PDF: Final = "application/pdf"
 
 
 def joined(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """The content that these make: one text, or a list where there is more than text. Neighbouring texts become one."""
+    """Joins parts into one content: a text, or a list if there is more than text. Neighbouring texts become one."""
     content: list[dict[str, Any]] = []
     texts: list[str] = []
     for part in (*parts, None):
@@ -50,14 +50,14 @@ def joined(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
 
 
 def as_parts(content: str | list[dict[str, Any]]) -> list[Part]:
-    """What :func:`joined` made, to be joined with more."""
+    """The parts of a result of :func:`joined`, to be joined with more."""
     if isinstance(content, str):
         return [content]
     return [part["text"] if part["type"] == "text" else part for part in content]
 
 
 def block_parts(block: ResultBlock, place: str) -> list[Part]:
-    """Raises BadRequest naming what cannot be read below ``place``."""
+    """Raises BadRequest naming an unreadable part below ``place``."""
     match block:
         case TextBlock():
             return [block.text]

@@ -26,10 +26,10 @@ from .conversation import chat_messages
 from .parts import BLOCKS_JOIN
 
 _LEAST_TOP_P: Final = 1e-6
-"""Chat has none of 0; either keeps the likeliest token alone."""
+"""Chat does not allow 0; both keep only the likeliest token."""
 _ATTRIBUTION: Final = "x-anthropic-billing-header:"
-"""A line that Claude Code writes in front of its system prompt. It is another in each request, so that nothing behind
-it would ever be found in the prefix cache."""
+"""A line that Claude Code puts before its system prompt. It changes with each request, so that no text behind it would
+hit the prefix cache."""
 _NAMES: Final = {
     "stop": "stop_sequences",
     "reasoning_effort": "output_config.effort",
@@ -57,13 +57,13 @@ def chat_request(body: MessagesRequest) -> ChatRequest:
 
 
 def prompt_request(body: ConversationFields) -> ChatRequest:
-    """What renders to the same prompt; it cannot be generated from. Raises BadRequest."""
+    """A chat request with the same prompt, for counting only. Raises BadRequest."""
     return chat_of(_conversation(body))
 
 
 @contextmanager
 def in_their_names(body: ConversationFields) -> Iterator[None]:
-    """Refusals of a chat request that was made of ``body`` name the fields of ``body``."""
+    """Maps errors of the translated chat request to fields of ``body``."""
     answer = body.answer_format
     field = "output_config.format" if answer is None else answer[0]
     names = {**_NAMES, "response_format": field, "response_format.json_schema": field}
@@ -129,7 +129,7 @@ def _tools(tools: list[Tool] | None, choice: ToolChoice | None) -> dict[str, Any
 
 def _tool(tool: Tool) -> dict[str, Any]:
     if (known := tool.predefined) is not None:
-        # strict: clients run what is asked for without a look at it
+        # strict: clients run such calls without checking them
         described = {"description": known.description, "parameters": known.input_schema, "strict": True}
         return {"type": "function", "function": {"name": known.name, **described}}
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
@@ -143,7 +143,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 def _thinking(
     thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None, kwargs: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Without a word of the client's, the model does as it does by itself. ``kwargs`` are its own for the template."""
+    """By default the model's own behaviour applies. ``kwargs`` are the client's for the template."""
     fields: dict[str, Any] = {}
     switch: dict[str, Any] = {}
     match thinking:

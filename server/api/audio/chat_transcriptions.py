@@ -1,4 +1,4 @@
-"""``/v1/audio/transcriptions`` and ``translations`` of a chat model that hears: a file is a few requests for chat."""
+"""``/v1/audio/transcriptions`` and ``translations`` by a chat model: a file is a few chat requests."""
 
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from .transcription_encoder import JSON, TEXT
 
 @dataclass(frozen=True)
 class ResolvedChat:
-    """What a form asks of such a model."""
+    """A form's request to such a model."""
 
     form: TranslationForm
     model: ChatTranscriber
@@ -33,7 +33,7 @@ class ResolvedChat:
 
 
 def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunking | None = None) -> ResolvedChat:
-    """Raises BadRequest for what the model cannot do."""
+    """Raises BadRequest for features that the model lacks."""
     check_untimed(form, model.served_names[0])
     sampling = SamplingFields(
         temperature=form.temperature,

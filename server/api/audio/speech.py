@@ -37,14 +37,14 @@ from ..common.endpoint import generation_route, json_response
 
 
 class SpeechEvents:
-    """Of one file that is sent while it is made."""
+    """Events of one file that is sent while it is synthesised."""
 
     failed = False
 
     def __init__(self) -> None:
         self.input_tokens = 0
         self.seconds = 0.0
-        """That have been said; counted where it is made."""
+        """Seconds of audio so far; the synthesis counts them."""
 
     def encode(self, batch: bytes) -> bytes:
         """The frame of one piece of the file."""
@@ -78,12 +78,12 @@ _SAMPLE_BYTES: Final = 2
 
 @dataclass(frozen=True)
 class SpeechServices:
-    """What these routes use."""
+    """Services of these routes."""
 
     admission: AdmissionControl
     registry: ModelRegistry
     model: SpeechModel | None
-    """None where none is served."""
+    """None without a speech model."""
     pool: TokenizerPool
     """Counts the tokens of texts."""
 
@@ -118,7 +118,7 @@ async def speak(speech: SpeechServices, _request: Request, content: bytes, conte
 
 
 async def voices(model: SpeechModel | None, _request: Request) -> Response:
-    """Empty where no model speaks."""
+    """The list of voices, empty without a speech model."""
     names = () if model is None else model.voices
     return json_response(VoiceList([VoiceCard(name, name) for name in names]))
 
@@ -129,7 +129,7 @@ async def _sound(
     """The file, piece by piece."""
 
     async def pcm() -> AsyncGenerator[bytes, None]:
-        # begun here, where what is begun is closed: a response that is never sent begins nothing
+        # started here, inside the block that closes it: a response that is never sent starts nothing
         async with aclosing(model.speak(body.input, voice=voice, speed=body.speed)) as speaking:
             async for spoken in speaking:
                 context.queue_slot.processed(0)  # it waits no more

@@ -31,10 +31,10 @@ def whole_text(pieces: Sequence[Piece]) -> bytes:
 
 
 class PieceStream:
-    """Each piece as an event, as soon as it is there."""
+    """Encodes each piece as an event at once."""
 
     def __init__(self, counted: Callable[[], tuple[int, int]], *, logprobs: bool) -> None:
-        """``counted`` are the tokens that the model reads in the end: what it makes of the audio, and text."""
+        """``counted`` are the tokens that the model has read at the end: of audio, and text."""
         self._counted = counted
         self._logprobs = logprobs
         self._pieces: list[Piece] = []

@@ -23,14 +23,14 @@ from .transcription_encoder import JSON, TEXT
 
 @dataclass(frozen=True)
 class ResolvedStream:
-    """What a form asks of such a model."""
+    """A form's request to such a model."""
 
     form: TranscriptionForm
     model: StreamingTranscriptionModel
 
 
 def resolve_stream(form: TranscriptionForm, model: StreamingTranscriptionModel) -> ResolvedStream:
-    """Raises BadRequest for what only a model can answer that knows when a word is said."""
+    """Raises BadRequest for features that need word timestamps."""
     check_untimed(form, model.served_names[0])
     return ResolvedStream(form, model)
 

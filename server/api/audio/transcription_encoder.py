@@ -34,16 +34,16 @@ VTT: Final = "text/vtt; charset=utf-8"
 SRT: Final = "application/x-subrip; charset=utf-8"
 
 _POSITIONS_A_SECOND: Final = 50
-"""What the model makes of a second of audio, as tokens that were read."""
+"""Positions of a second of audio, counted as input tokens."""
 
 
 @dataclass(frozen=True)
 class TranscriptShape:
-    """What the answer to one request looks like."""
+    """The form of one request's answer."""
 
     format: ResponseFormat
     seconds: float
-    """Of the audio."""
+    """Duration of the audio."""
     vocabulary: Vocabulary
     task: Literal["transcribe", "translate"] = "transcribe"
     segments: bool = True
@@ -70,7 +70,7 @@ def transcript(shape: TranscriptShape, segments: Sequence[Segment], language: st
 
 
 class TranscriptStream:
-    """The same as events: each segment as soon as it is certain."""
+    """The same as events: each segment once it is final."""
 
     def __init__(self, shape: TranscriptShape) -> None:
         self._shape = shape
@@ -129,7 +129,7 @@ def _segment(segment: Segment) -> TranscribedSegment:
 
 
 def _logprobs(shape: TranscriptShape, segments: Sequence[Segment]) -> list[Logprob] | UnsetType:
-    """Of the tokens that are text."""
+    """Log-probabilities of text tokens."""
     if not shape.logprobs:
         return UNSET
     vocabulary = shape.vocabulary

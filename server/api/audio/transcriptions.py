@@ -60,19 +60,19 @@ OPERATIONS: Final[Operations] = {
 
 _MOST_FIELDS: Final = 256
 _PROMPT_CHARS: Final = 4096
-"""The end of a longer prompt holds more tokens than the model is told."""
+"""The model only reads the end of a prompt; this many characters hold more tokens than that."""
 
 
 @dataclass(frozen=True)
 class TranscriptionServices:
-    """What these routes use."""
+    """Services of these routes."""
 
     admission: AdmissionControl
     registry: ModelRegistry
     model: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None
-    """None where none is served."""
+    """None without a transcription model."""
     decoder: AudioDecoder | None
-    """Makes samples of what clients upload; comes with either model."""
+    """Decodes uploads; present with either model."""
     chat: ChatTranscriber | None = None
     """The model that chats, where it transcribes too."""
 
@@ -88,8 +88,8 @@ def routes(transcription: TranscriptionServices) -> list[Route]:
 
 
 def _form_route(path: str, services: TranscriptionServices, read: Read) -> Route:
-    """As :func:`..common.endpoint.generation_route`, for a form with a file. What was decoded is held until the last
-    byte of the response; the file is not."""
+    """As :func:`..common.endpoint.generation_route`, for a form with a file. Decoded audio is counted until the
+    response's last byte; the file is not."""
     admission = services.admission
 
     async def begin(request: Request, share: MemoryShare, context: RequestContext) -> Awaitable[ASGIApp]:
@@ -140,7 +140,7 @@ async def _answer(
 
 @dataclass(frozen=True)
 class ResolvedTranscription:
-    """What a form asks for."""
+    """A form's request."""
 
     form: TranslationForm
     model: TranscriptionModel

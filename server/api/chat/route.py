@@ -35,7 +35,7 @@ OPERATIONS: Final[Operations] = {
 
 @dataclass(frozen=True)
 class ChatServices:
-    """What answers a chat, and keeps the answer where the client wants that."""
+    """Services of chat completions, with the store for clients that request it."""
 
     chat: ChatModel
     store: Database

@@ -1,4 +1,4 @@
-"""What a chat completion is to hold, streamed or whole."""
+"""The requested contents of a chat completion, streamed or whole."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ class ChatShape(AnswerShape):
     """False: nor are its tokens and their log-probabilities shown, in which it could be read."""
     tools: ToolUse = NO_TOOLS
     media_tokens: Mapping[str, int] = field(default_factory=dict)
-    """Of the prompt, how many stand for media of each modality."""
+    """Prompt tokens of media, by modality."""
 
     def finish_reason(self, finish: Finish, called: bool, whole: bool) -> ChatFinishReason:
-        """As OpenAI has it: where the client named the one tool to call, an answer that has called it has stopped.
+        """OpenAI's finish reason: ``stop`` if the client named the one tool and the answer called it.
 
-        ``whole``: the last call has come to its end. One that a stop string has cut off is not there to be made.
+        ``whole``: the last call is complete. A call that a stop string cut off cannot be made.
         """
         if finish.reason == "length":
             return "length"

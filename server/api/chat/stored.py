@@ -69,7 +69,7 @@ _FILTER: Final = re.compile(r"metadata\[(.*)\]", re.DOTALL)
 
 @dataclass(frozen=True)
 class Keeping:
-    """What is stored of one chat completion beside the answer."""
+    """The stored parts of one chat completion beside the answer."""
 
     store: Database
     owner: str
@@ -80,13 +80,14 @@ class Keeping:
 
     @classmethod
     def of(cls, store: Database, owner: str, body: ChatRequest, memory: MemoryShare) -> "Keeping":
-        """Its messages are counted in ``memory``, for they are held until the end."""
+        """Its messages are counted in ``memory``, since they are held until the end."""
         messages = [encode(message) for message in body.messages]
         memory.add(sum(map(len, messages)))
         return cls(store, owner, body.metadata or {}, messages, f"chatcmpl-{token_hex(_ID_BYTES)}")
 
     async def keep(self, answer: WholeAnswer, model: str, memory: MemoryShare) -> WholeAnswer:
-        """Stores it, and returns it as it is then. Where that fails the client still gets it, and the log says so."""
+        """Stores the answer, and returns the stored form. If storing fails, the client still gets the answer, and the
+        log reports the failure."""
         memory.add(answer.size)
         row = table.StoredChat(self.id, model, self.metadata, b"".join(answer.pieces()))
         try:
@@ -98,7 +99,7 @@ class Keeping:
     async def streamed(
         self, batches: Batches[list[Delta]], collector: ChatCollector, model: str, turns: LoopTurns, memory: MemoryShare
     ) -> AsyncGenerator[list[Delta], None]:
-        """``batches`` as they come. What they make is stored before the end of them has been told."""
+        """``batches`` unchanged. The result is stored before their end is yielded."""
         async with aclosing(batches):
             async for batch in batches:
                 # a call without an id would get one in the stream and another one here
@@ -220,14 +221,14 @@ async def _load(store: Database, page: table.Page, share: MemoryShare) -> list[t
 
 
 def _wanted_metadata(request: Request) -> Metadata:
-    """What the query wants the metadata to hold. Raises BadRequest."""
+    """Required metadata of the query. Raises BadRequest."""
     pairs = {found[1]: value for name, value in request.query_params.items() if (found := _FILTER.fullmatch(name))}
     check_metadata(pairs)
     return pairs
 
 
 def _place(request: Request, chat: str) -> int | None:
-    """Of the message that the query's ``after`` names. Raises BadRequest."""
+    """Position of the message in the query's ``after``. Raises BadRequest."""
     after = request.query_params.get("after")
     if after is None:
         return None

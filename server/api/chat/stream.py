@@ -35,12 +35,12 @@ class ChatStream:
         self._content_heads = [head + b'{"content":' for head in self._heads]
         self._plain = not (shape.continuous_usage or shape.token_ids or shape.top_logprobs is not None)
         self._plain_tail = b'},"logprobs":null,"finish_reason":null}' + self._frame.tail(self._usage_of(0, 0, 0))
-        # a message that only calls tools has no content, and nobody knows yet
+        # a message that only calls tools has no content, which is not known yet
         self._role = b'{"role":"assistant","content":' + (NULL if shape.tools.mode != "none" else b'""') + b"}"
         self._called: set[int] = set()
         """Choices with a call."""
         self._unfinished: set[int] = set()
-        """Those whose last call has not come to its end."""
+        """Choices whose last call is incomplete."""
         self._custom_calls: set[tuple[int, int]] = set()
         """Choice and number of each call of a custom tool."""
         self._completion_tokens = 0
@@ -85,7 +85,7 @@ class ChatStream:
         return b"".join(frames)
 
     def end(self) -> bytes:
-        """What follows the last choice's end."""
+        """Chunks behind the end of the last choice."""
         return self._frame.last(self._usage()) + DONE
 
     def _open(self) -> bytes:
@@ -135,7 +135,7 @@ class ChatStream:
         return self._chunk(delta.index, b'"tool_calls":[' + call + b"]")
 
     def _kind(self, index: int, call: int, custom: bool | None = None) -> tuple[bytes, bytes]:
-        """The type of a call, and what its arguments are called."""
+        """Type of a call, and the field of its arguments."""
         if custom:
             self._custom_calls.add((index, call))
         return (b"custom", b"input") if (index, call) in self._custom_calls else (b"function", b"arguments")
@@ -146,7 +146,7 @@ class ChatStream:
         return self._heads[index] + body + self._frame.tail(self._usage())
 
     def _rich(self, delta: Text | Reasoning, shown: bytes) -> bytes:
-        """A chunk with whatever else was asked for: log-probabilities, token ids, usage so far."""
+        """A chunk with further requested fields: log-probabilities, token ids, usage so far."""
         shape = self._shape
         logprobs = NULL
         if shape.top_logprobs is not None and delta.tokens:

@@ -38,7 +38,7 @@ async def chat_answer(
 
 
 class ChatCollector:
-    """Gathers a generation, streamed meanwhile or not, to be written as one chat completion."""
+    """Collects a generation, also while it is streamed, as one chat completion."""
 
     def __init__(self, shape: ChatShape, room: AnswerBudget) -> None:
         self._shape = shape
@@ -102,7 +102,7 @@ class _Logprobs:
         self._shape = shape
         self.prompt = JsonList(room)
         self.choices = [] if shape.top_logprobs is None else [JsonList(room) for _ in range(shape.n)]
-        """Where they were asked for."""
+        """Log-probabilities of each choice, if requested."""
 
     def of_prompt(self, entries: Sequence[TokenLogprobs | None]) -> None:
         self.prompt.extend(prompt_logprobs(entries, self._shape.names, self._shape.prompt_logprobs or 0))

@@ -1,1 +1,1 @@
-"""What the families share: reading a body, forms, pages of a list, chunks of a stream."""
+"""Shared by the families: reading bodies and forms, pages of lists, chunks of streams."""

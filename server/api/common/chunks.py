@@ -1,6 +1,6 @@
-"""What the streams of chat and completions have in common: the frame of a chunk, written once.
+"""Shared by the streams of chat and completions: the constant frame of a chunk.
 
-A streamed token costs one JSON-encoded string between two constants; nothing else of a chunk changes.
+A streamed token costs one JSON-encoded string between two constants; the rest of a chunk does not change.
 """
 
 import time
@@ -23,7 +23,7 @@ NULL: Final = b"null"
 
 @dataclass(frozen=True)
 class AnswerShape:
-    """What the client asked its answer to hold, in chat and in completions."""
+    """Requested contents of an answer, in chat and in completions."""
 
     response_id: str
     created: int
@@ -35,7 +35,7 @@ class AnswerShape:
     include_usage: bool = False
     continuous_usage: bool = False
     experts: ExpertShape | None = None
-    """Of what is told of each token; None: nothing is."""
+    """Shape of the experts returned for each token; None: not returned."""
 
     @classmethod
     def of(cls, prefix: str, request: Request, body: SamplingFields, model: str, names: TokenNames, **own: Any) -> Self:
@@ -55,7 +55,7 @@ class AnswerShape:
         )
 
     def frame(self, kind: str) -> "ChunkFrame":
-        """Of chunks whose ``object`` is ``kind``."""
+        """Frame of chunks whose ``object`` is ``kind``."""
         fields = {"id": self.response_id, "object": kind, "created": self.created, "model": self.model}
         head = b"data: " + encode(fields)[:-1] + b',"choices":['
         return ChunkFrame(head, self.include_usage, self.continuous_usage)
@@ -79,5 +79,5 @@ class ChunkFrame:
         return b'],"usage":null}' + END if self.include_usage else b"]}" + END
 
     def last(self, usage: Usage) -> bytes:
-        """The chunk without choices that carries the usage of the whole request, where it was asked for."""
+        """The chunk without choices with the usage of the whole request, if requested."""
         return self.head + b'],"usage":' + encode(usage) + b"}" + END if self.include_usage else b""

@@ -28,10 +28,10 @@ class Call:
 
     name: str
     id: str | None
-    """Where the model gave it one."""
+    """The model's id for the call, if it wrote one."""
     pieces: list[str] = field(default_factory=list)
     ended: bool = False
-    """Not where the output was cut off in it."""
+    """False if the output was truncated inside the call."""
 
     @property
     def arguments(self) -> str:
@@ -39,8 +39,7 @@ class Call:
 
 
 def arguments_object(text: str) -> dict[str, Any]:
-    """Arguments as protocols tell them that want an object. Of a call that the output was cut off in, nothing: half an
-    argument is none."""
+    """Arguments for protocols that need an object; empty for a truncated call."""
     try:
         value = msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):
@@ -80,7 +79,7 @@ class Generation:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Of the completion tokens, those that were thought."""
+        """Completion tokens of reasoning."""
         return sum(choice.reasoning_tokens for choice in self.choices)
 
 
@@ -88,14 +87,14 @@ class LogprobsWriter(Protocol):
     """Writes log-probabilities down as they come: as objects they would take several times the room."""
 
     def of_prompt(self, entries: Sequence[TokenLogprobs | None], /) -> None:
-        """Of the prompt's next tokens."""
+        """Adds log-probabilities of the prompt's next tokens."""
 
     def of_choice(self, index: int, tokens: Sequence[int], entries: Sequence[TokenLogprobs], /) -> None:
-        """Of a choice's next tokens."""
+        """Adds log-probabilities of a choice's next tokens."""
 
 
 class Collector:
-    """Gathers a generation a batch at a time.
+    """Collects a generation, batch by batch.
 
     Without ``thoughts``, reasoning and its tokens are counted and dropped; without ``token_ids`` all tokens are.
     """
@@ -109,7 +108,7 @@ class Collector:
         self._logprobs = logprobs
 
     def take(self, batch: Sequence[Delta]) -> None:
-        """Raises as ``generation_error`` says, and what ``logprobs`` does."""
+        """Raises errors as ``generation_error`` maps them, and those of ``logprobs``."""
         generation, logprobs = self._generation, self._logprobs
         for delta in batch:
             match delta:

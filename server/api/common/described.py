@@ -1,4 +1,4 @@
-"""What a route takes and gives, in words that the document of the API is made of (:mod:`...app.openapi`)."""
+"""Description of a route's request and response, for the OpenAPI document (:mod:`...app.openapi`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,23 +17,23 @@ class Operation:
 
     summary: str
     answer: Any
-    """Type of what comes with 200; ``str`` for what is no JSON; None: it always refuses."""
+    """Type of the body with status 200; ``str`` for other than JSON; None: the route always refuses."""
     body: Any = None
     """Type of the body of a POST; None: it is not read."""
     query: Mapping[str, Any] = field(default_factory=dict)
-    """Types of what the query may say."""
+    """Types of the query's fields."""
     takes_file: bool = False
-    """A POST brings a form with a file."""
+    """Whether a POST has a form with a file."""
     file_field: str = "file"
-    """In which it stands."""
+    """The form's field of the file."""
     form: Any = None
-    """Type of what such a form says besides."""
+    """Type of the form's other fields."""
     media_type: str = JSON
-    """Of the answer."""
+    """Media type of the response."""
     raw: str = ""
-    """Media type of a body that may come instead of the form: what stands in its file."""
+    """Media type of a body that may replace the form: the content of its file."""
     status: HTTPStatus = HTTPStatus.OK
-    """Of the answer."""
+    """Status of the response."""
     streams: bool = False
     """Sends events or lines instead, where the body's ``stream`` is true."""
     queued: bool = False
@@ -45,10 +45,10 @@ class Operation:
     writes_store: bool = False
     """Writes to the store."""
     errors: ErrorShape = OPENAI
-    """The shape of what goes wrong, and so of streams."""
+    """The shape of errors, and so of streams."""
 
 
 generation = partial(Operation, queued=True, not_found=True)
-"""Of a POST that a model answers (:func:`.endpoint.generation_route`)."""
+"""A POST that a model answers (:func:`.endpoint.generation_route`)."""
 Operations = Mapping[str, Operation]
-"""By path, as the route has it; by method and path (``DELETE /v1/files/{id}``) where a method answers otherwise."""
+"""By the route's path, or by method and path (``DELETE /v1/files/{id}``) for methods that differ."""

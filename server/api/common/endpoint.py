@@ -1,4 +1,4 @@
-"""What every endpoint does first: read the body within its bound, count the request as live."""
+"""The first steps of every endpoint: reads the body within its limits, counts the request as live."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -25,7 +25,7 @@ from ...overload.request_context import RequestContext, timeout_of
 from ...state.admission_control import AdmissionControl
 
 Begin = Callable[[Request, MemoryShare, RequestContext], Awaitable[Awaitable[ASGIApp]]]
-"""Reads what a request brings, counted in the share, and returns the work that answers it, which alone holds that."""
+"""Reads a request, counted in the share, and returns the work that answers it; only that keeps the request."""
 
 
 class _Services(Protocol):
@@ -41,8 +41,8 @@ _LENGTH_DIGITS: Final = 19
 class GenerationEndpoint:
     """An ASGI app around a handler; the request is live until the last byte of its response.
 
-    The work is cut short at the request's deadline, and given up as soon as the client goes away: while it waits for
-    the tokenizer, or for a whole answer. A response that goes on after it sees to both by itself.
+    The work ends at the request's deadline, and as soon as the client disconnects: while it waits for the tokenizer, or
+    for a whole answer. A response that continues afterwards handles both itself.
     """
 
     def __init__(self, admission: AdmissionControl, begin: Begin, kind: ModelRole) -> None:
@@ -79,7 +79,7 @@ def generation_route(
 
 
 Transfer = Callable[[Request], Awaitable[ASGIApp]]
-"""From a request that brings or wants a file to what answers it."""
+"""The handler of a request with an upload or download."""
 
 
 class TransferEndpoint:
@@ -96,10 +96,10 @@ class TransferEndpoint:
 
 
 async def read_body(request: Request, limits: Limits, share: MemoryShare) -> bytes:
-    """The whole body, counted in ``share`` with what decoding it will take.
+    """The whole body, counted in ``share`` with the memory of decoding it.
 
-    Raises BadRequest for one that is encoded (415), as soon as it is known to be too long (413), and
-    when it has not come in whole in time (408); and MemoryFull.
+    Raises BadRequest for an encoded body (415), for one that is too long (413), as soon as that is known, and for one
+    that is not complete in time (408); and MemoryFull.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -130,14 +130,14 @@ async def read_body(request: Request, limits: Limits, share: MemoryShare) -> byt
 
 
 async def read_counted_body(request: Request, admission: AdmissionControl) -> bytes:
-    """As :func:`read_body`, for a body that is small beside what its request makes of it: counted only while it comes
-    in."""
+    """As :func:`read_body`, for a body that is small beside the request's other memory: counted only while it is
+    read."""
     with admission.memory.share() as share:
         return await read_body(request, admission.limits, share)
 
 
 def wants_anthropic(request: Request) -> bool:
-    """Whether its client wants an answer as Anthropic has it, of a path that OpenAI has, too."""
+    """Whether the client expects Anthropic's response on a path that OpenAI has too."""
     return is_anthropic_request(route_path(request.scope), request.scope["headers"])
 
 
@@ -154,7 +154,7 @@ def _too_large(limit: int) -> BadRequest:
 
 
 def response_id(prefix: str, request: Request, wanted: str | None) -> str:
-    """``prefix`` and the request's id; a sane ``request_id`` in the body names the request anew."""
+    """``prefix`` and the request's id; a valid ``request_id`` in the body replaces that id."""
     name_anew(request, wanted)
     named: str = request.scope.get(SCOPE_KEY) or new_request_id()
     return f"{prefix}-{named}"

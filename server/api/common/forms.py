@@ -20,10 +20,10 @@ from ...storage.database import DiskFull, is_disk_full
 
 logger = logging.getLogger(__name__)
 
-logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of what clients send
+logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns about clients' input
 
 FORM_BYTES: Final = 64 << 10
-"""Of an upload beside the file."""
+"""Bytes of an upload beside the file."""
 
 
 @contextlib.asynccontextmanager
@@ -36,12 +36,11 @@ async def upload_form(
     wanted: str,
     field: str = "file",
 ) -> AsyncIterator[FormData]:
-    """What ``request`` brings, counted in ``share``; what it holds is let go of at the end. The
-    file stands in ``field``.
+    """The form of ``request``, counted in ``share`` and released at the end. The file is in ``field``.
 
-    Raises BadRequest for what is no form (``wanted`` says what one must hold), is longer than ``max_file_bytes`` and
-    a little, or slower than other bodies may be; :class:`...overload.memory_budget.MemoryFull`; and DiskFull where the
-    disk that a large file is written to meanwhile has no room for it.
+    Raises BadRequest for a body that is no form (``wanted`` names the required contents), exceeds ``max_file_bytes`` by
+    more than a little, or is slower than other bodies may be; :class:`...overload.memory_budget.MemoryFull`; and
+    DiskFull if the disk has no room for a large file.
     """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise BadRequest(f"A file is brought as multipart/form-data, with {wanted}.", field)
@@ -82,7 +81,7 @@ def too_large(most: int, field: str = "file") -> BadRequest:
 
 
 def _bounded(receive: Receive, most: int, share: MemoryShare, field: str) -> Receive:
-    """The same, until too much has come."""
+    """The same messages, until there is too much."""
 
     async def bounded() -> Message:
         message = await receive()

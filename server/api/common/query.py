@@ -1,4 +1,4 @@
-"""What the query of a URL says, and the lists that it asks for a page at a time."""
+"""Query parameters of a URL, and paginated lists."""
 
 from collections.abc import Sequence
 from typing import Final, TypeVar
@@ -40,5 +40,5 @@ def order_of(request: Request, default: str = "desc") -> str:
 
 
 def page_of(rows: Sequence[T], limit: int) -> tuple[list[T], bool]:
-    """The first ``limit`` of one more than that, and whether there are more."""
+    """The first ``limit`` of up to one row more, and whether there are more."""
     return list(rows[:limit]), len(rows) > limit

@@ -1,4 +1,4 @@
-"""What the WebSockets of all families read, and how fast."""
+"""Reading from WebSockets, with a rate limit, for all families."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -7,13 +7,13 @@ import anyio
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 Receive = Callable[[], Awaitable[bytes | None]]
-"""The next message; None once the client has gone."""
+"""The next message; None after the client has disconnected."""
 
 _BAD_DATA: Final = 1003
 
 
 async def receive_text(socket: WebSocket) -> bytes | None:
-    """The next message; None once the client has gone, also because it has sent one that is no text."""
+    """The next message; None after the client has disconnected, also because it sent a message that is no text."""
     try:
         message = await socket.receive()
     except WebSocketDisconnect:
@@ -35,6 +35,6 @@ class ReadPace:
         self._next = anyio.current_time()
 
     async def wait(self, cost: float = 1.0) -> None:
-        """Behind each message; ``cost`` is what it counts."""
+        """Call behind each message; ``cost`` is its weight."""
         self._next = max(self._next + self._interval * cost, anyio.current_time())
         await anyio.sleep_until(self._next)

@@ -98,11 +98,11 @@ class _End:
 
 
 async def merge(sources: Sequence[Batches[T]]) -> AsyncGenerator[list[tuple[int, T]], None]:
-    """Yields what has come since the last step, each item with the number of its source.
+    """Yields items as they come, each with the number of its source.
 
-    Every source is closed when this generator is. Raises what the first failing source raises.
+    Every source is closed when this generator is. Raises the error of the first failing source.
     """
-    # Bounded: a source is not read further while as many items wait as there are sources.
+    # Bounded: a source is not read while as many items wait as there are sources.
     queue: asyncio.Queue[tuple[int, T] | _End] = asyncio.Queue(len(sources))
     async with TaskScope("generations of one request") as tasks:
         for number, source in enumerate(sources):

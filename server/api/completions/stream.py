@@ -22,7 +22,7 @@ from ..common.chunks import NULL, AnswerShape, ChunkFrame
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionShape(AnswerShape):
-    """The same for every prompt of a request."""
+    """Shared by all prompts of a request."""
 
     logprobs: int | None = None
     """Alternatives at each position; None: no log-probabilities."""
@@ -30,7 +30,7 @@ class CompletionShape(AnswerShape):
     """Tokens that add nothing to the text."""
 
     def builders(self, prompt: Prompt) -> list[CompletionLogprobsBuilder]:
-        """One for each choice of a prompt; none where no log-probabilities were asked for."""
+        """One for each choice of a prompt; empty without log-probabilities."""
         if self.logprobs is None:
             return []
         before = len(prompt.echo or "")
@@ -59,7 +59,7 @@ class EchoedLogprobs:
         self._builder: CompletionLogprobsBuilder | None = None
 
     def add(self, entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
-        """Those of its next tokens."""
+        """Adds entries of its next tokens."""
         shape, prompt = self._shape, self._prompt
         if self._builder is None:  # made late: it looks at every token, of a thousand prompts that begin together
             text, top = prompt.echo or "", shape.logprobs or 0
@@ -126,17 +126,17 @@ class CompletionStream:
                 yield from self._repeat("", self._echo(delta.logprobs))
 
     def end(self) -> bytes:
-        """What follows the last choice's end."""
+        """Chunks behind the end of the last choice."""
         return self._frame.last(self._tally.usage()) + DONE
 
     def _open(self, entries: Sequence[TokenLogprobs | None]) -> Iterator[bytes]:
-        """The chunks that come before any generated text: the prompt's text and ids, where asked for."""
+        """Chunks before any generated text: the prompt's text and ids, if requested."""
         self._opened = True
         ids = b',"prompt_token_ids":' + encode(self._prompt.tokens) if self._shape.token_ids else b""
         return self._repeat(self._prompt.echo or "", self._echo(entries), ids)
 
     def _echo(self, entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs | None:
-        """Those of the prompt's next tokens."""
+        """Log-probabilities of the prompt's next tokens."""
         return None if self._echoed is None else self._echoed.add(entries)
 
     def _repeat(self, text: str, logprobs: CompletionLogprobs | None, extra: bytes = b"") -> Iterator[bytes]:
@@ -146,7 +146,7 @@ class CompletionStream:
             yield head + body
 
     def _rich(self, delta: Text) -> bytes:
-        """A chunk with whatever else was asked for: log-probabilities, token ids, usage so far."""
+        """A chunk with further requested fields: log-probabilities, token ids, usage so far."""
         logprobs = None
         if self._builders and delta.tokens:
             logprobs = self._builders[delta.index].add(delta.tokens, delta.logprobs or ())
@@ -166,7 +166,7 @@ class CompletionStream:
 
 
 class MergedCompletionStream:
-    """The same for the generations of several prompts, whose batches come with the number of their prompt."""
+    """The same for the generations of several prompts; batches come with the number of their prompt."""
 
     def __init__(self, shape: CompletionShape, prompts: list[Prompt]) -> None:
         frame = shape.frame("text_completion")

@@ -19,7 +19,7 @@ from .stream import CompletionShape, EchoedLogprobs, TokenCounts
 
 
 class CollectedPrompt:
-    """What comes of one prompt. What all its choices show of the prompt itself is written once."""
+    """Results of one prompt. The common part of its choices is encoded once."""
 
     def __init__(self, shape: CompletionShape, prompt: Prompt, room: AnswerBudget) -> None:
         self._shape = shape
@@ -32,7 +32,7 @@ class CollectedPrompt:
         """``prompt_logprobs``."""
         self.echoed = CompletionLists(room)
         self.choices = [CompletionLists(room) for _ in self._builders]
-        """Where log-probabilities were asked for."""
+        """Log-probabilities of each choice, if requested."""
 
     async def collect(self, batches: AsyncIterable[list[Delta]]) -> None:
         """Raises as :func:`..common.collect` and :meth:`...http.whole_answer.AnswerBudget.add` do."""
@@ -53,7 +53,7 @@ class CollectedPrompt:
 async def completion_answer(
     shape: CompletionShape, collected: Sequence[CollectedPrompt], room: AnswerBudget, turns: LoopTurns
 ) -> WholeAnswer:
-    """Of all prompts, in their order. Raises as :meth:`...http.whole_answer.AnswerBudget.add`."""
+    """The answer of all prompts, in order. Raises as :meth:`...http.whole_answer.AnswerBudget.add`."""
     tally = TokenCounts(sum(len(one.prompt.tokens) for one in collected))
     parts, slices = AnswerParts(room), Slices(turns)
     choices = []

@@ -42,7 +42,7 @@ OPERATIONS: Final[Operations] = {
 _SIDES: Final[dict[str, Side | None]] = {"NONE": None, "START": "left", "END": "right"}
 
 _INTEGER_BYTES: Final = 5
-"""Of one number of Cohere's other types."""
+"""Bytes of one number of Cohere's integer types."""
 
 
 def routes(services: EmbeddingServices) -> list[Route]:
@@ -74,7 +74,7 @@ async def cohere_embed(
     contents, field = body.contents(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority)
     model = what.model
-    purpose = None if body.input_type == "image" else body.input_type  # what pictures are for, nobody says
+    purpose = None if body.input_type == "image" else body.input_type  # pictures have no purpose
     wanted = vectors(model, body.output_dimension, None, purpose, "output_dimension")
     prompt = prompt_of(model.config, purpose, "input_type")
     most = room_of(services, model, PoolingFields()).most

@@ -1,4 +1,4 @@
-"""``POST /v1/moderations``: what a served classification model says of texts."""
+"""``POST /v1/moderations``: the labels of a classifier for texts."""
 
 import re
 from typing import Final
@@ -33,7 +33,7 @@ _HARMLESS: Final = frozenset(
         *(f"not{bad}" for bad in _NOT),
     )
 )
-"""Labels, of letters alone, that models give to what there is nothing to say against."""
+"""Labels for harmless text, letters only."""
 
 
 def routes(services: EmbeddingServices) -> list[Route]:
@@ -51,7 +51,7 @@ async def moderate(services: EmbeddingServices, request: Request, content: bytes
 
 
 def _result(pooled: Pooled, labels: tuple[str, ...]) -> ModerationResult:
-    """A label for what is harmless is none of the categories, unless it is the only one."""
+    """Labels for harmless text are no categories, unless there are no others."""
     scores = floats(pooled)
     named = {labels[place] if place < len(labels) else f"LABEL_{place}": score for place, score in enumerate(scores)}
     shown = {name: score for name, score in named.items() if not _is_harmless(name)} or named

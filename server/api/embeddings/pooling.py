@@ -1,4 +1,4 @@
-"""``POST /pooling`` and ``/classify``: whatever a model makes of texts."""
+"""``POST /pooling`` and ``/classify``: outputs of pooling models."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What the routes for vectors and scores have in common: the model that is meant, its texts, and a job for them."""
+"""Shared by the routes for vectors and scores: the model, its texts, and a job for them."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -45,28 +45,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EmbeddingServices:
-    """What these routes use."""
+    """Services of these routes."""
 
     config: ModelConfig
     admission: AdmissionControl
     registry: ModelRegistry
     model: EmbeddingModel | None
-    """None where none is served."""
+    """None without an embedding model."""
     turns: LoopTurns
 
     @property
     def limits(self) -> Limits:
-        """Of what one request may ask for."""
+        """Limits of one request."""
         return self.admission.limits
 
 
 @dataclass(frozen=True)
 class ResolvedRequest:
-    """One request: what it names, and its way to the engine."""
+    """One request: its model, and its path to the engine."""
 
     model: EmbeddingModel
     name: str
-    """By which the client knows the model."""
+    """The client's name of the model."""
     job: PoolingJob
     room: AnswerBudget
     turns: LoopTurns
@@ -131,8 +131,8 @@ async def pool_input(
     purpose: tuple[str, str] | None = None,
     number_bytes: int = 4,
 ) -> list[Pooled]:
-    """What ``wanted`` says, of each text, object or conversation of a request, in order; ``purpose`` names a prompt of
-    the model, and the field that does. Raises BadRequest, and as :meth:`...pooling.running.PoolingJob.run`."""
+    """The output of ``wanted`` for each text, object or conversation of a request, in order; ``purpose`` names a prompt
+    of the model, and the field with it. Raises BadRequest, and as :meth:`...pooling.running.PoolingJob.run`."""
     model, reading = what.model, reading_of(services, what, fields)
     if conversations := fields.conversations:
 
@@ -158,8 +158,8 @@ async def pool_contents(
     prompt: str,
     number_bytes: int = 4,
 ) -> list[Pooled]:
-    """As :func:`pool_input`, of what ``field`` holds. To a model that sees, parts are what a user says, and ``prompt``
-    what the system does; strings, and all texts of other models, have it before them."""
+    """As :func:`pool_input`, for the contents of ``field``. For a multimodal model, parts become the user's message and
+    ``prompt`` the system's; strings, and all texts of other models, get it as a prefix."""
     model = what.model
     given = contents if model.sees else [content_as_text(each) for each in contents]
     texts = [each for each in given if isinstance(each, str)]
@@ -188,7 +188,7 @@ async def _pool_in_parts(
     *,
     seeing: bool,
 ) -> list[Pooled]:
-    """``seeing``: what media are made into is held until it has been pooled, so that few are read at a time."""
+    """``seeing``: processed media are held until they are pooled, so that few are read at a time."""
     if not seeing:
         return await job.run([await read(each) for each in given], wanted, number_bytes=number_bytes)
     found: list[Pooled] = []
@@ -215,7 +215,7 @@ def vectors(
 def pooling_of(
     model: EmbeddingModel, task: PoolingTask, dimensions: int | None, normalize: bool | None, activate: bool | None
 ) -> Pooling:
-    """What ``task`` asks for. Raises BadRequest for one that the model was not made for."""
+    """The pooling of ``task``. Raises BadRequest for a task that the model does not support."""
     _check_task(model, task, "task")
     if task in ("embed", "token_embed"):
         return Pooling(task, dimensions=_dimensions(model, dimensions, "dimensions"), normalize=normalize)

@@ -1,1 +1,1 @@
-"""Files, and batches of requests that stand in them."""
+"""Files, and batches of requests in files."""

@@ -37,7 +37,7 @@ OPERATIONS: Final[Operations] = {
     "/v1/batches/{id}/cancel": Operation("Cancel a batch; answers so far are kept", Batch, not_found=True),
 }
 _PREFIX: Final = "batch_"
-"""Of their names: other protocols have batches, too."""
+"""Prefix of their ids: other protocols have batches, too."""
 _LISTED: Final = 20
 _MOST_LISTED: Final = 100
 

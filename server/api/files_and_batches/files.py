@@ -88,7 +88,7 @@ def _answer(request: Request, file: files.StoredFile) -> Response:
 
 
 def _lifetime(form: FormData) -> int | None:
-    """What ``expires_after`` says, as the SDK writes it into a form. Raises BadRequest."""
+    """The form's ``expires_after``, as the SDK writes it. Raises BadRequest."""
     given = {name: form.get(f"expires_after[{name}]") for name in ("anchor", "seconds")}
     said = {name: value for name, value in given.items() if value is not None}
     if not said:
@@ -100,7 +100,7 @@ def _lifetime(form: FormData) -> int | None:
 async def keep_file(
     store: Database, caller: Caller, given: UploadFile, purpose: str, name: str, seconds: int | None = None
 ) -> files.StoredFile:
-    """Stores what a client brought; it ends after so many ``seconds``. Raises BadRequest and StoreFailed."""
+    """Stores a client's file, which expires after ``seconds``. Raises BadRequest and StoreFailed."""
     file, owner, place = f"file-{uuid.uuid4().hex}", caller.owner, 0
     begin = partial(
         files.begin, owner=owner, file=file, purpose=purpose, name=name, size=given.size or 0, seconds=seconds
@@ -111,7 +111,7 @@ async def keep_file(
             await store.write(partial(files.append, file=file, place=place, data=part))
             place += 1
     except BaseException:
-        with anyio.CancelScope(shield=True), contextlib.suppress(StoreFailed):  # which would hide what went wrong
+        with anyio.CancelScope(shield=True), contextlib.suppress(StoreFailed):  # it would hide the original error
             await store.delete(partial(files.delete, owner=owner, file=file))
         raise
     stored = await store.write(partial(files.finish, file=file))
@@ -180,7 +180,7 @@ async def _find(store: Database, request: Request) -> files.StoredFile:
 
 
 def shown_file(file: files.StoredFile) -> File:
-    """As clients see it."""
+    """The file as clients see it."""
     return File(file.id, file.size, file.created, file.name, file.purpose, expires_at=file.expires_at)
 
 

@@ -1,6 +1,6 @@
-"""``/v1/messages/batches``: Anthropic's batches, which are those of OpenAI with another face.
+"""``/v1/messages/batches``: Anthropic's batches over those of OpenAI.
 
-Their requests lie in a file, and the same runner answers them; results are read from the files that it writes.
+Requests are stored in a file, and the same runner answers them; results are read from its files.
 """
 
 import contextlib
@@ -82,11 +82,11 @@ OPERATIONS: Final[Operations] = {
     ),
 }
 PREFIX: Final = "msgbatch_"
-"""Of the names of these batches."""
+"""Prefix of these batches' ids."""
 _LISTED: Final = 20
 _MOST_LISTED: Final = 1000
 _LINE_FACTOR: Final = 3
-"""Of a line of results: as it is read, taken apart, and written."""
+"""Memory factor of a line of results: as read, decoded, and written."""
 
 
 class _Answer(msgspec.Struct):
@@ -252,7 +252,7 @@ def _result(line: _Line, good: bool) -> MessageResult:
 
 
 def _left(batch: Batch) -> MessageResult:
-    """Of the requests that were not made."""
+    """Counts the requests that were not made."""
     if batch.status == "cancelled":
         return MessageResult("canceled")
     if batch.status == "expired":

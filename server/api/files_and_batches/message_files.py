@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 PURPOSE: Final = "user_data"
-"""Of files whose client names none."""
+"""Purpose of files without one."""
 _SHOWN: Final = (PURPOSE, "vision")
 _PAGE: Final = "page_"
 _LISTED: Final = 20
@@ -30,7 +30,7 @@ _MOST_IDS: Final = 100
 
 
 def lifetime_of(form: FormData) -> int | None:
-    """Seconds that the file is to be kept. Raises BadRequest."""
+    """Lifetime of the file in seconds. Raises BadRequest."""
     given = form.get("expires_in_seconds")
     fields = {} if given is None else {"expires_in_seconds": given}
     return converted_form(fields, FileLifetime).expires_in_seconds

@@ -1,4 +1,4 @@
-"""``/v1/uploads``: files that come in parts, several at a time and in any order."""
+"""``/v1/uploads``: files in parts, in parallel and in any order."""
 
 import contextlib
 import hashlib
@@ -128,7 +128,7 @@ async def _keep(store: Database, names: tuple[str, str], part: table.StoredPart,
         if not await store.write(partial(table.finish_part, part=part.id)):
             raise _missing(names[1])
     except BaseException:
-        with anyio.CancelScope(shield=True), contextlib.suppress(StoreFailed):  # which would hide what went wrong
+        with anyio.CancelScope(shield=True), contextlib.suppress(StoreFailed):  # it would hide the original error
             await store.delete(partial(table.drop_part, part=part.id))
         raise
 
@@ -168,7 +168,7 @@ async def complete(services: StoreServices, request: Request) -> Response:
 
 
 async def _join(store: Database, file: str, parts: list[table.StoredPart], md5: str | None) -> None:
-    """Writes the parts into the file. Raises BadRequest where they are not what the client sent."""
+    """Writes the parts into the file. Raises BadRequest if they differ from the client's declaration."""
     digest = hashlib.md5(usedforsecurity=False)
     waiting, place = bytearray(), 0
     async for data in _data(store, parts):
@@ -197,7 +197,7 @@ async def _data(store: Database, parts: list[table.StoredPart]) -> AsyncIterator
 
 
 def _finish(owner: str, name: str, file: str, db: "sqlite3.Connection") -> None:
-    """One transaction: the file is there, and the parts are not."""
+    """In one transaction, adds the file and deletes the parts."""
     upload = _pending(owner, name, db)
     if files.finish(db, file) is None:
         raise BadRequest("The file was deleted while it was being made.", "upload_id", "file_not_found", status=409)

@@ -65,7 +65,7 @@ async def embed(services: EmbeddingServices, request: Request, content: bytes, c
 
 
 async def info(served: _Served, _request: Request) -> Response:
-    """Of the chat model, where there is one."""
+    """Description of the chat model, if there is one."""
     chat = served.chat
     model = next(iter(chat.registry))
     chats = chat.registry.of_kind("chat") is not None
@@ -95,7 +95,7 @@ def _embedding_length(services: EmbeddingServices) -> int | None:
 
 
 def _type(services: EmbeddingServices, model: ServedModel) -> dict[str, Any]:
-    """As Text Embeddings Inference tells embedding models from rerankers."""
+    """Model type in Text Embeddings Inference, which separates embedding models from rerankers."""
     if model.kind != "embedding" or services.model is None:
         return {}
     if services.model.config.score is None:

@@ -26,7 +26,7 @@ _NOTHING = GeneratedToken(0, "", 0.0, True)
 
 @dataclass(frozen=True)
 class GenerationShape:
-    """What is known of an answer before it comes."""
+    """Facts about an answer before it is generated."""
 
     prompt_tokens: int
     names: TokenNames
@@ -39,14 +39,14 @@ class GenerationShape:
 
 @dataclass
 class _Progress:
-    """Of one answer."""
+    """Progress of one answer."""
 
     texts: list[str] = field(default_factory=list)
     count: int = 0
     finish: Finish | None = None
 
     def take(self, delta: Delta) -> Text | None:
-        """What the client is shown of it."""
+        """The client's tokens of a delta."""
         if isinstance(delta, Finish):
             self.finish = delta
         if not isinstance(delta, Text):
@@ -89,8 +89,8 @@ async def whole_generation(shape: GenerationShape, batches: AsyncIterable[list[D
 
 
 class GenerationStream:
-    """Turns the batches of one generation into events; one object per response. An event has the text that became final
-    with its last token, so that the texts of all come to the answer.
+    """Encodes the batches of one generation as events; one object per response. An event has the text that became final
+    with its last token, so that all texts together are the answer.
 
     After ``failed`` has become true nothing more may be sent.
     """
@@ -99,7 +99,7 @@ class GenerationStream:
         self._shape = shape
         self._progress = _Progress()
         self._held: GeneratedToken | None = None
-        """The last token goes with what the stream ends with."""
+        """The last token is sent with the final event."""
         self.failed = False
 
     def encode(self, batch: list[Delta]) -> bytes:

@@ -30,17 +30,17 @@ _MILLISECONDS: Final = 1000
 
 @dataclass(frozen=True)
 class CompletionShape:
-    """What is known of an answer before it comes."""
+    """Facts about an answer before it is generated."""
 
     model: str
     prompt_tokens: int
     names: TokenNames
     probabilities: int = 0
-    """Alternatives at each position; 0: none are told."""
+    """Alternatives at each position; 0: no log-probabilities."""
     tokens: bool = False
-    """Whether a whole answer tells its tokens."""
+    """Whether a whole answer has its tokens."""
     fields: Sequence[str] = ()
-    """Paths of those that the last chunk, or the whole answer, has alone; none: it has all."""
+    """Paths of the fields of the last chunk, or of the whole answer; empty: all fields."""
 
     def probabilities_of(self, entries: Sequence[TokenLogprobs]) -> list[DrawnProbability]:
         return [
@@ -55,7 +55,7 @@ class CompletionShape:
         return token, self.names.name(token), list(self.names.raw(token)), finite(logprob)
 
     def chosen(self, answer: LlamaCompletion) -> LlamaCompletion | dict[str, Any]:
-        """The fields that the client wants of it."""
+        """The fields of it that the client requested."""
         if not self.fields:
             return answer
         found: dict[str, Any] = {}
@@ -70,7 +70,7 @@ class CompletionShape:
 
 
 class _Progress:
-    """Of one answer."""
+    """Progress of one answer."""
 
     def __init__(self, shape: CompletionShape) -> None:
         self._shape = shape
@@ -82,7 +82,7 @@ class _Progress:
         self.finish: Finish | None = None
 
     def take(self, delta: Delta) -> Text | None:
-        """What the client is shown of it."""
+        """The client's part of a delta."""
         match delta:
             case Text():
                 self.count += len(delta.tokens)
@@ -188,6 +188,6 @@ class CompletionStream:
 
 
 def _rates(count: int, milliseconds: float) -> tuple[float, float, float]:
-    """The time, the time a token, and tokens a second; what nothing is known of is 0."""
+    """Time, time per token, and tokens a second; unknown values are 0."""
     each = milliseconds / count if count else 0.0
     return milliseconds, each, _MILLISECONDS / each if each else 0.0

@@ -1,4 +1,4 @@
-"""The endpoints of llama.cpp's server: completions, filling in, templates, and what it says of itself."""
+"""Endpoints of llama.cpp's server: completions, fill-in, templates, and its description."""
 
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -147,7 +147,7 @@ async def props(chat: ChatModel, _request: Request) -> Response:
 
 
 async def show_slots(chat: ChatModel, request: Request) -> Response:
-    """One for each sequence that a step may compute; which of them are at work is their number alone."""
+    """One slot for each possible sequence; only the number of busy ones is meaningful."""
     chat.admission.check_available()
     slots = _slots(chat)
     busy = min(chat.client.stats.running, slots)

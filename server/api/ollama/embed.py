@@ -87,5 +87,5 @@ async def _vector(writer: NumberWriter, pooled: Pooled) -> Any:
 
 
 def _told(what: ResolvedRequest, context: RequestContext) -> tuple[int, int, int]:
-    """How long it took, how long of that it waited for a model, which is there before any request, and tokens."""
+    """Durations (the model is always loaded) and token counts."""
     return nanoseconds(time.monotonic() - context.arrival), 0, what.job.tokens

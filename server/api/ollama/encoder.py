@@ -42,19 +42,19 @@ NANOSECONDS: Final = 1_000_000_000
 
 @dataclass(frozen=True)
 class AnswerShape:
-    """What is known of an answer before it comes."""
+    """Facts about an answer before it is generated."""
 
     kind: Literal["chat", "generate"]
     model: str
-    """As the client named it."""
+    """The client's name of the model."""
     prompt_tokens: int
     arrival: float
-    """Of the request, by ``time.monotonic()``."""
+    """Arrival of the request, by ``time.monotonic()``."""
     names: TokenNames
     top_logprobs: int | None = None
     """None: no log-probabilities."""
     thinking: bool = True
-    """Whether what the model thinks is shown."""
+    """Whether reasoning is returned."""
 
     def answer(
         self,
@@ -64,7 +64,7 @@ class AnswerShape:
         logprobs: Any = UNSET,
         **ending: Any,
     ) -> OllamaChatResponse | OllamaGenerateResponse:
-        """A whole answer, or a chunk of one; ``ending`` is what the last tells."""
+        """A whole answer, or a chunk; ``ending`` has the fields of the last one."""
         common: dict[str, Any] = {"done": False, "logprobs": logprobs, **ending}
         thoughts = thinking or UNSET
         if self.kind == "generate":
@@ -75,17 +75,17 @@ class AnswerShape:
         return OllamaChatResponse(model=self.model, created_at=rfc3339(time.time()), message=message, **common)
 
     def loaded(self, reason: DoneReason) -> OllamaChatResponse | OllamaGenerateResponse:
-        """To a request that asks for no answer."""
+        """The answer to a request without a prompt."""
         return self.answer(done=True, done_reason=reason)
 
     def line(self) -> bytes:
-        """That says nothing, of an answer that is on its way."""
+        """An empty chunk of a running answer."""
         return encode(self.answer()) + b"\n"
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """What one delta adds to an answer."""
+    """Addition of one delta to an answer."""
 
     text: str = ""
     thinking: str = ""
@@ -94,7 +94,7 @@ class _Piece:
 
 
 class _Progress:
-    """Of one answer: what of it has come, and how long it took."""
+    """Progress and durations of one answer."""
 
     def __init__(self, shape: AnswerShape) -> None:
         self._shape = shape
@@ -106,7 +106,7 @@ class _Progress:
         self.finish: Finish | None = None
 
     def take(self, delta: Delta) -> _Piece | None:
-        """What the client is shown of it."""
+        """The client's part of a delta."""
         match delta:
             case Text():
                 self._tokens += len(delta.tokens)
@@ -127,11 +127,11 @@ class _Progress:
             case Finish():
                 self.finish = delta
             case _:
-                pass  # no prompt's log-probabilities are asked for
+                pass  # log-probabilities of prompts are not requested
         return None
 
     def _called(self) -> MadeCall:
-        """The call that has come to its end; one that the output was cut off in has none, and is not told."""
+        """The call that has just ended; a truncated call is not returned."""
         call = self._call
         assert call is not None
         self._calls += 1
@@ -210,7 +210,7 @@ class AnswerStream:
         return encode(self._shape.answer(**self._progress.ending())) + b"\n"
 
     def _answer(self, piece: _Piece) -> OllamaChatResponse | OllamaGenerateResponse | None:
-        """None where there is nothing to tell."""
+        """None if there is nothing to send."""
         shape = self._shape
         logprobs: Any = UNSET
         if shape.top_logprobs is not None and piece.logprobs:

@@ -1,4 +1,4 @@
-"""Ollama's endpoints about models: which there are, what each is, and what its clients ask to be done with one."""
+"""Ollama's endpoints about models: lists, descriptions, and requests to change models."""
 
 import time
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ from .encoder import rfc3339
 from .translate import known_name
 
 VERSION: Final = "0.12.11"
-"""Of Ollama, the first whose API is the one that is spoken here: clients look for what came when."""
+"""The first version of Ollama with the API implemented here; clients check it for features."""
 _NEVER: Final = "9999-12-31T23:59:59Z"
 """When a model goes that stays."""
 _INSTEAD: Final = {
@@ -46,7 +46,7 @@ _INSTEAD: Final = {
     "/api/push": "Models are not pushed from here.",
     "/api/delete": "Models are not deleted from here: end `stentor serve` and remove the model's files.",
 }
-"""What always refuses, and what to do in its place."""
+"""Requests that are always refused, and the alternative."""
 
 OPERATIONS: Final[Operations] = {
     "/api/tags": Operation("List all names of all models (Ollama's API)", OllamaModels, errors=OLLAMA),
@@ -69,7 +69,7 @@ class _Models:
     created: str
 
     def __iter__(self) -> Iterator[tuple[ServedModel, str]]:
-        """Those that Ollama's clients have a use for, by each of their names."""
+        """Models for Ollama's clients, under each of their names."""
         registry = self.chat.registry
         for model in (*registry, *registry.adapted):
             if model.kind in ("chat", "embedding"):
@@ -145,7 +145,7 @@ async def show(models: _Models, request: Request) -> Response:
 
 
 async def pull(models: _Models, request: Request) -> Response:
-    """Clients pull what they are about to use; what is served is there."""
+    """Clients pull a model before use; the server's models are present."""
     try:
         await _named(models, request)
     except BadRequest as error:
@@ -184,7 +184,7 @@ def _digest(model: ServedModel, name: str) -> str:
 
 
 def _capabilities(chat: ChatModel) -> list[str]:
-    """By Ollama's names."""
+    """Capabilities by Ollama's names."""
     modalities = chat.input_modalities
     able = {
         "completion": True,

@@ -116,7 +116,7 @@ async def _answer(
 
 
 def _loaded(chat: ChatModel, kind: str, body: GenerationFields, context: RequestContext) -> ASGIApp:
-    """Models are there as long as the server is; clients that ask for one, or want it to go, hear that it was done."""
+    """Answers requests to load or unload a model with success; models stay loaded."""
     reason: DoneReason = "unload" if body.unloads else "load"
     return json_response(_shape(chat, kind, body, context, 0).loaded(reason))
 
@@ -136,6 +136,6 @@ def _shape(
 
 
 def _check_thinking(chat: ChatModel, body: GenerationFields) -> None:
-    """Raises BadRequest, in Ollama's words, where a model that does not think is asked to."""
+    """Raises BadRequest, with Ollama's message, if a model without reasoning is asked to think."""
     if body.think and chat.output.reasoning is None:
         raise BadRequest(f'"{body.model}" does not support thinking', "think", "unsupported")

@@ -22,7 +22,7 @@ from ...generation.error_fields import map_error_fields
 from ..chat.shape import call_id
 
 _TAG: Final = ":latest"
-"""Of a name that has no other; clients put it behind every name."""
+"""Default tag of a name; clients append it to every name."""
 _NAMES: Final = {
     "max_tokens": "options.num_predict",
     "repetition_penalty": "options.repeat_penalty",
@@ -36,7 +36,7 @@ _NAMES: Final = {
 
 
 def known_name(registry: ModelRegistry, name: str) -> str:
-    """The name that a model goes by here."""
+    """The model's name on this server."""
     if not name:
         raise missing("model")
     return name.removesuffix(_TAG) if name not in registry else name
@@ -66,7 +66,7 @@ def prompt_request(body: OllamaGenerateRequest, model: str) -> ChatRequest:
 
 
 def text_request(body: OllamaGenerateRequest, model: str) -> CompletionRequest:
-    """A prompt that is the model's as it stands. Raises BadRequest."""
+    """A request with the prompt unchanged. Raises BadRequest."""
     fields = {**_sampling(body, model), "prompt": body.prompt, "suffix": body.suffix or None}
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
@@ -77,7 +77,7 @@ def text_request(body: OllamaGenerateRequest, model: str) -> CompletionRequest:
 
 @contextmanager
 def in_their_names() -> Iterator[None]:
-    """Refusals of a request that was made of one of Ollama's name its fields."""
+    """Maps errors of the translated request to Ollama's fields."""
     with map_error_fields(_NAMES):
         yield
 
@@ -136,7 +136,7 @@ def _message(message: OllamaMessage, index: int, calls: list[tuple[str, str]]) -
 
 
 def _result(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, Any]:
-    """What names the call that a message is the result of: by its id, by its function, or the first that has none."""
+    """The id of the call that a result belongs to: by its id, by its function, or the first call without a result."""
     named = message.tool_call_id, message.tool_name
     fitting = [call for call in calls if named[0] == call[0]]
     fitting += [call for call in calls if named[0] is None and named[1] in (None, "", call[1])]
@@ -149,7 +149,7 @@ def _result(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, A
 
 
 def _content(text: str, images: Sequence[str] | None, where: str) -> str | list[dict[str, Any]]:
-    """Images stand in front, as Ollama puts them there."""
+    """Images come first, as in Ollama."""
     if not images:
         return text
     parts: list[dict[str, Any]] = [

@@ -1,5 +1,5 @@
-"""``POST /v1/load_lora_adapter`` and ``/v1/unload_lora_adapter``, for whoever has an admin key. vLLM's paths, answers
-and errors."""
+"""``POST /v1/load_lora_adapter`` and ``/v1/unload_lora_adapter``, for admin keys. Paths, answers and errors are
+vLLM's."""
 
 from functools import partial
 from typing import Annotated, Final
@@ -32,7 +32,7 @@ class LoadAdapterRequest(msgspec.Struct, kw_only=True):
     lora_name: _Text = ""
     lora_path: _Text = ""
     load_inplace: bool = False
-    """An adapter that goes by this name already is replaced; requests that have it end with it."""
+    """Replaces an adapter with this name; its running requests keep it to their end."""
 
 
 class UnloadAdapterRequest(msgspec.Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""Control of the engines, for whoever has an admin key: pause, sleep, abort, reset the prefix cache. vLLM's paths."""
+"""Control of the engines, for admin keys: pause, sleep, abort, reset the prefix cache. Paths are vLLM's."""
 
 import time
 from collections.abc import Mapping

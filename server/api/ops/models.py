@@ -26,11 +26,11 @@ class ModelCard(msgspec.Struct, frozen=True):
     max_model_len: int | None
     """Longest sequence, prompt and output; null until the model has been loaded, and for one that does not chat."""
     parent: str | None = None
-    """Of a model with an adapter: the model that it is added to."""
+    """For an adapter: its base model."""
     kind: Literal["chat", "transcription", "speech", "embedding"] = "chat"
-    """What it is for; not OpenAI's."""
+    """The model's role; not in OpenAI's API."""
     input_modalities: tuple[str, ...] = ("text",)
-    """What a request may hold, by OpenRouter's names: text, image, video, audio, file."""
+    """Inputs by OpenRouter's names: text, image, video, audio, file."""
     object: Literal["model"] = "model"
     owned_by: str = "stentor"
 
@@ -109,7 +109,7 @@ def _modalities(models: _Models, model: ServedModel) -> list[str]:
 
 
 def _context(models: _Models, model: ServedModel) -> int | None:
-    """Of a transcription or speech model it would mean nothing to a client."""
+    """None for transcription and speech models, where it means nothing to a client."""
     if model.kind == "embedding" and models.embedding is not None and models.embedding.client.ready is not None:
         return models.embedding.max_length
     return models.chat.max_model_len if model.kind == "chat" else None

@@ -45,7 +45,7 @@ _HEADERS: Final = {
     "cache-control": "no-cache",
 }
 _BASE: Final = b'<base href="/">'
-"""What all addresses of the page are relative to."""
+"""Base of all addresses of the page."""
 
 
 _WEBRTC: Final = b'<meta name="webrtc" content="no">'
@@ -66,7 +66,7 @@ async def page(root_path: str, webrtc: bool, name: str, request: Request) -> Res
 
 @cache
 def _file(root_path: str, webrtc: bool, name: str) -> tuple[bytes, str]:
-    """What it holds, and a tag that names that."""
+    """Content of the file, and a tag that identifies it."""
     body = files("stentor.server.web").joinpath(name).read_bytes()
     if name == INDEX:
         body = body.replace(_BASE, f'<base href="{html.escape(root_path)}/">'.encode())

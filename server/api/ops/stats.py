@@ -1,6 +1,6 @@
-"""``GET /v1/stats``: the figures of now, in JSON, for a page that draws them.
+"""``GET /v1/stats``: current figures as JSON, for the playground.
 
-``/metrics`` (:mod:`.operations`) has more of them, in Prometheus' text format.
+``/metrics`` (:mod:`.operations`) has more, in Prometheus' text format.
 """
 
 import os
@@ -34,7 +34,7 @@ class ModelStats(msgspec.Struct, frozen=True):
     kv_usage: float
     """Fraction of the KV cache in use."""
     kv_tokens: int | None
-    """That the KV cache has room for; null until the model is ready."""
+    """Capacity of the KV cache in tokens; null until the model is ready."""
     prefix_queries: int
     """Prompt tokens that were looked up in the prefix cache."""
     prefix_hits: int
@@ -53,7 +53,7 @@ class ModelStats(msgspec.Struct, frozen=True):
     num_drafts: int
     """Proposals of draft tokens that were verified."""
     num_accepted_tokens: int
-    """Draft tokens that were drawn."""
+    """Accepted draft tokens."""
 
 
 class SpeechStats(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class SpeechStats(msgspec.Struct, frozen=True):
     running: int
     """Texts that are being spoken, each in its turn."""
     restarts: int
-    """Of its process, since the server's start."""
+    """Restarts of its process since the server's start."""
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class ServerStats(msgspec.Struct, frozen=True):
     memory: dict[str, int]
     """Resident bytes by the role of the process."""
     speech: SpeechStats | None
-    """Of the speech model, which has no engine; null where none is served."""
+    """The speech model, which has no engine; null without one."""
 
 
 OPERATIONS: Final[Operations] = {
@@ -150,8 +150,8 @@ def _latency(histogram: QuickHistogram) -> Latency:
 
 
 def percentile(bounds: list[float], counts: list[int], share: float) -> float | None:
-    """What ``share`` of the observations do not exceed, interpolated within its bucket; the last bound where they are
-    beyond it. None without observations."""
+    """The value that ``share`` of the observations do not exceed, interpolated within its bucket; the last bound if it
+    lies beyond. None without observations."""
     wanted = share * sum(counts)
     if not wanted:
         return None

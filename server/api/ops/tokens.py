@@ -62,7 +62,7 @@ async def tokenize(chat: ChatModel, _request: Request, content: bytes, context: 
 
 
 async def _pieces(chat: ChatModel, tokens: "array[int]", max_len: int, strings: bool) -> AsyncGenerator[bytes, None]:
-    """The JSON of a :class:`TokenizeResponse`, so that no more of it is there than a piece."""
+    """The JSON of a :class:`TokenizeResponse` in pieces, so that only one piece is in memory."""
     yield b'{"count":%d,"max_model_len":%d,"tokens":[' % (len(tokens), max_len)
     for start in range(0, len(tokens), _PIECE):
         yield _items(tokens[start : start + _PIECE].tolist(), start)
@@ -76,7 +76,7 @@ async def _pieces(chat: ChatModel, tokens: "array[int]", max_len: int, strings: 
 
 
 def _items(values: list[int] | list[str], start: int) -> bytes:
-    """As they stand in a list, behind ``start`` others."""
+    """Items of a list, behind ``start`` others."""
     return (b"," if start else b"") + encode(values)[1:-1]
 
 

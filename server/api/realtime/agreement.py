@@ -1,7 +1,7 @@
-"""Which part of a hypothesis about audio that is still growing will stand: LocalAgreement-2 (arXiv:2307.14743).
+"""The stable part of a hypothesis about growing audio: LocalAgreement-2 (arXiv:2307.14743).
 
-A model that is not streaming by nature is asked again and again, about ever more audio. The words on which two
-hypotheses in a row agree are settled: they are told once and never taken back.
+A model without streaming is run again and again over more audio. Words on which two consecutive hypotheses agree are
+settled: they are sent once and never taken back.
 """
 
 import re
@@ -14,19 +14,19 @@ _ALONE: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4d
 _WORDS: Final = re.compile(rf"\s*(?:[{_ALONE}][^\w\s]*|[^\s{_ALONE}]+)")
 _MARKS: Final = re.compile(r"[\W_]+")
 _LOOKED_AT: Final = 400
-"""Words before the end of what is settled that are compared when a hypothesis does not begin with it."""
+"""Words before the end of the settled text that are compared with a hypothesis that does not begin with it."""
 
 
 class Word(NamedTuple):
-    """``text`` begins with the space before it, where there is one."""
+    """``text`` includes the space before it, if there is one."""
 
     text: str
     begin: int
-    """Where it begins in the text that it comes from, in characters."""
+    """Its position in the text, in characters."""
 
     @property
     def key(self) -> str:
-        """Equal for words that differ in case and marks alone."""
+        """Equal for words that differ only in case and punctuation."""
         return _MARKS.sub("", self.text).lower()
 
 
@@ -36,7 +36,7 @@ def words_of(text: str) -> list[Word]:
 
 
 class LocalAgreement:
-    """One stretch of audio. ``settled`` is what has been told of it."""
+    """Agreement over one stretch of audio. ``settled`` is the text sent so far."""
 
     def __init__(self) -> None:
         self.settled: list[Word] = []
@@ -60,7 +60,7 @@ class LocalAgreement:
         return self._settle(words, begin, fresh) if fresh else []
 
     def finish(self, hypothesis: str) -> list[Word]:
-        """The words that the last hypothesis, about all of the audio, adds to what is settled."""
+        """Words of the last hypothesis, about all of the audio, behind the settled text."""
         words = words_of(hypothesis)
         begin = _continuation(self.settled, words)
         return self._settle(words, begin, words[begin:])
@@ -78,11 +78,11 @@ class LocalAgreement:
 
 
 def _continuation(settled: Sequence[Word], words: Sequence[Word]) -> int:
-    """Index of the word of a hypothesis with which it goes on after what is settled."""
+    """Index of the hypothesis's first word behind the settled text."""
     count = len(settled)
     if [word.key for word in words[:count]] == [word.key for word in settled]:
         return count
-    # the model has changed its mind about something that was told: what follows the last words both have in common
+    # the hypothesis changed settled words: continue behind the last words that both share
     skipped = max(0, count - _LOOKED_AT)
     ours = [word.key for word in settled[skipped:]]
     theirs = [word.key for word in words[skipped : count + _LOOKED_AT]]

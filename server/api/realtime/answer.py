@@ -1,7 +1,7 @@
-"""One response as its client sees it: every event from ``response.created`` to ``response.done``, in order.
+"""One response in its client's events, from ``response.created`` to ``response.done``, in order.
 
-Nothing here waits. Whoever makes the response says what comes of it; whoever ends it, ends everything that is open, so
-that a response that has begun always has its ``response.done``, and nothing is told of it afterwards.
+Nothing here waits. The producer reports output, and ending it closes everything that is open. So a response that has
+begun always gets ``response.done``, and no event after it.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class ResponseWriter:
         conversation: RealtimeConversation | None,
         player: Player | None = None,
     ) -> None:
-        """``player`` plays its audio, which is told otherwise."""
+        """``player`` plays its audio, which then has other events."""
         self.response: Final = response
         self._emit = emit
         self._conversation = conversation
@@ -61,17 +61,17 @@ class ResponseWriter:
         self._is_audio = response.output_modalities == ["audio"]
         self._open: list[Entry] = []
         self._message: Entry | None = None
-        """That more text belongs to."""
+        """The message that receives text."""
         self._call: Entry | None = None
         self._places: dict[str, int] = {}
-        """Of items in the output."""
+        """Indices of items in the output."""
         self._written: dict[str, list[str]] = {}
-        """Texts and arguments of what is open, in pieces."""
+        """Texts and arguments of open items, in pieces."""
         self.has_spoken = False
         """Audio of it has been sent."""
         self.ended = False
         self.on_end: Callable[[], None] = lambda: None
-        """Is called once, before ``response.done`` is told."""
+        """Called once, before ``response.done``."""
 
     @property
     def id(self) -> str:
@@ -84,7 +84,7 @@ class ResponseWriter:
     # ---- messages
 
     def write(self, text: str) -> Entry:
-        """More of what the model says. Returns its message; of an answer that has ended, one that nobody is told of."""
+        """More text of the model. Returns its message; after the end, a message without events."""
         if self.ended:
             return Entry(MessageItem(short_id("item"), "assistant", [], "incomplete"))
         entry = self._message or self._open_message()
@@ -103,7 +103,7 @@ class ResponseWriter:
             self._player.play(self.id, entry.item.id, audio)
 
     def leave_message(self) -> None:
-        """What is said next is another message; this one is open until :meth:`close`."""
+        """The next text begins another message; this one stays open until :meth:`close`."""
         self._message = None
 
     def _open_message(self) -> Entry:
@@ -146,7 +146,7 @@ class ResponseWriter:
     # ---- items
 
     def _tell(self, event: Callable[..., ServerEvent], item: Item, **fields: Any) -> None:
-        """Of one of the output's items."""
+        """Sends an event about one of the output's items."""
         self._emit(event(response_id=self.id, item_id=item.id, output_index=self._places[item.id], **fields))
 
     def _add(self, entry: Entry) -> None:
@@ -161,7 +161,7 @@ class ResponseWriter:
             self._emit(ItemAdded(previous_item_id=before, item=item))
 
     def close(self, entry: Entry, status: ItemStatus) -> None:
-        """Ends an item that is open; of one that is not, nothing is told."""
+        """Ends an open item; does nothing for another."""
         if entry not in self._open:
             return
         self._open.remove(entry)

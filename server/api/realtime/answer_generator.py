@@ -1,5 +1,4 @@
-"""What the model is asked: items and the session's settings as a chat request, and what is left out where there is
-no room for all."""
+"""Builds the chat request of a response: items and the session's settings, truncated to the context."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -26,8 +25,8 @@ from .conversation import Entry, RealtimeConversation, parts_of, text_of
 ANSWER_SHARE: Final = 4
 """At least one part in so many of the context is the answer's, or as many tokens as it may have."""
 RETAINED: Final = 0.8
-"""Of the room for the conversation, kept where the server chooses: what is left out changes the beginning of every
-prompt after it, which then has to be read anew."""
+"""Fraction of the conversation's room that is kept when the server truncates: truncation changes the beginning of every
+later prompt, which must then be computed anew."""
 
 
 def chat_request(session: RealtimeSession, entries: Sequence[Entry]) -> ChatRequest:
@@ -54,7 +53,7 @@ def _unsealed(_text: str) -> str:
 
 
 def whole_calls(entries: Sequence[Entry]) -> list[Entry]:
-    """What the model can be told of: no message without words, no call that was cut off, no output without its call."""
+    """Entries for the model: no message without words, no truncated call, no output without its call."""
     kept = []
     calls: set[str] = set()
     for entry in entries:
@@ -101,7 +100,7 @@ def _parts(entry: Entry) -> list[dict[str, Any]]:
 
 
 def _image(url: str, detail: str, field: str) -> dict[str, Any]:
-    """``field`` is what errors call it: by its item's id, which the client knows."""
+    """``field`` is its name in errors: the item's id, which the client knows."""
     return {"type": "input_image", "image_url": url, "file_id": None, "detail": detail, FIELD: field}
 
 
@@ -116,7 +115,7 @@ class AnswerGenerator:
     async def turn(
         self, entries: list[Entry], conversation: RealtimeConversation | None, context: RequestContext
     ) -> PreparedGeneration:
-        """``conversation`` drops for good what truncation left out. Raises as :func:`prepare_generation` does."""
+        """``conversation`` drops truncated items for good. Raises as :func:`prepare_generation` does."""
         session = self._session
         with map_response_fields():
             limited = isinstance(session.truncation, RetentionRatio) and session.truncation.token_limits is not None
@@ -142,7 +141,7 @@ class AnswerGenerator:
 
     @property
     def _room(self) -> int:
-        """Tokens that a prompt may have, so that there is room for an answer."""
+        """Most prompt tokens that leave room for an answer."""
         max_len = context_length(self._model)
         wanted = self._session.max_output_tokens
         answer = max_len // ANSWER_SHARE

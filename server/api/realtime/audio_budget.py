@@ -1,14 +1,13 @@
-"""The bytes of audio that all realtime sessions hold together: what callers have said, until nobody needs it any more.
+"""The memory of callers' audio in all realtime sessions, until it is no longer needed.
 
 ::
 
     HeldAudio          of the server
-      AudioShare       of one session: whatever it holds is given back when it ends, however it does
-        AudioHold      of one thing that holds audio, which says how much whenever that changes
+      AudioShare       of one session: released when it ends, however it does
+        AudioBudget    of one object with audio, which sets its bytes
 
-What one session may hold is bounded, but as many as there may be can hold more than a machine has memory for. Audio is
-counted where it lies: in the input buffer as it came and as it is heard, again in the turn that is heard, and in the
-items that keep it. Pictures in items count as audio does.
+The limit of one session does not bound all sessions together. Audio is counted wherever it is stored: in the input
+buffer in both formats, again in its turn during transcription, and in items. Pictures in items count as audio does.
 """
 
 import math
@@ -19,12 +18,12 @@ from typing import Final
 from ...common.errors import Overloaded
 
 RESERVED: Final = 0.25
-"""Of all, for sessions that hold no more than their part of it: who fills the room does not keep others out."""
+"""Fraction reserved for sessions with no more than their part of it, so that large sessions do not block others."""
 _RETRY_SECONDS: Final = 5
 
 
 class AudioFull(Overloaded):
-    """What would be held is not taken; what is held is kept."""
+    """New audio is refused; stored audio is kept."""
 
     def __init__(self, most: float, field: str = "audio") -> None:
         message = (
@@ -39,11 +38,11 @@ class HeldAudio:
     """Only its shares change it."""
 
     def __init__(self, most: float = math.inf, on_refused: Callable[[], object] = lambda: None) -> None:
-        """``most`` in bytes; ``on_refused`` is told whenever a session is refused more."""
+        """``most`` in bytes; ``on_refused`` is called when a session is refused more."""
         self._most = most
         self._on_refused = on_refused
         self.bytes = 0
-        """Held, or promised to what is being taken."""
+        """Bytes stored, or reserved for audio being received."""
         self._sessions = 0
 
     def share(self) -> "AudioShare":
@@ -58,7 +57,7 @@ class HeldAudio:
 
 
 class AudioShare(AbstractContextManager["AudioShare"]):
-    """What one session holds."""
+    """The audio of one session."""
 
     def __init__(self, held: HeldAudio) -> None:
         self._held = held
@@ -67,14 +66,14 @@ class AudioShare(AbstractContextManager["AudioShare"]):
         held._sessions += 1
 
     def check(self, size: int, field: str = "audio") -> None:
-        """Raises AudioFull where there is no room for so many bytes more, which stand in ``field``."""
+        """Raises AudioFull if there is no room for ``size`` more bytes in ``field``."""
         self._held._check(size, self.bytes, field)
 
     def hold(self) -> "AudioBudget":
         return AudioBudget(self)
 
     def close(self) -> None:
-        """The session is over. May be called again; what its holds say afterwards counts no more."""
+        """Ends the session's share. May be called again; later changes of its holds do not count."""
         if not self._closed:
             self._change(-self.bytes)
             self._closed = True
@@ -90,7 +89,7 @@ class AudioShare(AbstractContextManager["AudioShare"]):
 
 
 class AudioBudget:
-    """Owned by what holds the audio, which must say 0 before it is given up."""
+    """Owned by an object with audio, which must set 0 before it is dropped."""
 
     __slots__ = ("_share", "bytes")
 
@@ -99,7 +98,7 @@ class AudioBudget:
         self.bytes = 0
 
     def set(self, size: int) -> None:
-        """So many bytes are held now."""
+        """Sets the number of bytes."""
         self._share._change(size - self.bytes)
         self.bytes = size
 

@@ -1,6 +1,6 @@
-"""The Realtime API as it was in its beta: other names for events and parts, and a session without folders.
+"""The beta of the Realtime API: other names of events and parts, and a flat session.
 
-Both ways go through what the API is now, so that nothing behind this file knows that there was a beta.
+Both directions are translated to the current API, so that no other file knows the beta.
 """
 
 from collections.abc import Mapping
@@ -43,9 +43,9 @@ _EVENTS: Final = {
 }
 _SAME: Final = ("instructions", "tools", "tool_choice", "tracing", "model", "include", "metadata", "conversation")
 _DROPPED: Final = ("temperature", "client_secret", "id", "object", "expires_at")
-"""What has no meaning any more."""
+"""Fields without meaning today."""
 _TEMPERATURE: Final = 0.8
-"""That sessions of the beta tell of, where nothing is set."""
+"""The beta's default in sessions."""
 
 
 class BetaDialect:
@@ -98,7 +98,7 @@ def session_now(session: Fields, kind: str) -> Fields:
 
 
 def _audio_now(fields: Fields, now: Fields) -> tuple[Fields, Fields]:
-    """Everything that has another place now; what has none is left as it is, to be refused by name."""
+    """Moves fields to their current places; unknown ones stay and are refused by name."""
     audio_input: Fields = {}
     audio_output: Fields = {}
     for name, value in fields.items():

@@ -1,4 +1,4 @@
-"""``/v1/realtime/calls``: sessions over WebRTC. The offer comes by HTTP, and all else by the peer connection."""
+"""``/v1/realtime/calls``: sessions over WebRTC. The offer comes by HTTP, everything else by the peer connection."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -45,10 +45,10 @@ CHANNEL: Final = "oai-events"
 SDP: Final = "application/sdp"
 MAX_MESSAGES: Final = 1024
 MAX_MESSAGE_BYTES: Final = 4 << 20
-"""Of a client, that wait to be handled: unlike a socket, a data channel cannot be left unread, so that who sends more
-is hung up on."""
+"""Bytes of a client's messages that wait to be handled. A data channel cannot be left unread as a socket can, so the
+call ends beyond it."""
 MAX_AUDIO: Final = 5_000 * BYTES_A_MS
-"""That waits to be heard; what comes then is lost."""
+"""Bytes of received audio that wait; later audio is dropped."""
 _CLOSE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 10
 _ANY_HOST: Final = ("", "0.0.0.0", "::")
@@ -79,7 +79,7 @@ def routes(services: RealtimeServices, serving: RealtimeServing) -> list[Route]:
 
 
 def available() -> bool:
-    """Whether this server has what calls need."""
+    """Whether the packages for calls are installed."""
     return find_spec("aiortc") is not None
 
 
@@ -116,7 +116,7 @@ async def hang_up(services: RealtimeServices, request: Request) -> Response:
 
 
 async def _asked(services: RealtimeServices, request: Request) -> "tuple[Offer, dict[str, Any] | None]":
-    """The offer, and the session that is asked for in the same form. Raises BadRequest."""
+    """The offer, and the session in the same form. Raises BadRequest."""
     from ...webrtc.sdp import SdpError, read_offer
 
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -215,7 +215,7 @@ class Call:
         self._leave = slot.leave
 
     async def run(self) -> None:
-        """Until the client has gone, or nothing has come of the answer."""
+        """Runs until the client disconnects, or the connection cannot be established."""
         assert self._peer is not None
         try:
             with self._life:
@@ -227,7 +227,7 @@ class Call:
             await self._close()
 
     def end(self, why: RealtimeError | None = None) -> None:
-        """Has :meth:`run` come to its end; may be called at any time, and again. The client is told ``why``."""
+        """Ends :meth:`run`; may be called repeatedly. The client gets ``why``."""
         self._last_word = why
         self._life.cancel()
 
@@ -243,7 +243,7 @@ class Call:
     # ---- for the session
 
     async def _receive(self) -> bytes | Sound | None:
-        """What was said comes first: a client commits it behind it."""
+        """Audio comes before messages: a client commits it behind it."""
         assert self._peer is not None
         while True:
             if self._audio:
@@ -273,7 +273,7 @@ class Call:
     # ---- for the peer
 
     def _take_audio(self, pcm: bytes) -> None:
-        if self._player is not None and len(self._audio) + len(pcm) <= MAX_AUDIO:  # else the session has not begun
+        if self._player is not None and len(self._audio) + len(pcm) <= MAX_AUDIO:  # otherwise the session has not begun
             self._audio += pcm
             self._wake()
 
@@ -301,9 +301,9 @@ def _import_peer() -> None:
 
 
 def _addresses(host: str, server: Any, own: Callable[[], Sequence[str]]) -> list[str]:
-    """Those that the client can reach if it has reached the listener: all of this machine's where that listens on all.
+    """Addresses that the client can reach if it reached the listener: all of this machine's if that listens on all.
 
-    ``server`` is the end of the request's connection here, as ASGI tells.
+    ``server`` is the local end of the request's connection, from ASGI.
     """
     reached = [server[0]] if server and server[1] else []
     if host in _ANY_HOST or not reached:

@@ -1,7 +1,7 @@
-"""Whether what a caller has said so far reads as if it were complete, and how long to wait for more.
+"""Judges whether a caller's words so far are complete, and how long to wait for more.
 
-A turn-end judgement without a model of its own: the transcript of the turn up to the pause, its last mark and its last
-words, and the pauses that this caller has already gone on after.
+It needs no model: it uses the transcript up to the pause, its last punctuation and words, and earlier pauses after
+which this caller continued.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""One connection: an actor that owns a session, reads what its client sends, and tells it what happens.
+"""One connection: an actor that owns a session, handles its client's events, and sends events.
 
 ::
 
@@ -6,10 +6,10 @@
     responses ── a task each ─────────────────────► events
     transcribing ── a task for each turn ─────────► transcripts            all end with the connection
     input_audio ── runs beside ───────────────────► partial transcripts
-    writer ◄── event_queue, bounded: whoever fills it waits until the client has read
+    writer ◄── event_queue, bounded: producers wait until the client has read
 
-Everything runs on one event loop, and nothing is awaited between a change and the events that tell of it, so what
-clients are told is in the order in which it happened.
+Everything runs on one event loop, and nothing is awaited between a change and its events, so events have the order of
+the changes.
 """
 
 import math
@@ -76,10 +76,10 @@ from .services import RealtimeServices
 from .session import SessionRules
 
 Receive = Callable[[], Awaitable[bytes | Sound | None]]
-"""The next message, or what the client has said since; None once it has gone."""
+"""The next message, or received audio; None after the client has disconnected."""
 
 APPENDS: Final = 4
-"""So many appends count as one message: what they bring is bounded by itself."""
+"""This many appends count as one message: their audio has its own limit."""
 
 
 class Connection:
@@ -100,11 +100,11 @@ class Connection:
         keeps_type: bool = False,
         audio: AudioShare | None = None,
     ) -> None:
-        """Either the audio of responses is paced, and the client plays it; or it is played here.
+        """Either the audio of responses is paced, and the client plays it; or the server plays it.
 
-        ``keeps_type``: it cannot become a session of the other type, as others can before anything has happened.
+        ``keeps_type``: it cannot change its type, as others can before other events.
 
-        ``audio`` is the session's share of what all may hold; whoever has opened it closes it.
+        ``audio`` is the session's share of audio memory; its creator closes it.
         """
         self._services = services
         self._rules = rules
@@ -119,7 +119,7 @@ class Connection:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._pristine = not keeps_type
         self._deaf = False
-        """It has been told why it hears nothing."""
+        """The client knows why its audio is not used."""
         player = None if make_player is None else make_player(self._started_playing, self._stopped_playing)
         make_pacer = make_pacer if player is None else player.pacer
         assert make_pacer is not None
@@ -158,7 +158,7 @@ class Connection:
             tasks.cancel_scope.cancel()
 
     async def take(self, message: bytes | Sound) -> bool:
-        """Handles one message; what is wrong with it is told. Returns whether it brought audio."""
+        """Handles one message and reports its errors. Returns whether it brought audio."""
         if isinstance(message, Sound):
             await self._append_sound(message)
             return True
@@ -239,7 +239,7 @@ class Connection:
         input_audio.configure(self._input, logprobs=bool(self._session.include))
 
     def _opened_input_audio(self) -> InputAudio:
-        """Raises BadRequest where nothing hears."""
+        """Raises BadRequest without a transcription model."""
         if self._input_audio is None:
             input_audio = self._open_input_audio(self._tell_partial, self._take_notice)
             self._configure(input_audio)
@@ -286,7 +286,7 @@ class Connection:
     # ---- input audio
 
     async def _append_sound(self, sound: Sound) -> None:
-        """What is wrong is told once, until something is heard: sound comes all the time."""
+        """Errors are reported once until audio is accepted again, since audio arrives all the time."""
         try:
             await self._append(sound.pcm)
             self._deaf = False
@@ -316,7 +316,7 @@ class Connection:
         self._emit(server_events.BufferCleared())
 
     def _take_notice(self, event: SpeechEvent) -> None:
-        """What is wrong with it is told, whatever else was found."""
+        """Reports an error in an event, whatever else was found."""
         try:
             self._notice(event)
         except Exception as error:
@@ -388,7 +388,7 @@ class Connection:
             self._emit(event)
 
     async def _transcript(self, entry: Entry) -> Transcript | None:
-        """What was said in an item, which is noted there; None where nothing needs to be heard."""
+        """The transcript of an item, noted in it; None if it needs no transcription."""
         if entry.turn is None:
             return None
         try:
@@ -401,7 +401,7 @@ class Connection:
         return transcript
 
     async def _wait_for_transcript(self, entry: Entry) -> None:
-        """Until it is known what was said in it. Raises what :meth:`.interfaces.CommittedAudio.transcript` does."""
+        """Waits for an item's transcript. Raises as :meth:`.interfaces.CommittedAudio.transcript` does."""
         if entry.failure is not None:
             raise entry.failure
         if entry.waits:
@@ -449,7 +449,7 @@ class Connection:
 
 
 def _place(entry: Entry) -> int:
-    """Of the part that is heard."""
+    """Index of the audio part."""
     item = entry.item
     assert isinstance(item, MessageItem)
     return next(place for place, part in enumerate(item.content) if part.type == "input_audio")

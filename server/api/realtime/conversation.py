@@ -1,7 +1,7 @@
-"""The items of one conversation: their order, what is known of their audio, and what the model is told of them.
+"""The items of one conversation: their order, their audio, and the model's view of them.
 
-An item has one place, and whatever is told of it names the item that really stands before it. All is bounded: items,
-their characters, and the audio that is kept to be retrieved.
+An item has one place, and every event about it names the item before it. Items, their characters, and stored audio are
+bounded.
 """
 
 import math
@@ -30,24 +30,24 @@ _CODES: Final = {
     Event.DELETE_ITEM: "item_delete_invalid_item_id",
     Event.TRUNCATE_ITEM: "item_truncate_invalid_item_id",
 }
-"""Of an item that is not there, by what was asked of it: clients match these."""
+"""Error codes for a missing item, by the request; clients match these."""
 MAX_KEPT_AUDIO: Final = 4 << 20
-"""Bytes of the client's audio that a conversation keeps; what was said first is forgotten first."""
+"""Bytes of the client's audio that a conversation stores; the oldest is dropped first."""
 
 
 @dataclass(eq=False)
 class Entry:
-    """One item, and what is known of it beyond what clients see."""
+    """One item, with internal state."""
 
     item: Item
     turn: CommittedAudio | None = None
-    """Of the client's audio, until it is forgotten."""
+    """The client's audio, until it is dropped."""
     transcript: str | None = None
-    """What was said in it, once that is known."""
+    """Its transcript, once known."""
     failure: Exception | None = None
     """Why it could not be transcribed."""
     spoken: SpokenText = field(default_factory=SpokenText)
-    """What of an answer's audio has been sent."""
+    """The part of an answer's audio that was sent."""
     counted: int = 0
     """Characters of it that its conversation has counted."""
     images: Mapping[int, str] = field(default_factory=dict)
@@ -75,18 +75,18 @@ class Entry:
 
     @property
     def waits(self) -> bool:
-        """It is not known yet what was said in it."""
+        """Whether its transcript is still missing."""
         return self.turn is not None and self.transcript is None and self.failure is None
 
 
 class RealtimeConversation:
-    """Owned by the connection; nobody else changes it."""
+    """Owned by the connection, which alone changes it."""
 
     def __init__(self, id: str, limits: Limits, share: AudioShare | None = None) -> None:
         self.id: Final = id
         self._share = share or unbounded()
         self._audio = self._share.hold()
-        """Of the client, in the items."""
+        """The client's audio in items."""
         self._pictures = self._share.hold()
         """Likewise."""
         self._limits = limits
@@ -94,7 +94,7 @@ class RealtimeConversation:
         self._by_id: dict[str, Entry] = {}
         self._chars = 0
         self._dropped: set[str] = set()
-        """Items that the model is not told of any more, for there is no room for them."""
+        """Items that were truncated for lack of room."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -129,7 +129,7 @@ class RealtimeConversation:
         return self._entries.index(self.find(previous, Event.CREATE_ITEM, "previous_item_id")) + 1
 
     def append(self, entry: Entry) -> str | None:
-        """As :meth:`insert`, of what the session itself brings: there is always room for it."""
+        """As :meth:`insert`, for items of the session itself, without a limit."""
         before = self.last
         self._entries.append(entry)
         self._enter(entry)
@@ -224,7 +224,7 @@ class RealtimeConversation:
         return entry if content and content[0].type == "output_audio" else None
 
     def check_truncate(self, id: str, content_index: int) -> Entry:
-        """The item whose audio :meth:`truncate` would shorten. Raises BadRequest where there is none."""
+        """The item whose audio :meth:`truncate` would shorten. Raises BadRequest without one."""
         entry = self.find(id, Event.TRUNCATE_ITEM)
         item = entry.item
         if not isinstance(item, MessageItem) or item.role != "assistant":
@@ -237,9 +237,9 @@ class RealtimeConversation:
         return entry
 
     def truncate(self, id: str, content_index: int, audio_end_ms: int) -> None:
-        """Takes the end off an answer's audio, and off its transcript what was said there. Raises BadRequest.
+        """Truncates an answer's audio, and its transcript to match. Raises BadRequest.
 
-        The item has been made: of one that is open, the rest of the response would follow.
+        The item must be complete: the rest of an open response would follow.
         """
         entry = self.check_truncate(id, content_index)
         item = entry.item
@@ -257,7 +257,7 @@ class RealtimeConversation:
     # ---- audio
 
     def forget_audio(self) -> None:
-        """All that is more than is kept, of those whose transcripts are known."""
+        """Drops audio beyond the limit, of items whose transcripts are known."""
         for entry in self._entries:
             if self._audio.bytes <= MAX_KEPT_AUDIO:
                 return
@@ -282,7 +282,7 @@ class RealtimeConversation:
     # ---- what the model sees
 
     def entries_for_model(self) -> list[Entry]:
-        """Of items that are done; without those for which there was no room."""
+        """Completed items, without truncated ones."""
         return [entry for entry in self._entries if entry.item.id not in self._dropped and not entry.open]
 
     def drop(self, entries: Sequence[Entry]) -> None:
@@ -291,7 +291,7 @@ class RealtimeConversation:
 
 
 def text_of(entry: Entry) -> str:
-    """What a message says, however it was said."""
+    """A message's text, whatever its parts."""
     item = entry.item
     assert isinstance(item, MessageItem)
     return "\n".join(text for part in item.content if (text := _said(part, entry)))

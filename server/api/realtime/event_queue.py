@@ -1,4 +1,4 @@
-"""What waits to be sent to a client, in the words that it understands."""
+"""The queue of messages to a client, encoded in its dialect."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ from ..responses.ids import short_id
 
 MAX_EVENTS: Final = 512
 MAX_BYTES: Final = 1 << 20
-"""That wait to be sent, before those who have more to say wait, too; what is told in one step may be beyond it."""
+"""Bytes in the queue before producers wait; one step may exceed it."""
 
 
 class Dialect(Protocol):
@@ -28,11 +28,11 @@ class Dialect(Protocol):
         """Raises BadRequest."""
 
     def encode(self, event: ServerEvent) -> bytes | None:
-        """None for what this dialect does not have."""
+        """None for events that this dialect lacks."""
 
 
 class CurrentDialect:
-    """As the API is now."""
+    """The current API."""
 
     def decode(self, message: bytes, limits: Limits) -> AnyClientEvent:
         return decode_event(message, limits)
@@ -53,14 +53,14 @@ class EventQueue:
         self._closed = False
 
     def put(self, event: ServerEvent) -> None:
-        """Never waits: it is told as it is now."""
+        """Never waits; the event is encoded as it is now."""
         event.event_id = short_id("event")
         message = self._dialect.encode(event)
         if message is not None:
             self.put_message(message)
 
     def put_message(self, message: bytes) -> None:
-        """As it is; never waits."""
+        """Queues a message unchanged; never waits."""
         if not self._closed:
             self._waiting.append(message)
             self._bytes += len(message)
@@ -72,12 +72,12 @@ class EventQueue:
         self.put(ErrorEvent(error=body, request_id=current_request_id() or UNSET))
 
     async def room(self) -> None:
-        """Returns when more may be put; at once, when nobody reads any more."""
+        """Returns when more may be queued; at once after the reader has gone."""
         while not self._closed and (self._bytes > MAX_BYTES or len(self._waiting) > MAX_EVENTS):
             await self._less.wait()
 
     async def write(self, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """Sends until :meth:`close`, and then what is left."""
+        """Sends until :meth:`close`, and then the rest."""
         while True:
             while self._waiting:
                 message = self._waiting.popleft()

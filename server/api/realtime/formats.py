@@ -20,7 +20,7 @@ class Wire:
         self.rate: Final = rate
         self.sample_bytes: Final = 2 if law is None else 1
         self.ticks: Final = TICKS // rate
-        """Of one sample."""
+        """Ticks of one sample."""
         self._law: Final = law
 
     @classmethod
@@ -38,11 +38,11 @@ class Wire:
         return self.rate * self.sample_bytes
 
     def decode(self, audio: bytes) -> bytes:
-        """As pcm at the same rate."""
+        """Decodes to pcm at the same rate."""
         return audio if self._law is None else decode(self._law, audio)
 
     def encode(self, pcm: bytes) -> bytes:
-        """Of whole samples at :attr:`rate`."""
+        """Encodes whole samples at :attr:`rate`."""
         return pcm if self._law is None else encode(self._law, pcm)
 
     def same_as(self, other: "Wire") -> bool:
@@ -50,7 +50,7 @@ class Wire:
 
 
 MODEL_AUDIO: Final = Wire(SAMPLE_RATE)
-"""What transcription models and the voice detector take."""
+"""The format of transcription models and voice detector."""
 
 
 def to_ms(ticks: int) -> int:

@@ -1,4 +1,4 @@
-"""What a model makes of a stretch of audio, and what is asked of it."""
+"""Hypotheses of a model about audio, and requests for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from .interfaces import TokenProbability
 
 
 class Hypothesis(NamedTuple):
-    """``text`` as the model wrote it: with the space before its first word, where there is one."""
+    """``text`` as the model wrote it: with the space before its first word, if there is one."""
 
     text: str
     tokens: Sequence[TokenProbability] = ()
-    """Their bytes join to the text's, where they were asked for."""
+    """Their bytes join to the text's, if requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionSettings:
-    """How one session wants to be heard."""
+    """Transcription settings of one session."""
 
     language: str | None = None
     languages: tuple[str, ...] = ()
@@ -26,32 +26,32 @@ class TranscriptionSettings:
     prompt: str = ""
     logprobs: bool = False
     partials: bool = False
-    """Whether it is told what the caller says while the caller speaks."""
+    """Whether the client gets partial transcripts."""
     model: str = ""
     """The name by which the session has the model: that of an adapter, or "" or any other for none."""
 
 
 class Transcribe(Protocol):
     async def __call__(self, pcm: bytes, settings: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
-        """What is said in at most a window of the model, after ``continued``, which is said in it first.
+        """The transcript of at most one window, behind ``continued``, which is its beginning.
 
-        What is not ``final`` may be worse and can wait. Raises ``BadRequest`` or ``ServerError``.
+        A result that is not ``final`` may be worse and can wait. Raises ``BadRequest`` or ``ServerError``.
         """
 
 
 class WindowHypothesis(NamedTuple):
-    """A hypothesis, and what it was told to go on after."""
+    """A hypothesis, and the text that it continues."""
 
     before: str
     hypothesis: Hypothesis
 
     @property
     def text(self) -> str:
-        """Of the whole window."""
+        """Text of the whole window."""
         return self.before + self.hypothesis.text
 
     def tokens_of(self, words: Sequence[Word]) -> list[TokenProbability]:
-        """Those that begin within ``words`` of :attr:`text`; what was given has none."""
+        """Tokens that begin within ``words`` of :attr:`text`; given text has none."""
         if not words or not self.hypothesis.tokens:
             return []
         skipped = len(self.before.encode())
@@ -67,7 +67,7 @@ class WindowHypothesis(NamedTuple):
 
 @dataclass(slots=True)
 class DeliveredText:
-    """All that a client was told of one turn."""
+    """All text of one turn that the client got."""
 
     text: str = ""
     tokens: list[TokenProbability] = field(default_factory=list)

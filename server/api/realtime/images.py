@@ -6,6 +6,6 @@ from ...media.collect import Accepted, check_modality
 
 
 def check_images(given: GivenItem, where: str, accepted: Accepted) -> None:
-    """Raises BadRequest for a picture in an item, which stands at ``where``, where the model sees none."""
+    """Raises BadRequest for a picture in an item at ``where`` if the model does not take pictures."""
     for place in given.images:
         check_modality("image", f"{where}.content[{place}]", accepted)

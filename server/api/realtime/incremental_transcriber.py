@@ -1,9 +1,9 @@
-"""One turn, heard while it is spoken.
+"""Transcribes one turn while it is spoken.
 
-The audio that is not settled yet, the window, is heard again and again: from time to time while the caller speaks, and
-as soon as a pause begins, so that the transcript is there when the pause has lasted long enough to end the turn. Words
-on which two hypotheses agree are told and never taken back. A window that has grown long is settled, at a pause or
-where it is quietest, and what follows is heard by itself: so the cost is bounded however long the turn is.
+The audio that is not settled, the window, is transcribed again and again: from time to time while the caller speaks,
+and as soon as a pause begins, so that the transcript is ready when the pause ends the turn. Words on which two
+hypotheses agree are sent and never taken back. A long window is settled, at a pause or where it is quietest, and later
+audio is transcribed by itself: so the cost is bounded however long the turn is.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ QUIET_MS: Final = 8_000
 SETTLE_MS: Final = 14_000
 """A window so long is settled at the next pause."""
 MIN_NEW_MS: Final = 300
-"""Of audio between two hypotheses; less is not worth another."""
+"""Least new audio for another hypothesis."""
 MIN_TRANSCRIBED_MS: Final = 100
-"""What is shorter holds no words."""
+"""Shorter audio has no words."""
 
 Tell = Callable[[str, list[TokenProbability]], None]
-"""Is told each piece of the transcript once."""
+"""Called once with each piece of the transcript."""
 OnGuess = Callable[[str], None]
-"""Is told what has been said up to the pause that goes on."""
+"""Called with the words up to the current pause."""
 
 
 class IncrementalTranscriber(TranscriptionTask):
@@ -68,7 +68,7 @@ class IncrementalTranscriber(TranscriptionTask):
         self._begin = begin
         self._delivered = DeliveredText()
         self._settled = ""
-        """What was told of windows before this one."""
+        """Sent text of earlier windows."""
         self._agreement = LocalAgreement()
         self._pauses = 0
         """Grows when a pause begins and when one ends; odd within one."""
@@ -78,7 +78,7 @@ class IncrementalTranscriber(TranscriptionTask):
         """The pause in which one was last tried."""
         self._guessed_at = begin
         self._flight: tuple[int, anyio.CancelScope] | None = None
-        """What is being made that may be given up, and :attr:`_pauses` when it was begun."""
+        """The running request that may be dropped, and :attr:`_pauses` at its beginning."""
 
     # ---- the feeding task
 
@@ -90,7 +90,7 @@ class IncrementalTranscriber(TranscriptionTask):
         self._notify()
 
     def pause(self) -> None:
-        """The caller is silent: a transcript of what was said may soon be wanted."""
+        """The caller pauses: a transcript may soon be needed."""
         if not self._paused:
             self._pauses += 1
             self._drop_stale()
@@ -125,7 +125,7 @@ class IncrementalTranscriber(TranscriptionTask):
         return self._pauses % 2 == 1
 
     def _drop_stale(self) -> None:
-        """Only what was begun in the pause that lasts is of use for what comes next."""
+        """Drops a request that did not begin in the current pause, which alone is of use."""
         if self._flight is not None and not (self._paused and self._flight[0] == self._pauses):
             self._flight[1].cancel()
 
@@ -191,7 +191,7 @@ class IncrementalTranscriber(TranscriptionTask):
 
     @contextlib.contextmanager
     def _may_be_dropped(self) -> Iterator[None]:
-        """What is within ends early when something happens that makes it stale; nobody is told if it fails."""
+        """Work inside ends early if an event makes it stale; its failure is not reported."""
         with anyio.CancelScope() as scope:
             self._flight = self._pauses, scope
             try:

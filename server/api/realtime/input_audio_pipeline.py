@@ -1,7 +1,7 @@
-"""What one session hears: its input audio buffer, who speaks when, and what is said.
+"""Audio input of one session: its buffer, turn detection, and transcription.
 
-Owned by the connection's task. Transcription runs in tasks below :meth:`InputAudioPipeline.run`; what it finds comes
-back on the same event loop.
+Owned by the connection's task. Transcription runs in tasks below :meth:`InputAudioPipeline.run`; results come back on
+the same event loop.
 """
 
 import math
@@ -46,20 +46,20 @@ from .streamed import COPIES, AnyTranscriber, AnyTranscription, begin_transcript
 from .turns import TurnDetector, TurnRules
 
 KEPT_MS: Final = 15_000
-"""Of silence, for a client that commits although the server looks for turns."""
+"""Silence kept, for a client that commits although the server detects turns."""
 _PROMPT_CHARS: Final = 2000
-"""Of what a session says about its words; the model takes some 220 tokens."""
+"""Characters of a session's prompt; the model takes about 220 tokens."""
 BACKLOG_MS: Final = 1_200_000
-"""Of audio that waits to be transcribed; the next is not taken before there is less."""
+"""Audio that waits for transcription; beyond it, no more is taken."""
 PIECE_SECONDS: Final = 1.0
-"""Of audio that is looked at in one go; in between the session's other tasks run."""
+"""Audio processed at once; in between the session's other tasks run."""
 
 
 class Probabilities(Protocol):
     """A voice detector with the audio that it has been pushed."""
 
     def push(self, pcm: bytes) -> list[float]:
-        """Of speech in each stretch of 32 ms that is whole by now."""
+        """Speech probabilities of each complete stretch of 32 ms."""
 
 
 class TranscribedAudio:
@@ -90,7 +90,7 @@ class _Arriving(NamedTuple):
 
     audio: bytes
     hold: AudioBudget
-    """For it, and for what it will be in its turn."""
+    """For its audio, also as part of its turn later."""
 
 
 class InputAudioPipeline:
@@ -109,7 +109,7 @@ class InputAudioPipeline:
         new_id: Callable[[], str] = lambda: short_id("item"),
         share: AudioShare | None = None,
     ) -> None:
-        """``on_lag`` is told the seconds from the end of a turn to its transcript; ``share`` is of what is held."""
+        """``on_lag`` gets the seconds from the end of a turn to its transcript; ``share`` counts stored audio."""
         self._transcribe = transcribe
         self._make_voice = make_voice
         self._pace = pace
@@ -122,7 +122,7 @@ class InputAudioPipeline:
         self._settings = TranscriptionSettings()
         self._share = share or unbounded()
         self._taken = self._share.hold()
-        """Promised to what is being appended."""
+        """Reserved for audio being appended."""
         self._buffer = InputBuffer(Wire.of(self._input.format), max_seconds, self._share)
         self._growing: _Growing | None = None
         self._voice: Probabilities | None = None
@@ -136,7 +136,7 @@ class InputAudioPipeline:
 
     @property
     def received_ms(self) -> int:
-        """Of audio since the session began."""
+        """Audio since the session began, in ms."""
         return to_ms(self._buffer.received)
 
     async def run(self) -> None:
@@ -161,7 +161,7 @@ class InputAudioPipeline:
         if rules is None:
             self._voice = self._detector = None
         elif self._detector is None:
-            if self._growing is not None:  # what was to be one turn may now be any number
+            if self._growing is not None:  # what would be one turn may now be several
                 self._growing.transcription.give_up()
                 self._growing = None
             self._watch(rules)
@@ -212,7 +212,7 @@ class InputAudioPipeline:
                 self._growing.transcription.push(pcm)
             for probability in voice.push(pcm):
                 for event in self._look(probability):
-                    self._on_speech_event(event)  # at once, before anything else can be told of the turn
+                    self._on_speech_event(event)  # at once, before any other event of the turn
             self._forget()
         await anyio.lowlevel.checkpoint()
 
@@ -260,7 +260,7 @@ class InputAudioPipeline:
         return TranscribedAudio(item_id, Clip(0, ms, audio, b""), transcription)
 
     def _feed(self, pcm: bytes) -> None:
-        """Audio in which nobody looks for turns."""
+        """Takes audio without turn detection."""
         if self._growing is not None:
             self._growing.transcription.push(pcm)
         elif pcm:
@@ -277,12 +277,12 @@ class InputAudioPipeline:
     # ---- turns
 
     def _watch(self, rules: TurnRules) -> None:
-        """Looks for turns in what comes from now on."""
+        """Detects turns in later audio."""
         self._voice = self._make_voice()
         self._detector = TurnDetector(rules, to_ms(self._buffer.resampled_end))
 
     def _rules(self) -> TurnRules | None:
-        """With room in the buffer for what comes between the end of a turn and its being found."""
+        """With room in the buffer for audio between the end of a turn and its detection."""
         rules = _rules_of(self._input.turn_detection)
         return rules and replace(rules, max_turn_ms=min(rules.max_turn_ms, max(self._max_ms - 2000, 500)))
 
@@ -329,7 +329,7 @@ class InputAudioPipeline:
         return TimedOut(growing.item_id, event.start_ms, event.end_ms, turn)
 
     def _open(self, begin: int) -> _Growing:
-        """A turn that begins at that position, with what is there of it."""
+        """Opens a turn at that position, with the audio since."""
         item_id, wanted = self._new_id(), self._settings
         transcription: AnyTranscription
 
@@ -348,7 +348,7 @@ class InputAudioPipeline:
         return _Growing(item_id, transcription)
 
     def _judge(self, said: str) -> None:
-        """How long this pause must be to end the turn, by what has been said before it."""
+        """How long this pause must be to end the turn, by the words before it."""
         detection = self._input.turn_detection
         if self._detector is None or not isinstance(detection, SemanticVad):
             return
@@ -366,7 +366,7 @@ class InputAudioPipeline:
             self._tasks.start_soon(self._run_transcription, transcription, self._buffer.wire)
 
     async def _bring(self, transcription: AnyTranscription, wire: Wire) -> None:
-        """What came whole, to its turn; the session's other tasks run meanwhile."""
+        """Feeds whole audio to its turn; the session's other tasks run meanwhile."""
         resampler = PromptResampler(wire.rate, MODEL_AUDIO.rate)
         audio, hold = self._arriving[transcription]
         rest = len(audio)
@@ -393,14 +393,14 @@ class InputAudioPipeline:
 
 
 def _pieces(wire: Wire, audio: bytes) -> Iterator[bytes]:
-    """Each takes a moment to resample; nothing else runs meanwhile."""
+    """Pieces that each take a moment to resample; no other task runs meanwhile."""
     step = int(wire.bytes_a_second * PIECE_SECONDS)
     for begin in range(0, len(audio), step):
         yield audio[begin : begin + step]
 
 
 def _model_bytes(wire: Wire, size: int) -> int:
-    """Bytes of what is so much as it came."""
+    """Bytes of ``size`` bytes in the model's format."""
     return math.ceil(size / wire.bytes_a_second * MODEL_AUDIO.bytes_a_second)
 
 
@@ -425,7 +425,7 @@ def _rules_of(detection: TurnDetection | None) -> TurnRules | None:
 
 
 def _settings_of(written: Transcription | None, *, logprobs: bool) -> TranscriptionSettings:
-    """A text model must be told what was said; without ``written`` nobody else is."""
+    """A text model always needs transcripts; without ``written`` the client gets none."""
     if written is None:
         return TranscriptionSettings()
     prompt = ", ".join(filter(None, (written.prompt, *(written.keywords or ()))))

@@ -1,7 +1,7 @@
-"""The input audio buffer: what the client has sent and nobody has taken, as it came and as the models hear it.
+"""The input audio buffer: audio of no turn yet, in the client's format and in the models'.
 
-Every sample has a position, counted in :data:`.formats.TICKS` from the first sample of the session; clearing and
-committing move nothing. Both forms of the audio are kept: the client may ask for its own again.
+Every sample has a position, counted in :data:`.formats.TICKS` from the session's first sample; clearing and committing
+move nothing. Both formats are stored, since the client may retrieve its own.
 """
 
 import math
@@ -14,7 +14,7 @@ from .audio_budget import AudioBudget, AudioShare, unbounded
 from .formats import MODEL_AUDIO, Wire, to_ms
 
 MAX_SECONDS: Final = 600
-"""Of audio in one buffer: 29 MB as it came, and 19 MB as it is heard."""
+"""Longest audio in one buffer: 29 MB in the client's format, and 19 MB in the models'."""
 MIN_COMMIT_MS: Final = 100
 
 
@@ -26,7 +26,7 @@ class Clip(NamedTuple):
     audio: bytes
     """In the session's format."""
     pcm: bytes
-    """As the models hear it."""
+    """In the models' format."""
 
 
 class Track:
@@ -56,23 +56,23 @@ class Track:
         self._hold.set(len(self._data))
 
     def forget(self, until: int) -> None:
-        """What lies before ``until``."""
+        """Drops audio before ``until``."""
         count = min(max(0, until - self._begin) // self.wire.ticks, len(self._data) // self.wire.sample_bytes)
         del self._data[: count * self.wire.sample_bytes]
         self._begin += count * self.wire.ticks
         self._hold.set(len(self._data))
 
     def cut(self, end: int) -> None:
-        """What lies from ``end`` on is not wanted."""
+        """Drops audio from ``end`` on."""
         del self._data[self._index(end) :]
         self._hold.set(len(self._data))
 
     def move(self, by: int) -> None:
-        """All samples lie so far behind where they were."""
+        """Moves all positions by ``by``."""
         self._begin += by
 
     def between(self, begin: int, end: int) -> bytes:
-        """The samples of [begin, end) that are there."""
+        """The available samples of [begin, end)."""
         first, last = self._index(begin), self._index(end)
         return bytes(self._data[first:last])
 
@@ -81,7 +81,7 @@ class Track:
 
 
 class InputBuffer:
-    """Of one session. Bounded: what would exceed ``max_seconds`` is refused."""
+    """The buffer of one session. Audio beyond ``max_seconds`` is refused."""
 
     def __init__(self, wire: Wire, max_seconds: float = MAX_SECONDS, share: AudioShare | None = None) -> None:
         self._max_seconds = max_seconds
@@ -97,7 +97,7 @@ class InputBuffer:
 
     @property
     def begin(self) -> int:
-        """Position of the oldest sample that is kept."""
+        """Position of the oldest stored sample."""
         return self._sent.begin
 
     @property
@@ -112,13 +112,13 @@ class InputBuffer:
 
     @property
     def model_bytes(self) -> int:
-        """Of what is kept, as the models hear it."""
+        """Bytes stored in the models' format."""
         return self._resampled.size
 
     def append(self, audio: bytes) -> bytes:
-        """Keeps more of the client's audio; returns what is new as the models hear it.
+        """Stores more of the client's audio; returns the new audio in the models' format.
 
-        Half a sample waits for the other half. Raises ``BadRequest`` where the buffer would hold too much.
+        Half a sample waits for its other half. Raises ``BadRequest`` if the buffer would be too long.
         """
         self.check_append(audio)
         wire = self.wire
@@ -142,11 +142,11 @@ class InputBuffer:
             )
 
     def flush(self) -> bytes:
-        """What the resampler held back, as the models hear it: all that came has been heard then."""
+        """The resampler's remaining audio in the models' format: all audio has been returned then."""
         rest = self._keep(self._resampler.finish())
         self._resampler = PromptResampler(self.wire.rate, MODEL_AUDIO.rate)
         self._half = b""
-        if self._resampled.end != self.received:  # by less than a sample: what follows must not drift
+        if self._resampled.end != self.received:  # by less than a sample: later audio must not drift
             self._resampled.move(self.received - self._resampled.end)
         return rest
 
@@ -156,7 +156,7 @@ class InputBuffer:
             self._share.check(math.ceil(self._sent.size / self.wire.bytes_a_second * wire.bytes_a_second))
 
     def change(self, wire: Wire) -> bytes:
-        """From here on audio comes in another format: what was there is flushed, and forgotten in its old form."""
+        """Later audio has another format: stored audio is flushed, and its old format dropped."""
         if wire.same_as(self.wire):
             return b""
         rest = self.flush()
@@ -171,12 +171,12 @@ class InputBuffer:
         return rest
 
     def forget(self, until: int) -> None:
-        """What lies before position ``until``: it will belong to no turn."""
+        """Drops audio before position ``until``, which belongs to no turn."""
         self._sent.forget(until)
         self._resampled.forget(until)
 
     def take(self, begin: int, end: int) -> Clip:
-        """The audio of [begin, end); nothing before ``end`` is kept."""
+        """The audio of [begin, end); audio before ``end`` is dropped."""
         begin = max(begin, self.begin)
         clip = self.look(begin, end)
         self.forget(end)
@@ -187,7 +187,7 @@ class InputBuffer:
         return Clip(to_ms(begin), to_ms(end), audio, pcm)
 
     def check_commit(self) -> None:
-        """Raises ``BadRequest`` (``input_audio_buffer_commit_empty``) where less than 100 ms are kept."""
+        """Raises ``BadRequest`` (``input_audio_buffer_commit_empty``) if less than 100 ms are stored."""
         held = (self.received - self.begin) * 1000 / (self.wire.rate * self.wire.ticks)
         if held < MIN_COMMIT_MS:
             raise BadRequest(

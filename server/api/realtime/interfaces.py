@@ -1,8 +1,8 @@
-"""What a connection wants of the parts that hear, that pace and that play; :mod:`.connection` alone calls them.
+"""Interfaces of audio input, pacing and playback, called by :mod:`.connection` alone.
 
-A connection has one :class:`InputAudio` for as long as it lasts, and a :class:`Pacer` for each response that speaks.
-All methods are called in the connection's own task, in the order in which the client's events came, but for
-:meth:`InputAudio.run`, :meth:`CommittedAudio.transcript` and :meth:`Pacer.admit`.
+A connection has one :class:`InputAudio`, and a :class:`Pacer` for each spoken response. All methods are called in the
+connection's own task, in the order of the client's events, except :meth:`InputAudio.run`,
+:meth:`CommittedAudio.transcript` and :meth:`Pacer.admit`.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,13 +20,13 @@ class TokenProbability(NamedTuple):
 
 
 class Transcript(NamedTuple):
-    """What was said in one turn."""
+    """The transcript of one turn."""
 
     text: str
     seconds: float
-    """Of audio that was heard, for the bill."""
+    """Seconds of audio, for usage."""
     logprobs: list[TokenProbability] | None = None
-    """Where the session includes them."""
+    """Present if the session includes them."""
 
 
 class CommittedAudio(Protocol):
@@ -40,13 +40,13 @@ class CommittedAudio(Protocol):
 
     @property
     def audio(self) -> bytes:
-        """As the client sent it, in the session's input format; empty once it has been forgotten."""
+        """The audio in the session's input format; empty once dropped."""
 
     def forget_audio(self) -> None:
-        """Nobody asks for it any more."""
+        """Drops the audio."""
 
     async def transcript(self) -> Transcript:
-        """Waits for it. May be awaited by several, and again; what was begun goes on when a waiter is cancelled.
+        """Waits for the transcript. Several tasks may wait; a cancelled waiter does not stop it.
 
         Raises BadRequest or ServerError.
         """
@@ -54,7 +54,7 @@ class CommittedAudio(Protocol):
 
 class SpeechStarted(NamedTuple):
     item_id: str
-    """Of the item that the turn will become."""
+    """Id of the turn's item."""
     audio_start_ms: int
     """With the padding, counted from the first audio of the session."""
 
@@ -63,7 +63,7 @@ class SpeechStopped(NamedTuple):
     item_id: str
     audio_end_ms: int
     turn: CommittedAudio
-    """Already taken out of the buffer: the connection tells that it is committed."""
+    """Already taken out of the buffer; the connection reports the commit."""
     spoke_until: float = 0.0
     """When the last speech of the turn came, by ``time.monotonic()``."""
 
@@ -80,27 +80,27 @@ class TimedOut(NamedTuple):
 SpeechEvent = SpeechStarted | SpeechStopped | TimedOut
 
 OnPartial = Callable[[str, str, list[TokenProbability] | None], None]
-"""Is told (item, more text) while a turn is being transcribed; pieces of an item joined are its transcript."""
+"""Called with (item, more text) while a turn is transcribed; the pieces of an item join to its transcript."""
 OnSpeechEvent = Callable[[SpeechEvent], None]
-"""Is told what was found in the audio, at once."""
+"""Called at once with each detected event."""
 
 
 class InputAudio(Protocol):
     """The input audio buffer, turn detection and transcription of one session."""
 
     def check(self, input: AudioInput) -> None:
-        """Raises Overloaded where there is no room for what :meth:`configure` would make of the buffer."""
+        """Raises Overloaded if there is no room for the buffer after :meth:`configure`."""
 
     def configure(self, input: AudioInput, *, logprobs: bool) -> None:
-        """After every change of the session, and before anything else."""
+        """Called after every change of the session, before anything else."""
 
     async def room(self) -> None:
-        """Returns once so much of what came whole has been heard that more may come."""
+        """Returns once enough audio has been transcribed that more may come."""
 
     async def append(self, audio: bytes) -> list[SpeechEvent]:
-        """More of the client's audio, in its format. What is found in it is told on the way, or returned.
+        """More of the client's audio, in its format. Detected events are reported on the way, or returned.
 
-        Raises BadRequest where the buffer would hold too much, and Overloaded where all sessions together would.
+        Raises BadRequest if the buffer would be too long, and Overloaded if all sessions together would hold too much.
         """
 
     def commit(self) -> CommittedAudio:
@@ -119,28 +119,28 @@ class InputAudio(Protocol):
         """A response has ended whose audio is played for so long from now on: the idle timeout counts from then."""
 
     def responding(self) -> None:
-        """A response has begun: nobody is idle."""
+        """A response has begun: the idle timeout stops."""
 
     async def run(self) -> None:
         """Whatever goes on beside the client's events, until it is cancelled."""
 
 
 class Pacer(Protocol):
-    """Holds the audio of one response back that would be too far ahead of what has been played."""
+    """Delays audio of one response that would be too far ahead of playback."""
 
     async def admit(self, ms: float) -> None:
         """Before audio of so many milliseconds is sent."""
 
     @property
     def unplayed_ms(self) -> float:
-        """Of audio that was admitted and has not been played yet."""
+        """Admitted audio that has not been played, in ms."""
 
 
 class PlayedItems(NamedTuple):
-    """What a client had heard when it fell silent."""
+    """What a client had heard when playback stopped."""
 
     response_id: str | None
-    """That was being played."""
+    """Of the audio that was playing."""
     items: Mapping[str, int]
     """Milliseconds of each item that may not have been played to its end."""
 
@@ -162,15 +162,15 @@ class Player(Protocol):
 
 
 OpenInputAudio = Callable[[OnPartial, OnSpeechEvent], InputAudio]
-"""Raises BadRequest where nothing is there to hear with."""
+"""Raises BadRequest without a transcription model."""
 MakePacer = Callable[[str], Pacer]
 """For the response of that id."""
 MakePlayer = Callable[[Callable[[str], None], Callable[[str], None]], Player]
-"""Of who is told the id of a response when it begins to be heard, and when it has been heard to its end."""
+"""Arguments: called with a response's id when its playback begins, and when it ends."""
 
 
 class Sound(NamedTuple):
-    """What a transport that carries sound has heard of the client."""
+    """Audio of the client, received by a transport with audio."""
 
     pcm: bytes
     """At 24 kHz."""

@@ -1,4 +1,4 @@
-"""The calls that have not ended, by id: what a request can hang up."""
+"""Live calls by id, for requests that hang up."""
 
 import asyncio
 from typing import Final, NamedTuple, Protocol
@@ -14,10 +14,10 @@ _SHUT_DOWN: Final = RealtimeError(ShutDown.kind, ShutDown.code, "The server is s
 
 class AnyCall(Protocol):
     async def run(self) -> None:
-        """To its end, which lets everything go that it has."""
+        """Runs to the end of the call, which releases everything."""
 
     def end(self, why: RealtimeError | None = None) -> None:
-        """Has :meth:`run` come to its end; may be called at any time, and again. The client is told ``why``."""
+        """Ends :meth:`run`; may be called repeatedly. The client gets ``why``."""
 
 
 class _Live(NamedTuple):
@@ -27,7 +27,7 @@ class _Live(NamedTuple):
 
 
 class LiveCalls:
-    """Owned by the server process. It puts no bound on how many there are: each holds a place among the connections."""
+    """Owned by the server process. It needs no limit: each call counts as a connection."""
 
     def __init__(self) -> None:
         self._calls: Final[dict[str, _Live]] = {}

@@ -1,4 +1,4 @@
-"""The states of a session, and what may happen in each: one table, and nothing else decides.
+"""The states of a session, and the allowed events of each, in one table.
 
 ::
 
@@ -10,9 +10,9 @@
           speech_started ─► OVERLAPPING ◄┘             both at the same time
 
     TRANSCRIBING          a transcription session: there are no responses
-    ENDED                 nothing more is taken; what was begun ends
+    ENDED                 no more input; running work ends
 
-An event that a state does not have is refused, and the state stays.
+An event that a state does not allow is refused, and the state does not change.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What a client sends, under its own name, and what comes of it here."""
+    """A client's event, by its name, or an internal one."""
 
     UPDATE = "session.update"
     APPEND = "input_audio_buffer.append"

@@ -1,4 +1,4 @@
-"""How far audio that is sent may be ahead of what the client has played, and what it has heard of an answer."""
+"""Limits how far sent audio is ahead of the client's playback, and estimates what was heard."""
 
 import time
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from typing import Final, NamedTuple
 import anyio
 
 AHEAD_SECONDS: Final = 5.0
-"""Of audio that a client may have before it is played."""
+"""Seconds of audio that a client may have before playback."""
 
 
 class PlaybackPacer:
-    """The audio of one response: played from the moment at which it is sent, without a break while there is some.
+    """Paces the audio of one response, which plays from the moment it is sent, without a break while there is some.
 
-    A client that does not read holds up whoever sends; this holds up who would send faster than is played, so that an
-    interruption throws little away.
+    A client that does not read delays the sender; this delays a sender faster than playback, so that an interruption
+    discards little.
     """
 
     def __init__(self, ahead_seconds: float = AHEAD_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -25,7 +25,7 @@ class PlaybackPacer:
 
     @property
     def unplayed_ms(self) -> float:
-        """Of what was sent; at least, for a client may begin later."""
+        """Sent audio that has not been played, in ms; at least, since a client may begin later."""
         return max(0.0, self._played_at - self._clock()) * 1000
 
     async def admit(self, ms: float) -> None:
@@ -44,7 +44,7 @@ class _Said(NamedTuple):
 
 
 class SpokenText:
-    """What is said when in the audio of one content part, sentence by sentence."""
+    """Times of the sentences in the audio of one content part."""
 
     def __init__(self) -> None:
         self._said: list[_Said] = []
@@ -66,7 +66,7 @@ class SpokenText:
             self._said.append(_Said(text, self.duration_ms + ms))
 
     def until(self, ms: float) -> str:
-        """What has been said by then: whole sentences, and of the one that was cut off its share of whole words."""
+        """Text spoken by then: whole sentences, and of the last one its share of whole words."""
         played, begin = [], 0.0
         for said in self._said:
             if said.end_ms <= ms:
@@ -79,7 +79,7 @@ class SpokenText:
 
 
 def _share_of(text: str, share: float) -> str:
-    """The words of which no character lies beyond that share of all of them."""
+    """The words that lie within that share of all characters."""
     count = int(len(text) * max(share, 0.0) + 1e-9)
     if count >= len(text) or text[count].isspace():
         return text[:count].rstrip()

@@ -1,7 +1,7 @@
-"""How often callers' words are guessed at while they speak: the more callers and the slower the model, the less.
+"""Rate of partial transcripts: lower with more callers and a slower model.
 
-Transcripts that somebody waits for come first: while there is one, no guess is begun, but for one now and then, so
-that a caller who always has some keeps nobody's guesses away.
+Final transcripts come first: while one waits, a partial one begins only now and then, so that a caller with constant
+turns does not block others' partial transcripts.
 """
 
 import time
@@ -17,11 +17,11 @@ MAX_SECONDS: Final = 15.0
 AT_ONCE: Final = 2
 """Hypotheses that are made at the same time."""
 SHARE: Final = 0.5
-"""Of the rate at which that many at once can be made: the rest is for transcripts that somebody waits for."""
+"""Fraction of the model's rate at this concurrency; the rest is for final transcripts."""
 PATIENCE_SECONDS: Final = 5.0
-"""For which a guess lets transcripts go first."""
+"""Longest time for which a partial transcript lets final ones go first."""
 _WEIGHT: Final = 0.3
-"""Of the last hypothesis in the mean of what they take."""
+"""Weight of the last hypothesis in the mean duration."""
 
 
 class PartialPace:
@@ -32,7 +32,7 @@ class PartialPace:
         observe: Callable[[float], object] = lambda seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``observe`` is told the seconds between two hypotheses of one turn."""
+        """``observe`` gets the seconds between two hypotheses of one turn."""
         self._clock = clock
         self.observe: Final = observe
         self._listening = 0
@@ -56,7 +56,7 @@ class PartialPace:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Around what somebody waits for: hypotheses let it go first."""
+        """Around the wait for a final transcript: partial ones let it go first."""
         self._awaited += 1
         try:
             yield

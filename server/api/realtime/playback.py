@@ -1,4 +1,4 @@
-"""The audio of answers, played here by the frame: what a caller of :mod:`.calls` hears, and how much of it."""
+"""Plays answers frame by frame for :mod:`.calls`, and knows how much was heard."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from .audio_budget import AudioShare, unbounded
 from .interfaces import PlayedItems
 
 BYTES_A_MS: Final = 48
-"""Of pcm at 24 kHz."""
+"""Bytes of pcm at 24 kHz."""
 
 
 class _ResponseAudio:
-    """Of one response; satisfies :class:`.interfaces.Pacer`."""
+    """Audio of one response; satisfies :class:`.interfaces.Pacer`."""
 
     def __init__(self, ahead_ms: float) -> None:
         self._ahead_ms = ahead_ms
@@ -43,7 +43,7 @@ class _ResponseAudio:
         self.played.setdefault(item_id, 0)
 
     def take(self, size: int) -> bytes:
-        """So much, or what there is."""
+        """Up to ``size`` bytes."""
         taken = bytearray()
         while self.pieces and len(taken) < size:
             item_id, audio = self.pieces.popleft()
@@ -76,15 +76,15 @@ class CallPlayer:
         ahead_seconds: float,
         share: AudioShare | None = None,
     ) -> None:
-        """``ahead_seconds`` of a response may wait to be played. ``share`` is of the audio that is held."""
+        """``ahead_seconds`` of a response may wait for playback. ``share`` counts stored audio."""
         self._on_started = on_started
         self._on_stopped = on_stopped
         self._ahead_ms = ahead_seconds * 1000
         self._hold = (share or unbounded()).hold()
         self._responses: dict[str, _ResponseAudio] = {}
-        """That have not finished, or not been heard to their end."""
+        """Responses that are incomplete or not fully played."""
         self._playing: OrderedDict[str, _ResponseAudio] = OrderedDict()
-        """Those of which there has been audio, in order."""
+        """Responses with audio, in order."""
 
     def pacer(self, response_id: str) -> _ResponseAudio:
         return self._responses.setdefault(response_id, _ResponseAudio(self._ahead_ms))
@@ -113,7 +113,7 @@ class CallPlayer:
         return PlayedItems(begun, items)
 
     def next_frame(self, size: int) -> bytes:
-        """So many bytes to be heard next, silence where there is nothing to say."""
+        """The next ``size`` bytes to play; silence if there is none."""
         while self._playing:
             id, response = next(iter(self._playing.items()))
             if response.size:

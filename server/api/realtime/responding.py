@@ -1,4 +1,4 @@
-"""Makes one response: asks the model, and says what it answers, as text or aloud."""
+"""Makes one response: runs the model, and sends its answer as text or speech."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, closing
@@ -73,26 +73,26 @@ def _cut(wire: Wire, pcm: bytes, said: str) -> list[Piece]:
 
 
 _WRITTEN_AHEAD: Final = 1024
-"""Pieces of text that wait to be spoken; then the model's next words wait."""
+"""Pieces of text that wait for speech; beyond it, the model's output waits."""
 
 
 @dataclass(frozen=True)
 class ResponseHost:
-    """What the responses of one connection use of it."""
+    """Services of a connection for its responses."""
 
     services: RealtimeServices
     caller: Caller
     wait_for_transcript: Callable[[Entry], Awaitable[None]]
-    """Waits until it is known what was said in an item."""
+    """Waits until an item's transcript is known."""
     room: Callable[[], Awaitable[None]]
     """Waits until the client has read enough."""
     make_pacer: MakePacer
     player: Player | None = None
-    """None where the client plays."""
+    """None if the client plays."""
 
 
 class Responding:
-    """One response. :meth:`run` makes it; :meth:`cancel` ends it at once, in the middle of whatever it does."""
+    """One response. :meth:`run` makes it; :meth:`cancel` ends it at once, at any point."""
 
     def __init__(
         self,
@@ -104,9 +104,9 @@ class Responding:
         *,
         answers_speech: bool = False,
     ) -> None:
-        """``entries`` are what it answers; ``session`` has what holds for this response.
+        """``entries`` are its context; ``session`` has the settings of this response.
 
-        ``answers_speech``: nobody asked for it but what was said, so that where nothing was said there is no answer.
+        ``answers_speech``: it was triggered by speech alone, so that an empty turn gets no answer.
         """
         self.answer: Final = answer
         self._host = host
@@ -127,12 +127,12 @@ class Responding:
 
     @property
     def unplayed_ms(self) -> float:
-        """Of its audio that has been sent, and not been played yet."""
+        """Sent audio that has not been played, in ms."""
         return self._pacer.unplayed_ms
 
     @property
     def speech(self) -> SpeechModel | None:
-        """What says it aloud; None where it is written."""
+        """Speaks the answer; None for text."""
         return self._host.services.speech if self._session.output_modalities == ["audio"] else None
 
     def cancel(self, details: StatusDetails) -> None:
@@ -168,7 +168,7 @@ class Responding:
         async with anyio.create_task_group() as tasks:
             with closing(_Messages(self, tasks)) as messages:
                 try:
-                    with context.bounded():  # which is no bound for what is spoken of it
+                    with context.bounded():  # which does not bound the speech
                         await self._generate(messages, context)
                     cut = self._finish is not None and self._finish.reason == "length"
                     await messages.leave("incomplete" if cut else "completed")

@@ -32,7 +32,7 @@ from .session import SessionRules
 MAX_ASIDE: Final = 16
 """Responses beside the conversation, at the same time."""
 MAX_INPUT: Final = 1024
-"""Items that one response brings of its own."""
+"""Items that a response itself may bring."""
 
 
 class ResponseManager:
@@ -61,7 +61,7 @@ class ResponseManager:
         self._input_audio = input_audio
         self._opened_input_audio = opened_input_audio
         self._response: Responding | None = None
-        """Of the conversation, while it has not ended."""
+        """The conversation's response, until it ends."""
         self._aside: dict[str, Responding] = {}
         self._last_response: str | None = None
         self.has_spoken = False
@@ -121,13 +121,13 @@ class ResponseManager:
             if given.audio is not None:
                 audio_entries.append((entry, given.audio))
             entries.append(entry)
-        for entry, audio in audio_entries:  # once nothing else can be wrong
+        for entry, audio in audio_entries:  # once all other checks have passed
             entry.turn = self._opened_input_audio().turn_of(short_id("item"), audio)
             entry.turn.forget_audio()
         return entries
 
     def respond_to_speech(self, session: Session, *, answers_speech: bool) -> None:
-        """Because somebody has spoken, or has not. Raises Illegal."""
+        """Begins a response because a turn ended, or the caller was idle. Raises Illegal."""
         if isinstance(session, RealtimeSession):
             self._machine.check(Event.RESPOND)
             self._respond(session, self._conversation.entries_for_model(), answers_speech=answers_speech)
@@ -175,7 +175,7 @@ class ResponseManager:
         self._start(responding.run)
 
     def _ended(self, responding: Responding) -> None:
-        """Just before its ``response.done`` is told."""
+        """Called just before its ``response.done``."""
         self.has_spoken = self.has_spoken or responding.answer.has_spoken
         if self._host.player is not None:
             self._host.player.finish(responding.answer.id)
@@ -204,7 +204,7 @@ class ResponseManager:
             self._cancel(aside, "client_cancelled")
             return
         self._machine.check(Event.CANCEL)
-        assert self._response is not None  # or the machine would not let it be cancelled
+        assert self._response is not None  # otherwise the state machine would not allow cancelling
         if event.response_id not in (None, self._response.answer.id):
             raise refused(
                 "response_id",
@@ -220,8 +220,8 @@ class ResponseManager:
             self._cancel(self._response, "client_cancelled")
 
     def interrupt(self) -> bool:
-        """Ends the response of the conversation because somebody speaks, and silences it where it is played here;
-        returns whether there was one, or something to be heard."""
+        """Ends the conversation's response because somebody speaks, and stops its playback here; returns whether there
+        was one, or audio to stop."""
         cancelled = self._response
         self._cancel(cancelled, "turn_detected")
         played = self._hush()
@@ -248,7 +248,7 @@ class ResponseManager:
         return PlayedItems(None, {}) if self._host.player is None else self._host.player.stop()
 
     def _cut_off(self, cancelled: Responding | None, played: PlayedItems) -> None:
-        """Of items that were not heard to their end keeps what was; clients that play see to that themselves."""
+        """Truncates items that were not fully heard; clients that play do that themselves."""
         if self._host.player is None:
             return
         unsaid = () if cancelled is None else (item.id for item in cancelled.answer.response.output)

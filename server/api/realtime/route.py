@@ -97,7 +97,7 @@ def _made(secrets: ClientSecrets, request: Request, session: Session, seconds: i
 
 
 def _shown(session: Session) -> Any:
-    """What of turn detection concerns a session that never answers, and all of others."""
+    """Turn detection without fields for responses, if the session never answers."""
     if isinstance(session, RealtimeSession):
         return session
     shown = msgspec.to_builtins(session)

@@ -1,4 +1,4 @@
-"""What realtime sessions use of the server."""
+"""Services of the server for realtime sessions."""
 
 from dataclasses import dataclass, field
 
@@ -25,13 +25,13 @@ class RealtimeServices:
     connection: ConnectionLimits
     chat: ChatModel
     transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None
-    """None where none is served."""
+    """None without a transcription model."""
     speech: SpeechModel | None
-    """None where none is served."""
+    """None without a speech model."""
     secrets: ClientSecrets
     """Keys that open sessions."""
     host: str
-    """That the server listens on, as it was told."""
+    """The server's configured address."""
     calls: LiveCalls = field(default_factory=LiveCalls)
 
     @property
@@ -40,7 +40,7 @@ class RealtimeServices:
 
     @property
     def limits(self) -> Limits:
-        """Of what one request may ask for."""
+        """Limits of one request."""
         return self.chat.limits
 
     @property

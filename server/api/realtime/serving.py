@@ -1,5 +1,4 @@
-"""From a WebSocket or a call to a session, and to its end: which dialect is spoken, what it begins as, how long it
-lasts."""
+"""Runs a session on a WebSocket or a call: its dialect, its initial settings, its time limit."""
 
 import contextlib
 import logging
@@ -52,7 +51,7 @@ SUBPROTOCOL: Final = "realtime"
 BETA_SUBPROTOCOL: Final = "openai-beta.realtime-v1"
 _BETA_HEADER: Final = "realtime=v1"
 _LINGER_SECONDS: Final = 5.0
-"""For what is still to be told when a session ends."""
+"""Time for sending the remaining events when a session ends."""
 _SHOWN_CHARS: Final = 80
 _POLICY: Final = 1008
 
@@ -65,7 +64,7 @@ _sessions: Final[msgspec.json.Decoder[Session]] = msgspec.json.Decoder(Session)
 
 
 class ServedModels:
-    """What sessions ask of the models of one server; satisfies :class:`.session.Models`."""
+    """The server's models for sessions; satisfies :class:`.session.Models`."""
 
     def __init__(self, services: RealtimeServices) -> None:
         self._services = services
@@ -95,8 +94,8 @@ class ServedModels:
         return self._served(name, "transcription", field)
 
     def _served(self, name: str | None, kind: ModelRole, field: str) -> str:
-        """Raises BadRequest. A name that no model has stands for the one of its kind: every client of the Realtime API
-        sends OpenAI's names by default, and a session says which model it has."""
+        """Raises BadRequest. An unknown name means the model of that role: every client of the Realtime API sends
+        OpenAI's names by default, and the session names the actual model."""
         known = self._services.chat.registry
         only = known.of_kind(kind)
         if only is None or name is None or name in known or known.fitting(name, kind) is not None:
@@ -132,7 +131,7 @@ class RealtimeServing:
         self.call_rules: Final = replace(self.rules, carries_sound=True)
 
     async def serve(self, socket: WebSocket) -> None:
-        """One connection, from its handshake to its end. Raises Unavailable, not to be opened."""
+        """Runs one connection from its handshake to its end. Raises Unavailable before it is accepted."""
         self._services.admission.check_available()
         with self._services.metrics.server.websocket():
             offered: Sequence[str] = socket.scope.get("subprotocols", ())
@@ -160,7 +159,7 @@ class RealtimeServing:
     async def _session(
         self, socket: WebSocket, dialect: Dialect, event_queue: EventQueue, receive: ReceiveText, audio: AudioShare
     ) -> bool:
-        """Returns whether there was to be none."""
+        """Returns whether no session was possible."""
         services, query = self._services, socket.query_params
         caller, secret = caller_of(socket.scope), secret_of(socket.scope)
         connection = None
@@ -202,7 +201,7 @@ class RealtimeServing:
         send: Callable[[bytes], Awaitable[None]],
         on_player: Callable[[CallPlayer], None],
     ) -> None:
-        """A session whose transport carries sound, to its end. ``on_player`` is given what that is to play."""
+        """Runs a session whose transport carries audio. ``on_player`` gets its player."""
         event_queue = EventQueue(CurrentDialect())
         services = self._services
 
@@ -235,7 +234,7 @@ class RealtimeServing:
             tasks.cancel_scope.deadline = anyio.current_time() + _LINGER_SECONDS
 
     def transcriber(self, caller: Caller) -> AnyTranscriber:
-        """Raises BadRequest where nothing hears."""
+        """Raises BadRequest without a transcription model."""
         model, passes = self._services.transcription, self._services.metrics.realtime.passes
         if model is None:
             raise BadRequest(NO_TRANSCRIPTION_MODEL, "audio", "unsupported")
@@ -249,7 +248,7 @@ class RealtimeServing:
     def _open_input_audio(
         self, caller: Caller, share: AudioShare, on_partial: OnPartial, on_speech_event: OnSpeechEvent
     ) -> InputAudio:
-        """Raises BadRequest where nothing hears."""
+        """Raises BadRequest without a transcription model."""
         return InputAudioPipeline(
             self.transcriber(caller),
             SpeechProbabilities,
@@ -290,7 +289,7 @@ class RealtimeServing:
             await session.serve(receive, first)
 
     def asked(self, given: dict[str, Any]) -> Session:
-        """As a client describes it. Raises BadRequest."""
+        """The session that a client describes. Raises BadRequest."""
         rules = self.rules
         id, expires_at = short_id("sess"), int(time.time() + self.max_seconds)
         begun: Session
@@ -302,7 +301,7 @@ class RealtimeServing:
         return rules.updated(begun, given, pristine=True, has_spoken=False)
 
     def begun(self, query: Mapping[str, str], secret: ClientSecret | None) -> Session:
-        """As it is asked for where it is opened. Raises BadRequest."""
+        """The session that the request to open describes. Raises BadRequest."""
         rules = self.rules
         model = query.get("model") or None
         id, expires_at = short_id("sess"), int(time.time() + self.max_seconds)
@@ -328,5 +327,5 @@ class RealtimeServing:
 
 async def _send(socket: WebSocket, message: bytes) -> None:
     if socket.application_state is WebSocketState.CONNECTED:
-        with contextlib.suppress(WebSocketDisconnect):  # whoever reads finds out too
+        with contextlib.suppress(WebSocketDisconnect):  # the reader notices too
             await socket.send_text(message.decode())

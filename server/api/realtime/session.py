@@ -1,7 +1,7 @@
-"""The effective session: what it begins as, and what becomes of it when a client changes something.
+"""The effective session: its initial settings, and a client's changes.
 
-Only fields that are present change anything; null, an empty text and an empty list clear. An update that is refused
-has changed nothing.
+Only fields that are present change anything; null, an empty text and an empty list clear a field. A refused update
+changes nothing.
 """
 
 from dataclasses import dataclass
@@ -53,14 +53,14 @@ Changed = TypeVar("Changed", bound=msgspec.Struct)
 
 
 class Models(Protocol):
-    """What a session asks of the models that are served."""
+    """The server's models, as sessions need them."""
 
     @property
     def can_speak(self) -> bool: ...
 
     @property
     def default_voice(self) -> str | None:
-        """None where nothing speaks."""
+        """None without a speech model."""
 
     def check_voice(self, name: str, field: str) -> None:
         """Raises BadRequest for one that is not there."""
@@ -72,7 +72,7 @@ class Models(Protocol):
         """Whether two served names mean one model."""
 
     def transcription_model(self, name: str | None, field: str) -> str:
-        """The served name. Raises BadRequest, also where nothing hears."""
+        """The served name. Raises BadRequest, also without a transcription model."""
 
     def language(self, name: str, field: str) -> str:
         """The code of a language that is heard. Raises BadRequest."""
@@ -85,7 +85,7 @@ NO_SPEECH_MODEL: Final = (
 
 @dataclass(frozen=True)
 class SessionRules:
-    """What sessions of this server may be."""
+    """Rules for this server's sessions."""
 
     models: Models
     limits: Limits
@@ -94,7 +94,7 @@ class SessionRules:
 
     @property
     def modalities(self) -> list[Modality]:
-        """Where a client says nothing."""
+        """The default."""
         return ["audio"] if self.models.can_speak else ["text"]
 
     # ---- whole sessions
@@ -116,10 +116,10 @@ class SessionRules:
         return TranscriptionSession(id=id, expires_at=expires_at, audio=TranscriptionAudio(audio_input))
 
     def updated(self, session: Session, given: dict[str, Any], *, pristine: bool, has_spoken: bool) -> Session:
-        """``session`` with what ``given`` changes.
+        """``session`` with the changes of ``given``.
 
-        ``pristine``: nothing has happened yet, so that it may still become a session of the other type.
-        ``has_spoken``: audio has been sent, whose voice stays. Raises BadRequest naming the field.
+        ``pristine``: no other event yet, so that its type may change. ``has_spoken``: audio was sent, so its voice must
+        stay. Raises BadRequest naming the field.
         """
         update = read_fields(given, SessionFields, "session")
         match session, update:
@@ -183,7 +183,7 @@ class SessionRules:
         return replace(session, audio=TranscriptionAudio(audio_input), include=include)
 
     def carried(self, session: Session) -> Session:
-        """With the formats of pcm, whatever it was to be."""
+        """With pcm formats, whatever it had."""
         audio_input = replace(session.audio.input, format=AudioInput().format)
         if isinstance(session, TranscriptionSession):
             return replace(session, audio=replace(session.audio, input=audio_input))
@@ -193,7 +193,7 @@ class SessionRules:
     # ---- parts
 
     def answering(self, session: RealtimeSession, update: AnswerUpdate, where: str) -> RealtimeSession:
-        """With what sessions and responses have in common. Raises BadRequest naming the field below ``where``."""
+        """Applies the fields that sessions and responses share. Raises BadRequest naming the field below ``where``."""
         if update.prompt:
             raise not_served(f"{where}.prompt")
         modalities = update.output_modalities

@@ -1,9 +1,8 @@
-"""One turn, transcribed by a streaming transcription model.
+"""Transcribes one turn with a streaming model.
 
-What ``IncrementalTranscriber`` makes of many requests to another kind of model is one request here: audio goes in as it
-comes, and each piece of text is told as soon as the model has written it. A request holds a place in the engine, so
-it ends when nothing has come for a while, and what comes then is another's; so is what follows a very long stretch, and
-what follows after the model has said its end.
+One request does what ``IncrementalTranscriber`` does with many: audio is sent as it comes, and each piece of text is
+delivered as the model writes it. A request holds a row in the engine. It therefore ends when no audio has come for a
+while, after a very long stretch, and when the model ends; later audio begins another request.
 """
 
 import contextlib
@@ -36,7 +35,7 @@ IDLE_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 300
 """A request that has transcribed so much ends at the next pause."""
 _AGAIN_MS: Final = 1000
-"""Of audio for which another request is begun after the model has said its end."""
+"""Least audio for another request after the model has ended."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,14 @@ class StreamTranscriber:
 
     model: StreamingTranscriptionModel
     passes: PassFigures
-    """Is told of each request."""
+    """Records each request."""
     salt: str = ""
-    """Of its requests to the engine, as the name."""
+    """Cache salt of its requests to the engine, as the name."""
     name: str = ""
 
     @property
     def positions_a_second(self) -> float:
-        """That the model makes of audio."""
+        """Positions of a second of audio."""
         return SAMPLE_RATE / self.model.vocabulary.step
 
     def begin(self, *, logprobs: bool) -> StreamedTranscript:
@@ -85,7 +84,7 @@ class StreamedTurn(TranscriptionTask):
         self._pushed = 0
         """Bytes, as the next."""
         self._paused_at: int | None = None
-        """Where the pause began in which nothing has been guessed."""
+        """Beginning of a pause without a judgement."""
         self._in_pause = False
         self._waiting = bytearray()
         """Audio that no request has been fed."""
@@ -107,7 +106,7 @@ class StreamedTurn(TranscriptionTask):
             self._notify()
 
     def pause(self) -> None:
-        """The caller is silent: what was said may soon be wanted."""
+        """The caller pauses: a transcript may soon be needed."""
         if not self._in_pause:
             self._in_pause, self._paused_at = True, self._pushed
             self._notify()
@@ -117,7 +116,7 @@ class StreamedTurn(TranscriptionTask):
         self._in_pause, self._paused_at = False, None
 
     def finish(self, end: int | None = None) -> None:
-        """There is no more audio, nor any after position ``end``, but for what has been heard of it already."""
+        """No audio follows, and none after position ``end`` counts, except audio already processed."""
         if end is not None and end < self._end:
             excess = min((self._end - end) // MODEL_AUDIO.ticks * MODEL_AUDIO.sample_bytes, len(self._waiting))
             del self._waiting[len(self._waiting) - excess :]
@@ -140,7 +139,7 @@ class StreamedTurn(TranscriptionTask):
         return self._untranscribed * 1000 // BYTES_A_SECOND
 
     def _count(self) -> None:
-        """A request is heard from where it began, should its engine be lost: until it ends all of it is there."""
+        """Counts a request's audio from its beginning to its end, since the engine may be lost and replay it."""
         stretch = self._stretch
         self._hold.set(len(self._waiting) + (0 if stretch is None else stretch.size + stretch.untranscribed))
 
@@ -160,7 +159,7 @@ class StreamedTurn(TranscriptionTask):
             self._written.begin()
 
     async def _transcribe_request(self) -> bytes:
-        """One request; returns what another one must hear."""
+        """Runs one request; returns the audio for another one."""
         with self._transcriber.passes.one("stream") as observed:
             stretch = self._stretch = self._transcriber.begin(logprobs=self._settings.logprobs)
             try:
@@ -220,7 +219,7 @@ class StreamedTurn(TranscriptionTask):
 AnyTranscriber = Transcribe | StreamTranscriber
 AnyTranscription = IncrementalTranscriber | StreamedTurn
 COPIES: Final = 2
-"""Of a turn's audio, at most, beside the input buffer's."""
+"""Copies of a turn's audio, at most, beside the input buffer's."""
 
 
 def begin_transcription(

@@ -1,4 +1,4 @@
-"""How turns reach the transcription model, or a chat model that hears."""
+"""Sends turns to the transcription model, or to a chat model that transcribes."""
 
 import codecs
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from .interfaces import TokenProbability
 
 FINAL_PRIORITY: Final = 0
 PARTIAL_PRIORITY: Final = 1
-"""Guesses wait for what somebody waits for."""
+"""Partial transcripts have lower priority than final ones."""
 
 
 class ModelTranscriber:
@@ -37,8 +37,8 @@ class ModelTranscriber:
         name: str = "",
         adapter_of: Callable[[str], AdapterRef | None] = lambda name: None,
     ) -> None:
-        """``passes`` is told of each, ``salt`` keeps callers' encodings apart, ``name`` is for logs. ``adapter_of``
-        finds what is added to the model where a session has it by another name."""
+        """``passes`` records each pass, ``salt`` separates callers' encodings, ``name`` is for logs. ``adapter_of``
+        finds the LoRA adapter of a session's model name."""
         self._adapter_of = adapter_of
         self._model = model
         self._salt = salt
@@ -86,12 +86,12 @@ class ChatTurnTranscriber:
     """A :class:`.hypotheses.Transcribe` for one session."""
 
     def __init__(self, model: ChatTranscriber, passes: PassFigures, caller: Caller) -> None:
-        """``passes`` is told of each."""
+        """``passes`` records each pass."""
         self._model = model
         self._passes = passes
         self._caller = caller
         self._language: str | None = None
-        """That the model has heard last."""
+        """The last detected language."""
 
     async def __call__(self, pcm: bytes, settings: TranscriptionSettings, *, continued: str, final: bool) -> Hypothesis:
         only = settings.languages[0] if len(settings.languages) == 1 else None

@@ -1,4 +1,4 @@
-"""The task that hears one turn, between whoever feeds it and whoever waits for what was said."""
+"""The task that transcribes one turn, between the producer of audio and the waiters for its transcript."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class TranscriptionTask(ABC):
-    """One turn. :meth:`run` is for the task that hears it; the rest is for the other side."""
+    """One turn. :meth:`run` is for the transcribing task; other methods are for the other side."""
 
     def __init__(self) -> None:
         self._complete = False
@@ -30,7 +30,7 @@ class TranscriptionTask(ABC):
     @property
     @abstractmethod
     def _untranscribed_ms(self) -> int:
-        """Of audio that has not been heard for good."""
+        """Audio without a final transcript, in ms."""
 
     @abstractmethod
     async def _transcribe_turn(self) -> None:
@@ -44,7 +44,7 @@ class TranscriptionTask(ABC):
 
     @property
     def waiting_ms(self) -> int:
-        """Of audio of a complete turn that has not been heard for good."""
+        """Audio of a complete turn without a final transcript, in ms."""
         return self._untranscribed_ms if self._complete and not self._ended.is_set() else 0
 
     async def room(self, most_ms: int) -> None:
@@ -53,13 +53,13 @@ class TranscriptionTask(ABC):
             await self._less.wait()
 
     def give_up(self) -> None:
-        """Nobody wants to know any more."""
+        """The transcript is no longer needed."""
         self._scope.cancel()
         self._drop()
 
     @property
     def _over(self) -> bool:
-        """It has ended, or has been told to."""
+        """Whether it has ended, or was told to."""
         return self._ended.is_set() or self._scope.cancel_called
 
     def _notify(self) -> None:
@@ -74,7 +74,7 @@ class TranscriptionTask(ABC):
         self._notify()
 
     async def _until_ended(self) -> None:
-        """Waits for the task's end. Raises ``BadRequest`` or ``ServerError`` where it could not hear."""
+        """Waits for the task's end. Raises its ``BadRequest`` or ``ServerError``."""
         await self._ended.wait()
         if self._failure is not None:
             raise self._failure
@@ -107,6 +107,6 @@ class TranscriptionTask(ABC):
         return False
 
     def _notify_progress(self) -> None:
-        """There may be less to be heard than before."""
+        """Notifies waiters that less audio remains."""
         self._less.set()
         self._less = anyio.Event()

@@ -1,4 +1,4 @@
-"""When a caller speaks, pauses and has finished, from the probability of speech in each stretch of 32 ms.
+"""Turn detection: a caller's speech, pauses and turn ends, from the speech probability of each 32 ms.
 
 ::
 
@@ -6,7 +6,7 @@
       ▲                                     ▲────────speech again─────────────────────┘ │
       └───────────────────────────the pause has lasted long enough──────────────────────┘
 
-Positions are milliseconds of audio since the session began, never the clock's, so the same audio gives the same events
+Positions are milliseconds of audio since the session began, never of the clock, so equal audio gives equal events,
 however it arrives.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 
 STRETCH_MS: Final = 32
 MIN_STRETCHES: Final = 2
-"""Of speech before a turn has begun: a click is shorter."""
+"""Stretches of speech that begin a turn: a click is shorter."""
 HYSTERESIS: Final = 0.15
 """A pause begins so far below the threshold."""
 SEMANTIC_MAX_MS: Final = {"low": 8000, "medium": 4000, "high": 2000, "auto": 4000}
@@ -26,15 +26,15 @@ MAX_TURN_MS: Final = 300_000
 
 @dataclass(frozen=True, slots=True)
 class TurnRules:
-    """What makes a turn."""
+    """Thresholds of turn detection."""
 
     threshold: float = 0.5
     prefix_padding_ms: int = 300
     silence_ms: int = 500
-    """Of a pause that ends a turn; the longest one, where :meth:`TurnDetector.judge` may say less."""
+    """Length of a pause that ends a turn; the longest, if :meth:`TurnDetector.judge` may shorten it."""
     idle_timeout_ms: int | None = None
     notice_ms: int = 160
-    """A pause so long is told as :class:`Paused`."""
+    """A pause of this length is reported as :class:`Paused`."""
     max_turn_ms: int = MAX_TURN_MS
     """A turn that is longer is ended as if there had been a pause."""
 
@@ -156,7 +156,7 @@ class TurnDetector:
         self._idle_from = None
 
     def judge(self, wait_ms: int) -> SpeechStopped | None:
-        """The pause that was told last ends the turn once it has lasted ``wait_ms``, or now."""
+        """The last reported pause ends the turn once it has lasted ``wait_ms``, or now."""
         if self._state is not _State.PAUSED:
             return None
         self._wait = min(wait_ms, self._rules.silence_ms)
@@ -165,7 +165,7 @@ class TurnDetector:
         return self._stop(self._now)
 
     def push(self, probability: float) -> list[TurnEvent]:
-        """Of speech in the next stretch."""
+        """Takes the speech probability of the next stretch."""
         began, self._now = self._now, self._now + STRETCH_MS
         events: list[TurnEvent] = []
         if self._state is _State.SILENT:

@@ -1,4 +1,4 @@
-"""vLLM's dialect of ``/v1/realtime``: one audio stream after another is written down, and nothing else.
+"""vLLM's dialect of ``/v1/realtime``: transcription of one audio stream after another, and nothing else.
 
 ::
 
@@ -10,7 +10,7 @@
     input_audio_buffer.commit {final: true}       transcription.done {text, usage}
                                                   error {error, code}              the connection goes on
 
-It is told apart from OpenAI's by the first message, which has a model and no session.
+Its first message has a model and no session, which distinguishes it from OpenAI's.
 """
 
 import base64
@@ -36,9 +36,9 @@ from .partial_pace import PartialPace
 from .streamed import COPIES, AnyTranscriber, AnyTranscription, StreamTranscriber, begin_transcription
 
 MAX_HELD_MS: Final = 600_000
-"""Of audio that has not been heard; the next is not read before there is less."""
+"""Audio without a transcript; beyond it, the next is not read."""
 POSITIONS_A_SECOND: Final = 50
-"""That a model makes of audio which is not of the streaming kind: the prompt's tokens in its usage."""
+"""Positions of a second of audio for models without streaming: prompt tokens in usage."""
 
 Put = Callable[[bytes], None]
 
@@ -83,7 +83,7 @@ _firsts: Final = msgspec.json.Decoder(_First)
 
 
 def is_vllm_client(message: bytes) -> bool:
-    """Whether a client whose first message this is speaks this dialect."""
+    """Whether the client's first message is of this dialect."""
     try:
         first = _firsts.decode(message)
     except (msgspec.DecodeError, RecursionError):
@@ -97,7 +97,7 @@ def refusal(error: BadRequest) -> bytes:
 
 
 class _Utterance:
-    """What is said between two commits."""
+    """Audio between two commits."""
 
     def __init__(self, transcription: AnyTranscription) -> None:
         self.transcription: Final = transcription
@@ -118,10 +118,9 @@ class VllmSession:
         max_messages: int = 0,
         share: AudioShare | None = None,
     ) -> None:
-        """``check_model`` raises BadRequest for what is not served; ``put`` tells the client, and ``room`` waits until
-        it has read enough of that. Of the client no more than ``max_messages`` a second are read, 0: as many as come.
-        ``share`` is of the audio that all sessions may hold.
-        """
+        """``check_model`` raises BadRequest for unknown models; ``put`` sends to the client, and ``room`` waits until
+        it has read enough. At most ``max_messages`` of the client are read a second; 0: no limit. ``share`` counts
+        audio."""
         self._transcribe = transcribe
         self._pace = pace
         self._check_model = check_model
@@ -129,7 +128,7 @@ class VllmSession:
         self._room = room
         self._max_messages = max_messages
         self._model: str | None = None
-        """As the client has named it; None until then."""
+        """The client's model name; None before it."""
         self._early = bytearray()
         """Audio that came before the commit that begins its utterance."""
         self._share = share or unbounded()
@@ -203,7 +202,7 @@ class VllmSession:
                 f"Invalid audio data: more than {MAX_HELD_MS // 1000} s before a commit", code="invalid_audio"
             )
         self._early += pcm
-        self._early_hold.set(COPIES * len(self._early))  # with what it will be in its utterance
+        self._early_hold.set(COPIES * len(self._early))  # with its later copy in the utterance
 
     def _commit(self, *, final: bool) -> None:
         if self._model is None:

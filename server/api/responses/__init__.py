@@ -1,1 +1,1 @@
-"""Responses: a request's items become a run of the model; what is kept of it, and its events."""
+"""Responses: items of a request become turns of the model; stored state, and events."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def approved(conversation: "ConversationItems") -> list[Item]:
-    """The requests whose calls are to be made now: the client approves them, and they have not been made."""
+    """Approval requests whose calls are to run now: approved by the client, and not run yet."""
     asked = _asked(conversation)
     made = {item.get("approval_request_id") for item in conversation.items if item["type"] == "mcp_call"}
     names = [

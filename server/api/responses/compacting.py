@@ -1,6 +1,6 @@
-"""``POST /v1/responses/compact``: a long conversation as what its user said, and a summary by the model.
+"""``POST /v1/responses/compact``: replaces a long conversation by its user's messages and a summary by the model.
 
-Both are sealed in the one item that comes of it: the SDK's type has no place for messages of users among the output.
+Both are encrypted in the one resulting item: the SDK's type has no place for user messages in the output.
 """
 
 import time
@@ -36,7 +36,7 @@ _ASKS: Final = (
 async def compact(
     services: ResponseServices, body: CompactRequest, caller: Caller, context: RequestContext
 ) -> Compaction:
-    """What the user said stays as it is; all else is in the summary, which is sealed for the caller.
+    """User messages stay unchanged; the rest is in the summary, which is encrypted for the caller.
 
     Raises BadRequest, and GenerationFailed.
     """
@@ -78,6 +78,6 @@ async def _answer(
 
 
 def _said(items: Sequence[Item], seal: EncryptedContent) -> list[str]:
-    """What the user said, also before an earlier compaction."""
+    """The user's messages, also those before an earlier compaction."""
     messages = messages_of(items, seal.open)
     return [text_of(message["content"]) for message in messages if message["role"] == "user"]

@@ -20,7 +20,7 @@ from ...tools.tools import function_name as served_name
 
 Message = dict[str, Any]
 Unseal = Callable[[str], str]
-"""From ``encrypted_content`` to text. Raises BadRequest for what this server has not sealed."""
+"""From ``encrypted_content`` to text. Raises BadRequest for content that this server did not encrypt."""
 
 _SAME: Final = [
     name
@@ -31,12 +31,12 @@ _SAME: Final = [
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """What is sealed in an item of compaction."""
+    """Content of a compaction item."""
 
     said: list[str]
-    """By the user, word for word."""
+    """The user's messages, word for word."""
     summary: str
-    """Of all that was said and done, by the model."""
+    """The model's summary of the conversation."""
 
 
 NO_FIELDS: Final[Mapping[str, str]] = {}
@@ -80,11 +80,12 @@ def _response_format(form: TextFormat) -> dict[str, Any]:
 
 
 def messages_of(items: Sequence[Item], unseal: Unseal, fields_of: Mapping[str, str] = NO_FIELDS) -> list[Message]:
-    """What one answer of the model was (reasoning, text, calls in a row) becomes one message of the assistant."""
+    """Converts items to messages; one answer of the model (reasoning, text, calls in a row) becomes one assistant
+    message."""
     messages: list[Message] = []
     names: dict[str, str] = {}
     call_ids: dict[str, str] = {}
-    """Of calls of a local shell, by the ids of their items: their outputs may name either."""
+    """Call ids of local shell calls, by item id: their outputs may name either."""
     asked: dict[str, Item] = {}
     for item in items:
         if item["type"] == "mcp_approval_request":
@@ -136,7 +137,7 @@ def _compacted(text: str) -> Compacted:
 
 
 def _add_call(messages: list[Message], item: Item, outcome: str) -> None:
-    """A call that the server has had made, and what came of it."""
+    """Adds a call that the server ran, with its result."""
     name = served_name(item["server_label"], item["name"])
     said: Message = {"tool_calls": [_call({"call_id": item["id"]}, name, item["arguments"])]}
     if not messages or messages[-1]["role"] != "assistant" or not _joined(messages[-1], said):
@@ -153,7 +154,7 @@ def _outcome(item: Item) -> str:
 
 
 def _refuse(messages: list[Message], asked: Item | None, answer: Item) -> None:
-    """A call that the client was asked to approve, where it did not; one that it did is an item of its own."""
+    """Adds the refusal of a call that the client did not approve; an approved call is an item of its own."""
     if asked is None or answer["approve"]:
         return
     reason = f": {answer['reason']}" if answer.get("reason") else "."
@@ -178,7 +179,7 @@ def _of_assistant(item: Item, unseal: Unseal) -> Message | None:
 
 
 def _joined(last: Message, said: Message) -> bool:
-    """Whether what was said next is part of the same answer, and has been added to it."""
+    """Whether the next message was part of the same answer, and has been joined to it."""
     if "tool_calls" in said:
         last.setdefault("tool_calls", []).extend(said["tool_calls"])
         return True
@@ -225,12 +226,12 @@ def _thought(item: Item, unseal: Unseal) -> str:
 
 
 def text_of(content: str | list[dict[str, Any]]) -> str:
-    """Of all its parts; media say nothing."""
+    """Text of all its parts, without media."""
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content if "text" in part)
 
 
 def _content(parts: list[dict[str, Any]], field: str) -> str | list[dict[str, Any]]:
-    """As chat has it; ``field`` is what the client knows the list as, "" where it is none of the request's."""
+    """The content in chat's form; ``field`` is the client's name of the list, "" if it is not part of the request."""
     if len(parts) == 1 and "text" in parts[0]:
         text: str = parts[0]["text"]
         return text

@@ -1,6 +1,6 @@
-"""Deltas as a response of the Responses API: the object, and the events that lead to it.
+"""Encodes deltas as a response of the Responses API: the object, and its events.
 
-There is one way: whoever wants no stream lets the events go and takes the object.
+Without a stream, the caller ignores the events and takes the object.
 """
 
 import time
@@ -48,7 +48,7 @@ from .events import EventWriter
 from .items import ClientCall, ItemWriter
 
 COPIES: Final = 4
-"""Of log-probabilities, held at the same time: in the object, and in the three events that tell the whole message."""
+"""Copies of log-probabilities in memory: in the object, and in the three events with the whole message."""
 _CALLS: Final[Mapping[CallKind, type[McpCallItem]]] = {
     "mcp_call": McpCallItem,
     "web_search_call": WebSearchCallItem,
@@ -64,17 +64,17 @@ class ServedTool:
     name: str
     """The other server's own."""
     approval: bool
-    """The client is asked first."""
+    """Whether the client must approve the call first."""
     kind: CallKind = "mcp_call"
     """The type of the items that calls of it are."""
 
 
 class ResponseEncoder:
-    """Turns the deltas of one response into its events, and keeps the object that they come to.
+    """Turns the deltas of one response into its events, and keeps the resulting object.
 
     A response may take several turns of the model: each is opened with :meth:`begin_turn`, its batches go to
-    :meth:`take`, and what ended it is :attr:`finish`. Every method returns the events that it makes, to be sent in
-    order. With the same ``new_id`` the same batches make the same events.
+    :meth:`take`, and its end is :attr:`finish`. Every method returns its events, to be sent in order. With the same
+    ``new_id`` the same batches make the same events.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class ResponseEncoder:
         seal: Callable[[str], str] | None = None,
         room: AnswerBudget | None = None,
     ) -> None:
-        """``top_logprobs``: None wants no log-probabilities. ``tools``: the client's, by the names that the model has.
-        ``seal`` encrypts reasoning, where that is wanted. ``room`` is for log-probabilities: what it raises,
-        :meth:`take` does; None is without a bound."""
+        """``top_logprobs``: None for no log-probabilities. ``tools``: the client's, by the model's names. ``seal``
+        encrypts reasoning, if requested. ``room`` counts log-probabilities: :meth:`take` raises its errors; None is no
+        limit."""
         self.response: Final = response
         self.finish: Finish | None = None
         self._new_id = new_id
@@ -170,17 +170,17 @@ class ResponseEncoder:
 
     @property
     def output_tokens(self) -> int:
-        """Of all turns."""
+        """Output tokens of all turns."""
         return self._output
 
     @property
     def calls(self) -> Sequence[McpCallItem]:
-        """Those that wait for :meth:`end_call`."""
+        """Calls that wait for :meth:`end_call`."""
         return self._items.calls
 
     @property
     def asks(self) -> bool:
-        """The last turn called what is the client's to run or to approve."""
+        """Whether the last turn called a tool that the client runs or must approve."""
         return self._asks
 
     def begin_list(self, label: str) -> list[bytes]:

@@ -1,7 +1,7 @@
-"""Text that a client carries for the server and can neither read nor change: reasoning, and summaries.
+"""Text that a client stores for the server and can neither read nor change: reasoning, and summaries.
 
-AES-SIV (RFC 5297): it is deterministic, so that a response which is made again after a restart carries the same
-content. The owner is associated data: what was encrypted for one caller decrypts for no other.
+AES-SIV (RFC 5297) is deterministic, so that a response that is recomputed after a restart has the same content. The
+owner is associated data: one caller's content decrypts for no other.
 """
 
 import base64
@@ -27,7 +27,7 @@ class EncryptedContent:
         return _VERSION + base64.urlsafe_b64encode(self._cipher.encrypt(text.encode(), self._owner)).decode("ascii")
 
     def open(self, sealed: str) -> str:
-        """Raises BadRequest for what was not sealed with the same secret for the same caller."""
+        """Raises BadRequest for content not encrypted with the same secret for the same caller."""
         from cryptography.exceptions import InvalidTag
 
         try:

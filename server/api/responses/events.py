@@ -18,7 +18,7 @@ def frame(event: bytes) -> bytes:
 
 
 class EventWriter:
-    """Numbers the events of one response, and keeps them until they are taken."""
+    """Numbers the events of one response, and collects them until they are taken."""
 
     def __init__(self) -> None:
         self._sequence = 0
@@ -30,7 +30,7 @@ class EventWriter:
         self._sequence += 1
 
     def begin_deltas(self, kind: str, **fields: Any) -> None:
-        """What all that follow by :meth:`emit_delta` begin with: it is encoded once."""
+        """The common prefix of later :meth:`emit_delta` events, encoded once."""
         self._delta_head = encode({"type": kind, **fields})[:-1] + b',"delta":'
 
     def emit_delta(self, text: str, more: bytes = b"") -> None:
@@ -45,7 +45,7 @@ class EventWriter:
 
 
 class ResponseFrames:
-    """Events as frames, one after the other; what fails before the first of them has a status of its own."""
+    """Encodes events as frames; an error before the first frame gets a status of its own."""
 
     failed = False
 
@@ -59,7 +59,7 @@ class ResponseFrames:
         return frames if sum(map(len, batch)) > PIECE_BYTES else b"".join(frames)
 
     def error(self, error: Exception) -> bytes:
-        """What ends a stream whose response has not ended."""
+        """The last event of a stream whose response has not ended."""
         body = describe(error)[1]
         note_error(body.code or body.type)
         fields = {"code": body.code, "message": body.message, "param": body.param, "sequence_number": self._next}

@@ -1,4 +1,4 @@
-"""Ids of responses and of what belongs to them."""
+"""Ids of responses and of their parts."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ _BYTES: Final = 24
 
 _SHORT_BYTES: Final = 12
 SHORT_ID: Final = 32
-"""Characters that an id of the Realtime API has at most: clients put something else in place of longer ones."""
+"""Most characters of an id in the Realtime API: clients replace longer ones."""
 
 
 def random_id(prefix: str) -> str:
@@ -22,7 +22,7 @@ def short_id(prefix: str) -> str:
 
 
 class Ids:
-    """The ids of what one response makes: drawn again for the same response, they are the same in the same order."""
+    """Ids of one response's parts: for the same response they are the same in the same order."""
 
     def __init__(self, response: str) -> None:
         self._response = response

@@ -1,4 +1,4 @@
-"""What a response puts out, an item at a time: in its object, and as events."""
+"""Writes the output items of a response, to its object and as events."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -30,12 +30,12 @@ from .events import EventWriter
 
 
 class ClientCall(NamedTuple):
-    """Of a tool that the client runs and OpenAI has described: it becomes an item once its arguments are whole."""
+    """A call of a tool that OpenAI defines and the client runs: it becomes an item once its arguments are complete."""
 
     kind: client_tools.ClientCall
     call_id: str
     name: str
-    """Of its function."""
+    """Name of its function."""
 
 
 class ItemWriter:
@@ -49,9 +49,9 @@ class ItemWriter:
         seal: Callable[[str], str] | None,
         room: AnswerBudget,
     ) -> None:
-        """Items are added to ``output`` as they are closed. ``seal`` encrypts reasoning, where that is wanted.
+        """Closed items are added to ``output``. ``seal`` encrypts reasoning, if requested.
 
-        ``room`` is for log-probabilities, of which many methods raise what it raises.
+        ``room`` counts log-probabilities; many methods raise its errors.
         """
         self._output: Final = output
         self._events: Final = events
@@ -62,24 +62,24 @@ class ItemWriter:
         """Is open instead of an item."""
         self._pieces: list[str] = []
         self._logprobs: list[TokenLogprob] = []
-        """Of tokens whose text is held back, until it is known what it belongs to."""
+        """Log-probabilities of tokens whose text is held back, until their item is known."""
         self._shown = JsonList(room)
         """Log-probabilities of the message that is open, as its object has them."""
         self._event_logprobs = JsonList(room)
-        """The same as events have them."""
+        """The same in the form of events."""
         self._in_call = False
         """The item that was opened last is a call, whose tokens come without text, also behind its end."""
         self._calls: list[McpCallItem] = []
 
     @property
     def calls(self) -> Sequence[McpCallItem]:
-        """Those that the model has written to their end, and that nobody has answered."""
+        """Complete calls of the model without a result."""
         return tuple(self._calls)
 
     # ---- what the open item is made of
 
     def add_text(self, text: str, logprobs: Sequence[TokenLogprob]) -> None:
-        """Of a message, which is opened where none is; tokens that come without text belong to what comes later."""
+        """Adds text to the message, which is opened if needed; tokens without text belong to later text."""
         self._logprobs += logprobs
         if not text:
             if self._in_call:
@@ -101,12 +101,12 @@ class ItemWriter:
         self._events.emit_delta(text)
 
     def add_arguments(self, text: str) -> None:
-        """Of the call that is open."""
+        """Adds arguments to the open call."""
         if not text:
             return
         self._pieces.append(text)
         if isinstance(self._item, WebSearchCallItem | CodeInterpreterCallItem):
-            return  # what they show is made of the whole
+            return  # its item is made of the complete arguments
         if isinstance(self._item, FunctionCallItem | CustomToolCallItem | McpCallItem):
             self._events.emit_delta(text)
 
@@ -116,7 +116,7 @@ class ItemWriter:
         self.open(MessageItem(self._new_id("msg"), []))
 
     def open_client_call(self, call: ClientCall) -> None:
-        """Behind whatever is open, which ends."""
+        """Closes the open item and begins a call."""
         self.close("completed")
         self._in_call = True
         self._logprobs.clear()
@@ -124,7 +124,7 @@ class ItemWriter:
         self._client_call = call
 
     def open(self, item: OutputItem) -> None:
-        """Behind whatever is open, which ends."""
+        """Closes the open item and opens another."""
         self.close("completed")
         self._in_call = isinstance(item, FunctionCallItem | CustomToolCallItem | McpCallItem | McpApprovalRequestItem)
         if self._in_call:
@@ -192,7 +192,7 @@ class ItemWriter:
             case McpApprovalRequestItem():
                 item.arguments = text
                 if status != "completed":
-                    self._item = None  # nobody could approve half of a call
+                    self._item = None  # a truncated call cannot be approved
                     return
                 emit("response.output_item.added", output_index=len(self._output), item=item)
         if isinstance(item, MessageItem | ReasoningItem | FunctionCallItem | McpCallItem):
@@ -204,7 +204,7 @@ class ItemWriter:
         self._item = None
 
     def _close_client_call(self, call: ClientCall, text: str, status: ItemStatus) -> None:
-        """Half a call, and one whose arguments are not what was described, is told as one of its function."""
+        """A truncated call, and one with arguments that do not match the schema, becomes a function call."""
         self._client_call = None
         made = None
         if status == "completed":
@@ -256,14 +256,14 @@ class ItemWriter:
         self._events.emit("response.content_part.done", **self._place, content_index=0, part=part)
 
     def _write_logprobs(self) -> bytes:
-        """Those that wait belong to the open message. Returns them as events have them."""
+        """Moves held-back log-probabilities to the open message. Returns them in the form of events."""
         waiting = self._logprobs
         self._logprobs = []
         self._shown.extend(waiting)
         return self._event_logprobs.extend([_without_bytes(one) for one in waiting])
 
     def end_list(self, tools: list[dict[str, Any]], error: str | None) -> None:
-        """Of the list of tools that is open."""
+        """Closes the open list of tools."""
         item = self._item
         assert isinstance(item, McpListToolsItem)
         item.tools, item.error = tools, error
@@ -300,7 +300,7 @@ def _type_of(item: OutputItem) -> str:
 
 
 def items_of(output: Sequence[OutputItem], *, logprobs: bool = False) -> list[dict[str, Any]]:
-    """As plain objects; with ``logprobs``, which are JSON already, those of messages too."""
+    """Items as plain objects; with ``logprobs``, which are JSON already, those of messages too."""
     items: list[dict[str, Any]] = []
     for item in output:
         if not isinstance(item, MessageItem):
@@ -315,13 +315,14 @@ def items_of(output: Sequence[OutputItem], *, logprobs: bool = False) -> list[di
 
 
 def _without_bytes(entry: TokenLogprob) -> dict[str, Any]:
-    """As events have it."""
+    """The entry in the form of events."""
     alternatives = [{"token": other.token, "logprob": other.logprob} for other in entry.top_logprobs]
     return {"token": entry.token, "logprob": entry.logprob, "top_logprobs": alternatives}
 
 
 def action_of(name: str, arguments: str) -> dict[str, Any]:
-    """Of a call of gpt-oss's ``browser``: ``search``, ``open`` or ``find``; any other tool is taken for a search."""
+    """Action of a call of gpt-oss's ``browser``: ``search``, ``open`` or ``find``; any other tool counts as a
+    search."""
     given = _object(arguments)
     match name:
         case "open":
@@ -334,7 +335,7 @@ def action_of(name: str, arguments: str) -> dict[str, Any]:
 
 
 def code_of(arguments: str) -> str:
-    """Of a call of a ``python`` tool: what it is given under the name ``code``, or else all that it is given."""
+    """Code of a ``python`` tool's call: its argument ``code``, or else all arguments."""
     code = _object(arguments).get("code")
     return code if isinstance(code, str) else arguments
 

@@ -1,4 +1,4 @@
-"""Refusals in the words of the Responses API, of what is checked as a request for a chat completion."""
+"""Maps errors of the translated chat request to fields of the Responses API."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _RULES: Final = tuple(
     )
 )
 _TOOL: Final = re.compile(r"tools\[(\d+)\]")
-"""Of those that a model is offered: not each of the request's is one of them, and some are several."""
+"""A tool offered to the model; a tool of the request may be none or several of them."""
 _QUOTED: Final = re.compile(r"`([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)`")
 
 

@@ -1,4 +1,4 @@
-"""What a model is asked, and offered, where some of its tools are run by the server."""
+"""The model's prompt and tools, if the server runs some of the tools."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ def with_loaded(request: Request, items: Iterable[Item]) -> Request:
 
 
 def known_lists(items: Iterable[Item]) -> dict[str, list[dict[str, Any]]]:
-    """By the label of the server: what a conversation says already of the tools that it has."""
+    """Tool lists that a conversation already has, by the server's label."""
     return {
         item["server_label"]: item["tools"]
         for item in items
@@ -38,7 +38,7 @@ def known_lists(items: Iterable[Item]) -> dict[str, list[dict[str, Any]]]:
 
 
 def offered_beside(request: ContextFields, servers: Sequence[Server], lists: Lists) -> dict[str, McpTool]:
-    """By function; the client's own functions come first where two have one name."""
+    """Tools by function name; the client's own functions take precedence."""
     functions = client_functions(request.tools or ())
     return {name: tool for name, tool in offered(servers, lists).items() if name not in functions}
 

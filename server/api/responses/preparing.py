@@ -47,12 +47,12 @@ _SECRET: Final = "seal"
 
 @dataclass(frozen=True)
 class ConversationItems:
-    """What a prompt is made of."""
+    """The items of a prompt."""
 
     history: list[Item]
-    """What was there before the request."""
+    """Items before the request."""
     given: list[Item]
-    """The request's own items; what it referred to is in their places."""
+    """The request's own items, with references resolved."""
 
     @property
     def items(self) -> list[Item]:
@@ -60,24 +60,24 @@ class ConversationItems:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Of the request's own items, by their ids: the paths that its client knows them by."""
+        """Paths of the request's own items in the client's request, by item id."""
         return {item["id"]: f"input[{index}]" for index, item in enumerate(self.given)}
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request that is ready to be run."""
+    """A request that is ready to run."""
 
     request: ResponseRequest
     response: ResponseObject
-    """As it is before anything has been generated."""
+    """The response before generation."""
     conversation: ConversationItems
     chat: ChatRequest
     caller: Caller
     seal: EncryptedContent
     ids: Ids
     servers: tuple[Server, ...] = ()
-    """Of tools; with them the request's secrets, which are nowhere else."""
+    """Tool servers; only here are the request's secrets."""
     locked: tuple[str, ...] = ()
     """Labels of those that have some."""
     held: int = 0
@@ -96,10 +96,10 @@ async def read_conversation(
     *,
     extra: Sequence[Item] | None = None,
 ) -> ConversationItems:
-    """What is loaded for it is counted in ``memory`` before. Raises BadRequest, also for what is not there (404) or is
-    another caller's, and MemoryFull.
+    """Memory of loaded items is counted in ``memory`` first. Raises BadRequest, also for items that do not exist (404)
+    or belong to another caller, and MemoryFull.
 
-    ``extra`` is what came before, where that is not stored.
+    ``extra``: earlier items that are not stored.
     """
     limits = services.limits
     if request.input is None and request.previous_response_id is None and request.conversation is None:
@@ -136,7 +136,7 @@ async def prepare(
     *,
     extra: Sequence[Item] | None = None,
 ) -> Prepared:
-    """Raises BadRequest for whatever cannot be served, and MemoryFull; ``memory`` is what the request holds."""
+    """Raises BadRequest for a request that cannot be served, and MemoryFull; ``memory`` is the request's share."""
     request.check(services.limits)
     services.chat.resolve(request.model)
     response_id = random_id("resp")
@@ -200,7 +200,7 @@ async def fewest(counts: Sequence[int], fits: Callable[[int], Awaitable[bool]]) 
 
 
 async def count_tokens(model: ChatModel, chat: ChatRequest, tools: Sequence[dict[str, Any]] | None) -> int:
-    """Of the prompt, however long; ``tools`` as the client knows them. Raises BadRequest as a request would."""
+    """Tokens of the prompt, without a limit; ``tools`` by the client's names. Raises BadRequest as a request would."""
     with map_response_fields(tools or ()):
         return len(await prompt_of(model, chat))
 
@@ -229,7 +229,8 @@ async def _fits(model: ChatModel, chat: ChatRequest, tools: Sequence[dict[str, A
 
 
 def _count(limits: Limits, size: int, memory: MemoryShare, field: str) -> None:
-    """Before so many bytes of stored JSON are loaded. Raises BadRequest where one body could not bring as much."""
+    """Counts ``size`` bytes of stored JSON before they are loaded. Raises BadRequest if a body could not have as
+    many."""
     most = limits.max_body_bytes
     if size > most:
         raise BadRequest(
@@ -272,8 +273,7 @@ def _conversation_bytes(owner: str, conversation: str, db: "sqlite3.Connection")
 async def _resolved(
     services: ResponseServices, given: list[Item], history: list[Item], caller: Caller, memory: MemoryShare
 ) -> list[Item]:
-    """``given`` with what it refers to in place of references: each item is loaded once, and counts as often as it
-    stands there."""
+    """``given`` with references replaced by their items: each is loaded once, and counts each time."""
     known = {item["id"]: item for item in history}
     names = [item["id"] for item in given if item["type"] == REFERENCE]
     sizes = await services.store.read(partial(_item_sizes, caller.owner, set(names) - known.keys()))

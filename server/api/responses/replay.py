@@ -1,7 +1,7 @@
-"""What an earlier server has done of a response with tools, read from what it stored.
+"""What an earlier server did for a response with tools, read from its store.
 
-An event is stored before it is shown. So the items that ended are known with what came of them; calls that were begun
-and did not end are known as such; and the tokens of each turn are there.
+Events are stored before they are sent. So the results of ended items are known, calls that began without an end are
+known as such, and the tokens of each turn are stored.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -57,12 +57,12 @@ class Replay:
         return item in self._begun
 
     def answered(self, calls: Sequence[McpCallItem]) -> list[tuple[McpCallItem, Item]]:
-        """Those that ended, in the order in which they did, each as it ended."""
+        """Ended calls with their results, in the order of their ends."""
         by_id = {item.id: item for item in calls}
         return [(by_id[name], item) for name, item in self._items.items() if name in by_id]
 
     def submitter(self, turn: int, client: Submitter) -> Submitter | None:
-        """What to take the turn to; None: the engine, for nothing is known of it."""
+        """The submitter of a turn; None: the engine, since nothing is stored."""
         if turn >= len(self._turns):
             return None
         steps, ended = self._turns[turn], turn < len(self._turns) - 1
@@ -73,7 +73,7 @@ NOTHING: Final = Replay((), None)
 
 
 class ReplaySubmitter:
-    """Says again what a turn said that has ended. The engine is not asked."""
+    """Replays the output of an ended turn, without the engine."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
@@ -100,7 +100,7 @@ def _delivered(steps: Sequence[Step]) -> list[EngineEvent]:
 
 
 class _ReplayedStream:
-    """``events``, and then the engine's own, where it was asked."""
+    """``events``, then the engine's own, if it was used."""
 
     def __init__(self, events: Sequence[EngineEvent], stream: EngineEventStream | None = None) -> None:
         self._events = iter(events)

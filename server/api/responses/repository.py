@@ -1,4 +1,4 @@
-"""What is known of a response, while it is made and once it is stored."""
+"""State of a response, running or stored."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def not_found(response: str) -> BadRequest:
 
 
 async def given_items(services: ResponseServices, caller: Caller, response: str, memory: MemoryShare) -> list[Item]:
-    """The input items that the response was asked for with, counted in ``memory``. Raises BadRequest (404)."""
+    """The input items of the response's request, counted in ``memory``. Raises BadRequest (404)."""
     found = await find(services, caller, response)
     if found.live is not None:
         return found.live.given
@@ -75,7 +75,7 @@ async def given_items(services: ResponseServices, caller: Caller, response: str,
 
 
 def events_of(store: Database, found: Found, after: int) -> AsyncGenerator[list[bytes], None]:
-    """Those that follow number ``after``, to the last one. Raises BadRequest where they were not kept."""
+    """Events after number ``after``, to the last one. Raises BadRequest if they were not stored."""
     if found.live is not None and found.live.log is not None:
         return found.live.log.read(after)
     if found.stored is None or not found.stored.events:
@@ -104,7 +104,7 @@ async def delete(services: ResponseServices, caller: Caller, response: str) -> N
 
 
 async def cancel(services: ResponseServices, caller: Caller, response: str) -> Found:
-    """Ends it where it still runs in the background. Raises BadRequest, 404 where there is none."""
+    """Cancels a running background response. Raises BadRequest, 404 if there is none."""
     found = await find(services, caller, response)
     shown = found.object
     background = shown["background"] if isinstance(shown, dict) else shown.background
@@ -138,7 +138,7 @@ def page(items: list[Item], limit: int, order: str, after: str | None) -> ItemLi
 
 
 def listed(item: Item) -> Item:
-    """As lists show it: the items of some types have a status there and nowhere else."""
+    """The item in lists, where items of some types have a status."""
     if item["type"] == "custom_tool_call":
         return {**item, "status": "completed"}
     return item

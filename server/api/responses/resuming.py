@@ -1,8 +1,8 @@
-"""Background responses that a server began and did not end: the next one on the same store goes on with them.
+"""Resumes background responses that an earlier server on the same store did not end.
 
-Each is made again from the tokens that were delivered: they run through the same text, parsers and encoder, step by
-step as they came, which makes the events that are stored already; and what the engine adds to them continues the log
-without a gap. No event is shown before it is stored, so that none can have been seen that comes out otherwise.
+Each is rebuilt from its delivered tokens: they pass through the same text, parsers and encoder, step by step, and make
+the stored events again; the engine's further output continues the log without a gap. No event is sent before it is
+stored, so a client cannot have seen an event that comes out differently.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ _CHANGED = ResponseFailure(
 
 
 async def resume_unfinished(services: ResponseServices) -> None:
-    """Begins to go on with all of them, as there is room. The engine must be ready.
+    """Begins to resume all of them, as there is room. The engine must be ready.
 
-    Never raises; what cannot go on is told as failed.
+    Never raises; a response that cannot be resumed is marked failed.
     """
     if not services.store.durable:
         return
@@ -125,7 +125,7 @@ async def _prepared(
     servers = await services.gateway.servers(request.tools or (), locked)
     conversation = ConversationItems([], given)
     if servers and (request.previous_response_id or request.conversation_id):
-        # what the model is told next is made of all that was said
+        # the next prompt of the model consists of all earlier output
         before = msgspec.structs.replace(request, input=[])
         conversation = ConversationItems((await read_conversation(services, before, caller, memory)).history, given)
     return Prepared(request, response, conversation, resumable.chat, caller, seal, Ids(row.id), servers, locked)
@@ -154,7 +154,7 @@ async def _give_up(store: Database, name: str, why: ResponseFailure) -> None:
         await store.write(work)
     except ServerError:
         logger.warning("could not end a response")
-    except Exception as error:  # what is stored of it is no JSON, or not packed as it should be
+    except Exception as error:  # stored data is invalid JSON, or packed incorrectly
         logger.warning("a response cannot be read any more and was deleted: %s", type(error).__name__)
         with contextlib.suppress(ServerError):
             await store.write(lambda db: responses.drop(db, name))

@@ -1,4 +1,4 @@
-"""``/v1/responses`` and what hangs from it."""
+"""``/v1/responses`` and its sub-resources."""
 
 from contextlib import suppress
 from functools import partial
@@ -81,9 +81,7 @@ def routes(services: ResponseServices) -> list[BaseRoute]:
 async def create(services: ResponseServices, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
     body = decode(decoder, content, services.limits)
     memory = context.queue_slot.memory
-    memory.add(
-        decoded_bytes(content, services.limits)
-    )  # what it asks for is stored at the end, so it is held until then
+    memory.add(decoded_bytes(content, services.limits))  # its request is stored at the end, so it is held until then
     prepared = await prepare(services, body, caller_of(request.scope), memory)
     name_anew(request, body.request_id)
     if body.background:
@@ -153,7 +151,7 @@ async def input_items(services: ResponseServices, request: Request) -> Response:
 
 
 def page_of(request: Request, items: list[Item]) -> ItemList:
-    """The page that the query asks for. Raises BadRequest."""
+    """The page of the query. Raises BadRequest."""
     order = order_of(request)
     limit = _number(request, "limit", 1, repository.MAX_PAGE, repository.DEFAULT_PAGE)
     return repository.page(items, limit, order, request.query_params.get("after"))

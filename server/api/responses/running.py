@@ -1,4 +1,4 @@
-"""One response, made apart from whoever reads it: by a task of its own, or in the request's where nobody may watch."""
+"""Runs one response apart from its readers: in its own task, or in the request's if nobody may watch it."""
 
 import asyncio
 import logging
@@ -41,29 +41,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 0.05
-"""How often events are written, where nobody is shown them before."""
+"""Interval of storing events that no reader waits for."""
 
 STORE_PAUSES: Final = (1.0, 4.0, 15.0, 60.0)
 """Seconds between two tries to store an end."""
 
 
 class Resumable(msgspec.Struct, frozen=True):
-    """What another server needs to go on with a response."""
+    """Data with which another server can resume a response."""
 
     request: ResponseRequest
     chat: ChatRequest
     locked: tuple[str, ...] = ()
-    """Servers of tools that nothing can be asked of any more, for what is secret is not here."""
+    """Tool servers whose secrets are not stored, so that they cannot be called again."""
 
 
 END_OF_TURN: Final = Step([], None)
 
 
 class ResponseTask:
-    """Makes one response, tells its log, and stores it where that is wanted.
+    """Runs one response, logs its events, and stores it if requested.
 
-    Its end is told in the moment in which its row is given to the store, which does one thing after the other: who has
-    read it finds it there.
+    Its end is published when its row is handed to the store, which works in order: a reader of the end finds the row.
     """
 
     def __init__(
@@ -77,15 +76,15 @@ class ResponseTask:
         stored: bool = False,
         give_up: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``log`` None: nobody reads the events. ``held`` counts what is kept of it. ``stored``: whether its row is
-        there already. ``give_up`` ends it where it cannot be made again as it was."""
+        """``log`` None: no readers. ``held`` counts its memory. ``stored``: whether its row exists. ``give_up`` ends it
+        if it cannot be rebuilt unchanged."""
         request = prepared.request
         self.log = log
         self._services = services
         self._prepared = prepared
         self._turns = turns
         self._task: asyncio.Task[None] | None = None
-        """Of :meth:`start`; the server's live responses own it."""
+        """Of :meth:`start`; owned by the server's live responses."""
         # not the task's own cancellation: that of a task that has not taken its first step leaves no trace
         self._scope = anyio.CancelScope()
         self._ended = asyncio.Event()
@@ -137,7 +136,7 @@ class ResponseTask:
             await self._write(ended=False)
 
     def start(self, bounds: Callable[[], AbstractContextManager[None]] = nullcontext) -> asyncio.Task[None]:
-        """Everything else is told through the log. ``bounds`` may cut it short."""
+        """Starts the run; its results come through the log. ``bounds`` may cut it short."""
         assert self._task is None
         if self._prepared.request.stored:
             self._services.live.add(self)
@@ -145,7 +144,7 @@ class ResponseTask:
         return self._task
 
     def start_with(self, held: ExitStack, bounds: Callable[[], AbstractContextManager[None]]) -> None:
-        """As :meth:`start`; what is ``held`` is let go of once it has ended."""
+        """As :meth:`start`; releases ``held`` at the end."""
         task = self.start(bounds)
         kept = held.pop_all()
         task.add_done_callback(lambda _: kept.close())
@@ -155,7 +154,7 @@ class ResponseTask:
         self._scope.cancel()
 
     async def abandon(self) -> None:
-        """It has not been started, and is not going to be."""
+        """Drops a run that was not started."""
         if isinstance(self._turns, PreparedGeneration):
             await self._turns.batches.aclose()
 
@@ -167,7 +166,7 @@ class ResponseTask:
         try:
             await self._make(self.log, bounds)
         finally:
-            # also where the task itself was cancelled: nobody may wait for ever
+            # also if the task itself was cancelled: nobody may wait for ever
             if not self.log.ended:
                 self.log.close(ShutDown())
             self._ended.set()
@@ -235,7 +234,7 @@ class ResponseTask:
     # ---- either way
 
     async def _generate(self) -> None:
-        """The turns of the model: one, or as many as there are calls that the server runs."""
+        """Runs the turns of the model: one, or as many as the server's tool calls need."""
         if isinstance(self._turns, PreparedGeneration):
             await self._take(self._turns)
             return
@@ -274,7 +273,7 @@ class ResponseTask:
                         await self.write()
 
     async def _store_the_end(self) -> None:
-        """One that ran in the background has not ended for anybody before it is stored: so it is tried for a while."""
+        """A background response has not ended for anybody before it is stored, so storing is retried for a while."""
         pauses = iter(STORE_PAUSES if self.response.background else ())
         while not await self._is_stored():
             pause = next(pauses, None)
@@ -296,7 +295,7 @@ class ResponseTask:
         return True
 
     async def _write(self, ended: bool) -> None:
-        """What there is of it by now, in one transaction. Raises StoreFailed."""
+        """Stores its current state in one transaction. Raises StoreFailed."""
         stretch = None if self.log is None else await self.log.stretch()
         if stretch is None and not ended and self._row_is_there:
             return
@@ -313,7 +312,7 @@ class ResponseTask:
             if ended and responses.finish(db, self.response.id, object_, output):
                 self._append_to_conversation(db, output)
 
-        with anyio.CancelScope(shield=True):  # or nobody would know whether the row is there
+        with anyio.CancelScope(shield=True):  # otherwise it would be unknown whether the row exists
             await self._services.store.write(work)
         self._row_is_there = True
         if stretch is not None and self.log is not None:
@@ -343,7 +342,7 @@ class ResponseTask:
 
 
 def failure_of(error: Exception) -> ResponseFailure:
-    """As the response tells it."""
+    """The error in the response's form."""
     message = describe(error)[1].message
     match error:
         case BadRequest():

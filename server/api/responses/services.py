@@ -1,4 +1,4 @@
-"""What the Responses API uses of the server."""
+"""Services of the server for the Responses API."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from ...tools.gateway import McpGateway
 
 @dataclass(frozen=True)
 class ResponseServices:
-    """For its routes, and for what goes on in the background."""
+    """For its routes and background work."""
 
     chat: ChatModel
     store: Database
     live: LiveResponses
-    """Those that are being made."""
+    """Running responses."""
     gateway: McpGateway
     """Through which tools on other servers are reached."""
     caller_of_owner: Callable[[str], Caller | None]
-    """Finds a caller by its name in the store; None where its key is not valid any more."""
+    """Finds a caller by its name in the store; None if its key is not valid any more."""
     connection: ConnectionLimits
 
     @property
@@ -34,5 +34,5 @@ class ResponseServices:
 
     @property
     def limits(self) -> Limits:
-        """Of what one request may ask for."""
+        """Limits of one request."""
         return self.chat.limits

@@ -1,8 +1,8 @@
-"""WebSocket mode of ``/v1/responses``: responses one after the other, or beside one another in lanes.
+"""WebSocket mode of ``/v1/responses``: responses in sequence, or in parallel lanes.
 
-A client sends ``response.create`` with the fields of a request, and gets each event of the response as one message. Of
-those with one ``stream_id`` each waits for the one before; events repeat it. What is not stored can be gone on from,
-on the same connection, for as long as it is among the last few.
+A client sends ``response.create`` with the fields of a request, and gets each event of the response as one message.
+Responses with one ``stream_id`` run in order; events repeat it. A response that is not stored can be continued on the
+same connection while it is among the last few.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ MAX_PENDING: Final = 32
 MAX_KEPT: Final = 8
 """Conversations of one connection that are not stored, and can be gone on from."""
 MAX_KEPT_BYTES: Final = 64 << 20
-"""Of the messages that those came with, and of all that was said before."""
+"""Bytes of the messages that created them, with their history."""
 MAX_SECONDS: Final = 3600.0
-"""That a connection lasts, as OpenAI's do: one that says nothing is not held for ever."""
+"""Lifetime of a connection, as OpenAI's; silent ones are not held for ever."""
 _KEPT_FACTOR: Final = 4
-"""Of bytes of a message: a wide character makes all others of its text as wide in memory."""
+"""Memory factor of a message: one wide character makes its whole text wide."""
 
 
 class _Kind(msgspec.Struct):
@@ -83,7 +83,7 @@ class ResponseSocket:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     async def serve(self) -> None:
-        """Until the client goes away, with whom all that runs for it ends. Raises Unavailable, not to be opened."""
+        """Serves until the client disconnects, which ends its responses. Raises Unavailable before it is accepted."""
         self._services.admission.check_available()
         await self._socket.accept()
         try:
@@ -109,7 +109,7 @@ class ResponseSocket:
             await pace.wait()
 
     async def _expire(self) -> None:
-        """What runs comes to its end; nothing more is read."""
+        """Running responses finish; no more is read."""
         with contextlib.suppress(WebSocketDisconnect):
             await self._tell(
                 BadRequest(
@@ -151,7 +151,7 @@ class ResponseSocket:
                     await before.wait()
                 await self._answer(lane, message)
         except WebSocketDisconnect:
-            pass  # whoever reads finds out too
+            pass  # the reader notices too
         except Exception as error:
             await self._tell(error, lane)
         finally:

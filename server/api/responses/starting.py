@@ -23,7 +23,7 @@ from .tool_loop import ToolLoop
 async def run_of(
     services: ResponseServices, prepared: Prepared, context: RequestContext, *, watched: bool
 ) -> ResponseTask:
-    """One that has not begun; ``watched``: its events are to be read. Raises what :func:`prepare_generation` raises."""
+    """A run that has not begun; ``watched``: its events will be read. Raises as :func:`prepare_generation`."""
     with map_response_fields(prepared.response.tools):
         turns = await turns_of(services, prepared, context)
     log = None
@@ -37,8 +37,8 @@ async def run_of(
 async def turns_of(
     services: ResponseServices, prepared: Prepared, context: RequestContext, replay: Replay = NOTHING
 ) -> PreparedGeneration | ToolLoop:
-    """One turn of the model, or as many as there are calls that the server runs. ``replay``: what an earlier server
-    has done of them. Raises what :func:`prepare_generation` raises."""
+    """One turn of the model, or as many as the server's tool calls need. ``replay``: an earlier server's work. Raises
+    as :func:`prepare_generation`."""
     if prepared.servers:
         return ToolLoop(services, prepared, context, replay)
     client = replay.submitter(0, services.chat.client)
@@ -48,9 +48,9 @@ async def turns_of(
 
 
 async def run_in_background(services: ResponseServices, prepared: Prepared) -> ResponseTask:
-    """One that goes on by itself, stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
+    """A background run, stored as queued. Raises as :func:`run_of`, Overloaded and StoreFailed."""
     if prepared.chat.seed is None:
-        # drawn here, for what is stored must say how another server would go on
+        # drawn here, since another server must be able to resume from the stored state
         seed = int.from_bytes(os.urandom(7), "little")
         prepared = dataclasses.replace(prepared, chat=msgspec.structs.replace(prepared.chat, seed=seed))
     with ExitStack() as stack:
@@ -66,7 +66,7 @@ async def run_in_background(services: ResponseServices, prepared: Prepared) -> R
 
 
 class AttachedStream:
-    """The events of a run that lives as long as somebody reads them."""
+    """The events of a run that lives as long as its reader."""
 
     def __init__(self, run: ResponseTask, bounds: Callable[[], AbstractContextManager[None]]) -> None:
         assert run.log is not None

@@ -1,8 +1,8 @@
-"""A response whose model may call tools that the server runs: turns of the model, and what is done between them.
+"""A response with tools that the server runs: alternates turns of the model and tool calls.
 
-First the servers of tools are asked what they have, unless the conversation says so already; then calls are made that
-the client has approved; then the model has its turn, the tools that it called are run, and it has another, until it
-calls none, or calls what is the client's to run or to approve. All of it is told in the response's items and events.
+First the tool servers are asked for their tools, unless the conversation lists them; then approved calls run; then the
+model has its turn and its calls run, until it calls nothing, or a tool that the client runs or must approve. All of it
+appears in the response's items and events.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from .services import ResponseServices
 
 Tell = Callable[[list[bytes]], None]
 Commit = Callable[[], Awaitable[None]]
-"""Returns once all that was told is kept, where it outlives the server."""
+"""Returns once all sent events are stored, if the response is."""
 
 _ENOUGH: Final = "as many calls of tools as this response may make have been made"
 _UNKNOWN_OUTCOME: Final = (
@@ -45,10 +45,10 @@ _UNKNOWN_OUTCOME: Final = (
 
 
 class ToolLoop:
-    """Of one response."""
+    """The tool loop of one response."""
 
     def __init__(self, services: ResponseServices, prepared: Prepared, context: RequestContext, replay: Replay) -> None:
-        """``replay``: what an earlier server has done of it."""
+        """``replay``: an earlier server's work on it."""
         self._services = services
         self._prepared = prepared
         self._context = context
@@ -60,9 +60,9 @@ class ToolLoop:
     async def turns(
         self, encoder: ResponseEncoder, tell: Tell, commit: Commit
     ) -> AsyncGenerator[PreparedGeneration, None]:
-        """Each is to be run to its end, and given to ``encoder``, before the next is asked for.
+        """Run each turn to its end, into ``encoder``, before the next is requested.
 
-        Raises ToolServerFailed, and what :func:`prepare_generation` raises.
+        Raises ToolServerFailed, and as :func:`prepare_generation`.
         """
         try:
             lists = await self._lists(encoder, tell)
@@ -122,7 +122,7 @@ class ToolLoop:
     # ---- turns
 
     async def _turn(self, encoder: ResponseEncoder, number: int, *, offering: bool) -> PreparedGeneration | None:
-        """None where there are no tokens left to be said."""
+        """None if there are no tokens left to generate."""
         request = asking(self._prepared.request, self._tools if offering else {}, first=not self._made)
         if request.max_output_tokens is not None:
             left = request.max_output_tokens - encoder.output_tokens
@@ -152,7 +152,7 @@ class ToolLoop:
         await self._run(encoder, encoder.calls, tell, commit)
 
     async def _run(self, encoder: ResponseEncoder, calls: Sequence[McpCallItem], tell: Tell, commit: Commit) -> None:
-        """All of them, beside one another where the client lets the model do that."""
+        """Runs all calls, in parallel if the client allows parallel calls."""
         most = self._prepared.request.max_tool_calls
         admitted = calls if most is None else calls[: max(0, most - self._made)]
         self._made += len(admitted)

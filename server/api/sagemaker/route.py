@@ -1,4 +1,4 @@
-"""``POST /invocations``: what SageMaker sends a model, in the shape of any endpoint."""
+"""``POST /invocations``: SageMaker's requests, in the shape of any endpoint."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -42,8 +42,7 @@ _VECTORS: Final[Mapping[str, _OfVectors]] = {
     "query": rerank,
     "queries": score,
 }
-"""By the field that shows what a request is, as ``messages`` show one for chat. ``inputs`` are embedded where nothing
-is served that writes."""
+"""By the field that identifies the request. ``inputs`` are embedded if there is no chat model."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Image processors that transformers has for torchvision alone, with Pillow and numpy. They run in the child."""
+"""Image processors that transformers has for torchvision only, with Pillow and numpy. They run in the child."""

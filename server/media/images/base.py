@@ -1,4 +1,4 @@
-"""What the server's own image processors have in common."""
+"""Shared by the server's own image processors."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ from transformers.image_processing_backends import PilBackend
 
 
 class OwnImages(PilBackend):
-    """Takes pictures as transformers' own do. Its settings are class attributes, which a model's files may change."""
+    """Has the interface of transformers' image processors. Settings are class attributes, which a model's files may
+    override."""
 
     do_resize = do_rescale = do_normalize = do_convert_rgb = True
 

@@ -56,8 +56,8 @@ class Cohere2VisionImages(OwnImages):
 
 
 def canvas(height: int, width: int, tile: int, most: int) -> tuple[int, int]:
-    """Columns and rows of at most ``most`` tiles: those that a picture has to be enlarged for the least, or where it is
-    larger than any, be made smaller for the least."""
+    """Columns and rows of at most ``most`` tiles: those that enlarge a picture the least, or, if it is larger than all,
+    that shrink it the least."""
     grids = [(columns, rows) for columns in range(1, most + 1) for rows in range(1, most + 1) if columns * rows <= most]
     grids.sort(key=lambda grid: grid[0] * grid[1])
     scales = [min(columns * tile / width, rows * tile / height) for columns, rows in grids]

@@ -11,7 +11,7 @@ from .base import OwnImages
 from .tiles import Pixels, cut, normed, resized
 
 _ENOUGH: Final = 0.6
-"""Of a picture's pixels: tiles that have more of them are no better."""
+"""Fraction of a picture's pixels above which more pixels in tiles are no advantage."""
 
 
 class EagleArguments(ImagesKwargs, total=False):
@@ -61,8 +61,8 @@ class EagleImages(OwnImages):
 
 
 def canvas(height: int, width: int, tile: int, least: int, most: int) -> tuple[int, int]:
-    """Columns and rows of ``least`` to ``most`` tiles: those that distort a picture the least, where they have enough
-    of its pixels. Of two that are as good the one with fewer tiles."""
+    """Columns and rows of ``least`` to ``most`` tiles: those that distort a picture the least, among those with enough
+    of its pixels. Of two that are equal the one with fewer tiles."""
     # the order of those with as many tiles is that of a set, as in the published processor
     grids = {
         (columns, rows)

@@ -65,7 +65,7 @@ class KimiImages(OwnImages):
 
 
 class KimiVLImages(KimiImages):
-    """Its files have other names for the same, and pictures have fewer patches."""
+    """Kimi-VL: its files use other names, and pictures have fewer patches."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from .tiles import Pixels, cut, normed, patches, resized
 
 
 class Lfm2VlProcessor(_Lfm2VlProcessor):
-    """transformers', which takes the flag of its text from its caller alone."""
+    """transformers' class, which only takes the flag for its text from its caller."""
 
     def _process_images(self, images: Any, use_image_special_tokens: bool = True, **arguments: Any) -> Any:
         return super()._process_images(images, use_image_special_tokens=use_image_special_tokens, **arguments)
@@ -41,12 +41,12 @@ class _Look(NamedTuple):
     patch: int
     """Pixels on each side."""
     square: int
-    """Pixels on each side of what becomes an embedding."""
+    """Pixels on each side of one embedding's area."""
     fewest: int
     """Embeddings."""
     most: int
     tolerance: float
-    """So many times the most embeddings may a picture have before it is cut into tiles."""
+    """Factor of the most embeddings above which a picture is cut into tiles."""
     tile: int
     """Pixels on each side; 0: it is never cut."""
     least_tiles: int
@@ -133,7 +133,7 @@ class Lfm2VlImages(OwnImages):
 def _seen(
     picture: Pixels, look: _Look, resample: int, *, with_whole: bool
 ) -> tuple[list[Pixels], tuple[int, int], tuple[int, int]]:
-    """What is made of a picture; in how many rows and columns; and the size of its whole."""
+    """The model's input for a picture, its rows and columns of tiles, and the size of its thumbnail."""
     height, width = picture.shape[1:]
     size = _size(height, width, look)
     if not look.tile or not _too_large(height, width, look):

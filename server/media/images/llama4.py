@@ -79,8 +79,8 @@ def canvas(height: int, width: int, side: int, most: int, *, largest: bool) -> t
 
 
 def _within(height: int, width: int, target: tuple[int, int], most: int | None) -> tuple[int, int]:
-    """The size that fills ``target`` without distortion; a picture below ``most`` pixels a side is enlarged to these
-    alone."""
+    """The size that fills ``target`` without distortion; pictures below ``most`` pixels a side are enlarged only to
+    that."""
     rows, columns = target
     if most is not None:
         rows, columns = min(max(height, most), rows), min(max(width, most), columns)
@@ -94,7 +94,7 @@ def _within(height: int, width: int, target: tuple[int, int], most: int | None) 
 
 @lru_cache(maxsize=4)
 def _values(factor: float, mean: tuple[float, ...], std: tuple[float, ...]) -> Values:
-    """[channels, 256]: what each value of a pixel becomes, where every step is rounded to bfloat16."""
+    """[channels, 256]: the value of each pixel value, with every step rounded to bfloat16."""
     scaled = _bfloat16(np.arange(256, dtype=np.float32) * np.float32(factor))
     means, stds = (_bfloat16(np.array(each, np.float32)).reshape(-1, 1) for each in (mean, std))
     return _bfloat16(_bfloat16(scaled - means) / stds)

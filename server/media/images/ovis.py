@@ -1,4 +1,4 @@
-"""Pictures of Ovis 2.5: in their own shape, with as many pixels as the model sees, as patches in squares."""
+"""Pictures of Ovis 2.5: their own aspect ratio, scaled to the model's range of pixels, as patches in squares."""
 
 import math
 from typing import Any
@@ -34,7 +34,7 @@ class Ovis25Images(OwnImages):
     def __init__(
         self, size: Any = None, min_pixels: int = 448 * 448, max_pixels: int = 1792 * 1792, **settings: Any
     ) -> None:
-        """``size``, which files say, is of a tower that sees one size alone."""
+        """``size``, which files contain, is for towers with a fixed size."""
         super().__init__(size={"shortest_edge": min_pixels, "longest_edge": max_pixels}, **settings)
 
     def _preprocess(  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""What image processors that cut pictures into tiles have in common. Pictures are uint8 [channels, height, width]."""
+"""Shared by image processors that cut pictures into tiles. Pictures are uint8 [channels, height, width]."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -10,35 +10,35 @@ from ..markers import scanner
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """What there is to know of how a family of models writes its reasoning."""
+    """How a family of models marks its reasoning."""
 
     name: str
     begins: tuple[str, ...] = ("<think>",)
     """Any of them; the first is the one that counts as the model's own."""
     ends: tuple[str, ...] = ("</think>",)
     aliases: tuple[str, ...] = ()
-    """Other names it goes by."""
+    """Other names of the format."""
     omits_begin: bool = False
     """The model may think without writing that it begins."""
     on: bool = True
     """Whether it thinks where neither prompt nor request says; only matters with ``omits_begin``."""
     calls: tuple[str, ...] = ()
-    """What begins a tool call, where that ends reasoning too."""
+    """Markers of tool calls, if those end reasoning too."""
     wrapper: tuple[str, str] | None = None
-    """What may stand around the answer, and is no part of it."""
+    """Markers around the answer, which are not part of it."""
     tokens: tuple[str, ...] = ()
     """Special tokens that are part of a marker."""
     signs: tuple[str, ...] = ()
-    """Texts that a chat template of this family has, all of them; none where no template tells it apart."""
+    """Texts of a chat template of this family, which must all be present; empty if templates do not identify it."""
 
     @property
     def begin(self) -> str:
-        """What the model writes, or the prompt ends with, where thinking begins."""
+        """The marker where reasoning begins, in the output or at the end of the prompt."""
         return self.begins[0]
 
     @property
     def end(self) -> str:
-        """What ends it."""
+        """The marker where reasoning ends."""
         return self.ends[0]
 
     @cached_property
@@ -51,10 +51,10 @@ class ReasoningFormat:
         return bool(self.signs) and all(sign in template_source for sign in self.signs)
 
     def opened(self, prompt_tail: str, wanted: bool | None, continued: str) -> bool:
-        """Whether what the model writes after this prompt begins inside its reasoning.
+        """Whether the output after this prompt begins inside the model's reasoning.
 
-        ``wanted``: whether the request asks for thinking, where it says. ``continued``: what there is already of the
-        message that the model goes on with.
+        ``wanted``: whether the request enables thinking, if it says so. ``continued``: the existing text of a message
+        that the model continues.
         """
         if continued.strip():
             last = max(continued.rfind(text) for text in self.begins)
@@ -96,9 +96,9 @@ class MarkedParser:
         self._phase = _Phase.BEFORE
         self._held = ""
         self._space: list[str] = []
-        """White space that came before all else."""
+        """White space before all other text."""
         self._newlines = 0
-        """Held back; they stand before ``_held``."""
+        """Newlines held back, before ``_held``."""
         self._lead = True
         """No reasoning yet."""
 
@@ -210,7 +210,7 @@ class MarkedParser:
             self._go(_Phase.ANSWER, held[found.start() :])
 
     def _add_thought(self, text: str, pieces: list[Piece]) -> None:
-        """All but the newlines that may turn out to be the last."""
+        """Adds reasoning, except newlines that may be its last."""
         if self._lead:
             text = text.lstrip("\n")
             if not text:
@@ -265,7 +265,7 @@ class MarkedParser:
 
 
 def _without(text: str, markers: tuple[str, ...]) -> str | None:
-    """What follows the marker that a text begins with; None where it begins with none."""
+    """The text behind the marker that it begins with; None without one."""
     for marker in markers:
         if text.startswith(marker):
             return text[len(marker) :]

@@ -1,5 +1,5 @@
-"""Tool calls in a model's output: one file a family of formats, on a few shared machines.
+"""Tool calls in a model's output: one file for each family of formats, on a few shared machines.
 
-A family's reading is a generator over a :class:`~.reader.Reader` that yields where it needs more text, so it is written
-as if the whole text were there. What it decides depends on the text alone, never on where a push ended.
+A format's parser is a generator over a :class:`~.reader.Reader` that yields when it needs more text, so it is written
+as if the whole text were there. Its decisions depend on the text alone, never on where a push ended.
 """

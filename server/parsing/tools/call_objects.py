@@ -9,17 +9,17 @@ from .reader import Reader, Steps, nothing
 
 @dataclass(frozen=True)
 class Keys:
-    """How an object says what it calls."""
+    """Keys of an object's function name and arguments."""
 
     names: frozenset[str] = frozenset({"name"})
     arguments: frozenset[str] = frozenset({"arguments", "parameters"})
     ids: frozenset[str] = frozenset({"id"})
     certain: bool = True
-    """Whether whatever stands here is meant as a call. Otherwise it must have a name, arguments and little else."""
+    """Whether every object here is meant as a call. Otherwise it must have a name, arguments and little else."""
     known: frozenset[str] = frozenset({"type", "index"})
     """Other keys that leave it open whether an object is a call."""
     offered: frozenset[str] | None = None
-    """The names that may be called; None for any. An object with another one is no call."""
+    """Callable names; None for any. An object with another name is no call."""
     keyed: bool = False
     """Whether the one key is the name, and its value the arguments."""
 

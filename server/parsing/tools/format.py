@@ -1,4 +1,4 @@
-"""What every format of tool calls offers."""
+"""The interface of tool-call formats."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ class ToolFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """As vLLM calls it, where it has the format."""
+        """vLLM's name, if it has the format."""
 
     @property
     def markers(self) -> frozenset[str]:
@@ -22,7 +22,7 @@ class ToolFormat(Protocol):
         """For one choice: content in, content and calls out."""
 
     def grammar(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        """An expression for calls of ``tools`` and nothing else: one or more, or exactly one."""
+        """A grammar expression for calls of ``tools`` alone: one or more, or exactly one."""
 
     def free_grammar(self, lark: Lark, tools: Sequence[Tool]) -> str:
         """An expression for any text in which every call is well-formed."""

@@ -22,7 +22,7 @@ from .text_values import string_conditions
 
 MAX_DEPTH: Final = 32
 MAX_BARE: Final = 512
-"""Characters of a value that stands between no tokens."""
+"""Characters of a value without tokens around it."""
 _KEY: Final = re.compile(r"[^:{}\[\],\s<]")
 _BARE: Final = re.compile(r"[^{}\[\],<]")
 _CONSTANTS: Final = {"None": "null", "True": "true", "False": "false"}

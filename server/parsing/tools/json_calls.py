@@ -1,6 +1,6 @@
-"""Formats whose calls are JSON objects with a name and arguments: alone, in a row or in an array.
+"""Formats whose calls are JSON objects with a name and arguments: single, in a row or in an array.
 
-What differs is where they stand: behind a marker, or bare at the beginning of the answer.
+They differ in where the objects stand: behind a marker, or bare at the beginning of the answer.
 """
 
 import json
@@ -25,14 +25,14 @@ class JsonCalls(LaidOut):
     begins: tuple[str, ...] = ()
     """Markers that only calls follow; the grammar's layout begins with the first."""
     guesses: tuple[str, ...] = ()
-    """Markers that other things may follow as well; the grammar does not hold what follows them."""
+    """Markers that other text may follow as well; the grammar does not constrain text behind them."""
     infixes: tuple[str, ...] = ()
-    """What may stand between a marker and the calls."""
+    """Texts between a marker and the calls."""
     ends: tuple[str, ...] = ()
     bare: str = ""
     """Brackets that begin calls where they begin the answer."""
     wary: bool = False
-    """Whether what is guessed must name a tool that there is: where models write such JSON as an answer, too."""
+    """Whether a bare object must name an existing tool, for models that also write such JSON as an answer."""
     dropped: frozenset[str] = frozenset()
     """Markers that are no part of any text."""
     special: frozenset[str] = frozenset()
@@ -89,7 +89,7 @@ class JsonCalls(LaidOut):
 def json_calls(reader: Reader, output: Output, keys: Keys, ends: tuple[str, ...]) -> Steps[bool]:
     """Reads calls that come next: objects or an array of them, and the marker that ends them.
 
-    False where there is none. The reader must keep.
+    False if there is none. The reader must be keeping text.
     """
     between = ",;}" if ends else ",;"  # a bracket too many, in front of the end
     char = yield from reader.space()

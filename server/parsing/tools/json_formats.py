@@ -27,7 +27,7 @@ _GIGACHAT31: Final = JsonCalls(
     signs=(Signs(("<|message_sep|>", "<|function_call|>")),),
 )
 MESSAGE_FORMATS: Final = (
-    # GigaChat 3.1's object stands behind a token, that of 3 in a message with a role of its own
+    # GigaChat 3.1 writes the object behind a token, GigaChat 3 in a message with a role of its own
     _GIGACHAT31,
     replace(
         _GIGACHAT31,
@@ -47,7 +47,7 @@ MESSAGE_FORMATS: Final = (
         signs=(Signs(("<|action_start|>", "<|plugin|>")),),
     ),
 )
-"""Of models that write a call as a message of its own."""
+"""Formats of models that write a call as a separate message."""
 
 _OTHERS: Final = (
     "<function=", "<arg_key>", "<TOOLCALL>", "<seed:tool_call>", "<|tool_call>", "<invoke", "minimax",

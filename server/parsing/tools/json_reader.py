@@ -1,7 +1,7 @@
-"""JSON, read while it comes: a value's own text, and strings decoded.
+"""Incremental reading of JSON: a value's own text, and decoded strings.
 
-Nothing here recurses or keeps a stack, so nesting costs no memory. Text is handed on as it is and not judged: brackets
-are counted, and a character that JSON has no use for outside of strings ends the value.
+Nothing here recurses or keeps a stack, so nesting costs no memory. Text is passed on unchanged and unchecked: brackets
+are counted, and a character that JSON does not allow outside of strings ends the value.
 """
 
 import json
@@ -23,12 +23,12 @@ _MAX_CODE_POINT: Final = 0x10FFFF
 
 
 def escaped(text: str) -> str:
-    """``text`` as it stands inside a JSON string."""
+    """``text`` escaped for a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def json_value(reader: Reader, sink: Sink) -> Steps[bool]:
-    """Hands on the text of one value. False where what comes is none, or it is broken or cut short."""
+    """Passes on the text of one value. False if there is none, or it is broken or truncated."""
     depth = 0
     while True:
         char = yield from reader.peek()
@@ -56,7 +56,7 @@ def json_value(reader: Reader, sink: Sink) -> Steps[bool]:
 
 
 def json_string(reader: Reader, sink: Sink) -> Steps[bool]:
-    """Reads a string that comes next and hands on what it says. False where it is cut short."""
+    """Reads the next string and passes on its decoded text. False if it is truncated."""
     yield from reader.character()
     return (yield from quoted(reader, sink, '"', _INSIDE, json_escape))
 
@@ -64,9 +64,10 @@ def json_string(reader: Reader, sink: Sink) -> Steps[bool]:
 def quoted(
     reader: Reader, sink: Sink, close: str, inside: re.Pattern[str], escape: Callable[[Reader], Steps[str]]
 ) -> Steps[bool]:
-    """The rest of a string behind its opening quotes, decoded. False where it is cut short.
+    """The decoded rest of a string behind its opening quotes. False if it is truncated.
 
-    ``inside`` matches what is neither a backslash nor a quote; ``escape`` reads a letter behind a backslash, and more.
+    ``inside`` matches characters other than backslash and quote; ``escape`` reads a letter behind a backslash, and
+    more.
     """
     high = ""
     while True:
@@ -102,7 +103,7 @@ def _join(high: str, low: str) -> str:
 
 
 def json_escape(reader: Reader) -> Steps[str]:
-    """What the letter behind a backslash stands for, with its digits; nothing where it is cut short."""
+    """The decoded escape of the letter behind a backslash, with its digits; empty if it is truncated."""
     letter = yield from reader.character()
     if letter != "u":
         return _ESCAPES.get(letter, letter)
@@ -151,7 +152,7 @@ def arguments(reader: Reader, sink: Sink) -> Steps[bool]:
 
 
 def _unwrapped(reader: Reader, sink: Sink) -> Steps[bool]:
-    """What a string says, if that is an object; the string itself, if it says something else."""
+    """The object in a string's text, if it is one; otherwise the string itself."""
     settled: Sink | None = None
     quoted = False
 

@@ -1,4 +1,4 @@
-"""Grammars of calls: what stands around and between them."""
+"""Grammars of calls: text around and between them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from ..interface import Tool
 
 NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object"}
 MOST_CALLS: Final = 64
-"""Of an answer that must be calls: a small model may repeat itself for as long as it is let. Hardly anybody else makes
-so many at once, and more can be made in the next turn."""
+"""Most calls of an answer that must be calls: a small model may otherwise repeat itself without end. More calls can
+follow in the next turn."""
 _BLANK: Final = r"\t\r\n"
 _LINE: Final = r"\n"
 
@@ -50,7 +50,7 @@ class Signs:
     absent: tuple[str, ...] = ()
 
     def fit(self, template_source: str) -> bool:
-        """Whether all that must be there are, and none that may not."""
+        """Whether the template has all required texts and none of the excluded ones."""
         return all(sign in template_source for sign in self.present) and not any(
             sign in template_source for sign in self.absent
         )
@@ -58,11 +58,11 @@ class Signs:
 
 @dataclass(frozen=True, kw_only=True)
 class LaidOut(ABC):
-    """What :class:`~.format.ToolFormat` asks for and most formats do alike."""
+    """The common part of most implementations of :class:`~.format.ToolFormat`."""
 
     name: str
     layout: Layout
-    """Of required calls."""
+    """Layout of required calls."""
     signs: tuple[Signs, ...] = ()
     """A template in which one of them fits is of this format."""
 
@@ -74,7 +74,7 @@ class LaidOut(ABC):
 
     @abstractmethod
     def _one(self, lark: Lark, tool: Tool) -> str:
-        """A call of the tool, behind what the layout has in front of it."""
+        """A call of the tool, with the layout's text before it."""
 
 
 def free(lark: Lark, layout: Layout, one: str, marker: str, bare: str = "") -> str:
@@ -119,10 +119,10 @@ def arguments(lark: Lark, tool: Tool) -> str:
 
 
 def quoted_input(lark: Lark, grammar: str) -> str:
-    """A JSON string whose text the grammar, in Lark, allows. Raises BadRequest.
+    """A JSON string whose decoded text matches the Lark grammar. Raises BadRequest.
 
-    Formats that write strings bare have this one in quotes, too: a grammar may allow what is a marker of theirs, or go
-    on with what such a marker begins with, and only in quotes is it plain where the text ends.
+    Formats with bare strings use quotes here too: a grammar may allow one of their markers, or the beginning of one,
+    and only quotes make the end of the text clear.
     """
     return lark.rule(f'"\\"" {lark.grammar(quoted_lark(grammar, "tools"))} "\\""')
 

@@ -53,11 +53,11 @@ def marked(
     strays: frozenset[str] = frozenset(),
     guesses: Collection[str] = (),
 ) -> Steps[None]:
-    """Content up to a marker, then what ``call`` reads behind it, and so on.
+    """Content up to a marker, then the output of ``call`` behind it, and so on.
 
-    ``call`` gets the marker and says whether a call began; where none did, marker and all are content. ``dropped``
-    are markers that are no part of any text, ``strays`` those that only ends of calls are: none behind a call,
-    ``guesses`` those that other things follow as well.
+    ``call`` gets the marker and returns whether a call began; if not, marker and text are content. ``dropped`` are
+    markers that are removed from text. ``strays`` are end markers, which are removed behind a call. ``guesses`` are
+    markers that other text follows as well.
     """
     while True:
         marker = yield from reader.until(markers, output.text)
@@ -78,9 +78,9 @@ def marked(
 def attempt(
     reader: Reader, output: Output, before: str, call: Callable[[str], Steps[bool]], *, certain: bool = False
 ) -> Steps[bool]:
-    """One try at a call behind ``before``; where it fails, all that was read is content.
+    """Tries to read a call behind ``before``; if that fails, all text read is content.
 
-    ``certain``: nothing else is meant by ``before``.
+    ``certain``: ``before`` cannot mean anything else.
     """
     reader.keep(before)
     try:
@@ -97,7 +97,8 @@ def attempt(
 
 
 def let_go(reader: Reader, output: Output) -> None:
-    """What was kept is content, unless the output was cut off while it could have become part of a call."""
+    """Releases kept text as content, unless the output was truncated while the text could have become part of a
+    call."""
     if reader.cut:
         reader.drop()
         output.drop_space()

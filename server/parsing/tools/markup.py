@@ -17,9 +17,9 @@ from .schemas import STRING, Arguments, ToolArguments, converted, texts_of
 from .text_values import string_conditions, without
 
 JSON: Final = frozenset({"json"})
-"""The type of a value that is JSON of whatever type."""
+"""Types of values that are JSON of any type."""
 MAX_VALUE: Final = 1 << 20
-"""Characters of an argument that is not a string; what is longer is taken as one."""
+"""Characters of an argument that is not a string; longer ones are taken as strings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +39,14 @@ class Markup(LaidOut):
     value: str = ""
     """Between the end of a key and its value."""
     between: tuple[str, ...] = ()
-    """What else may stand in front of a call in its section, and behind it."""
+    """Other text before a call in its section, and behind it."""
     trim: bool = False
-    """Whether values stand on lines of their own."""
+    """Whether values are on lines of their own."""
     as_json: frozenset[str] = frozenset()
     """Ends of a key that say: the value is JSON."""
     as_string: frozenset[str] = frozenset()
     written: tuple[str, str, str] = ('">\n', '">', "\n")
-    """What the grammar writes behind a name, behind a key, and behind a value."""
+    """The grammar's text behind a name, behind a key, and behind a value."""
     special: frozenset[str] = frozenset()
 
     @property
@@ -77,7 +77,7 @@ class Markup(LaidOut):
         return " ".join([*parts, lark.literal(self.call_end)])
 
     def _value(self, lark: Lark, tool: Tool, arguments: Arguments, name: str, end: str) -> str:
-        """One argument and the marker ``end`` behind it. A string is free text without what would end it as well."""
+        """One argument and the marker ``end`` behind it. A string is free text without its end marker."""
         schema = arguments.schema(name)
         if tool.grammar is not None:
             return f"{quoted_input(lark, tool.grammar)} {lark.literal(end)}"
@@ -91,7 +91,7 @@ class Markup(LaidOut):
 
     @cached_property
     def strays(self) -> frozenset[str]:
-        """What only stands behind calls."""
+        """Markers that only occur behind calls."""
         return frozenset({self.call_end, self.section_end, *self.between} - {"", self.call})
 
 
@@ -188,7 +188,7 @@ class _Reading:
             return end
         value = _Value(output)
         if "string" not in types and (yield from reader.space()) in {"{", "["}:
-            yield from json_value(reader, value.add)  # whose strings may hold what ends a value
+            yield from json_value(reader, value.add)  # its strings may contain the end marker
         end = yield from reader.until(value_ends, value.add)
         if end:
             value.finish(types)

@@ -32,9 +32,9 @@ def _name(text: str) -> Header | None:
 
 
 def _hunyuan(name: str, suffix: str, signs: Signs) -> Markup:
-    """As GLM's, with a separator behind the name and all calls between two more tags.
+    """GLM's format, with a separator behind the name and two more tags around all calls.
 
-    The tags of a published model end in a suffix of its tokenizer's.
+    The tags of a published model have its tokenizer's suffix.
     """
 
     def tag(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Formats that write a call's name by itself and its arguments as JSON behind it."""
+"""Formats with a call's name, followed by its arguments as JSON."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from .reader import Reader, Steps
 
 
 class Header(NamedTuple):
-    """What stands in front of a call's arguments."""
+    """The header before a call's arguments."""
 
     name: str
     id: str | None = None
@@ -30,21 +30,20 @@ class NamedCalls(LaidOut):
     """Markers in front of a name; the layout's calls begin behind the first."""
     header_ends: tuple[str, ...]
     header: Callable[[str], Header | None]
-    """Makes sense of what stands between the two."""
+    """Parses the text between marker and arguments."""
     section: tuple[str, ...] = ()
     """Markers in front of one call or more."""
     section_ends: tuple[str, ...] = ()
     fence: tuple[str, ...] = ()
-    """What may stand between a header and its arguments, and behind them, besides ``ends``."""
+    """Optional text between a header and its arguments, and behind them, besides ``ends``."""
     ends: tuple[str, ...] = ()
-    """Of a call."""
+    """End markers of a call."""
     written: str = ""
-    """What the grammar writes between a name and its arguments, where that is not the first of ``header_ends``."""
+    """The grammar's text between a name and its arguments, if it is not the first of ``header_ends``."""
     named: tuple[str, str] = ("", "")
-    """What the grammar writes in front of a name and behind it."""
+    """The grammar's text before a name and behind it."""
     identified: str = ""
-    """A pattern of what the grammar lets a model write as an id, behind a name or, if nothing stands behind one, in
-    front of all."""
+    """The grammar's pattern of an id, behind a name, or before everything if no text follows a name."""
     special: frozenset[str] = frozenset()
 
     @property

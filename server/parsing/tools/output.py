@@ -10,7 +10,7 @@ MAX_SPACE: Final = 4096
 
 
 class Output:
-    """Collects pieces. Whitespace in front of a call is dropped, and so is what comes behind the last one."""
+    """Collects pieces. White space before a call is dropped, and so is text behind the last one."""
 
     def __init__(self) -> None:
         self._pieces: list[Piece] = []
@@ -22,7 +22,7 @@ class Output:
         self.calls = 0
 
     def text(self, text: str) -> None:
-        """Content, or what stands between calls."""
+        """Adds content, or text between calls."""
         body = text.rstrip(WHITESPACE)
         if body:
             self._flush_arguments()
@@ -37,7 +37,7 @@ class Output:
             self._space = self._space[-MAX_SPACE:]
 
     def drop_space(self) -> None:
-        """What comes behind it, or would have come, is a call."""
+        """Drops white space before a call."""
         self._space = ""
 
     def start(self, name: str, id: str | None = None) -> None:

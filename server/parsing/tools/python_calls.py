@@ -68,7 +68,7 @@ class PythonCalls(LaidOut):
 
 
 def _calls(reader: Reader, output: Output, ends: tuple[str, ...]) -> Steps[bool]:
-    """Calls that come next, in a list or on lines. False where there is none. The reader must keep."""
+    """Reads calls that come next, in a list or on lines. False if there is none. The reader must be keeping text."""
     in_list = (yield from reader.space()) == "["
     if in_list:
         yield from reader.character()
@@ -137,7 +137,7 @@ def _call(reader: Reader, output: Output) -> Steps[bool]:
 
 
 def _key(reader: Reader) -> Steps[str]:
-    """A name and the equals sign behind it; the empty text where something else comes."""
+    """A name and the equals sign behind it; the empty text if something else follows."""
     key = yield from word(reader, NAME)
     yield from reader.space()
     return key if key and (yield from reader.accept("=", "==")) == "=" else ""

@@ -34,7 +34,7 @@ def word(reader: Reader, pattern: re.Pattern[str]) -> Steps[str]:
 
 
 def python_value(reader: Reader, sink: Sink, depth: int = 0) -> Steps[bool]:
-    """Hands on one value as JSON. False where what comes is none, or it is cut short or nested too deeply."""
+    """Passes on one value as JSON. False if there is none, or it is truncated or nested too deeply."""
 
     def inner(_: str) -> Steps[bool]:
         return (yield from python_value(reader, sink, depth + 1))
@@ -140,7 +140,7 @@ def _key(reader: Reader, sink: Sink, char: str) -> Steps[bool]:
 
 
 def python_json(text: str) -> str | None:
-    """The JSON of a text that is one Python literal; None where it is none."""
+    """The JSON of a text that is one Python literal; None if it is not."""
     reader = Reader()
     reader.feed(text)
     reader.ended = True

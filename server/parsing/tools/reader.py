@@ -1,7 +1,7 @@
-"""Text as it comes, for generators that yield where they need more of it.
+"""Incremental text for generators that yield when they need more of it.
 
-Every method that may need more text is a generator; its result depends on the text, never on how it was cut. What has
-been read is let go at once, except while :meth:`Reader.keep` keeps it: what turns out not to be a call is content.
+Every method that may need more text is a generator; its result depends on the text, never on how it was cut. Text is
+released once read, except while :meth:`Reader.keep` keeps it: text that turns out to be no call is content.
 """
 
 import re
@@ -22,11 +22,11 @@ _SPACE: Final = re.compile(r"[ \t\r\n]+")
 
 
 def nothing(_: str) -> None:
-    """A sink for text that nobody needs."""
+    """A sink that discards text."""
 
 
 class TooLongError(Exception):
-    """More would have to be held back than is allowed; what was kept is exactly ``MAX_KEPT`` characters."""
+    """More text would have to be held back than is allowed; the kept text has exactly ``MAX_KEPT`` characters."""
 
 
 class Reader:
@@ -49,17 +49,17 @@ class Reader:
         self.cut = cut
 
     def feed(self, text: str) -> None:
-        """Adds text behind what is there."""
+        """Appends text."""
         self._text = self._text[self._at :] + text
         self._at = 0
 
     def keep(self, before: str = "") -> None:
-        """Keeps what is read from now on, behind ``before``, until :meth:`kept` or :meth:`forget`."""
+        """Keeps text read from now on, behind ``before``, until :meth:`kept` or :meth:`forget`."""
         self._kept = [before]
         self._kept_length = len(before)
 
     def kept(self) -> str:
-        """What was read since :meth:`keep`, which ends with this."""
+        """Text read since :meth:`keep`, which ends with this."""
         text = "".join(self._kept or ())
         self._kept = None
         return text
@@ -70,12 +70,12 @@ class Reader:
         return self._at < len(self._text)
 
     def drop(self) -> None:
-        """Lets go of all that is there, read or not."""
+        """Discards all text, read or not."""
         self._kept = None
         self._at = len(self._text)
 
     def forget(self) -> None:
-        """Lets go of what was kept, and keeps no more."""
+        """Discards the kept text and stops keeping."""
         self._kept = None
 
     def peek(self) -> Steps[str]:

@@ -1,4 +1,4 @@
-"""What a tool's schema says of one argument, for formats that write arguments as text rather than as JSON."""
+"""A tool's schema of one argument, for formats that write arguments as text instead of JSON."""
 
 import json
 import re
@@ -23,7 +23,7 @@ STRING: Final = frozenset({"string"})
 
 
 class Arguments:
-    """The arguments of one tool: their schemas with what they refer to."""
+    """Arguments of one tool: their schemas, with references."""
 
     def __init__(self, parameters: Mapping[str, Any] | None) -> None:
         self._root: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
@@ -31,11 +31,11 @@ class Arguments:
         self._types: dict[str, frozenset[str]] = {}
 
     def schema(self, name: str) -> Mapping[str, Any]:
-        """Of one argument, references followed; empty where nothing is said."""
+        """Schema of one argument, references resolved; empty if there is none."""
         return self.resolved(self.properties.get(name))
 
     def members(self, schema: Any) -> tuple[Mapping[str, Any], Sequence[str], Sequence[str]]:
-        """Of an object: its properties, the names that are required, and the names of both."""
+        """Members of an object: its properties, the required names, and the names of both."""
         found = self.resolved(schema)
         properties, required = found.get("properties"), found.get("required")
         known = properties if isinstance(properties, Mapping) else {}
@@ -43,7 +43,7 @@ class Arguments:
         return known, needed, [*known, *(name for name in needed if name not in known)]
 
     def whole(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A part of the schema that stands for itself."""
+        """A part of the schema, complete with what it refers to."""
         definitions = {key: self._root[key] for key in ("$defs", "definitions") if key in self._root}
         return {**definitions, **schema}
 
@@ -94,13 +94,13 @@ class Arguments:
 
 
 def values_of(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Those that a schema lists; None where it lists none."""
+    """Listed values of a schema; None if it lists none."""
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return values if isinstance(values, list) else None
 
 
 def texts_of(schema: Mapping[str, Any]) -> list[str] | None:
-    """Those that a schema lists, where all are strings."""
+    """Listed values of a schema, if all are strings."""
     values = values_of(schema)
     return values if values and all(isinstance(value, str) for value in values) else None
 
@@ -125,9 +125,9 @@ class ToolArguments:
 
 
 def converted(text: str, types: frozenset[str]) -> str:
-    """The JSON of an argument that was written as ``text``: the first type that fits, null and numbers first.
+    """The JSON of an argument written as ``text``: the first type that matches, null and numbers first.
 
-    Where none does, it is JSON if it reads as such, and else a string.
+    If none matches, it is JSON if it parses, and otherwise a string.
     """
     bare = text.strip(WHITESPACE)
     if "null" in types and (bare == "null" or (bare.lower() in {"null", "none"} and "string" not in types)):

@@ -1,4 +1,4 @@
-"""What a schema says of strings, as terminals of a grammar."""
+"""A schema's constraints on strings, as terminals of a grammar."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ MAX_LENGTH: Final = 2000
 
 
 def string_conditions(schema: Any) -> list[str]:
-    """What a schema says of a string, as patterns of a terminal."""
+    """A schema's constraints on a string, as patterns of a terminal."""
     conditions: list[str] = []
     least, most = schema.get("minLength"), schema.get("maxLength")
     low = least if isinstance(least, int) and 0 < least <= MAX_LENGTH else 0
@@ -31,6 +31,6 @@ def _searched(pattern: str) -> str:
 
 
 def without(markers: Sequence[str]) -> str:
-    """A terminal's condition: none of these stands in the text."""
+    """A terminal's condition: the text contains none of the markers."""
     escaped = (re.escape(marker).replace("/", r"\/").replace("\n", r"\n") for marker in markers)
     return f"~/(?s:.*)({'|'.join(escaped)})(?s:.*)/"

@@ -26,10 +26,9 @@ class TemplateRenderer:
 
 
 def choose_renderer(name: RendererName, pool: TokenizerPool, folder: Path, harmony_vocabulary: Path | None) -> Renderer:
-    """With ``auto`` the model's chat template, where it has one, and what its makers wrote where it has none.
+    """The renderer of the option. ``auto`` takes the model's chat template if it has one, else its makers' format.
 
-    A vocabulary of harmony's is for a model that speaks it, so naming one chooses that renderer. Raises
-    :class:`.mistral.RendererError`.
+    A harmony vocabulary chooses harmony's renderer. Raises :class:`.mistral.RendererError`.
     """
     templated = pool.chat_template.has("default")
     if name == "auto":
@@ -59,7 +58,7 @@ def choose_renderer(name: RendererName, pool: TokenizerPool, folder: Path, harmo
 
 
 def _model_type(folder: Path) -> str:
-    """What the model's configuration calls its architecture; empty where it has none."""
+    """The model type of the configuration; empty if there is none."""
     file = folder / "config.json"
     try:
         config = msgspec.json.decode(file.read_bytes(), type=dict[str, object]) if file.is_file() else {}

@@ -100,7 +100,7 @@ def _asked(message: dict[str, Any], thinks: bool) -> str:
 
 
 def _result(messages: Sequence[dict[str, Any]], index: int, thinks: bool) -> str:
-    """A tool's answer; those of the calls of one message stand together."""
+    """A tool's result; results of one message's calls are adjacent."""
     asked = index - 1
     while asked >= 0 and messages[asked]["role"] == "tool":
         asked -= 1
@@ -116,7 +116,7 @@ def _result(messages: Sequence[dict[str, Any]], index: int, thinks: bool) -> str
 
 
 def _answered(message: dict[str, Any], thinks: bool, goes_on: bool) -> str:
-    """What was thought before the last question is not repeated."""
+    """Reasoning before the last question is not repeated."""
     calls = [_call(name, arguments) for name, arguments in called(message)]
     if goes_on and calls:
         raise TemplateError("continue_final_message is set, but the last message ends with calls of tools.")

@@ -1,6 +1,6 @@
-"""gpt-oss's conversations (harmony), by the library of their makers (extra ``harmony``).
+"""gpt-oss's conversations (harmony), by its makers' library (extra ``harmony``).
 
-The library brings no vocabulary and would fetch one; ours comes from a file (``o200k_base.tiktoken``), which it checks.
+The library has no vocabulary and would download one; ours comes from a file (``o200k_base.tiktoken``), which it checks.
 Without it the model's own chat template writes the same format.
 """
 
@@ -27,7 +27,7 @@ _FOLDER_VARIABLE: Final = "TIKTOKEN_ENCODINGS_BASE"
 _JSON: Final = "<|constrain|>json"
 _MESSAGE_CHARS: Final = 300
 NAMESPACES: Final = ("browser", "python")
-"""Of tools that the model was trained with; their functions are called by ``namespace.name``."""
+"""Namespaces of tools in the model's training; their functions are called by ``namespace.name``."""
 
 
 class HarmonyRenderer:
@@ -68,7 +68,7 @@ class HarmonyRenderer:
 
 
 def to_harmony(conversation: RenderRequest, today: datetime.date) -> "openai_harmony.Conversation":
-    """The same in the library's words. Raises TemplateError."""
+    """The conversation in the library's types. Raises TemplateError."""
     from openai_harmony import Conversation as Written
 
     messages = flat_messages(conversation)
@@ -78,7 +78,7 @@ def to_harmony(conversation: RenderRequest, today: datetime.date) -> "openai_har
 def _beginning(
     conversation: RenderRequest, messages: list[dict[str, Any]], today: datetime.date
 ) -> "Iterator[openai_harmony.Message]":
-    """The system message is the model's; what a client calls so are instructions of the developer."""
+    """The system message is the model's own; a client's system message becomes the developer's instructions."""
     from openai_harmony import DeveloperContent, Message, ReasoningEffort, Role, SystemContent
 
     kwargs = conversation.template_kwargs
@@ -186,7 +186,7 @@ def _load(vocabulary: Path) -> "openai_harmony.HarmonyEncoding":
     except ImportError as error:
         raise RendererError("the harmony renderer needs openai-harmony: pip install 'stentor[harmony]'") from error
     before = os.environ.get(_FOLDER_VARIABLE)
-    os.environ[_FOLDER_VARIABLE] = str(folder)  # the library's only way to be told
+    os.environ[_FOLDER_VARIABLE] = str(folder)  # the library has no other setting
     try:
         return openai_harmony.load_harmony_encoding(openai_harmony.HarmonyEncodingName.HARMONY_GPT_OSS)
     except openai_harmony.HarmonyError as error:

@@ -1,4 +1,4 @@
-"""What every renderer takes and gives."""
+"""The interface of renderers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,24 +9,25 @@ from ..placeholders import MediaText
 
 @dataclass(frozen=True, kw_only=True)
 class RenderRequest:
-    """Messages in the shape of chat completions, and how they are to be written.
+    """Messages in the shape of chat completions, and how to render them.
 
     :meth:`..pool.TokenizerPool.render_chat` takes the same fields.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
-    """As chat completions have them: of type ``function``."""
+    """In the form of chat completions: of type ``function``."""
     documents: Sequence[Mapping[str, Any]] = ()
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = None
-    """A template of the request's own, or the name of one of the model's; only templates know what to do with it."""
+    """A template of the request, or the name of one of the model's; only template renderers use it."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """What the request says to the template; others take what they know of it (``reasoning_effort``, ``thinking``)."""
+    """The request's arguments for the template; other renderers use those they know (``reasoning_effort``,
+    ``thinking``)."""
     add_special_tokens: bool = False
     media: MediaText | None = None
-    """Of the conversation; its messages hold ``{"type": "image"}`` and the like where each stands."""
+    """Media of the conversation; messages contain ``{"type": "image"}`` and similar at their places."""
     most_tokens: int | None = None
     """A conversation that cannot have as few may be refused before it costs anything."""
 
@@ -42,7 +43,7 @@ class Renderer(Protocol):
         """
 
     def takes_tools(self, chat_template: str | None) -> bool:
-        """Whether tools, calls and their results can be written; otherwise they are told in plain messages."""
+        """Whether tools, calls and their results can be rendered; otherwise they are described in plain messages."""
 
 
 def tool_names(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:

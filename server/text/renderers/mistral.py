@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
 FILES: Final = ("tekken.json", "tokenizer.model.v*", "*.model.v*", "tokenizer.model")
-"""Where a model's tokenizer of this kind lies, the first that there is."""
+"""Files of a tokenizer of this kind; the first that exists is used."""
 _MESSAGE_CHARS: Final = 300
 _AUDIO: Final = "audio"
 _KNOWN: Final = ("role", "content", "tool_calls", "tool_call_id", "name", "prefix")
@@ -81,7 +81,7 @@ class _CountedAudio:
 
 
 def _put_audio(request: Any, messages: Sequence[Mapping[str, Any]], media: MediaText) -> None:
-    """Has the number of its tokens stand for each sound of a request, which has a text there; mutates
+    """Renders each sound of a request as a text with the number of its tokens; mutates
     :attr:`..placeholders.MediaText.order`."""
     from mistral_common.protocol.instruct.chunk import AudioChunk, RawAudio
 
@@ -93,7 +93,7 @@ def _put_audio(request: Any, messages: Sequence[Mapping[str, Any]], media: Media
             if kind == _AUDIO:
                 media.order.append(_AUDIO)
                 count = str(next(following).count(written))
-                # it would only believe in sounds where a library is there that reads them
+                # the library supports sounds only with another library that decodes them
                 data = RawAudio.model_construct(data=count, format="wav")
                 read.content[place] = AudioChunk.model_construct(input_audio=data)
 
@@ -112,7 +112,7 @@ def _without_audio(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_file(folder: Path) -> Path | None:
-    """The tokenizer of this kind that a model brings."""
+    """The tokenizer file of this kind in a model's folder."""
     for pattern in FILES:
         for found in sorted(folder.glob(pattern)):
             return found
@@ -127,14 +127,14 @@ def _load(file: Path) -> "MistralTokenizer[Any, Any, Any, Any, Any]":
     except ImportError as error:
         raise RendererError("the mistral renderer needs mistral-common: pip install 'stentor[mistral]'") from error
     try:
-        # what a server is sent includes answers that are to be continued, which the strict modes refuse
+        # requests may contain answers to be continued, which the strict modes refuse
         return MistralTokenizer.from_file(str(file), mode=ValidationMode.test)
     except (MistralCommonException, AssertionError, ValueError, KeyError, OSError) as error:
         raise RendererError(f"{file.name} is no tokenizer of Mistral's: {' '.join(str(error).split())}") from error
 
 
 def _message(message: Mapping[str, Any], thinks: bool) -> dict[str, Any]:
-    """What the library knows of a message; it refuses the rest."""
+    """The fields of a message that the library knows; it refuses others."""
     ready = {name: message[name] for name in _KNOWN if message.get(name) is not None}
     if ready.get("role") == "developer":
         ready["role"] = "system"

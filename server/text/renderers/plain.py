@@ -1,4 +1,4 @@
-"""What the renderers without a template share: what they cannot do, and messages with their contents as one text."""
+"""Shared by renderers without a template: their limitations, and messages with contents as one text."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from .interface import RenderRequest
 
 
 def refuse_template(conversation: RenderRequest, name: str, takes: Collection[str] = ()) -> None:
-    """Raises TemplateError for what only templates know; ``takes`` are modalities that this renderer writes too."""
+    """Raises TemplateError for features that need a template; ``takes`` are modalities that this renderer supports."""
     if conversation.chat_template is not None:
         raise TemplateError(f"The {name} renderer takes no chat_template; leave it out.")
     for modality in () if conversation.media is None else conversation.media.written:
