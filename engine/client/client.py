@@ -106,6 +106,8 @@ class EngineClient:
         """Empty while no engine is ready: the next one is served from the journal."""
         self._serving = False
         """Whether the present process is ready, so that submits and aborts go to it."""
+        self._found = asyncio.Event()
+        """Set while the present process is ready, and once there will be no other."""
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
         self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
@@ -250,12 +252,21 @@ class EngineClient:
         the next worker reads the files again.
         """
         self._controls.sleep = "discard" if discard else "sleep"
-        await self._control(self._controls.sleep)
+        await self._see_through(self._controls.sleep)
 
     async def wake(self) -> None:
         """Start a worker; returns when it is ready. Requests continue after their delivered tokens."""
         self._controls.sleep = None
-        await self._control("wake")
+        await self._see_through("wake")
+
+    async def _see_through(self, operation: ControlOperation) -> None:
+        """Returns once an engine has carried out an operation, this one or the next, or there will be none: an engine
+        that is lost meanwhile has a successor, whose worker holds memory."""
+        while self.failure is None:
+            await self._found.wait()
+            await self._control(operation)
+            if self._serving:
+                return
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
         """Forget all cached prefixes. With ``recompute``, running requests also recompute their tokens."""
@@ -306,6 +317,7 @@ class EngineClient:
         finally:
             self.failure = why
             self._serving = False
+            self._found.set()
             self._controls.end()
             self._outages.give_up()
             self._journal.end_all(why)
@@ -365,6 +377,7 @@ class EngineClient:
     def _lose_engine(self, why: str) -> None:
         """Mark that no step can run until another engine is ready. May be called more than once for one engine."""
         self._serving = False
+        self._found.clear()
         self._send_queue.clear()
         self._controls.end()
         self._media.lost()
@@ -379,6 +392,7 @@ class EngineClient:
         if not self._serving:
             self._tasks.start_soon(self._reap_orphans)
             self._serving = True
+            self._found.set()
             self._controls.begin()
             self._submit_admitted()
 

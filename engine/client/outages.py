@@ -64,8 +64,7 @@ class Outages:
             return
         if process == "engine":  # the engine itself logs the loss of a worker
             logger.warning("%s; %d requests wait", f"{self._model}: {why}" if self._model else why, waiting)
-            self._settled = add_counters(NO_STATS, self._stats, self._settled)
-            self._stats = NO_STATS
+            self._settle()
         if self._now is None:
             self._now = _Outage(process, why, time.monotonic())
         else:
@@ -93,8 +92,14 @@ class Outages:
         self._settled = msgspec.structs.replace(self._settled, recovered=self._settled.recovered + requests)
 
     def give_up(self) -> None:
-        """Forget the outage: there will be no other engine."""
+        """Forget the outage: there will be no other engine, and nothing runs."""
         self._now = None
+        self._settle()
+
+    def _settle(self) -> None:
+        """Keep the counters of an engine that is gone, and none of its gauges."""
+        self._settled = add_counters(NO_STATS, self._stats, self._settled)
+        self._stats = NO_STATS
 
 
 def add_counters(stats: Stats, *more: Stats) -> Stats:

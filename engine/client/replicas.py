@@ -61,9 +61,10 @@ class EngineReplicas:
 
     @property
     def ready(self) -> EngineReady | None:
-        """What the engines can do together; None until each has been ready."""
-        ready = [each for client in self._clients if (each := client.ready) is not None]
-        if len(ready) < len(self._clients):
+        """What the engines can do together that have not been given up; None until each has been ready."""
+        clients = self._living or self._clients
+        ready = [each for client in clients if (each := client.ready) is not None]
+        if len(ready) < len(clients):
             return None
         if self._combined is None or ready != self._combined[0]:
             note = f"{len(ready)} engines run the whole model each; memory is that of the first"
@@ -78,7 +79,7 @@ class EngineReplicas:
 
     @property
     def stats(self) -> Stats:
-        """Sums; the KV cache's usage is the mean of all engines."""
+        """Sums, also of the counters of engines that were given up; the KV cache's usage is the mean of the others."""
         first, *others = stats = [client.stats for client in self._clients]
         waiting_for = dict(first.waiting_for)
         for each in others:
@@ -89,7 +90,7 @@ class EngineReplicas:
             running=sum(each.running for each in stats),
             waiting=sum(each.waiting for each in stats),
             free_blocks=sum(each.free_blocks for each in stats),
-            kv_usage=sum(each.kv_usage for each in stats) / len(stats),
+            kv_usage=sum(each.kv_usage for each in stats) / max(1, len(self._living)),
             waiting_for=waiting_for,
             running_adapters=sorted({number for each in stats for number in each.running_adapters}),
             waiting_adapters=sorted({number for each in stats for number in each.waiting_adapters}),

@@ -15,12 +15,12 @@ from stentor.protocols.ipc.config import MoEBackend
 
 from ..model_config.mlp_spec import ExpertNames, ExpertTensor, MoESpec
 from ..quantization.choose import Layer, Selection, select
-from ..quantization.formats import Format, FP4Format, GGUFFormat
+from ..quantization.formats import Format, FP4Format, GGUFFormat, OnlineFormat
 from ..quantization.stored import FP4Weight, gpt_oss_weight
 from .coded import coded_matrices, gather_blocks, gather_coded, put_fp4
 from .layer_context import LayerContext
 from .linear import add_expanded
-from .packed import gather_packed, pack_fp4, packed_form, stored_kind
+from .packed import gather_packed, pack_fp4, packed_form, quantize_, stored_kind
 from .weights import Target, WeightError, WeightMap, check_plain, check_shape
 
 
@@ -294,7 +294,7 @@ class PackedExperts(Experts):
             if isinstance(chosen, GGUFFormat):
                 weights.ask_raw(name)
                 place = partial(self._pack_blocks, tensor, chosen, name)
-            elif chosen is not None:
+            elif chosen is not None and not isinstance(chosen, OnlineFormat):
                 raise WeightError(f"{name} holds all experts in {chosen.name}, which is not read")
             weights.gather(stem, (ending,), lambda stored: place(stored[ending]), nbytes=nbytes)
 
@@ -309,9 +309,10 @@ class PackedExperts(Experts):
 
     def _put(self, tensor: ExpertTensor, matrices: torch.Tensor) -> None:
         weight = self._down if tensor.out else self._gate_up
+        pack = quantize_ if isinstance(self._formats[tensor.out], OnlineFormat) else pack_plain_
         first = tensor.expert or 0
         for expert, matrix in enumerate(matrices if tensor.expert is None else matrices[None], first):
-            pack_plain_(weight, self._first(tensor, expert), matrix)
+            pack(weight, self._first(tensor, expert), matrix)
 
     def _put_fp4(self, tensor: ExpertTensor, matrix: FP4Weight) -> None:
         if self._formats[tensor.out] is None:

@@ -239,7 +239,7 @@ def gather_packed(
         case OnlineFormat():
 
             def place(stored: dict[str, torch.Tensor]) -> None:
-                _pack_int8(weight, first, *quantize_weight_int8(_plain(part, stored, shape)))
+                quantize_(weight, first, _plain(part, stored, shape))
 
         case _ if isinstance(format, FP4Format) and format.packing == "gpt-oss":
             raise WeightError(f"{part} is stored in {format.name}, which is read of experts alone")
@@ -263,6 +263,11 @@ def _plain(part: str, stored: dict[str, torch.Tensor], shape: tuple[int, int]) -
     check_plain(f"{part}.weight", stored["weight"])
     check_shape(f"{part}.weight", stored["weight"], shape)
     return stored["weight"]
+
+
+def quantize_(weight: PackedWeight, first: int, values: torch.Tensor) -> None:
+    """Pack plain values [n, K] as int8 at outputs [first, first + n)."""
+    _pack_int8(weight, first, *quantize_weight_int8(values))
 
 
 def _pack_int8(weight: PackedWeight, first: int, values: torch.Tensor, scale: torch.Tensor) -> None:

@@ -262,6 +262,37 @@ async def test_an_engine_that_follows_one_that_slept_sleeps_too_until_it_is_woke
         assert world.engines.now.controls == ["pause"]
 
 
+@pytest.mark.parametrize("told", ["sleep", "wake"])
+async def test_a_sleep_or_a_wake_that_loses_its_engine_is_answered_by_the_next(told: str) -> None:
+    async with running() as (world, tasks):
+        answered: list[str | None] = []
+
+        async def ask() -> None:
+            await getattr(world.client, told)()
+            answered.append(world.client.stalled)
+
+        tasks.start_soon(ask)
+        await settle()
+        world.engines.now.die()
+        await world.replaced(2)
+        tasks.start_soon(ask)  # also where none is ready
+        await settle()
+        assert answered == [], "the next one starts with a worker, too"
+        world.engines.now.get_ready()
+        await world.step()
+        assert answered == [None, None]
+
+
+async def test_whoever_sleeps_is_let_go_when_its_engine_is_given_up() -> None:
+    async with running() as (world, _tasks):
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(world.client.sleep)
+            await settle()
+            world.engines.now.fail(final=True)
+        await world.client.wake()
+        assert world.client.failure is not None
+
+
 async def test_whoever_waits_for_a_control_is_let_go_when_its_engine_dies() -> None:
     async with running() as (world, tasks):
         world.submit(tasks)

@@ -10,6 +10,7 @@ import pytest
 from stentor.engine.client import client as client_module
 from stentor.engine.client import outages
 from stentor.engine.client.outages import LostProcess
+from stentor.engine.client.replicas import EngineReplicas
 from stentor.protocols.ipc.actors import Finished, Stats, Thinking, Vocabulary
 from stentor.tests.engine.recovery_world import LONG, PROMPT, die, running, settle
 
@@ -80,6 +81,27 @@ async def test_counters_go_on_where_those_of_the_dead_engine_ended() -> None:
         world.engines.now.send_message(Stats(1, 0, 0.1, 1, 10, 5, 2, 20, 1, 1, 1, 1))
         await settle()
         assert world.client.stats == Stats(1, 0, 0.1, 8, 110, 65, 42, 20, 2, 4, 4, 5)
+
+
+async def test_who_is_given_up_leaves_counters_and_runs_nothing() -> None:
+    async with running() as (world, _tasks):
+        world.engines.now.send_message(Stats(3, 2, 0.5, 7, 100, 60, 40, 9, 1, 2, 3, 4))
+        world.engines.now.fail(final=True)
+        await settle()
+        assert world.client.failure == "the engine failed: KeyError: 7"
+        assert world.client.stats == Stats(0, 0, 0.0, 7, 100, 60, 40, 0, 1, 2, 3, 4)
+
+
+async def test_of_two_engines_one_is_given_up_and_what_is_told_is_of_the_other() -> None:
+    async with running() as (one, _), running() as (other, _):
+        both = EngineReplicas([one.client, other.client])
+        for world in (one, other):
+            world.engines.now.send_message(Stats(3, 2, 0.5, 7, 100, 60, 40, 9, 1, 2, 3, 4))
+        one.engines.now.fail(final=True)
+        await settle()
+        assert both.stats == Stats(3, 2, 0.5, 14, 200, 120, 80, 9, 2, 4, 6, 8), "counters never go back"
+        assert both.ready is not None
+        assert both.ready.num_blocks == 64
 
 
 # ---- requests with grammars

@@ -16,7 +16,7 @@ from stentor.engine.layers.moe import MoE
 from stentor.engine.layers.weights import WeightError
 from stentor.engine.models.decoder import Decoder
 from stentor.engine.quantization.stored import StoredError, gpt_oss_weight
-from stentor.kernels import CodedMatrices
+from stentor.kernels import CodedMatrices, quantize_weight_int8
 from stentor.kernels.linear_packed.reference import dequantize
 from stentor.tests.engine.quantization import checkpoints as make
 from stentor.tests.engine.quantization.checkpoints import Pack
@@ -160,6 +160,22 @@ def test_experts_are_quantised_at_load(tmp_path: Path) -> None:
     assert note.startswith("weights of experts in int8 by channel, quantised at load: packed")
     expected = make.logits_of(model)
     assert ((logits_of(ours) - expected).abs() / expected.std()).mean() < 0.05
+
+
+def test_experts_that_share_a_tensor_are_quantised_at_load_each_by_itself(tmp_path: Path) -> None:
+    model = tiny.make("gpt-oss", tmp_path)
+    ours = PagedDecoder(tmp_path, dtype=BF16, quantization="int8")
+    (note,) = notes_of(ours)
+    assert note.startswith("weights of experts in int8 by channel, quantised at load: packed")
+    for packed, exact in zip(experts_in(ours), experts_in(PagedDecoder(tmp_path, packed=False)), strict=True):
+        assert isinstance(packed, PackedExperts)
+        assert isinstance(exact, StoredExperts)
+        for found, plain in ((packed._gate_up, exact._gate_up), (packed._down, exact._down)):
+            assert isinstance(plain, torch.Tensor)
+            codes, scales = quantize_weight_int8(plain.flatten(0, 1))
+            torch.testing.assert_close(dequantize(found), codes * scales[:, None])
+    error = (logits_of(ours) - make.logits_of(model)).abs()
+    assert error.median() < 0.1, "some tokens choose other experts where all is rounded"
 
 
 # ---- who multiplies by plain experts
