@@ -91,11 +91,9 @@ def _facts(checkpoint: Checkpoint, gpus: Sequence[tuple[str, int]]) -> Iterator[
             token = sum(group.token_bytes(CACHE_BYTES) for group in spec.cache_groups)
             if token:
                 yield from _fits(token, "tokens", checkpoint.total_bytes + tower, gpus)
-                if tower == 0 and len(gpus) > 1:
-                    yield (
-                        f"fits {len(gpus)} workers",
-                        _fits_split(spec, checkpoint, min(size for _, size in gpus), len(gpus)),
-                    )
+                if len(gpus) > 1:
+                    room = min(size for _, size in gpus) - int(tower / GPU_SHARE)
+                    yield f"fits {len(gpus)} workers", _fits_split(spec, checkpoint, room, len(gpus))
             else:
                 state = spec.state_bytes(CACHE_BYTES, STATE_BYTES)
                 yield from _fits(state, "states", checkpoint.total_bytes, gpus, "them")

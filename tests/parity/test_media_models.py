@@ -1,13 +1,18 @@
 """Models that see: our decoder over pictures that transformers' tower has encoded, beside transformers' whole model."""
 
+import copy
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.models.transformers_tower import TransformersTower
+from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
@@ -147,6 +152,29 @@ def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(m
     assert engine.deaths == 1
     for rid, prompt in zip(rids, prompts, strict=True):
         assert engine.outcomes[rid, 0].tokens == greedy(model.reference, model.kind, prompt, more)
+
+
+@pytest.mark.proof(each="name")
+@pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_5", "gemma3"])
+def test_workers_that_split_the_text_each_encode_its_pictures(name: str, tmp_path: Path) -> None:
+    model = Seeing(name, tmp_path)
+    prompt = model.prompt(text(5), model.picture(1), text(7))
+    meeting = os.memfd_create("ranks")
+
+    def answered(rank: int) -> tuple[Seeing, int]:
+        config = msgspec.structs.replace(model.engine.config, tensor_parallel_size=2, rank=rank)
+        own = copy.copy(model)
+        own.engine = LocalEngine(config, set_up(config, lambda phase, done, total: None, meeting_fd=meeting))
+        rid = own.ask(prompt)
+        own.engine.run(check=True)
+        return own, rid
+
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            for own, rid in threads.map(answered, range(2)):
+                own.check(rid, prompt)
+    finally:
+        os.close(meeting)
 
 
 def test_a_tower_that_wants_other_weights_in_the_decoder_is_refused() -> None:
