@@ -153,7 +153,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Eagle2_5_VLForConditionalGeneration": Seeing("eagle_2_5_vl", "qwen2"),
     "FunAudioChatForConditionalGeneration": Seeing("funaudiochat", "qwen3", "audio"),
     "Gemma3ForConditionalGeneration": Seeing("gemma3", "gemma3_text"),
-    "Gemma3nForConditionalGeneration": Seeing("gemma3n", "gemma3n_text", ""),
+    "Gemma3nForConditionalGeneration": Seeing("gemma3n", "gemma3n_text", "audio"),
     "Gemma4ForConditionalGeneration": Seeing("gemma4", "gemma4_text", "images, video, audio"),
     "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text", "images, video"),
     "Glm4vForConditionalGeneration": Seeing("glm4v", "glm4v_text", "images, video"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Final, Literal
 
 from .thinker import thinker
@@ -16,6 +17,8 @@ _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
     "audio": ("audio_token_id", "audio_token_index"),
 }
 
+_BY_TIMM: Final = ("gemma3n",)
+"""Model types whose pictures transformers encodes by timm."""
 _QWENS_PAD: Final = 151_655
 """``<|image_pad|>`` of Qwen2 and 3."""
 
@@ -45,7 +48,14 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
             found[modality] = _within(token, config)
     if config.get("model_type") == "ovis2_5":
         found.setdefault("image", _QWENS_PAD)  # published files omit it
+    if lacks_timm(config):
+        found.pop("image", None)
     return MediaSpec(found, len(tapped_layers(config)), speaks) if found else None
+
+
+def lacks_timm(config: Mapping[str, object]) -> bool:
+    """Whether pictures are not encoded since timm is not installed."""
+    return config.get("model_type") in _BY_TIMM and find_spec("timm") is None
 
 
 def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:

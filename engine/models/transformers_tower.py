@@ -14,7 +14,7 @@ import torch
 from ..layers.parts import BeforePart
 from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError, Fields
-from ..model_config.media_spec import TWO_TOWERS
+from ..model_config.media_spec import TWO_TOWERS, lacks_timm
 from ..model_config.thinker import thinker
 from ..model_config.transformers_config import configuration, first_line
 from .payload import Encoded, Payload
@@ -36,6 +36,8 @@ _UNLISTED: Final[Mapping[str, str]] = {
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerForConditionalGeneration",
 }
 """Classes by model type that transformers does not list as multimodal."""
+_VISION_TOWER: Final = ("model.vision_tower.",)
+"""Prefix of the vision tower's tensor names."""
 _OF_TEXTS: Final = ("text_model", "text_projection")
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -71,6 +73,9 @@ class TransformersTower:
                 "has_lora_adapter is true: its decoder has other weights (LoRA) where a prompt has audio, and here it "
                 "has one set, expected a checkpoint without an adapter"
             )
+        self._unseen = _VISION_TOWER if lacks_timm(described) else ()
+        if self._unseen:
+            leave_out_pictures(made)
         with ExitStack() as stack:
             stack.enter_context(no_init_weights())
             stack.enter_context(torch.device("meta"))
@@ -103,12 +108,16 @@ class TransformersTower:
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load a checkpoint's tensors outside of the decoder. Raises :class:`..layers.weights.WeightError`."""
-        named = module_tensors(self._model, self._conversions, self._tensors, tensors)
+        seen = (each for each in tensors if not each[0].startswith(self._unseen)) if self._unseen else tensors
+        named = module_tensors(self._model, self._conversions, self._tensors, seen)
         self.weights.load(named, ignore=("position_ids", "rotary_emb.inv_freq", "rotary_pos_emb.inv_freq"))
 
     @torch.inference_mode()
     def words(self) -> dict[int, torch.Tensor]:
-        """Embeddings [hidden] that the tower provides for text tokens, by id: those around pictures of Ovis 2."""
+        """Embeddings [hidden] that the tower provides for text tokens, by id: those around media of Ovis 2 and Gemma
+        3n."""
+        if hasattr(inner := getattr(self._model, "model", None), "embed_audio"):
+            return _gemma3n_words(inner, self._device)
         ids = getattr(self._model.config, "visual_indicator_token_ids", ())
         if not ids:
             return {}
@@ -215,12 +224,42 @@ def _gemma4_sounds(model: Any, input_features: torch.Tensor, input_features_mask
     return kept
 
 
+def _gemma3n_sounds(model: Any, input_features: torch.Tensor, input_features_mask: torch.Tensor) -> torch.Tensor:
+    """[embeddings, hidden], as many of each sound: in place of what fills it up stands the last token there is."""
+    inner, config = model.model, model.config
+    found = inner.get_audio_features(input_features, ~input_features_mask, return_dict=True)
+    last = torch.full((1, 1), config.text_config.vocab_size - 1, device=input_features.device)
+    filler = inner.embed_audio(input_ids=last)
+    heard = found.pooler_output.where(~found.audio_mel_mask[..., None], filler)
+    left = config.audio_soft_tokens_per_image - heard.shape[1]
+    return torch.cat([heard, filler.expand(len(heard), left, -1)], dim=1).flatten(0, 1)
+
+
+def _gemma3n_words(model: Any, device: torch.device) -> dict[int, torch.Tensor]:
+    """All tokens behind those of text but the two that stand for media."""
+    found: dict[int, torch.Tensor] = {}
+    for embedder in (model.embed_vision, model.embed_audio):
+        ids = torch.arange(embedder.vocab_offset, embedder.vocab_offset + embedder.vocab_size, device=device)
+        found |= dict(zip(ids.tolist(), embedder(input_ids=ids), strict=True))
+    media = model.config.image_token_id, model.config.audio_token_id
+    return {token: embedding for token, embedding in found.items() if token not in media}
+
+
+def leave_out_pictures(config: Any) -> None:
+    """transformers makes a module without weights in place of what sees from now on."""
+    from transformers import AutoModel, PreTrainedModel
+
+    kind = type(config.vision_config)
+    AutoModel.register(kind, type("Unseen", (PreTrainedModel,), {"config_class": kind}), exist_ok=True)
+
+
 def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
     """bool [rows, length]: True for the first ``counts`` of each row."""
     return torch.arange(length, device=counts.device) < counts[:, None]
 
 
 _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
+    ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
     ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
 }

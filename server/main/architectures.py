@@ -75,6 +75,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "GraniteMoeHybridForCausalLM": "also without recurrent layers, and without experts",
     "JambaForCausalLM": "also without experts",
     "NemotronHForCausalLM": "also without experts",
+    "Gemma3nForConditionalGeneration": "images too where timm is installed, without a test",
     "Gemma4ForCausalLM": "also without experts",
     "Gemma4ForConditionalGeneration": "also without experts; small models encode media in transformers' code",
 }

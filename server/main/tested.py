@@ -227,6 +227,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Eagle2_5_VLForConditionalGeneration": ("eagle2_5", "eagle2_5_whole"),
     "FunAudioChatForConditionalGeneration": ("funaudiochat", "funaudiochat_alone"),
     "Gemma3ForConditionalGeneration": ("gemma3",),
+    "Gemma3nForConditionalGeneration": ("gemma3n_hears",),
     "Gemma4ForConditionalGeneration": ("gemma4_small", "gemma4_large", "gemma4_film", "gemma4_hears"),
     "Glm46VForConditionalGeneration": ("glm46v",),
     "Glm4vForConditionalGeneration": ("glm4v", "glm4v_film"),

@@ -20,6 +20,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 
+from stentor.engine.model_config.media_spec import lacks_timm
 from stentor.engine.model_config.thinker import thinker
 
 from .audio_processors import (
@@ -93,6 +94,8 @@ _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
 """Outputs of processors that are not tensors for the model: numbers for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
 """Processors that cut a picture into tiles only where it is the conversation's only one."""
+_SOUND_SECONDS: Final[Mapping[str, int]] = {"Gemma3nProcessor": 30}
+"""The longest sound of processors that cut off what is longer, and say nothing."""
 _SETTINGS: Final = "processor_config.json"
 _OF_IMAGES: Final = "preprocessor_config.json"
 _SIZES: Final = ("size", "min_pixels", "max_pixels")
@@ -165,6 +168,9 @@ class ModelProcessor:
         self.written: dict[Modality, str] = {}
         self.missing: dict[Modality, str] = {}
         parts: dict[Modality, str] = {"image": "image_processor", "audio": "_audio_processor"}
+        if lacks_timm(files.read("config.json")):
+            self.missing["image"] = "timm, which encodes them, is not installed"
+            del parts["image"]
         for modality, part in parts.items():
             said = getattr(self._processor, f"{modality}_token", None)
             if modality == "audio" and _lacks_audio_encoder(files):
@@ -224,6 +230,8 @@ class ModelProcessor:
         processor = self._processor
         arguments = {**processor._merge_kwargs()["audio_kwargs"], "sampling_rate": SAMPLE_RATE, "return_tensors": "np"}
         try:
+            if (most := _SOUND_SECONDS.get(self._name)) is not None and len(samples) > most * SAMPLE_RATE:
+                raise ValueError(f"it takes {most} seconds at most")
             found, (replacement, *_) = processor._process_audio([samples], **arguments)
         except (ValueError, ZeroDivisionError) as error:
             raise _refused("sound", error) from None

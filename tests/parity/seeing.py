@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 import transformers as untyped_transformers
 
+from stentor.engine.models.transformers_tower import leave_out_pictures
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture, square
 from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.sounding import SOUNDING, grouped, model_of, with_a_talker
@@ -184,6 +185,32 @@ def _gemma4_hears() -> Any:
     return config
 
 
+_GEMMA3N: Final = {"image": 297, "audio": 305, "behind_image": 296, "behind_audio": 304}
+"""Tokens that stand behind those of text: the first 8 are of pictures, 16 of sounds."""
+_SOFT: Final = 12
+
+
+def _gemma3n() -> Any:
+    text = {**TEXT, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 32, "laurel_rank": 8}
+    text |= {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2}
+    text |= {"activation_sparsity_pattern": [0.9, 0.0, 0.0, 0.0], "hidden_size_per_layer_input": 16}
+    audio: dict[str, Any] = {"hidden_size": 32, "conf_num_attention_heads": 4, "conf_num_hidden_layers": 2}
+    audio |= {"sscp_conv_channel_size": (8, 4), "vocab_offset": _GEMMA3N["behind_audio"], "vocab_size": 16}
+    vision = {"hidden_size": 16, "vocab_offset": _GEMMA3N["behind_image"], "vocab_size": 8}
+    config = transformers.Gemma3nConfig(
+        text_config={**text, "vocab_size_per_layer_input": 288},
+        vision_config=vision,
+        audio_config=audio,
+        audio_soft_tokens_per_image=_SOFT,
+        image_token_id=_GEMMA3N["image"],
+        audio_token_id=_GEMMA3N["audio"],
+        eoi_token_id=_GEMMA3N["behind_image"],
+        eoa_token_id=_GEMMA3N["behind_audio"],
+    )
+    leave_out_pictures(config)
+    return config
+
+
 def _ovis2() -> Any:
     vision = {**SIZES, "image_size": SIDE, "patch_size": PATCH, "vocab_size": 40, "hidden_stride": 2}
     return transformers.Ovis2Config(
@@ -323,6 +350,15 @@ def _gemma4_sound(random: torch.Generator, size: int) -> Picture:
     return Picture({"input_features": features, "input_features_mask": mask}, inside, modality="audio")
 
 
+def _gemma3n_sound(random: torch.Generator, size: int) -> Picture:
+    """Of 64 frames some fill a sound up."""
+    frames = (50, 40)[size]
+    features, mask = torch.randn(1, 64, 128, generator=random), (torch.arange(64) < frames)[None]
+    inside = [_GEMMA3N["audio"]] * _SOFT
+    tokens = [61, *inside, _GEMMA3N["behind_audio"], _GEMMA3N["behind_image"]]
+    return Picture({"input_features": features, "input_features_mask": mask}, tokens, modality="audio")
+
+
 def _gemma4_film(random: torch.Generator, size: int) -> Picture:
     """Two frames with their times."""
     frames = [_gemma4_picture(random, 2) for _ in range(2)]
@@ -381,6 +417,10 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
         _gemma4_hears,
         Kind(_gemma4_sound, token("<image_soft_token>"), grouped, (token("<image>"),)),
     ),
+    "gemma3n_hears": (
+        _gemma3n,
+        Kind(_gemma3n_sound, _GEMMA3N["audio"], cat(), tuple(each for each in range(296, VOCAB) if each != 305)),
+    ),
     "gemma4_film": (_gemma4_large, Kind(_gemma4_film, token("<video>"), cat())),
     "lighton_ocr": (_lighton_ocr, PICTURES["mistral3"]),
     "ovis2": (_ovis2, Kind(_ovis_picture, _IMAGE, cat())),
@@ -395,7 +435,7 @@ def _made(config: Callable[[], Any]) -> Maker:
     def make(folder: Path) -> Any:
         made = config()
         model = randomised(made.model_type, lambda: model_of(made))
-        if made.model_type.startswith("gemma4"):
+        if made.model_type.startswith(("gemma3n", "gemma4")):
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
                     if name.endswith("q_norm.weight"):

@@ -122,6 +122,23 @@ def glm_asr(folder: Path) -> None:
     write_extractor(folder, "GlmAsrProcessor", transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=4))
 
 
+def gemma3n(folder: Path) -> None:
+    """As published: one file says what is heard and what is seen."""
+    special = ("<audio_soft_token>", "<start_of_audio>", "<end_of_audio>")
+    images = ("<image_soft_token>", "<start_of_image>", "<end_of_image>")
+    named = dict(zip(("audio_token", "boa_token", "eoa_token"), special, strict=True))
+    named |= dict(zip(("image_token", "boi_token", "eoi_token"), images, strict=True))
+    template = CHATML.replace("AUDIO", special[0]).replace("IMAGE", images[0])
+    write_tokenizer(folder, (*_CHATML_TOKENS, *special, *images), template, named)
+    parts = transformers.Gemma3nAudioFeatureExtractor(), transformers.SiglipImageProcessorPil()
+    heard, seen = (json.loads(part.to_json_string()) for part in parts)
+    said = {**heard, **seen, "return_attention_mask": False}
+    (folder / "preprocessor_config.json").write_text(json.dumps({**said, "processor_class": "Gemma3nProcessor"}))
+    settings = {"processor_class": "Gemma3nProcessor", "audio_seq_length": 188, "image_seq_length": 256}
+    (folder / "processor_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({"model_type": "gemma3n", "audio_config": {}}))
+
+
 def granite_speech(folder: Path) -> None:
     """Without transformers' feature extractor, which needs torchaudio."""
     write_tokenizer(folder, (*_CHATML_TOKENS, "<|audio|>"), CHATML.replace("AUDIO", "<|audio|>"))

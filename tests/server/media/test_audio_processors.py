@@ -73,6 +73,20 @@ def test_windows_that_are_filled_up_are_counted_as_one(tmp_path: Path, family: s
         processor.audio(np.zeros(16_000 * 700, np.float32))
 
 
+def test_gemma3n_hears_half_a_minute_and_says_why_it_sees_nothing(tmp_path: Path) -> None:
+    audio_models.gemma3n(tmp_path)
+    processor = ModelProcessor(tmp_path)
+    assert processor.written == {"audio": "<audio_soft_token>"}
+    assert processor.missing == {"image": "timm, which encodes them, is not installed"}
+    heard = processor.audio(samples(2.345))
+    own = transformers.Gemma3nAudioFeatureExtractor()
+    inputs = own([samples(2.345)], return_tensors="np")
+    check(heard.payload, {name: inputs[name] for name in ("input_features", "input_features_mask")})
+    assert heard.replacement == "\n\n<start_of_audio>" + "<audio_soft_token>" * 188 + "<end_of_audio>\n\n"
+    with pytest.raises(Refusal, match="it takes 30 seconds at most"):
+        processor.audio(np.zeros(16_000 * 30 + 1, np.float32))
+
+
 def test_granite_speech_hears_what_torchaudio_would_make(tmp_path: Path) -> None:
     audio_models.granite_speech(tmp_path)
     heard = ModelProcessor(tmp_path).audio(samples(1.234))
