@@ -17,7 +17,7 @@ from ..common.errors import Overloaded, ServerError
 from ..common.fair_queue import QueueFull
 from ..config.limits import AudioLimits
 from ..overload.process_pool import PoolClosed, ProcessPool
-from ..sandbox.killable_child import Abandoned, ChildNotStarted
+from ..sandbox.killable_child import Abandoned, ChildNotStarted, Starved
 from .decode_process import RATE, DecodeProcess, Refused
 
 logger = logging.getLogger(__name__)
@@ -110,6 +110,9 @@ class AudioDecoder:
             ) from None
         except Refused as refused:
             raise BadRequest(f"`{field}`: the audio: {refused}.", field, refused.code) from None
+        except Starved:
+            message = "The machine is too busy to decode audio; try again shortly."
+            raise Overloaded(message, "audio_full", _RETRY_SECONDS) from None
         except (Abandoned, PoolClosed):
             raise AudioUnavailable from None
         except ChildNotStarted as error:

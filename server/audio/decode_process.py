@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ..sandbox.child import receive, send, wait_until_ready
-from ..sandbox.killable_child import ChildDied, KillableChild
+from ..sandbox.killable_child import ChildDied, KillableChild, Starved
 
 MODULE: Final = "stentor.server.audio.decode_child"
 RATE: Final = 16_000
@@ -66,7 +66,7 @@ class DecodeProcess:
         return self._child.pid
 
     def decode(self, data: bytes) -> bytes:
-        """The pcm. Blocks. Raises :class:`Refused`, and Abandoned and ChildNotStarted as
+        """The pcm. Blocks. Raises :class:`Refused`, and Abandoned, Starved and ChildNotStarted as
         :meth:`..sandbox.killable_child.KillableChild.ask` does."""
 
         def exchange(connection: socket.socket, deadline: float) -> tuple[list[bytes], DecodedPart]:
@@ -82,6 +82,8 @@ class DecodeProcess:
             pieces, last = self._child.ask(exchange, self._timeout)
         except ChildDied:
             raise Refused("the decoder does not survive it") from None
+        except Starved:
+            raise
         except TimeoutError:
             raise Refused(TOO_SLOW) from None
         if last.worn:

@@ -29,13 +29,11 @@ class Connections:
     @classmethod
     def within_descriptors(cls, limits: ConnectionLimits) -> "Connections":
         """As ``limits`` say, or fewer where this process may not open as many files."""
-        most = connections_within_descriptors(limits.max_connections)
-        if most == limits.max_connections:
-            return cls(limits)
-        if limits.max_connections:
+        most, left = connections_within_descriptors(limits.max_connections)
+        if most < limits.max_connections:
             logger.warning("at most %d connections are taken: this process may not open more files", most)
         reduced = msgspec.structs.replace(limits, max_connections=most)
-        return cls(reduced, min(MAX_TURNED_AWAY, most // 4), min(MAX_PROBES, most // 8))
+        return cls(reduced, min(MAX_TURNED_AWAY, left // 4), min(MAX_PROBES, left // 8))
 
     def __init__(
         self, limits: ConnectionLimits, max_turned_away: int = MAX_TURNED_AWAY, max_probes: int = MAX_PROBES

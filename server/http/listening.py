@@ -3,6 +3,7 @@
 import contextlib
 import resource
 import socket
+import sys
 
 BACKLOG = 2048
 _RESERVED_DESCRIPTORS = 512
@@ -30,16 +31,18 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def connections_within_descriptors(wanted: int) -> int:
-    """Reduces ``wanted`` (0: no limit) to leave descriptors for the rest of the server; 0 is no limit.
+def connections_within_descriptors(wanted: int) -> tuple[int, int]:
+    """Reduces ``wanted`` (0: no limit) to leave descriptors for the rest of the server, 0 being no limit; also returns
+    how many descriptors that leaves.
 
     If clients used every descriptor, no crashed process could be replaced.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
-        return wanted
-    most = limit - min(_RESERVED_DESCRIPTORS, limit // 2)
-    return min(wanted, most) if wanted else most
+        return wanted, sys.maxsize
+    most = limit - min(_RESERVED_DESCRIPTORS, limit * 3 // 4)
+    taken = min(wanted, most) if wanted else most
+    return taken, limit - taken
 
 
 def allow_connections() -> None:

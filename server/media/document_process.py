@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from ..sandbox.child import receive, send, wait_until_ready
-from ..sandbox.killable_child import ChildDied, KillableChild
+from ..sandbox.killable_child import ChildDied, KillableChild, Starved
 from .decoded import DecodedLimits
 from .documents import Page
 from .refusal import REFUSED, TIMEOUT, Refusal
@@ -54,7 +54,7 @@ class DocumentProcess:
         return self._child.pid
 
     def read(self, data: bytes) -> list[Page]:
-        """The pages of a PDF. Blocks. Raises :class:`.refusal.Refusal`, and Abandoned and ChildNotStarted as
+        """The pages of a PDF. Blocks. Raises :class:`.refusal.Refusal`, and Abandoned, Starved and ChildNotStarted as
         :meth:`..sandbox.killable_child.KillableChild.ask` does."""
 
         def exchange(connection: socket.socket, deadline: float) -> DocumentPages:
@@ -65,6 +65,8 @@ class DocumentProcess:
             answer = self._child.ask(exchange, self._timeout)
         except ChildDied:
             raise Refusal("the document: its reader does not survive it") from None
+        except Starved:
+            raise
         except TimeoutError:
             raise Refusal("the document takes too long to read", TIMEOUT) from None
         if answer.worn:

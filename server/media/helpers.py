@@ -10,7 +10,7 @@ from stentor.engine.channel.arena import ArenaFull
 from ..common.errors import Overloaded, ServerError
 from ..common.fair_queue import QueueFull
 from ..overload.process_pool import PoolClosed, PoolProcess, ProcessPool
-from ..sandbox.killable_child import Abandoned, ChildNotStarted
+from ..sandbox.killable_child import Abandoned, ChildNotStarted, Starved
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +42,15 @@ def arena_room() -> Iterator[None]:
 
 
 async def run_in(pool: ProcessPool[P], job: Callable[[P], T], size: int) -> T:
-    """The result of a job on ``size`` bytes. Raises the job's errors, Overloaded if the queue is full, and
-    :class:`MediaUnavailable`."""
+    """The result of a job on ``size`` bytes. Raises the job's errors, Overloaded if the queue is full or the machine is
+    too busy, and :class:`MediaUnavailable`."""
     try:
         return await pool.run(job, size)
     except QueueFull:
         message = "Too many images, sounds, videos and documents wait to be prepared; try again shortly."
+        raise Overloaded(message, "media_full", _RETRY_SECONDS) from None
+    except Starved:
+        message = "The machine is too busy to prepare media; try again shortly."
         raise Overloaded(message, "media_full", _RETRY_SECONDS) from None
     except (Abandoned, PoolClosed):
         raise MediaUnavailable from None

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..sandbox.child import receive, receive_bytes, send, send_bytes
-from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild
+from ..sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild, Starved
 from .decoded import DecodedLimits
 from .model_files import GivenFiles, Source
 from .refusal import REFUSED
@@ -123,7 +123,7 @@ class ProcessorProcess:
     def process(self, job: ProcessorJob, data: bytes) -> tuple[Processed, bytearray]:
         """The answer and the payload: tensors by the names that the model takes, in the format of safetensors.
 
-        Blocks. Raises :class:`MediaRefused`, and Abandoned and ChildNotStarted as
+        Blocks. Raises :class:`MediaRefused`, and Abandoned, Starved and ChildNotStarted as
         :meth:`..sandbox.killable_child.KillableChild.ask` does."""
 
         def exchange(connection: socket.socket, deadline: float) -> tuple[Processed, bytearray]:
@@ -136,6 +136,8 @@ class ProcessorProcess:
             answer, payload = self._child.ask(exchange, self._timeout)
         except ChildDied:
             raise MediaRefused("the decoder does not survive it") from None
+        except Starved:
+            raise
         except TimeoutError:
             raise MediaRefused("it takes too long to decode") from None
         if answer.worn:

@@ -85,7 +85,7 @@ class KillableChild:
                 self.start()
                 began = time.monotonic()
                 try:
-                    return self._try(exchange, began + seconds, seconds / 2)
+                    return self._try(exchange, began + seconds)
                 except ChildDied:
                     if is_last:
                         raise
@@ -140,18 +140,18 @@ class KillableChild:
             self._close()
             self._close = None
 
-    def _try(self, exchange: Exchange[T], deadline: float, least: float) -> T:
-        """``least``: CPU seconds without which a child that is late was starved."""
+    def _try(self, exchange: Exchange[T], deadline: float) -> T:
         assert self._socket is not None
         assert self._process is not None
-        before = self._process.cpu_seconds
+        began, before = time.monotonic(), self._process.cpu_seconds
         try:
             self._check_wanted()
             return exchange(self._socket, deadline)
         except OverflowError:  # the job cannot be encoded: nothing of it was sent
             raise
         except BaseException as error:
-            starved = isinstance(error, TimeoutError) and self._process.cpu_seconds - before < least
+            used, passed = self._process.cpu_seconds - before, time.monotonic() - began
+            starved = isinstance(error, TimeoutError) and used < passed / 2
             gone = isinstance(error, ConnectionResetError | BrokenPipeError)
             code = self._process.wait_blocking(_CLOSE_SECONDS) if gone else None
             self.close()  # its result would be taken for the next job's

@@ -122,7 +122,7 @@ def test_a_name_stands_for_media_of_its_owner_alone(run_shared: Callable[[Use], 
     run_shared(use)
 
 
-def test_a_process_that_dies_or_is_late_is_replaced_and_its_picture_refused(run_shared: Callable[[Use], None]) -> None:
+def test_a_process_that_dies_or_gets_no_time_is_replaced(run_shared: Callable[[Use], None]) -> None:
     async def use(processor: MediaProcessor) -> None:
         await processor.describe()
         (pid,) = processor.pids
@@ -130,7 +130,7 @@ def test_a_process_that_dies_or_is_late_is_replaced_and_its_picture_refused(run_
         patience = worker.process._timeout
         os.kill(pid, signal.SIGSTOP)
         worker.process._timeout = 0.2
-        with pytest.raises(BadRequest, match=r"`messages\[0\]\.content\[1\]`: it takes too long"):
+        with pytest.raises(Overloaded, match="too busy to prepare media"):
             await processor.process(wanted(png(40, 30, seed=3)), "")
         assert not alive(pid)
         worker.process._timeout = patience
