@@ -91,7 +91,6 @@ def test_a_caller_is_answered_aloud_and_interrupts_the_answer(server: ServerProc
     before = metric(server.port, "realtime_interruptions_total")
     figures = asyncio.run(measure(server.port, 200, turns=2, interruptions=2))
     assert figures.turns == 2
-    assert figures.slowest < 20
     assert figures.interruptions >= 1, "each answer had ended before it was interrupted"
     assert figures.audio_events_after <= 1, "the answer went on after it was interrupted"
     assert metric(server.port, "realtime_turn_latency_seconds_count") >= 2

@@ -211,12 +211,14 @@ def test_files_that_wait_stand_between_others_whole_and_what_is_alone_comes_last
     assert order == ["chaos", *["server"] * 4, "chaos", *["server"] * 4, "chaos", "server", "server"]
 
 
-def test_files_that_share_servers_are_one_unit_which_is_first_and_others_are_their_file() -> None:
-    def item(name: str, number: int, *fixture: str) -> Case:
-        return Case(str(TESTS / name), f"test{number}", "", fixture=fixture or ("function", ""))  # type: ignore[arg-type]
+def test_files_that_share_servers_are_the_first_unit_and_others_are_a_file_s_whose_alone_are_the_last() -> None:
+    def item(name: str, number: int, *fixture: str, mark: str = "") -> Case:
+        return Case(str(TESTS / name), f"test{number}", mark, fixture=fixture or ("function", ""))  # type: ignore[arg-type]
 
     items = [
         *(item("chaos/test_a.py", number, "session", "tests/chaos") for number in range(2)),
+        item("chaos/test_a.py", 2, mark="alone"),
+        item("e2e/test_more.py", 1, mark="alone"),
         item("e2e/test_mixed.py", 0),
         item("e2e/test_mixed.py", 1, "session", "tests/e2e"),
         item("e2e/test_own.py", 0, "module", "tests/e2e/test_own.py"),
@@ -225,9 +227,10 @@ def test_files_that_share_servers_are_one_unit_which_is_first_and_others_are_the
     ran: list[Any] = in_turns(cases(*items))
     units = [[(ran[place].path.name, ran[place].originalname) for place in unit] for unit in units_of(ran)]
     assert units == [
-        [("test_mixed.py", "test0"), ("test_mixed.py", "test1"), ("test_more.py", "test0")],
+        [("test_mixed.py", "test0"), ("test_mixed.py", "test1"), ("test_more.py", "test0"), ("test_more.py", "test1")],
         [("test_a.py", "test0"), ("test_a.py", "test1")],
         [("test_own.py", "test0")],
+        [("test_a.py", "test2")],
     ]
 
 

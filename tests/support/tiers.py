@@ -139,12 +139,12 @@ def _values(case: pytest.Item) -> set[tuple[str, str]]:
 
 
 def units_of(items: Sequence[pytest.Item]) -> list[list[int]]:
-    """Places of the items that one process runs, in order: those of a file, or of all files that share servers, which
-    take 14 CPU seconds to start and 2 GB."""
+    """Places of the items that one process runs, in order: those of a file, what is alone apart, or of all files that
+    share servers, which take 14 CPU seconds to start and 2 GB."""
     sharing = {item.path for item in items if shares_servers(item)}
-    units: dict[str | Path, list[int]] = defaultdict(list)
+    units: dict[object, list[int]] = defaultdict(list)
     for place, item in enumerate(items):
-        units[ONE_SERVER if item.path in sharing else item.path].append(place)
+        units[ONE_SERVER if item.path in sharing else (item.path, is_alone(item))].append(place)
     return list(units.values())
 
 

@@ -29,6 +29,7 @@ from stentor.tests.server.asr.scripted import (
     says,
     sound,
 )
+from stentor.tests.server.harness import until
 
 pytestmark = pytest.mark.anyio
 ENGLISH_OPTIONS = TranscriptionOptions(language="en")
@@ -342,8 +343,11 @@ async def test_closing_a_transcript_takes_back_what_runs(monkeypatch: pytest.Mon
     model = model_of(lambda asked: Said(says(0.0, " x", 30.0, 30.0)))
     engine_of(model).gate = gate
     options = TranscriptionOptions(language="en", chunking=Chunking())
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(segments_of(model, sound(120), options), 0.05)
+    hearing = asyncio.create_task(segments_of(model, sound(120), options))
+    await until(lambda: calls >= 4)
+    hearing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hearing
     assert [asked.aborted for asked in engine_of(model).asked].count(True) >= 2
 
 

@@ -200,6 +200,8 @@ import stentor
 from stentor.server.observability.processes import usage_by_role
 from stentor.server.offline.in_process_server import InProcessServerClosed
 
+ENDED, LENGTH = "stentor:request_success_total{{", 'finished_reason="length"'
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 
 def interrupt_after(seconds):
@@ -214,8 +216,12 @@ async def notebook():
         llm.generate(["x"] * 10, stentor.SamplingParams(max_tokens=2000, ignore_eos=True))
     except KeyboardInterrupt:
         print("interrupted")
-    began = time.monotonic()
-    print(llm.generate("x", short)[0].outputs[0].finish_reason, time.monotonic() - began < 5)
+    reason = llm.generate("x", short)[0].outputs[0].finish_reason
+    server = llm._server
+    page = asyncio.run_coroutine_threadsafe(server._client.get("/metrics"), server._loop).result().text
+    (ended,) = [float(line.split()[-1]) for line in page.splitlines() if line.startswith(ENDED) and LENGTH in line]
+    # the first four may have ended before; had the others gone on, that one would have come after them
+    print(reason, 1 <= ended < 6)
 
 asyncio.new_event_loop().run_until_complete(notebook())  # asyncio.run takes interrupts for itself
 interrupt_after(0.3)
