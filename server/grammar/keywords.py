@@ -155,7 +155,7 @@ _PLAIN: Final = re.compile(r"[$A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def resolve(root: Schema, reference: str, path: str) -> Any:
-    """The target of a reference, through at most one schema of further references."""
+    """The target of a reference within ``root``; references inside the target are not followed. Raises BadRequest."""
     if not reference.startswith("#"):
         raise refusal(path, "only references within the schema (`#/…`) are followed")
     target: Any = root

@@ -400,12 +400,12 @@ def _pieces(wire: Wire, audio: bytes) -> Iterator[bytes]:
 
 
 def _model_bytes(wire: Wire, size: int) -> int:
-    """Bytes of ``size`` bytes in the model's format."""
+    """Bytes in the model's format of ``size`` bytes of a client's audio."""
     return math.ceil(size / wire.bytes_a_second * MODEL_AUDIO.bytes_a_second)
 
 
 def _most_held(wire: Wire, size: int) -> int:
-    """Bytes that so much of a client's audio takes: as it came, as it is heard, and in its turn."""
+    """Memory of ``size`` bytes of a client's audio: in both formats, and in its turn."""
     return size + (1 + COPIES) * _model_bytes(wire, size)
 
 
