@@ -225,18 +225,18 @@ def _gemma4_sounds(model: Any, input_features: torch.Tensor, input_features_mask
 
 
 def _gemma3n_sounds(model: Any, input_features: torch.Tensor, input_features_mask: torch.Tensor) -> torch.Tensor:
-    """[embeddings, hidden], as many of each sound: in place of what fills it up stands the last token there is."""
+    """Encode Gemma 3n's sounds, [embeddings, hidden]; padding is replaced by the embedding of the last token."""
     inner, config = model.model, model.config
     found = inner.get_audio_features(input_features, ~input_features_mask, return_dict=True)
     last = torch.full((1, 1), config.text_config.vocab_size - 1, device=input_features.device)
     filler = inner.embed_audio(input_ids=last)
-    heard = found.pooler_output.where(~found.audio_mel_mask[..., None], filler)
-    left = config.audio_soft_tokens_per_image - heard.shape[1]
-    return torch.cat([heard, filler.expand(len(heard), left, -1)], dim=1).flatten(0, 1)
+    audio = found.pooler_output.where(~found.audio_mel_mask[..., None], filler)
+    left = config.audio_soft_tokens_per_image - audio.shape[1]
+    return torch.cat([audio, filler.expand(len(audio), left, -1)], dim=1).flatten(0, 1)
 
 
 def _gemma3n_words(model: Any, device: torch.device) -> dict[int, torch.Tensor]:
-    """All tokens behind those of text but the two that stand for media."""
+    """Embeddings of all tokens behind those of text, except the two placeholders of media, by id."""
     found: dict[int, torch.Tensor] = {}
     for embedder in (model.embed_vision, model.embed_audio):
         ids = torch.arange(embedder.vocab_offset, embedder.vocab_offset + embedder.vocab_size, device=device)
