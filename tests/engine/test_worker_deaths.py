@@ -38,7 +38,7 @@ from stentor.tests.engine.mortal_worker import (
     mortal_config,
 )
 
-IMPATIENT = RecoveryConfig(watchdog_seconds=0.3, watchdog_factor=0.0)
+IMPATIENT = RecoveryConfig(watchdog_seconds=1.0, watchdog_factor=0.0)
 
 
 def submit(rid: int, *special: int, tokens: int = 40, seeds: tuple[int, ...] = (5,)) -> Submit:
@@ -229,7 +229,10 @@ def test_a_worker_that_hangs_is_found_killed_and_replaced(folder: Path) -> None:
 
 def test_an_engine_that_was_stopped_itself_does_not_blame_its_worker(folder: Path) -> None:
     with engine_process() as (engine, child):
-        send(engine, StartEngine(mortal_config(folder, recovery=IMPATIENT)))
+        send(
+            engine,
+            StartEngine(mortal_config(folder, recovery=RecoveryConfig(watchdog_seconds=0.3, watchdog_factor=0.0))),
+        )
         received = Received(engine)
         received.until_ready()
         for rid in range(10):  # on a busy machine the worker may have been late, too

@@ -22,9 +22,12 @@ LONG_PREFIXES = [(109, 5), (9, 2), (75, 8), (40, 0)]
 """Of three parts of 32 keys or more: two have two tiles of 32 each, and the last is empty."""
 
 
-def assert_is_the_reference(step: Step, **options: Any) -> None:
+def assert_is_the_reference(step: Step, **options: Any) -> torch.Tensor:
+    """Returns what it gives."""
     assert choose(step.q, step.k_cache, "triton") == "triton"
-    assert_close(step.run(**options), step.run("reference", **options), TOLERANCE[step.q.dtype])
+    out = step.run(**options)
+    assert_close(out, step.run("reference", **options), TOLERANCE[step.q.dtype])
+    return out
 
 
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)
@@ -64,8 +67,7 @@ def test_float8_caches_are_the_references(dtype: torch.dtype, size: int) -> None
 @pytest.mark.parametrize("dtype", TRITON_FLOATS)
 def test_cross_attention_sees_every_key_whatever_the_number_of_queries(dtype: torch.dtype) -> None:
     step = make_step([(3, 40), (0, 4), (70, 2)], dtype=dtype)
-    assert_is_the_reference(step, causal=False)
-    assert not step.run(causal=False)[40:44].any()
+    assert not assert_is_the_reference(step, causal=False)[40:44].any()
 
 
 @pytest.mark.parametrize("size", [16, 64])
@@ -153,8 +155,7 @@ def test_a_batch_that_is_filled_up_is_the_one_that_is_not(dtype: torch.dtype, op
     step = make_step(FILLED_UP, dtype=dtype, decode_rows=3)
     step.batch = replace(step.batch, max_seq_len=4096)
     for each in (None, sinks):
-        assert_is_the_reference(step, sinks=each, **options)
-        out = step.run(sinks=each, **options)
+        out = assert_is_the_reference(step, sinks=each, **options)
         assert not out[1:3].any()
         assert not out[48:].any()
 
@@ -261,8 +262,7 @@ def test_split_keys_are_those_of_somebody_where_a_batch_is_filled_up(parts: list
     sinks = torch.tensor([float("-inf"), 0.5, 3.0, 20.0], device=DEVICE)
     for length, each in ((109, None), (4096, None), (4096, sinks)):
         step.batch = replace(step.batch, max_seq_len=length)
-        assert_is_the_reference(step, sinks=each)
-        assert not step.run(sinks=each)[-9:].any()
+        assert not assert_is_the_reference(step, sinks=each)[-9:].any()
     assert max(parts) > 3
 
 
