@@ -108,7 +108,8 @@ class _Split:
             values = asked + spec.kv_size
             ranges: list[Ranges] = [(queries, (asked + keys[0], keys[1]), (values + keys[0], keys[1]))]
         else:
-            ranges = [*[(queries,)] * (len(into.parts) - 2), (keys,), (keys,)]
+            gates = (first, heads) if spec.gate_by_head else queries
+            ranges = [(queries,), *[(gates,)] * (len(into.parts) - 3), (keys,), (keys,)]
         yield from _columns(into, prefix, ranges)
         yield from self._rows(out, prefix, (first * spec.head_dim, heads * spec.head_dim))
         if spec.sinks:
