@@ -109,7 +109,7 @@ class Attention:
             self._query_scales = rotary.query_scales(
                 spec.temperature_beta, spec.temperature_floor, spec.temperature_first
             )
-        self._sizes = (2 if spec.gated else 1) * spec.q_size, spec.kv_size, spec.kv_size
+        self._sizes = spec.q_size + spec.gates, spec.kv_size, spec.kv_size
         self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
         self._before, self._invariant = context.before_part, context.invariant
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
@@ -151,7 +151,8 @@ class Attention:
         spec, gate = self._spec, None
         if spec.gated:
             if spec.gate:
-                queries, gate = q.view(-1, 2, spec.heads, spec.head_dim).unbind(1)
+                queries, gate = q.split((spec.q_size, spec.gates), dim=1)
+                gate = gate.unflatten(1, (spec.heads, -1))
             else:
                 queries, gate = q.view(-1, spec.heads, 2, spec.head_dim).unbind(2)
             q = queries.contiguous()

@@ -91,6 +91,8 @@ class AttentionSpec:
     (Qwen3-Next)."""
     gate: str = ""
     """Stored name of the gates of all heads if separate (Trinity)."""
+    gate_by_head: bool = False
+    """Whether a head has one such gate instead of one for each of its dimensions (LFM3)."""
     temperature_beta: float = 0.0
     """Queries at position p are multiplied by 1 + beta · log(1 + ⌊(p + first) / floor⌋) (Llama 4)."""
     temperature_floor: int = 0
@@ -125,11 +127,19 @@ class AttentionSpec:
     def kv_size(self) -> int:
         return self.kv_heads * self.head_dim
 
+    @property
+    def gates(self) -> int:
+        """Of all heads."""
+        if not self.gated:
+            return 0
+        return self.heads if self.gate_by_head else self.q_size
+
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """The projections to queries, keys and values, and from the heads' output."""
         q, kv, name = self.q_size, self.kv_size, self.name
-        asked = 2 * q if self.gated else q
-        queries = ((f"{name}.q_proj", q), (f"{name}.{self.gate}", q)) if self.gate else ((f"{name}.q_proj", asked),)
+        asked = q + self.gates
+        gates = ((f"{name}.{self.gate}", self.gates),) if self.gate else ()
+        queries = ((f"{name}.q_proj", asked - sum(size for _, size in gates)), *gates)
         apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
         into = ((f"{name}.{self.into}", asked + 2 * kv),) if self.fused else apart
         into = queries if self.shares >= 0 else into
@@ -222,6 +232,8 @@ class AttentionSpec:
             raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
         if self.by_group and (self.gated or not self.fused):
             raise ConfigError("heads that are stored one after another, with gates or apart, are not known")
+        if self.gate_by_head and not self.gate:
+            raise ConfigError("a gate of each head that is stored among queries is not known")
         if self.gated and self.qk_norm == "full":
             raise ConfigError("gated attention whose queries are normed as a whole is not known")
         if self.temperature_beta and self.temperature_floor < 1:

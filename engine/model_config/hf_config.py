@@ -80,6 +80,7 @@ _ALONE: Mapping[str, Decoder] = {
     "Gemma2ForCausalLM": Decoder("gemma2", hf_dense.gemma2),
     "Lfm2ForCausalLM": Decoder("lfm2", hf_hybrid.lfm2),
     "Lfm2MoeForCausalLM": Decoder("lfm2_moe", hf_hybrid.lfm2_moe),
+    "Lfm3ForCausalLM": Decoder("lfm3", hf_hybrid.lfm3),
     "Qwen3_5ForCausalLM": Decoder("qwen3_5_text", hf_hybrid.qwen3_5),
     "Qwen3_5MoeForCausalLM": Decoder("qwen3_5_moe_text", hf_hybrid.qwen3_5_moe),
     "Qwen3NextForCausalLM": Decoder("qwen3_next", hf_hybrid.qwen3_next),

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .config_fields import ConfigError, Fields
-from .hf_common import attention_bias, check_silu, common
+from .hf_common import attention_bias, check_silu, common, slide
 from .hf_dense import granite
 from .hf_moe import experts_of, granite_moe, shared_experts, sparse_from, sparse_steps, with_experts
+from .hf_rope import rope_from_hf
 from .mlp_spec import ExpertNames, MoESpec, RouterSpec
 from .model_spec import POST, LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
 from .recurrent_spec import DeltaStorage, GatedDeltaSpec, Mamba2Spec, ShortConvSpec
@@ -25,6 +26,11 @@ _LFM2 = (
         correction="feed_forward.expert_bias",
     ),
 )
+_LFM3_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    "full_attention": {"rope_type": "proportional", "rope_theta": 1_000_000.0, "partial_rotary_factor": 0.5},
+}
+"""Of a file that says nothing of it."""
 _DRAFTS = "mtp."
 """Prefix of the multi-token prediction head."""
 
@@ -67,6 +73,29 @@ def lfm2_moe(fields: Fields, name: str) -> ModelSpec:
         experts_of(fields, spec, router, experts=32), correction=fields.flag("use_expert_bias", True), names=_LFM2
     )
     return with_experts(spec, moe, sparse_from(spec, fields.integer("num_dense_layers", 2, least=0)))
+
+
+def lfm3(fields: Fields, name: str) -> ModelSpec:
+    """An LFM2 of which some layers have a window, with norms behind each part and a gate for each head."""
+    told = {"rope_parameters": _LFM3_ROPE, "tie_word_embeddings": True, **fields.values}
+    spec = common(Fields(told), name, head_dim=128, eps=1e-5, eps_field="norm_eps")
+    norms = Norms(mixer_in="operator_norm", mlp_in="ffn_norm")
+    if fields.flag("use_sandwich_norm", True):
+        norms = replace(norms, mixer_out="post_operator_norm", mlp_out="post_ffn_norm")
+    mlp = replace(dense_mlp(spec), into=("feed_forward.w1", "feed_forward.w3"), out="feed_forward.w2")
+    spec = with_layers(attention_bias(fields, spec), norms=norms, mlp=mlp)
+    gates = fields.flag("use_attention_gate", True)
+    spec = with_mixers(spec, qk_norm="head", gated=gates, gate="gate_proj" if gates else "", gate_by_head=gates)
+    usual = ("sliding_attention", "conv", "full_attention", "conv") * len(spec.layers)
+    kinds = kinds_of(fields, ("conv", "full_attention", "sliding_attention"))
+    kinds = kinds or ("conv", *usual[1 : len(spec.layers)])
+    for kind in ("full_attention", "sliding_attention"):
+        rope = rope_from_hf(told, spec.layers[0].attention.head_dim, layer_type=kind)
+        spec = with_mixers(spec, [each == kind for each in kinds], rope=rope)
+    window = fields.integer("sliding_window", 0 if "sliding_window" in fields.values else 256, least=0)
+    spec = slide(spec, window, [kind == "sliding_attention" for kind in kinds])
+    conv = ShortConvSpec(spec.hidden_size, fields.integer("conv_L_cache", 7), fields.flag("conv_bias"))
+    return replace(mixed(spec, [kind != "conv" for kind in kinds], conv), final_norm="model.embedding_norm")
 
 
 def granite_hybrid(fields: Fields, name: str) -> ModelSpec:

@@ -121,6 +121,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "lfm2-biased",
     ),
     "Lfm2MoeForCausalLM": ("lfm2-moe",),
+    "Lfm3ForCausalLM": (
+        "lfm3",
+        "lfm3-plain",
+    ),
     "Llama4ForCausalLM": (
         "llama4",
         "llama4-alternating",

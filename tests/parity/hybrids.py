@@ -190,6 +190,18 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "olmo-hybrid-still": lambda: transformers.OlmoHybridConfig(
             **shape, **OLMO, linear_allow_neg_eigval=False, rope_parameters={"rope_type": "default", "rope_theta": None}
         ),
+        "lfm3": lambda: transformers.Lfm3Config(**{**shape, "num_hidden_layers": 6}, head_dim=32, sliding_window=24),
+        "lfm3-plain": lambda: transformers.Lfm3Config(
+            **shape,
+            head_dim=16,
+            layer_types=["conv", "sliding_attention", "full_attention"],
+            sliding_window=24,
+            conv_L_cache=3,
+            conv_bias=True,
+            attention_bias=True,
+            use_sandwich_norm=False,
+            use_attention_gate=False,
+        ),
         "lfm2-moe": lambda: transformers.Lfm2MoeConfig(
             **shape,
             layer_types=CONVOLVED,

@@ -62,6 +62,8 @@ CALLED = {
     "lfm2": {"a short convolution"},
     "lfm2-biased": {"a short convolution"},
     "lfm2-moe": {"a short convolution"},
+    "lfm3": {"a short convolution", "attention with a gate"},
+    "lfm3-plain": {"a short convolution"},
     "qwen2-moe": {"a shared expert's gate"},
     "qwen3-next": {"attention with a gate", "a gated delta rule"},
     "qwen3-next-moe": {"attention with a gate", "a gated delta rule", "a shared expert's gate"},

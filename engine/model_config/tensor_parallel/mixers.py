@@ -53,7 +53,8 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
     elif spec.shares >= 0:
         ranges = [*repeat((queries,), len(into.parts))]
     else:
-        ranges = [*repeat((queries,), len(into.parts) - 2), (keys,), (keys,)]
+        gates = of_heads if spec.gate_by_head else queries
+        ranges = [(queries,), *repeat((gates,), len(into.parts) - 3), (keys,), (keys,)]
     yield from rank.columns(into, prefix, ranges)
     yield from rank.rows(out, prefix, found)
     name = f"{prefix}.{spec.name}"
