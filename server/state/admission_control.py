@@ -168,9 +168,18 @@ class AdmissionControl:
             await self._wait_until(lambda: not self.live_requests)
         return not self.live_requests
 
-    async def generated(self) -> None:
-        """Waits for the last live request for generation."""
-        await self._wait_until(lambda: not self._live)
+    @property
+    def generates(self) -> bool:
+        """Whether a request for generation is live."""
+        return bool(self._live)
+
+    async def generated(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the last live request for generation, or until ``unless`` holds when :meth:`look_again` is called."""
+        await self._wait_until(lambda: not self._live or unless())
+
+    def look_again(self) -> None:
+        """Have :meth:`generated` check ``unless`` again."""
+        self._one_ended.set()
 
     async def _wait_until(self, over: Callable[[], bool]) -> None:
         while not over():

@@ -43,7 +43,11 @@ class Engine(Protocol):
 
 
 class EngineControl:
-    """Owned by the server process; acts on the engines of all models."""
+    """Owned by the server process; acts on the engines of all models.
+
+    Each call sets the wanted state at once, then tells the engines the difference to what they were told. Calls may come
+    in any order, and while others wait.
+    """
 
     def __init__(self, admission: AdmissionControl, engines: Collection[Engine]) -> None:
         self._admission = admission
@@ -52,9 +56,12 @@ class EngineControl:
         self._level: SleepLevel | None = None
         self._asleep: set[Part] = set()
         """Parts that have not been woken."""
-        self._falling_asleep = anyio.Lock()
+        self._wakes = 0
+        """Calls that woke the server; a sleep that a wake has overtaken does not go deeper."""
         self._turn = anyio.Lock()
-        """Orders commands: the engines must get the latest one last."""
+        """Held while engines are told."""
+        self._told_pause = False
+        self._told_level: SleepLevel = 0
 
     @property
     def paused(self) -> bool:
@@ -73,19 +80,17 @@ class EngineControl:
         """
         if mode == "wait" and self._level:
             raise _asleep("No request can finish")
-        self._mode = mode
-        self._admission.paused = mode != "keep"
+        self._set_mode(mode)
         if mode == "abort":
             self._admission.abort()
             with anyio.move_on_after(_ABORT_SECONDS):
-                await self._admission.generated()
+                await self._generated(mode)
         elif mode == "wait":
-            await self._tell(lambda engine: engine.resume())  # paused requests finish, too
-            await self._admission.generated()
-        async with self._turn:
-            if self._mode is None:
-                return False
-            await self._of_each(lambda engine: engine.pause())
+            await self._tell()  # paused requests finish, too
+            await self._generated(mode)
+        await self._tell()
+        if self._mode is None:
+            return False
         if clear_cache:
             await self.reset_prefix_cache()
         return True
@@ -94,50 +99,78 @@ class EngineControl:
         """Run steps and accept requests again. Raises :class:`BadRequest` while there are no workers."""
         if self._level:
             raise _asleep("No step can run")
-        self._level = None
-        await self._resume()
+        await self._wake()
 
     async def sleep(self, level: SleepLevel, mode: PauseMode) -> bool:
         """Pause; at levels 1 and 2 also end the workers, which frees the device's memory and empties the prefix cache.
 
-        Kept requests continue after :meth:`wake`. Returns False if the server was resumed or woken meanwhile.
+        Kept requests continue after :meth:`wake`. Returns False if the server was resumed or woken meanwhile. The mode
+        of a later call replaces that of one that still waits.
         """
-        async with self._falling_asleep:
+        wakes = self._wakes
+        if not self._level:
             if self._level is None:
                 self._level, self._asleep = 0, {"scheduling"}
-                try:
-                    await self.pause(mode, clear_cache=False)
-                except BaseException:
-                    self._level = None
-                    raise
-            reached = self.level
-            if reached is not None and level > reached:
-                self._level, self._asleep = level, {"weights", "kv_cache"}
-                await self._tell(lambda engine: engine.sleep(discard=level == 2))
-                logger.info("the engines sleep: no worker is left until they are woken (level %d)", level)
-            return self.level is not None
+            await self.pause(mode, clear_cache=False)
+            await self._generated("wait")  # if a later call chose that mode: no request can finish once workers end
+        reached = self.level
+        if self._wakes == wakes and reached is not None and level > reached:
+            self._level, self._asleep = level, {"weights", "kv_cache"}
+        await self._tell()
+        return self.level is not None
 
     async def wake(self, parts: Collection[Part]) -> bool:
         """Wake these parts, or all if none is named; returns whether the server is awake.
 
         Workers start once weights and KV cache are both awake, and are ready at its return.
         """
-        if self._level is None:
-            return True
-        self._asleep -= set(parts) or self._asleep
-        if self._asleep:
-            return False
-        level, self._level = self._level, None
-        if level:
-            await self._tell(lambda engine: engine.wake())
-            logger.info("the engines are awake")
-        await self._resume()
-        return True
+        if self._level is not None:
+            self._asleep -= set(parts) or self._asleep
+            if self._asleep:
+                return False
+            await self._wake()
+        else:
+            await self._tell()  # another call may be waking them
+        return self._level is None
 
-    async def _resume(self) -> None:
-        self._mode = None
-        self._admission.paused = False
-        await self._tell(lambda engine: engine.resume())
+    async def _wake(self) -> None:
+        self._level = None
+        self._wakes += 1
+        self._set_mode(None)
+        await self._tell()
+
+    def _set_mode(self, mode: PauseMode | None) -> None:
+        self._mode = mode
+        self._admission.paused = mode in ("abort", "wait")
+        self._admission.look_again()
+
+    async def _generated(self, mode: PauseMode) -> None:
+        """Wait for the last live request, or until another mode is wanted."""
+        await self._admission.generated(unless=lambda: self._mode != mode)
+
+    @property
+    def _halts(self) -> bool:
+        """Whether steps should stop."""
+        return self._mode is not None and not (self._mode == "wait" and self._admission.generates)
+
+    async def _tell(self) -> None:
+        """Bring the engines to the wanted state of now."""
+        async with self._turn:
+            if self._halts and not self._told_pause:
+                await self._of_each(lambda engine: engine.pause())
+                self._told_pause = True
+            level = self._level or 0
+            if level > self._told_level:
+                await self._of_each(lambda engine: engine.sleep(discard=level == 2))
+                self._told_level = level
+                logger.info("the engines sleep: no worker is left until they are woken (level %d)", level)
+            elif self._told_level and not level:
+                await self._of_each(lambda engine: engine.wake())
+                self._told_level = 0
+                logger.info("the engines are awake")
+            if self._told_pause and not self._halts:
+                await self._of_each(lambda engine: engine.resume())
+                self._told_pause = False
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
         """See :meth:`stentor.engine.client.client.EngineClient.reset_prefix_cache`."""
@@ -146,10 +179,6 @@ class EngineControl:
     def abort(self, request_ids: Collection[str]) -> int:
         """Ends those requests, or without ids all; how many there were."""
         return self._admission.abort(request_ids or None)
-
-    async def _tell(self, what: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
-        async with self._turn:
-            await self._of_each(what)
 
     async def _of_each(self, what: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
         async with anyio.create_task_group() as tasks:

@@ -86,18 +86,18 @@ async def test_abort_ends_what_is_live_with_an_error_that_is_not_tried_again() -
 
 
 async def test_wait_lets_what_is_live_come_to_its_end_first() -> None:
-    async with serving() as (client, engine, _state):
+    async with serving() as (client, engine, state):
         engine.gate.clear()
         live = begin(client)
         await until(lambda: engine.streams)
         pausing = asyncio.create_task(client.post("/pause?mode=wait&clear_cache=false"))
-        await until(lambda: engine.controls)  # it lets those run on that an earlier pause had kept
+        await until(lambda: state.admission.paused)
         assert code(await begin(client)) == (503, "paused")
         assert not pausing.done()
         engine.gate.set()
         assert (await live).json()["choices"][0]["message"]["content"] == "hello there"
         assert (await pausing).status_code == 200
-        assert engine.controls == ["resume", "pause"]
+        assert engine.controls == ["pause"]
 
 
 async def test_keep_lets_live_requests_and_new_ones_wait_and_loses_none() -> None:
@@ -116,19 +116,72 @@ async def test_keep_lets_live_requests_and_new_ones_wait_and_loses_none() -> Non
             assert answered.json()["choices"][0]["message"]["content"] == "hello there"
 
 
-async def test_a_resume_while_a_pause_waits_has_the_last_word() -> None:
+async def test_wait_lets_those_run_on_that_an_earlier_pause_had_kept() -> None:
     async with serving() as (client, engine, _state):
+        await client.post("/pause?mode=keep")
+        live = begin(client)
+        await until(lambda: engine.streams)
+        assert (await client.post("/pause?mode=wait&clear_cache=false")).json() == {"status": "paused"}
+        assert (await live).status_code == 200
+        assert engine.controls == ["pause", "resume", "pause"]
+
+
+async def test_a_resume_while_a_pause_waits_has_the_last_word() -> None:
+    async with serving() as (client, engine, state):
         engine.gate.clear()
         live = begin(client)
         await until(lambda: engine.streams)
         pausing = asyncio.create_task(client.post("/pause?mode=wait"))
-        await until(lambda: engine.controls == ["resume"])
+        await until(lambda: state.admission.paused)
         await client.post("/resume")
+        assert (await pausing).json() == {"status": "resumed"}, "it waits for nobody any more"
         engine.gate.set()
         assert (await live).status_code == 200
-        assert (await pausing).json() == {"status": "resumed"}
         assert "pause" not in engine.controls
         assert (await begin(client)).status_code == 200
+
+
+@pytest.mark.parametrize("hurry", ["/sleep?mode=abort", "/pause?mode=abort", "/sleep?mode=keep", "/pause?mode=keep"])
+async def test_a_sleep_that_waits_for_what_never_ends_is_overtaken_by_one_that_does_not_wait(hurry: str) -> None:
+    async with serving() as (client, engine, state):
+        engine.gate.clear()
+        live = begin(client)
+        await until(lambda: engine.streams)
+        waiting = asyncio.create_task(client.post("/sleep?mode=wait"))
+        await until(lambda: state.admission.paused)
+        assert (await client.post(hurry)).status_code == 200
+        assert (await waiting).json() == {"status": "sleeping", "level": 1}
+        assert [told for told in engine.controls if told != "reset_prefix_cache"] == ["pause", "sleep"]
+        assert live.done() == ("abort" in hurry)
+        await client.post("/wake_up")
+        engine.gate.set()
+        assert (await live).status_code == (503 if "abort" in hurry else 200)
+
+
+@pytest.mark.parametrize("path", ["/sleep?level=0", "/sleep?level=1", "/pause"])
+async def test_who_pauses_while_the_server_wakes_has_the_last_word(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as (client, engine, state):
+        await client.post("/sleep?mode=keep")
+        ready = asyncio.Event()
+
+        async def wake() -> None:
+            engine.controls.append("wake")
+            await ready.wait()
+
+        monkeypatch.setattr(engine, "wake", wake)
+        waking = asyncio.create_task(client.post("/wake_up"))
+        await until(lambda: "wake" in engine.controls)
+        again = asyncio.create_task(client.post("/wake_up"))
+        pausing = asyncio.create_task(client.post(path))
+        await until(lambda: state.admission.paused)
+        assert not again.done(), "it would tell of workers that are not there yet"
+        ready.set()
+        for each in (waking, again, pausing):
+            assert (await each).status_code == 200
+        assert state.admission.paused
+        assert (await client.get("/is_paused")).json() == {"is_paused": True}
+        assert "resume" not in engine.controls
+        assert engine.controls.count("sleep") == (2 if path == "/sleep?level=1" else 1)
 
 
 @pytest.mark.parametrize(("level", "told", "state"), [(1, "sleep", "weights_offloaded"), (2, "discard", "discard_all")])
@@ -185,18 +238,70 @@ async def test_a_sleep_can_be_deepened_and_of_level_0_is_a_pause() -> None:
 
 
 async def test_a_wake_while_a_sleep_waits_for_what_is_live_has_the_last_word() -> None:
-    async with serving() as (client, engine, _state):
+    async with serving() as (client, engine, state):
         engine.gate.clear()
         live = begin(client)
         await until(lambda: engine.streams)
         sleeping = asyncio.create_task(client.post("/sleep?mode=wait"))
-        await until(lambda: engine.controls == ["resume"])
+        await until(lambda: state.admission.paused)
         assert (await client.post("/wake_up")).json() == {"status": "awake"}
+        assert (await sleeping).json() == {"status": "awake"}
         engine.gate.set()
         assert (await live).status_code == 200
-        assert (await sleeping).json() == {"status": "awake"}
         assert "sleep" not in engine.controls
         assert (await begin(client)).status_code == 200
+
+
+async def test_a_sleep_that_was_woken_does_not_deepen_the_one_after_it() -> None:
+    async with serving() as (client, engine, state):
+        engine.gate.clear()
+        live = begin(client)
+        await until(lambda: engine.streams)
+        sleeping = asyncio.create_task(state.control.sleep(1, "wait"))
+        await until(lambda: state.admission.paused)
+        woken = asyncio.create_task(state.control.wake(()))
+        again = asyncio.create_task(state.control.sleep(0, "wait"))
+        assert not await woken, "the word after it was to sleep"
+        engine.gate.set()
+        assert (await live).status_code == 200
+        assert [await sleeping, await again] == [True, True]
+        assert state.control.level == 0
+        assert "sleep" not in engine.controls
+
+
+async def test_who_falls_asleep_waits_for_what_is_live_where_a_later_call_wants_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as (client, engine, state):
+        engine.gate.clear()
+        live = begin(client)
+        await until(lambda: engine.streams)
+        sleeping = asyncio.create_task(state.control.sleep(1, "wait"))
+        await until(lambda: state.admission.paused)
+        told, under = asyncio.Event(), list[bool]()
+
+        async def pause() -> None:
+            await told.wait()
+
+        async def sleep(*, discard: bool = False) -> None:
+            under.append(state.admission.generates)
+
+        monkeypatch.setattr(engine, "pause", pause)
+        monkeypatch.setattr(engine, "sleep", sleep)
+        later = [asyncio.create_task(state.control.pause("keep", clear_cache=False))]
+        await until(lambda: not state.admission.paused)
+        later.append(asyncio.create_task(state.control.pause("wait", clear_cache=False)))
+        await until(lambda: state.admission.paused)
+        told.set()
+        await until(lambda: "resume" in engine.controls)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        engine.gate.set()
+        assert (await live).status_code == 200
+        assert await sleeping
+        assert await later[0]
+        assert await later[1]
+        assert under == [False], "no request comes to its end without a worker"
 
 
 @pytest.mark.parametrize("field", ["level", "mode", "tags"])
