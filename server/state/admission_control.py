@@ -174,7 +174,7 @@ class AdmissionControl:
         return bool(self._live)
 
     async def generated(self, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait for the last live request for generation, or until ``unless`` holds when :meth:`look_again` is called."""
+        """Wait for the last live request for generation, or until :meth:`look_again` finds that ``unless`` holds."""
         await self._wait_until(lambda: not self._live or unless())
 
     def look_again(self) -> None:

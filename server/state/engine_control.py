@@ -45,8 +45,8 @@ class Engine(Protocol):
 class EngineControl:
     """Owned by the server process; acts on the engines of all models.
 
-    Each call sets the wanted state at once, then tells the engines the difference to what they were told. Calls may come
-    in any order, and while others wait.
+    Each call sets the wanted state at once, then tells the engines the difference to what they were told. Calls may
+    come in any order, and while others wait.
     """
 
     def __init__(self, admission: AdmissionControl, engines: Collection[Engine]) -> None:
