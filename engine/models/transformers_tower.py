@@ -116,8 +116,8 @@ class TransformersTower:
     def words(self) -> dict[int, torch.Tensor]:
         """Embeddings [hidden] that the tower provides for text tokens, by id: those around media of Ovis 2 and Gemma
         3n."""
-        if hasattr(inner := getattr(self._model, "model", None), "embed_audio"):
-            return _gemma3n_words(inner, self._device)
+        if self._model.config.model_type == "gemma3n":
+            return _gemma3n_words(self._model.model, self._device)
         ids = getattr(self._model.config, "visual_indicator_token_ids", ())
         if not ids:
             return {}
