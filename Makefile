@@ -25,7 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-# Four processes share the files out, those that share servers as one: their tests wait a quarter of the time. While one runs a
+# Four processes share the files out, those of tests/e2e as one: their tests wait a quarter of the time. While one runs a
 # test that is `alone`, the others wait.
 SHARED := --processes 4
 # Compiled modules are kept, also where the environment says otherwise: a server that a test starts is ready 1 s sooner.

@@ -144,7 +144,8 @@ class EngineReplicas:
         await self._all(partial(EngineClient.reset_prefix_cache, recompute=recompute))
 
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
-        """Loads it on every engine; the first refusal is the answer. Raises :class:`.client.EngineUnavailable`."""
+        """Load an adapter on every engine; the answer is the first refusal, if any. Raises
+        :class:`.client.EngineUnavailable`."""
         answers = [await client.load_adapter(adapter) for client in self._living]
         if not answers:
             raise EngineUnavailable(self.failure or "no engine runs")

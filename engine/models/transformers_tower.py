@@ -246,7 +246,7 @@ def _gemma3n_words(model: Any, device: torch.device) -> dict[int, torch.Tensor]:
 
 
 def leave_out_pictures(config: Any) -> None:
-    """transformers makes a module without weights in place of what sees from now on."""
+    """Have transformers make a module without weights in place of this model's vision tower; affects the process."""
     from transformers import AutoModel, PreTrainedModel
 
     kind = type(config.vision_config)

@@ -95,7 +95,7 @@ _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches"})
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
 """Processors that cut a picture into tiles only where it is the conversation's only one."""
 _SOUND_SECONDS: Final[Mapping[str, int]] = {"Gemma3nProcessor": 30}
-"""The longest sound of processors that cut off what is longer, and say nothing."""
+"""Longest sound in seconds of processors that truncate longer ones silently."""
 _SETTINGS: Final = "processor_config.json"
 _OF_IMAGES: Final = "preprocessor_config.json"
 _SIZES: Final = ("size", "min_pixels", "max_pixels")

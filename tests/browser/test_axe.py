@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.alone,  # it speaks in real time
     pytest.mark.proof,
     pytest.mark.skipif(bool(missing(speech=True)), reason=missing(speech=True)),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -28,6 +28,7 @@ def test_the_pictures_are_those_of_the_views_small_and_shown_in_the_guide() -> N
 
 
 @pytest.mark.browser
+@pytest.mark.alone  # it speaks in real time
 @pytest.mark.proof
 @pytest.mark.skipif(bool(missing(speech=True)), reason=missing(speech=True))
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -91,7 +91,7 @@ def measure(server: ServerProcess, amount: Amount, seed: int, *, exact: bool, no
 
 
 SMALL_STEPS: Final = (
-    *("--step-timeout", "5", "--max-num-seqs", "64", "--max-num-batched-tokens", "64"),
+    *("--step-timeout", "1.5", "--max-num-seqs", "64", "--max-num-batched-tokens", "64"),
     *("--max-mixed-prefill-tokens", "32"),
 )
 """A worker that hangs is found in seconds, also where a step takes long: its deadline grows with the step."""

@@ -12,7 +12,7 @@ from stentor.tests.chaos.bodies import make_bodies, runs_to_its_length
 from stentor.tests.chaos.exactness import SHORT, SMALL_STEPS, Amount, Outcome, measure, serve_arguments
 from stentor.tests.e2e.made_up import EXACT, describe_talker
 
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
 SEED = 20261121
 FEWER = Amount(1, 1, 0, 32, 20, 40)
@@ -30,6 +30,7 @@ def _run(server: ServerProcess, amount: Amount, *, exact: bool) -> Outcome:
     return outcome
 
 
+@pytest.mark.proof
 def test_in_float32_every_stream_is_exactly_what_it_is_undisturbed(demo_model: object, tmp_path: Path) -> None:
     with ServerProcess([*describe_talker(tmp_path), *serve_arguments(*EXACT, *SMALL_STEPS)]) as server:
         outcome = _run(server, SHORT, exact=True)

@@ -12,7 +12,7 @@ from stentor.tests.chaos.poison_worker import MAGIC, Fault
 from stentor.tests.chaos.poisoning import MODULE, SERVE, STREAMS, poison
 from stentor.tests.e2e.made_up import describe_talker
 
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
 SEED = 20261121
 TOKENS = 230

@@ -117,7 +117,7 @@ def whole(folder: Path, params: SamplingParams, **changes: object) -> list[Reade
 @pytest.mark.parametrize("params", [GREEDY, pytest.param(SAMPLED, marks=pytest.mark.proof)], ids=["greedy", "sampled"])
 async def test_two_workers_give_what_one_gives(folder: Path, params: SamplingParams) -> None:
     expected = whole(folder, params)
-    async with served(config_of(folder, 2)) as client:
+    async with served(config_of(folder, 2, kv_offloading_size=1 << 20)) as client:
         assert client.ready is not None
         assert any("the sum over workers" in note for note in client.ready.notes)
         assert len(workers_of(client)) == 2
@@ -129,6 +129,7 @@ async def test_two_workers_give_what_one_gives(folder: Path, params: SamplingPar
         stats = client.stats
         assert stats.preemptions > 0
         assert stats.prefix_hits > 0
+        assert stats.host_hits > 0
 
 
 @pytest.mark.proof

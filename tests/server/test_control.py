@@ -43,6 +43,14 @@ def begin(client: httpx.AsyncClient, **headers: str) -> "asyncio.Task[httpx.Resp
     return asyncio.create_task(client.post(CHAT, json=body, headers=headers))
 
 
+async def hold(client: httpx.AsyncClient, engine: FakeEngine) -> "asyncio.Task[httpx.Response]":
+    """A request that the engine has, and does not answer until its gate is opened."""
+    engine.gate.clear()
+    live = begin(client)
+    await until(lambda: engine.streams)
+    return live
+
+
 def code(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]["code"]
 
@@ -74,9 +82,7 @@ async def test_a_paused_server_refuses_requests_and_answers_probes_until_it_is_r
 
 async def test_abort_ends_what_is_live_with_an_error_that_is_not_tried_again() -> None:
     async with serving() as (client, engine, state):
-        engine.gate.clear()
-        live = begin(client)
-        await until(lambda: engine.streams)
+        live = await hold(client, engine)
         assert (await client.post("/pause")).status_code == 200
         ended = await live
         assert code(ended) == (503, "aborted")
@@ -87,9 +93,7 @@ async def test_abort_ends_what_is_live_with_an_error_that_is_not_tried_again() -
 
 async def test_wait_lets_what_is_live_come_to_its_end_first() -> None:
     async with serving() as (client, engine, state):
-        engine.gate.clear()
-        live = begin(client)
-        await until(lambda: engine.streams)
+        live = await hold(client, engine)
         pausing = asyncio.create_task(client.post("/pause?mode=wait&clear_cache=false"))
         await until(lambda: state.admission.paused)
         assert code(await begin(client)) == (503, "paused")
@@ -102,9 +106,7 @@ async def test_wait_lets_what_is_live_come_to_its_end_first() -> None:
 
 async def test_keep_lets_live_requests_and_new_ones_wait_and_loses_none() -> None:
     async with serving() as (client, engine, _state):
-        engine.gate.clear()
-        live = begin(client)
-        await until(lambda: engine.streams)
+        live = await hold(client, engine)
         assert (await client.post("/pause?mode=keep")).status_code == 200
         engine.gate.set()
         assert engine.controls == ["pause"], "and the cache stays"
@@ -128,9 +130,7 @@ async def test_wait_lets_those_run_on_that_an_earlier_pause_had_kept() -> None:
 
 async def test_a_resume_while_a_pause_waits_has_the_last_word() -> None:
     async with serving() as (client, engine, state):
-        engine.gate.clear()
-        live = begin(client)
-        await until(lambda: engine.streams)
+        live = await hold(client, engine)
         pausing = asyncio.create_task(client.post("/pause?mode=wait"))
         await until(lambda: state.admission.paused)
         await client.post("/resume")
@@ -144,9 +144,7 @@ async def test_a_resume_while_a_pause_waits_has_the_last_word() -> None:
 @pytest.mark.parametrize("hurry", ["/sleep?mode=abort", "/pause?mode=abort", "/sleep?mode=keep", "/pause?mode=keep"])
 async def test_a_sleep_that_waits_for_what_never_ends_is_overtaken_by_one_that_does_not_wait(hurry: str) -> None:
     async with serving() as (client, engine, state):
-        engine.gate.clear()
-        live = begin(client)
-        await until(lambda: engine.streams)
+        live = await hold(client, engine)
         waiting = asyncio.create_task(client.post("/sleep?mode=wait"))
         await until(lambda: state.admission.paused)
         assert (await client.post(hurry)).status_code == 200
@@ -239,9 +237,7 @@ async def test_a_sleep_can_be_deepened_and_of_level_0_is_a_pause() -> None:
 
 async def test_a_wake_while_a_sleep_waits_for_what_is_live_has_the_last_word() -> None:
     async with serving() as (client, engine, state):
-        engine.gate.clear()
-        live = begin(client)
-        await until(lambda: engine.streams)
+        live = await hold(client, engine)
         sleeping = asyncio.create_task(client.post("/sleep?mode=wait"))
         await until(lambda: state.admission.paused)
         assert (await client.post("/wake_up")).json() == {"status": "awake"}
@@ -254,9 +250,7 @@ async def test_a_wake_while_a_sleep_waits_for_what_is_live_has_the_last_word() -
 
 async def test_a_sleep_that_was_woken_does_not_deepen_the_one_after_it() -> None:
     async with serving() as (client, engine, state):
-        engine.gate.clear()
-        live = begin(client)
-        await until(lambda: engine.streams)
+        live = await hold(client, engine)
         sleeping = asyncio.create_task(state.control.sleep(1, "wait"))
         await until(lambda: state.admission.paused)
         woken = asyncio.create_task(state.control.wake(()))
@@ -273,9 +267,7 @@ async def test_who_falls_asleep_waits_for_what_is_live_where_a_later_call_wants_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving() as (client, engine, state):
-        engine.gate.clear()
-        live = begin(client)
-        await until(lambda: engine.streams)
+        live = await hold(client, engine)
         sleeping = asyncio.create_task(state.control.sleep(1, "wait"))
         await until(lambda: state.admission.paused)
         told, under = asyncio.Event(), list[bool]()

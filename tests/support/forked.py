@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 import pytest
 
-from stentor.tests.support.tiers import units_of
+from stentor.tests.support.tiers import unit_of
 
 _UNIT: Final = struct.Struct("<H")
 _LENGTH: Final = struct.Struct("<I")
@@ -25,6 +25,14 @@ _MOST_UNITS: Final = 65_536 // _UNIT.size
 """What a pipe holds."""
 _LAST_WORDS: Final = 1 << 16
 """Bytes of standard error that are told of a process that died."""
+
+
+def units_of(items: Sequence[pytest.Item]) -> list[list[int]]:
+    """Places of the items that one process runs, in order: those of a file, or of files that belong together."""
+    units: dict[str, list[int]] = {}
+    for place, item in enumerate(items):
+        units.setdefault(unit_of(item.nodeid.partition("::")[0]), []).append(place)
+    return list(units.values())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -29,7 +29,7 @@ from stentor.tests.support.tiers import (
     beyond_the_sample,
     beyond_the_share,
     in_turns,
-    units_of,
+    unit_of,
 )
 
 FORK = multiprocessing.get_context("fork")
@@ -39,22 +39,12 @@ class Case:
     """An item, as far as anybody looks at it."""
 
     def __init__(
-        self,
-        path: str,
-        name: str,
-        mark: str,
-        place: int = 0,
-        *,
-        each: str | None = None,
-        fixture: tuple[str, str] = ("function", "a"),
-        **params: object,
+        self, path: str, name: str, mark: str, place: int = 0, *, each: str | None = None, **params: object
     ) -> None:
         self.path, self.name, self.originalname = Path(path), f"{name}{params}", name
         # as where one list names the values of all parameters together
         self.callspec = SimpleNamespace(indices=dict.fromkeys(params, place), params=params)
         self._mark, self._each = mark, each
-        fixtures = [SimpleNamespace(scope=scope, baseid=where) for scope, where in (("session", ""), fixture)]
-        self._fixtureinfo = SimpleNamespace(name2fixturedefs={"server": fixtures})
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         mark: pytest.MarkDecorator = getattr(pytest.mark, name)
@@ -197,7 +187,7 @@ def test_a_kernel_test_without_parameters_always_runs_and_one_for_a_gpu_is_not_s
 
 
 def test_files_that_wait_stand_between_others_whole_and_what_is_alone_comes_last() -> None:
-    names = [f"chaos/test_{number}.py" for number in range(3)] + [f"server/test_{number}.py" for number in range(10)]
+    names = [f"e2e/test_{number}.py" for number in range(3)] + [f"server/test_{number}.py" for number in range(10)]
     marks = ["", "alone", ""]
     items = cases(
         *(Case(str(TESTS / name), f"test{place}", mark) for name in names for place, mark in enumerate(marks))
@@ -208,30 +198,14 @@ def test_files_that_wait_stand_between_others_whole_and_what_is_alone_comes_last
     files = [item.path for item in ran[:26]]
     assert files[0::2] == files[1::2], "a file in one piece"
     order = [path.parent.name for path in files[0::2]]
-    assert order == ["chaos", *["server"] * 4, "chaos", *["server"] * 4, "chaos", "server", "server"]
+    assert order == ["e2e", *["server"] * 4, "e2e", *["server"] * 4, "e2e", "server", "server"]
 
 
-def test_files_that_share_servers_are_the_first_unit_and_others_are_a_file_s_whose_alone_are_the_last() -> None:
-    def item(name: str, number: int, *fixture: str, mark: str = "") -> Case:
-        return Case(str(TESTS / name), f"test{number}", mark, fixture=fixture or ("function", ""))  # type: ignore[arg-type]
-
-    items = [
-        *(item("chaos/test_a.py", number, "session", "tests/chaos") for number in range(2)),
-        item("chaos/test_a.py", 2, mark="alone"),
-        item("e2e/test_more.py", 1, mark="alone"),
-        item("e2e/test_mixed.py", 0),
-        item("e2e/test_mixed.py", 1, "session", "tests/e2e"),
-        item("e2e/test_own.py", 0, "module", "tests/e2e/test_own.py"),
-        item("e2e/test_more.py", 0, "session", "tests/e2e"),
-    ]
-    ran: list[Any] = in_turns(cases(*items))
-    units = [[(ran[place].path.name, ran[place].originalname) for place in unit] for unit in units_of(ran)]
-    assert units == [
-        [("test_mixed.py", "test0"), ("test_mixed.py", "test1"), ("test_more.py", "test0"), ("test_more.py", "test1")],
-        [("test_a.py", "test0"), ("test_a.py", "test1")],
-        [("test_own.py", "test0")],
-        [("test_a.py", "test2")],
-    ]
+def test_tests_that_share_a_server_are_one_unit_and_others_are_their_file() -> None:
+    shared = {unit_of(f"tests/e2e/test_{name}.py") for name in ("sdk", "tools")}
+    assert len(shared) == 1
+    others = [*shared, *(unit_of(f"tests/{name}/test_e2e.py") for name in ("chaos", "chaos/e2e", "server"))]
+    assert len(set(others)) == 4
 
 
 def test_who_is_alone_waits_for_the_others_and_they_for_it(tmp_path: Path) -> None:

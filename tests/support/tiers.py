@@ -25,8 +25,8 @@ TESTS = Path(__file__).resolve().parent.parent
 SHARES = 5
 WAITING = ("browser", "chaos", "e2e", "loadtest", "test_readme.py")
 """Folders and files whose tests mostly wait for processes that they have started."""
-ONE_SERVER = f"{TESTS.name}/e2e"
-"""Folder whose tests may share servers, which are its fixtures of a session."""
+ONE_SERVER = "e2e"
+"""Folder whose tests share a server."""
 SAMPLED = ("triton", "compiles")
 """Marks of kernels that are interpreted or only compiled: slow where there is no GPU."""
 SAMPLED_IN_TURNS = (*SAMPLED, "sampled")
@@ -54,8 +54,8 @@ def beyond_the_share(
 
 def deal(portions: Iterable[Portion], seconds: Mapping[str, FileSeconds]) -> dict[Portion, int]:
     """The turn of each, such that turns take about as long: what takes longest first, each in the turn that has least.
-    Those that may share a server are dealt before the others, since one process runs them. What has not been measured
-    is taken to be as long as most."""
+    Those that share a server are dealt before the others, since one process runs them. What has not been measured is
+    taken to be as long as most."""
     values: dict[str, int] = defaultdict(int)
     for portion in (portions := set(portions)):
         values[portion.file] += portion.value is not None
@@ -68,7 +68,7 @@ def deal(portions: Iterable[Portion], seconds: Mapping[str, FileSeconds]) -> dic
         return (known.by_value if known else usual) / values[portion.file]
 
     def order(portion: Portion) -> tuple[bool, float, str, int]:
-        return not portion.file.startswith(f"{ONE_SERVER}/"), -cost(portion), portion.file, portion.value or 0
+        return unit_of(portion.file) == portion.file, -cost(portion), portion.file, portion.value or 0
 
     dealt = {}
     load = [0.0] * SHARES
@@ -138,20 +138,11 @@ def _values(case: pytest.Item) -> set[tuple[str, str]]:
     return {(name, str(spec.indices[name]) if " at 0x" in text else text) for name, text in texts.items()}
 
 
-def units_of(items: Sequence[pytest.Item]) -> list[list[int]]:
-    """Places of the items that one process runs, in order: those of a file, what is alone apart, or of all files that
-    share servers, which take 14 CPU seconds to start and 2 GB."""
-    sharing = {item.path for item in items if shares_servers(item)}
-    units: dict[object, list[int]] = defaultdict(list)
-    for place, item in enumerate(items):
-        units[ONE_SERVER if item.path in sharing else (item.path, is_alone(item))].append(place)
-    return list(units.values())
-
-
-def shares_servers(item: pytest.Item) -> bool:
-    asked: Any = getattr(item, "_fixtureinfo", None)
-    found = asked.name2fixturedefs.values() if asked else ()
-    return any(each[-1].scope == "session" and each[-1].baseid == ONE_SERVER for each in found)
+def unit_of(file: str) -> str:
+    """What one process runs as a whole: a file, or those that share a server, which takes 14 CPU seconds to start and
+    2 GB. ``file`` begins at the repository root."""
+    top = f"{TESTS.name}/{ONE_SERVER}"
+    return top if file.startswith(f"{top}/") else file
 
 
 def is_alone(item: pytest.Item) -> bool:
@@ -159,22 +150,19 @@ def is_alone(item: pytest.Item) -> bool:
 
 
 def in_turns(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """File by file, with others between those that wait, so that each process that runs tests has both to do. Those
-    that share servers come first, since one process runs them for most of the time, and what is alone comes last."""
+    """File by file, with others between those that wait, so that each process that runs tests has both to do; what is
+    alone comes last."""
     files: dict[Path, list[pytest.Item]] = defaultdict(list)
-    sharing, last = set(), []
+    last = []
     for item in items:
-        if shares_servers(item):
-            sharing.add(item.path)
         if is_alone(item):
             last.append(item)
         else:
             files[item.path].append(item)
-    first = [path for path in files if path in sharing]
-    waiting = [path for path in files if _top(path) in WAITING and path not in sharing]
+    waiting = [path for path in files if _top(path) in WAITING]
     others = iter([path for path in files if _top(path) not in WAITING])
     order = [path for each in waiting for path in (each, *islice(others, _BETWEEN))]
-    return [item for path in (*first, *order, *others) for item in files[path]] + last
+    return [item for path in (*order, *others) for item in files[path]] + last
 
 
 def _top(path: Path) -> str:
