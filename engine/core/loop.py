@@ -64,7 +64,7 @@ from .grammar.structured_output import StructuredOutputManager
 from .operator import Operator, WeightsOwner
 from .request import NOTHING
 from .scheduler import MAX_IN_FLIGHT, Scheduler
-from .watchdog import StepWatch
+from .watchdog import Watchdog
 from .worker_group import WorkerGroup
 from .worker_life import OnProgress, Sleep, WorkerLost
 
@@ -73,13 +73,6 @@ logger = logging.getLogger(__name__)
 _STATS_SECONDS = 0.25
 _MAILBOX_MESSAGES = 32
 """Most messages that one round takes from the mailbox. It bounds the time between two steps in a burst of requests."""
-_LOOK_SECONDS = 1.0
-"""Longest sleep between two checks of a deadline: the next step may have a much shorter deadline."""
-_SECOND_LOOK_SECONDS = 0.25
-"""Seconds between finding a step overdue and checking again. If the engine itself was delayed, every deadline has
-passed although results wait to be read."""
-_STOOD_STILL_SECONDS = 1.0
-"""A check later than this means that this process was stopped (``docker pause``) or starved of CPU time."""
 _TOO_LARGE = "what the request brings is larger than the engine can pass on"
 
 
@@ -154,11 +147,9 @@ class EngineLoop:
         self._grammar_queue = GrammarQueue(StructuredOutputManager())
         self._resumed = ResumedParts()
         self._restarts = Restarts(RestartPolicy(config.max_worker_deaths), clock)
-        self._watch = StepWatch(config, clock)
-        self._watch_wanted = anyio.Event()
+        self._watchdog = Watchdog(config, clock, sleep, co_tenants)
         self._co_tenants = co_tenants
         self._max_frame = max_frame
-        self._clock = clock
         self._sleep = sleep
         self._serving = True
         self._stalled = ""
@@ -181,7 +172,7 @@ class EngineLoop:
                 self._tasks = tasks
                 tasks.start_soon(self._pump_client)
                 tasks.start_soon(self._keep_worker)
-                tasks.start_soon(self._watch_steps)
+                tasks.start_soon(self._watchdog.run, lambda: self.worker, lambda: self._telling > 0, self._stall)
                 await self._send_stats()
                 while await self._turn():
                     pass
@@ -195,85 +186,14 @@ class EngineLoop:
         """Run one round; False after :class:`Shutdown`."""
         out = TokensBatch([], [], [])
         for message in await self.mailbox.receive_all():
-            match message:
-                case StepResult() as result:
-                    _add(out, self._scheduler.complete(result, time.monotonic()))
-                    self._restarts.progressed()
-                case ResumedPart() as part:
-                    self._resumed.add(part)
-                case Submit() as request:
-                    request = self._resumed.joined(request)
-                    _log_arrival(request)
-                    awaits: frozenset[Resource] = frozenset(["grammar"]) if is_constrained(request) else NOTHING
-                    if (answered := self._scheduler.submit(request, time.monotonic(), awaits=awaits)) is not None:
-                        _add(out, answered)
-                    elif awaits:
-                        self._tasks.start_soon(self._prepare, request)
-                case Prepared() as prepared:
-                    self._constrain(prepared, out)
-                case Append() as more:
-                    if (answered := self._scheduler.append(more)) is not None:
-                        _add(out, answered)
-                case MediaWritten(rid=rid, error=error):
-                    if (answered := self._scheduler.prerequisites.media_written(rid, error)) is not None:
-                        _add(out, answered)
-                case Abort(rid=rid, index=index):
-                    if (answered := self._scheduler.abort(rid, index)) is not None:
-                        _add(out, answered)
-                case Vocabulary() as piece:
-                    whole = self._grammar_queue.take(piece)
-                    if whole and not self._scheduler.has_work:
-                        self._tasks.start_soon(self._grammar_queue.warm_up)
-                case WorkerDown() as down:
-                    await self._send_batch(out)
-                    out = TokensBatch([], [], [])
-                    await self._lose_worker(down)
-                case WorkerStuck(why=why, hung=hung):
-                    await self._send_batch(out)
-                    self._watchdog_kills += hung
-                    self._stats_sent = 0.0
-                    await self._send_stats()
-                    await self._give_up(why)
-                case WorkerUp(ready=ready):
-                    _add(out, self._scheduler.resize(ready.num_blocks, ready.groups, ready.host))
-                    self._serving, self._stalled = True, ""
-                    self._restarts.ready()
-                    await self._tell(engine_ready(ready))
-                case Ping():
-                    self._stats_sent = 0.0
-                case Control() as control:
-                    self._operator.take(control)
-                case WarmAdapter() as warm:
-                    if (answer := self._scheduler.prerequisites.warm(warm)) is not None:
-                        await self._tell(answer)
-                case AdapterLoaded() as loaded:
-                    ended, answers = self._scheduler.prerequisites.adapter_loaded(loaded)
-                    _add(out, ended)
-                    for answer in answers:
-                        await self._tell(answer)
-                case Shutdown():
-                    return False
-                case StartEngine():
-                    raise RuntimeError("StartEngine came while the engine runs")
-                case other:
-                    assert_never(other)
+            if isinstance(message, Shutdown):
+                return False
+            await self._take(message, out)
         # Send to the worker before the client: the worker may be waiting.
         await self._send_masks(out)
         if self._serving:
-            orders, answers = self._scheduler.prerequisites.take_adapter_orders()
-            for order in orders:
-                await self.worker.send(order)
-            for answer in answers:
-                await self._tell(answer)
-        crowded = self._co_tenants is not None and self._co_tenants.are_busy()
-        while self._serving and not self._operator.halts and self._scheduler.in_flight < MAX_IN_FLIGHT:
-            plan = self._scheduler.plan(time.monotonic(), crowded=crowded)
-            if plan is None:
-                break
-            self._watch.sent(plan)
-            self._watch_wanted.set()
-            await self.worker.send(plan)
-            await self._send_masks(out)
+            await self._order_adapters()
+        await self._send_plans(out)
         await self._send_batch(out)
         if wanted := self._scheduler.prerequisites.take_media_wanted():
             await self._tell(MediaWanted(wanted))
@@ -286,6 +206,88 @@ class EngineLoop:
             await self._tell(ControlDone(number))
         return True
 
+    async def _take(self, message: Message, out: TokensBatch) -> None:
+        """Take one message of the mailbox; append what the client gets to ``out``."""
+        match message:
+            case StepResult() as result:
+                _add(out, self._scheduler.complete(result, time.monotonic()))
+                self._restarts.progressed()
+            case ResumedPart() as part:
+                self._resumed.add(part)
+            case Submit() as request:
+                request = self._resumed.joined(request)
+                _log_arrival(request)
+                awaits: frozenset[Resource] = frozenset(["grammar"]) if is_constrained(request) else NOTHING
+                if (answered := self._scheduler.submit(request, time.monotonic(), awaits=awaits)) is not None:
+                    _add(out, answered)
+                elif awaits:
+                    self._tasks.start_soon(self._prepare, request)
+            case Prepared() as prepared:
+                self._constrain(prepared, out)
+            case Append() as more:
+                if (answered := self._scheduler.append(more)) is not None:
+                    _add(out, answered)
+            case MediaWritten(rid=rid, error=error):
+                if (answered := self._scheduler.prerequisites.media_written(rid, error)) is not None:
+                    _add(out, answered)
+            case Abort(rid=rid, index=index):
+                if (answered := self._scheduler.abort(rid, index)) is not None:
+                    _add(out, answered)
+            case Vocabulary() as piece:
+                whole = self._grammar_queue.take(piece)
+                if whole and not self._scheduler.has_work:
+                    self._tasks.start_soon(self._grammar_queue.warm_up)
+            case WorkerDown() as down:
+                await self._send_batch(out)
+                _clear(out)
+                await self._lose_worker(down)
+            case WorkerStuck(why=why, hung=hung):
+                await self._send_batch(out)
+                self._watchdog_kills += hung
+                self._stats_sent = 0.0
+                await self._send_stats()
+                await self._give_up(why)
+            case WorkerUp(ready=ready):
+                _add(out, self._scheduler.resize(ready.num_blocks, ready.groups, ready.host))
+                self._serving, self._stalled = True, ""
+                self._restarts.ready()
+                await self._tell(engine_ready(ready))
+            case Ping():
+                self._stats_sent = 0.0
+            case Control() as control:
+                self._operator.take(control)
+            case WarmAdapter() as warm:
+                if (answer := self._scheduler.prerequisites.warm(warm)) is not None:
+                    await self._tell(answer)
+            case AdapterLoaded() as loaded:
+                ended, answers = self._scheduler.prerequisites.adapter_loaded(loaded)
+                _add(out, ended)
+                for answer in answers:
+                    await self._tell(answer)
+            case StartEngine() | Shutdown():  # the first comes before the loop, the second ends it before this
+                raise RuntimeError(f"{type(message).__name__} came while the engine runs")
+            case other:
+                assert_never(other)
+
+    async def _order_adapters(self) -> None:
+        """Order adapters from the worker that requests wait for."""
+        orders, answers = self._scheduler.prerequisites.take_adapter_orders()
+        for order in orders:
+            await self.worker.send(order)
+        for answer in answers:
+            await self._tell(answer)
+
+    async def _send_plans(self, out: TokensBatch) -> None:
+        """Plan and send steps until as many are in flight as may be."""
+        crowded = self._co_tenants is not None and self._co_tenants.are_busy()
+        while self._serving and not self._operator.halts and self._scheduler.in_flight < MAX_IN_FLIGHT:
+            plan = self._scheduler.plan(time.monotonic(), crowded=crowded)
+            if plan is None:
+                break
+            self._watchdog.sent(plan)
+            await self.worker.send(plan)
+            await self._send_masks(out)
+
     async def _send_masks(self, out: TokensBatch) -> None:
         """Send masks if the worker waits for them or will; append to ``out`` the ends of sequences with no allowed
         token."""
@@ -293,8 +295,7 @@ class EngineLoop:
             return
         masks, ended = self._scheduler.masks()
         _add(out, ended)
-        self._watch.masked(masks.step)
-        self._watch_wanted.set()
+        self._watchdog.masked(masks.step)
         await self.worker.send(masks)
 
     async def _prepare(self, request: Submit) -> None:
@@ -317,7 +318,7 @@ class EngineLoop:
     async def _lose_worker(self, down: WorkerDown) -> None:
         """Keep the requests for the next worker; raise :class:`WorkerLost` if there will be none."""
         self._serving = False
-        self._watch.lost()
+        self._watchdog.steps.lost()
         if self._operator.worker_died(down.delay):
             await self._send_batch(self._scheduler.recover(blameless=True).ended)
             return
@@ -417,7 +418,7 @@ class EngineLoop:
             while True:
                 for result in await self.worker.receive():
                     if isinstance(result, StepResult):
-                        self._watch.completed(result.step)
+                        self._watchdog.steps.completed(result.step)
                     self.mailbox.push(result)
                 if self.worker.verdict is not None:
                     await self._stall(self.worker.verdict)
@@ -435,39 +436,6 @@ class EngineLoop:
             return again
         self.mailbox.push(WorkerUp(ready))
         return None
-
-    async def _watch_steps(self) -> None:
-        """Kill a worker whose oldest step is overdue. Recovery is that of any other death."""
-        while True:
-            await self._watch_wanted.wait()
-            deadline, step, worker = self._watch.deadline, self._watch.oldest, self.worker
-            if deadline is None:
-                self._watch_wanted = anyio.Event()
-                continue
-            if (left := deadline - self._clock()) > 0:
-                await self._wait_to_look(min(left, _LOOK_SECONDS))
-                continue
-            if self._watch.lacks_masks and self._telling:
-                self._watch.excuse()  # masks are sent after messages that the client does not read
-                continue
-            await self._wait_to_look(_SECOND_LOOK_SECONDS)
-            if self._watch.oldest != step or self.worker is not worker or not self._watch.overdue:
-                continue
-            worker.kill("the worker process hung in a step: it was killed", hung=True)
-            self._watch.lost()
-            await self._stall("the worker process hung in a step: it was killed")
-
-    async def _wait_to_look(self, seconds: float) -> None:
-        """Sleep, then restart the step's deadline if the worker waits for the device or this process stood still.
-
-        A worker has the full time for a step from when it gets the device. If this process was stopped, the worker most
-        likely was too.
-        """
-        until = self._clock() + seconds
-        await self._sleep(seconds)
-        stood_still = self._clock() - until > _STOOD_STILL_SECONDS
-        if stood_still or (self._co_tenants is not None and self._co_tenants.worker_waits()):
-            self._watch.excuse()
 
 
 def engine_ready(ready: WorkerReady) -> EngineReady:
@@ -499,6 +467,12 @@ def _log_arrival(request: Submit) -> None:
             "" if request.resumed is None else ", resumed",
             extra={"request_id": request.name},
         )
+
+
+def _clear(batch: TokensBatch) -> None:
+    """Empty a batch that was sent."""
+    for values in (batch.prompts, batch.tokens, batch.finished, batch.parts, batch.experts):
+        values.clear()
 
 
 def _add(batch: TokensBatch, more: TokensBatch) -> None:

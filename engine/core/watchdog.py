@@ -16,11 +16,17 @@ has.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Literal, NamedTuple
+
+import anyio
 
 from stentor.protocols.ipc.config import RecoveryConfig
 from stentor.protocols.ipc.steps import StepPlan
+
+from ..sharing.co_tenants import CoTenants
+from .worker_group import WorkerGroup
+from .worker_life import Sleep
 
 _CONTEXT: Final = 4096
 _WINDOW: Final = 1500
@@ -30,7 +36,14 @@ _COLD_PACE: Final = 0.02
 """Seconds per unit."""
 _COLD_MOST: Final = 15.0
 """Seconds per step."""
-
+_LOOK_SECONDS: Final = 1.0
+"""Longest sleep between two checks of a deadline: the next step may have a much shorter deadline."""
+_SECOND_LOOK_SECONDS: Final = 0.25
+"""Seconds between finding a step overdue and checking again. If the engine itself was delayed, every deadline has
+passed although results wait to be read."""
+_STOOD_STILL_SECONDS: Final = 1.0
+"""A check later than this means that this process was stopped (``docker pause``) or starved of CPU time."""
+_HUNG: Final = "the worker process hung in a step: it was killed"
 
 _Kind = Literal["decode", "prefill", "slices"]
 
@@ -141,3 +154,71 @@ class StepWatch:
     def lost(self) -> None:
         """Forget the steps in flight: the worker is gone."""
         self._in_flight.clear()
+
+
+class Watchdog:
+    """Kills a worker whose oldest step is overdue. Recovery is that of any other death."""
+
+    def __init__(
+        self, config: RecoveryConfig, clock: Callable[[], float], sleep: Sleep, co_tenants: CoTenants | None
+    ) -> None:
+        """``co_tenants``: other engines on the worker's device. A worker that waits for the device does not hang."""
+        self.steps = StepWatch(config, clock)
+        self._wanted = anyio.Event()
+        self._clock = clock
+        self._sleep = sleep
+        self._co_tenants = co_tenants
+
+    def sent(self, plan: StepPlan) -> None:
+        """Record that a step was sent to the worker."""
+        self.steps.sent(plan)
+        self._wanted.set()
+
+    def masked(self, step: int) -> None:
+        """Record that the masks of a step were sent."""
+        self.steps.masked(step)
+        self._wanted.set()
+
+    async def run(
+        self,
+        worker_now: Callable[[], WorkerGroup],
+        is_telling: Callable[[], bool],
+        killed: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Watch until cancelled.
+
+        Args:
+            worker_now: the current worker.
+            is_telling: whether a message to the client is being sent.
+            killed: called with the reason after a worker was killed.
+        """
+        while True:
+            await self._wanted.wait()
+            deadline, step, worker = self.steps.deadline, self.steps.oldest, worker_now()
+            if deadline is None:
+                self._wanted = anyio.Event()
+                continue
+            if (left := deadline - self._clock()) > 0:
+                await self._wait_to_look(min(left, _LOOK_SECONDS))
+                continue
+            if self.steps.lacks_masks and is_telling():
+                self.steps.excuse()  # masks are sent after messages that the client does not read
+                continue
+            await self._wait_to_look(_SECOND_LOOK_SECONDS)
+            if self.steps.oldest != step or worker_now() is not worker or not self.steps.overdue:
+                continue
+            worker.kill(_HUNG, hung=True)
+            self.steps.lost()
+            await killed(_HUNG)
+
+    async def _wait_to_look(self, seconds: float) -> None:
+        """Sleep, then restart the step's deadline if the worker waits for the device or this process stood still.
+
+        A worker has the full time for a step from when it gets the device. If this process was stopped, the worker most
+        likely was too.
+        """
+        until = self._clock() + seconds
+        await self._sleep(seconds)
+        stood_still = self._clock() - until > _STOOD_STILL_SECONDS
+        if stood_still or (self._co_tenants is not None and self._co_tenants.worker_waits()):
+            self.steps.excuse()

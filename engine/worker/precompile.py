@@ -16,7 +16,8 @@ from stentor.protocols.ipc.config import WorkerConfig
 from ..model_config.model_spec import LayerSpec, ModelSpec
 from .dry_device import dry_device
 from .families import Family, Text
-from .setup import open_family, set_up_family
+from .setup import open_family
+from .setup_family import set_up_family
 from .setup_parts import ProgressCallback
 
 _ALIKE = 2

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from stentor.engine.core import worker_life
-from stentor.engine.core.loop import _SECOND_LOOK_SECONDS as SECOND_LOOK
+from stentor.engine.core.watchdog import _SECOND_LOOK_SECONDS as SECOND_LOOK
 from stentor.engine.sharing.co_tenants import CoTenants
 from stentor.engine.sharing.lease import create_lease
 from stentor.protocols.ipc.actors import EngineReady, Failed, Stalled, Stats, TokensBatch
@@ -197,8 +197,7 @@ async def test_a_worker_that_cannot_be_killed_ends_the_engine_and_no_other_is_st
 async def test_masks_that_do_not_come_are_waited_for_no_longer_than_a_step() -> None:
     async with stage() as on:
         plan = StepPlan(0, 0, [], [], [RowStep(0, 0, 1, [], True)], [0])
-        on.loop._watch.sent(plan)
-        on.loop._watch_wanted.set()
+        on.loop._watchdog.sent(plan)
         await on.clock.run(10.1)
         await on.clock.move(0.3)
         await on.until(Stalled)
@@ -209,8 +208,7 @@ async def test_a_step_whose_masks_are_behind_what_the_client_does_not_read_is_no
     async with stage() as on:
         on.loop._telling += 1
         plan = StepPlan(0, 0, [], [], [RowStep(0, 0, 1, [], True)], [0])
-        on.loop._watch.sent(plan)
-        on.loop._watch_wanted.set()
+        on.loop._watchdog.sent(plan)
         for _ in range(10):
             await on.clock.run(5.0)
         assert on.first.process.returncode is None
@@ -219,10 +217,9 @@ async def test_a_step_whose_masks_are_behind_what_the_client_does_not_read_is_no
 async def test_masks_that_come_before_the_second_look_save_the_worker() -> None:
     async with stage() as on:
         plan = StepPlan(0, 0, [], [], [RowStep(0, 0, 1, [], True)], [0])
-        on.loop._watch.sent(plan)
-        on.loop._watch_wanted.set()
+        on.loop._watchdog.sent(plan)
         await on.clock.run(10.1)
-        on.loop._watch.masked(0)
+        on.loop._watchdog.masked(0)
         await on.clock.run(5.0)
         assert on.first.process.returncode is None
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stentor.engine.worker import service, setup
+from stentor.engine.worker import service, setup, setup_family
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.graphs import GraphSize, graph_sizes
 from stentor.engine.worker.service import Worker
@@ -145,7 +145,7 @@ def test_a_start_without_room_for_adapters_says_what_to_lower(
     _, folder = base
     with pytest.raises(SetupError, match=r"^64 adapters of rank 4 may take .* a fake device .* --max-lora-rank, "):
         _set_up(_config(folder, max_loras=64), FakeDevice(total=1 << 20))
-    monkeypatch.setattr(setup, "available_memory", lambda: 2 << 20)
+    monkeypatch.setattr(setup_family, "available_memory", lambda: 2 << 20)
     with pytest.raises(SetupError, match=r"^1000 adapters of rank 4 may take .* this host .* --max-cpu-loras"):
         setup.set_up_on(_config(folder, max_cpu_loras=1000), lambda *_: None)
 

@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import save_file
 
 from stentor.engine.sharing.weight_cache import create_weight_file, read_header, write_header
-from stentor.engine.worker import setup as whole_setup
+from stentor.engine.worker import setup_family
 from stentor.engine.worker.setup import set_up
 from stentor.protocols.ipc.actors import WorkerReady
 from stentor.protocols.ipc.config import WorkerConfig
@@ -187,8 +187,8 @@ def test_a_later_worker_has_the_cache_that_the_first_one_settled(
     file: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     yes_or_no(tmp_path)
-    monkeypatch.setattr(whole_setup, "default_kv_bytes", lambda _weights, _share: 1 << 17)
+    monkeypatch.setattr(setup_family, "default_kv_bytes", lambda _weights, _share: 1 << 17)
     first = _Started(tmp_path, file)
-    monkeypatch.setattr(whole_setup, "default_kv_bytes", lambda _weights, _share: 1 << 16)
+    monkeypatch.setattr(setup_family, "default_kv_bytes", lambda _weights, _share: 1 << 16)
     assert _Started(tmp_path, file).ready.num_blocks == first.ready.num_blocks
     assert _Started(tmp_path, None).ready.num_blocks == first.ready.num_blocks // 2

@@ -21,8 +21,7 @@ from stentor.engine.sharing.weight_cache import (
     read_header,
     write_header,
 )
-from stentor.engine.worker import cached_weights
-from stentor.engine.worker import setup as whole_setup
+from stentor.engine.worker import cached_weights, setup_family
 from stentor.engine.worker.cached_weights import CachedWeights, weights_key
 from stentor.engine.worker.setup import set_up
 from stentor.kernels import native
@@ -138,9 +137,9 @@ def test_a_later_worker_has_the_cache_that_the_first_one_settled(
     folder: Path, file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = _config(folder, kv_cache_memory=None)
-    monkeypatch.setattr(whole_setup, "default_kv_bytes", lambda _weights, _share: 1 << 22)
+    monkeypatch.setattr(setup_family, "default_kv_bytes", lambda _weights, _share: 1 << 22)
     first = _Started(config, file)
-    monkeypatch.setattr(whole_setup, "default_kv_bytes", lambda _weights, _share: 1 << 21)
+    monkeypatch.setattr(setup_family, "default_kv_bytes", lambda _weights, _share: 1 << 21)
     assert _Started(config, file).ready.num_blocks == first.ready.num_blocks
     assert _Started(config, None).ready.num_blocks == first.ready.num_blocks // 2
 
