@@ -225,7 +225,9 @@ class FakeEngine:
         """Of every request; this engine does not keep to them."""
         self.thinking: list[Thinking | None] = []
         self.media: list[Sequence[Media]] = []
-        self.controls: list[str] = []
+        self.told: list[str] = []
+        """By its controls, which it is itself."""
+        self.controls = self
         self.adapters: list[AdapterRef | None] = []
         """Of every request."""
         self.loaded: list[AdapterRef] = []
@@ -236,21 +238,21 @@ class FakeEngine:
         self._runs.set()
 
     async def pause(self) -> None:
-        self.controls.append("pause")
+        self.told.append("pause")
         self._runs.clear()
 
     async def resume(self) -> None:
-        self.controls.append("resume")
+        self.told.append("resume")
         self._runs.set()
 
     async def sleep(self, *, discard: bool = False) -> None:
-        self.controls.append("discard" if discard else "sleep")
+        self.told.append("discard" if discard else "sleep")
 
     async def wake(self) -> None:
-        self.controls.append("wake")
+        self.told.append("wake")
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
-        self.controls.append("recompute" if recompute else "reset_prefix_cache")
+        self.told.append("recompute" if recompute else "reset_prefix_cache")
 
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
         self.loaded.append(adapter)
@@ -369,7 +371,7 @@ def fake_state(
         asking=asking,
         media=None if media is None else media(metrics.registry),
         runners={"chat": client, **(runners or {})},
-        engines=[client],
+        controls=[client.controls],
     )
     if grammars is not None:
         state = replace(state, chat=replace(state.chat, grammars=grammars))

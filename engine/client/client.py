@@ -17,7 +17,6 @@ import msgspec
 from stentor.protocols.ipc.actors import (
     Append,
     ControlDone,
-    ControlOperation,
     EngineReady,
     Failed,
     MediaWanted,
@@ -106,12 +105,11 @@ class EngineClient:
         """Empty while no engine is ready: the next one is served from the journal."""
         self._serving = False
         """Whether the present process is ready, so that submits and aborts go to it."""
-        self._found = asyncio.Event()
-        """Set while the present process is ready, and once there will be no other."""
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
         self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
-        self._controls = Controls(self._send_queue, self._heartbeat.wake)
+        self.controls = Controls(self._send_queue, self._heartbeat.wake)
+        """Pause, sleep, and the prefix cache's reset."""
         self._hung = False
         """Whether the present process was killed because it hung."""
         self._started = asyncio.Event()
@@ -233,53 +231,6 @@ class EngineClient:
             self._heartbeat.wake()
         return stream
 
-    async def pause(self) -> None:
-        """Stop steps until :meth:`resume`, also those of later engines. Returns once the last results are delivered.
-
-        Requests are accepted and wait.
-        """
-        self._controls.paused = True
-        await self._control("pause")
-
-    async def resume(self) -> None:
-        self._controls.paused = False
-        await self._control("resume")
-
-    async def sleep(self, *, discard: bool = False) -> None:
-        """End the worker, which frees the device's memory, until :meth:`wake`; requests are accepted and wait.
-
-        The worker of a later engine ends as soon as it is ready. With ``discard``, prepared weights are dropped, so
-        the next worker reads the files again.
-        """
-        self._controls.sleep = "discard" if discard else "sleep"
-        await self._see_through(self._controls.sleep)
-
-    async def wake(self) -> None:
-        """Start a worker; returns when it is ready. Requests continue after their delivered tokens."""
-        self._controls.sleep = None
-        await self._see_through("wake")
-
-    async def _see_through(self, operation: ControlOperation) -> None:
-        """Returns once an engine has carried out an operation, this one or the next, or there will be none: an engine
-        that is lost meanwhile has a successor, whose worker holds memory."""
-        while self.failure is None:
-            await self._found.wait()
-            await self._control(operation)
-            if self._serving:
-                return
-
-    async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
-        """Forget all cached prefixes. With ``recompute``, running requests also recompute their tokens."""
-        await self._control("reset_prefix_cache")
-        if recompute:
-            await self._control("recompute")
-
-    async def _control(self, operation: ControlOperation) -> None:
-        """Carry out an operation on the engine. Without an engine there is nothing to do: nothing runs or is cached,
-        and the next one gets the paused state."""
-        if self._serving:
-            await self._controls.carry_out(operation)
-
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
         """Load an adapter before any request names it; the answer holds the error, if any.
 
@@ -287,7 +238,7 @@ class EngineClient:
         """
         if not self._serving:
             raise EngineUnavailable(self.failure or self.stalled or "the model is still loading")
-        found = await self._controls.load(adapter)
+        found = await self.controls.load(adapter)
         if found is None:
             raise EngineUnavailable("the engine was lost while it loaded the adapter")
         return found
@@ -317,8 +268,7 @@ class EngineClient:
         finally:
             self.failure = why
             self._serving = False
-            self._found.set()
-            self._controls.end()
+            self.controls.give_up()
             self._outages.give_up()
             self._journal.end_all(why)
             self._media.lost()
@@ -377,9 +327,8 @@ class EngineClient:
     def _lose_engine(self, why: str) -> None:
         """Mark that no step can run until another engine is ready. May be called more than once for one engine."""
         self._serving = False
-        self._found.clear()
         self._send_queue.clear()
-        self._controls.end()
+        self.controls.end()
         self._media.lost()
         self._end_aborted()
         self._outages.begin("engine", why, len(self._journal))
@@ -392,8 +341,7 @@ class EngineClient:
         if not self._serving:
             self._tasks.start_soon(self._reap_orphans)
             self._serving = True
-            self._found.set()
-            self._controls.begin()
+            self.controls.begin()
             self._submit_admitted()
 
     def _submit_admitted(self) -> None:
@@ -466,7 +414,7 @@ class EngineClient:
         quiet = 0
         while (group := self._trials.group) is not None:
             await anyio.sleep(_LOOK_SECONDS)
-            stands = self._serving and not self._controls.paused and self._outages.why is None
+            stands = self._serving and not self.controls.paused and self._outages.why is None
             before, seen = seen, (group, self.stats.steps)
             quiet = quiet + 1 if stands and seen == before else 0
             if quiet >= _QUIET_TRIAL_LOOKS:
@@ -487,7 +435,7 @@ class EngineClient:
 
     def _awaits_engine(self) -> bool:
         """Whether the present engine has anything to do."""
-        return self._serving and bool(self._journal or self._controls)
+        return self._serving and bool(self._journal or self.controls)
 
     async def _receive_to_the_end(self, engine: Endpoint, child: Child) -> EngineLost | PermanentFailure:
         try:
@@ -528,9 +476,9 @@ class EngineClient:
                         case Stalled(message=why):
                             self._outages.begin("worker", why, len(self._journal))
                         case ControlDone(number=number):
-                            self._controls.answered(number)
+                            self.controls.answered(number)
                         case AdapterWarm() as warm:
-                            self._controls.loaded(warm)
+                            self.controls.loaded(warm)
                         case Released(rids=rids):
                             self._media.released(rids)
                         case MediaWanted(rids=rids):

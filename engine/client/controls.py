@@ -11,7 +11,10 @@ from .send_queue import SendQueue
 
 
 class Controls:
-    """Sends operations to the present engine, each with a number by which the engine answers."""
+    """Sends operations to the present engine, each with a number by which the engine answers.
+
+    Pause and sleep last over the loss of an engine.
+    """
 
     def __init__(self, queue: SendQueue, wake: Callable[[], None]) -> None:
         """``wake`` is called once the engine has something to answer."""
@@ -24,23 +27,50 @@ class Controls:
         """Awaited adapters by ticket. The result is None if the engine is lost."""
         self.paused = False
         """Whether steps are stopped, also for later engines."""
-        self.sleep: Literal["sleep", "discard"] | None = None
+        self._sleep: Literal["sleep", "discard"] | None = None
         """The sleep that was asked for, also of later engines; None while awake."""
+        self._serving = False
+        """Whether an engine is ready."""
+        self._given_up = False
+        """Whether there will be no engine any more."""
+        self._found = asyncio.Event()
+        """Set while an engine is ready, and once there will be none."""
 
     def __bool__(self) -> bool:
         """Whether an answer is awaited."""
         return bool(self._asked or self._loading)
 
-    async def carry_out(self, operation: ControlOperation) -> None:
-        """Send an operation; returns when it has taken effect or the engine is gone."""
-        done = self._asked[self._next] = asyncio.Event()
-        self._tell(operation)
-        self._wake()
-        await done.wait()
+    async def pause(self) -> None:
+        """Stop steps until :meth:`resume`, also those of later engines. Returns once the last results are delivered.
 
-    def answered(self, number: int) -> None:
-        if (done := self._asked.pop(number, None)) is not None:
-            done.set()
+        Requests are accepted and wait.
+        """
+        self.paused = True
+        await self._carry_out("pause")
+
+    async def resume(self) -> None:
+        self.paused = False
+        await self._carry_out("resume")
+
+    async def sleep(self, *, discard: bool = False) -> None:
+        """End the worker, which frees the device's memory, until :meth:`wake`; requests are accepted and wait.
+
+        The worker of a later engine ends as soon as it is ready. With ``discard``, prepared weights are dropped, so
+        the next worker reads the files again.
+        """
+        self._sleep = "discard" if discard else "sleep"
+        await self._see_through(self._sleep)
+
+    async def wake(self) -> None:
+        """Start a worker; returns when it is ready. Requests continue after their delivered tokens."""
+        self._sleep = None
+        await self._see_through("wake")
+
+    async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
+        """Forget all cached prefixes. With ``recompute``, running requests also recompute their tokens."""
+        await self._carry_out("reset_prefix_cache")
+        if recompute:
+            await self._carry_out("recompute")
 
     async def load(self, adapter: AdapterRef) -> AdapterWarm | None:
         """Load an adapter before any request names it; None if the engine is lost meanwhile."""
@@ -54,25 +84,60 @@ class Controls:
         finally:
             self._loading.pop(ticket, None)
 
+    # ---- for the client
+
+    def answered(self, number: int) -> None:
+        if (done := self._asked.pop(number, None)) is not None:
+            done.set()
+
     def loaded(self, warm: AdapterWarm) -> None:
         if (answer := self._loading.get(warm.ticket)) is not None and not answer.done():
             answer.set_result(warm)
 
     def begin(self) -> None:
         """Pass pause and sleep to a new engine that has no requests yet."""
+        self._serving = True
+        self._found.set()
         if self.paused:
             self._tell("pause")
-        if self.sleep is not None:
-            self._tell(self.sleep)
+        if self._sleep is not None:
+            self._tell(self._sleep)
 
     def end(self) -> None:
         """Complete all operations: the engine is gone, so nothing runs or is cached."""
+        self._serving = False
+        self._found.clear()
         for done in self._asked.values():
             done.set()
         self._asked.clear()
         for answer in self._loading.values():
             if not answer.done():
                 answer.set_result(None)
+
+    def give_up(self) -> None:
+        """As :meth:`end`, and there will be no other engine."""
+        self.end()
+        self._given_up = True
+        self._found.set()
+
+    async def _see_through(self, operation: ControlOperation) -> None:
+        """Returns once an engine has carried out an operation, this one or the next, or there will be none: an engine
+        that is lost meanwhile has a successor, whose worker holds memory."""
+        while not self._given_up:
+            await self._found.wait()
+            await self._carry_out(operation)
+            if self._serving:
+                return
+
+    async def _carry_out(self, operation: ControlOperation) -> None:
+        """Returns when an operation has taken effect or the engine is gone. Without an engine there is nothing to do:
+        nothing runs or is cached, and the next one gets the paused state."""
+        if not self._serving:
+            return
+        done = self._asked[self._next] = asyncio.Event()
+        self._tell(operation)
+        self._wake()
+        await done.wait()
 
     def _tell(self, operation: ControlOperation) -> None:
         self._queue.control(Control(self._next, operation))

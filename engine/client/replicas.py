@@ -18,6 +18,7 @@ from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
 
 from ..processes.exception_groups import first_cause
 from .client import EngineClient, EngineUnavailable
+from .controls import Controls
 from .outages import Observer, add_counters
 from .send_queue import VocabularySource
 from .stream import RequestStream
@@ -38,6 +39,7 @@ class EngineReplicas:
     def __init__(self, clients: Sequence[EngineClient]) -> None:
         self._clients = tuple(clients)
         self._router = Router(len(self._clients))
+        self.controls = ReplicaControls(lambda: self._living, self._router)
         self._combined: tuple[list[EngineReady], EngineReady] | None = None
         """What the engines said when they were ready last, and what follows."""
 
@@ -127,22 +129,6 @@ class EngineReplicas:
         chosen = self._router.choose(prompt, (salt, None if adapter is None else adapter.number), loads)
         return self._clients[chosen].submit(prompt, *arguments, salt=salt, adapter=adapter, **options)
 
-    async def pause(self) -> None:
-        await self._all(EngineClient.pause)
-
-    async def resume(self) -> None:
-        await self._all(EngineClient.resume)
-
-    async def sleep(self, *, discard: bool = False) -> None:
-        await self._all(partial(EngineClient.sleep, discard=discard))
-
-    async def wake(self) -> None:
-        await self._all(EngineClient.wake)
-
-    async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
-        self._router.forget()
-        await self._all(partial(EngineClient.reset_prefix_cache, recompute=recompute))
-
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
         """Load an adapter on every engine; the answer is the first refusal, if any. Raises
         :class:`.client.EngineUnavailable`."""
@@ -176,14 +162,39 @@ class EngineReplicas:
         if left := len(self._living):
             logger.error("engine %d was given up, %d serve on: %s", number, left, client.failure)
 
-    async def _all(self, what: Callable[[EngineClient], Coroutine[Any, Any, None]]) -> None:
-        async with anyio.create_task_group() as tasks:
-            for client in self._living:
-                tasks.start_soon(what, client)
-
 
 AnyEngineClient = EngineClient | EngineReplicas
 """One engine, or several that run the same model."""
+
+
+class ReplicaControls:
+    """As :class:`.controls.Controls`, over several."""
+
+    def __init__(self, living: Callable[[], list[EngineClient]], router: "Router") -> None:
+        """``living`` returns the engines that have not been given up."""
+        self._living = living
+        self._router = router
+
+    async def pause(self) -> None:
+        await self._all(Controls.pause)
+
+    async def resume(self) -> None:
+        await self._all(Controls.resume)
+
+    async def sleep(self, *, discard: bool = False) -> None:
+        await self._all(partial(Controls.sleep, discard=discard))
+
+    async def wake(self) -> None:
+        await self._all(Controls.wake)
+
+    async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
+        self._router.forget()
+        await self._all(partial(Controls.reset_prefix_cache, recompute=recompute))
+
+    async def _all(self, what: Callable[[Controls], Coroutine[Any, Any, None]]) -> None:
+        async with anyio.create_task_group() as tasks:
+            for client in self._living():
+                tasks.start_soon(what, client.controls)
 
 
 class Router:

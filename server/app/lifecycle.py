@@ -288,7 +288,7 @@ async def load_state(
         asking=asking,
         facts=facts_of(checkpoint),
         runners=runners,
-        engines=engines.clients.values(),
+        controls=[each.controls for each in engines.clients.values()],
     )
 
 

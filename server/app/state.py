@@ -35,7 +35,7 @@ from ..observability.observer import Observer
 from ..parsing.output import OutputFormat
 from ..pooling.model import EmbeddingModel
 from ..state.admission_control import AdmissionControl, ModelRunner
-from ..state.engine_control import Engine, EngineControl
+from ..state.engine_control import Controls, EngineControl
 from ..state.live_responses import LiveResponses
 from ..state.store_services import StoreServices
 from ..storage.database import Database
@@ -167,10 +167,9 @@ def compose(
     asking: Asking | None = None,
     facts: ModelFacts | None = None,
     runners: Mapping[ModelRole, ModelRunner],
-    engines: Collection[Engine],
+    controls: Collection[Controls],
 ) -> ServerState:
-    """``client`` is the main model's, ``runners`` are those of all models, and ``engines`` those of them that are
-    engines.
+    """``client`` is the main model's, ``runners`` are those of all models, and ``controls`` are of all engines.
 
     ``spec`` has the chat model's media, ``media`` their processor and that of documents, ``asking`` the transcription
     prompt if it transcribes. ``facts`` are the main model's.
@@ -207,7 +206,7 @@ def compose(
         observer=observer,
         metrics=metrics,
         admission=admission,
-        control=EngineControl(admission, engines),
+        control=EngineControl(admission, controls),
         registry=registry,
         chat=chat,
         auxiliary=auxiliary,

@@ -28,8 +28,8 @@ _ABORT_SECONDS: Final = 5.0
 """Time for aborted requests to get their error; a client that does not read is not waited for."""
 
 
-class Engine(Protocol):
-    """One of the models' engines (:class:`stentor.engine.client.client.EngineClient`)."""
+class Controls(Protocol):
+    """Of one model's engine (:class:`stentor.engine.client.controls.Controls`)."""
 
     async def pause(self) -> None: ...
 
@@ -49,9 +49,9 @@ class EngineControl:
     come in any order, and while others wait.
     """
 
-    def __init__(self, admission: AdmissionControl, engines: Collection[Engine]) -> None:
+    def __init__(self, admission: AdmissionControl, controls: Collection[Controls]) -> None:
         self._admission = admission
-        self._engines = tuple(engines)
+        self._controls = tuple(controls)
         self._mode: PauseMode | None = None
         self._level: SleepLevel | None = None
         self._asleep: set[Part] = set()
@@ -173,16 +173,16 @@ class EngineControl:
                 self._told_pause = False
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
-        """See :meth:`stentor.engine.client.client.EngineClient.reset_prefix_cache`."""
+        """See :meth:`stentor.engine.client.controls.Controls.reset_prefix_cache`."""
         await self._of_each(lambda engine: engine.reset_prefix_cache(recompute=recompute))
 
     def abort(self, request_ids: Collection[str]) -> int:
         """Ends those requests, or without ids all; how many there were."""
         return self._admission.abort(request_ids or None)
 
-    async def _of_each(self, what: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
+    async def _of_each(self, what: Callable[[Controls], Coroutine[Any, Any, None]]) -> None:
         async with anyio.create_task_group() as tasks:
-            for engine in self._engines:
+            for engine in self._controls:
                 tasks.start_soon(what, engine)
 
 

@@ -216,8 +216,8 @@ async def test_an_idle_engine_that_stands_still_is_replaced_once_it_is_to_pause(
         assert client.pid is not None
         os.kill(client.pid, signal.SIGSTOP)
         with anyio.fail_after(60):
-            await client.pause()
-            await client.resume()
+            await client.controls.pause()
+            await client.controls.resume()
             tokens, _ = await read_all(client.submit(PROMPT, SamplingParams(max_tokens=3), [1]))
         assert tokens == {0: [5, 6, 7]}
         assert client.stats.watchdog_kills >= 1

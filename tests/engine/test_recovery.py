@@ -87,11 +87,11 @@ async def _act(world: World, tasks: anyio.abc.TaskGroup, action: tuple[Any, ...]
         case ("settle",):
             await settle()
         case ("pause",):
-            tasks.start_soon(world.client.pause)
+            tasks.start_soon(world.client.controls.pause)
         case ("resume",):
-            tasks.start_soon(world.client.resume)
+            tasks.start_soon(world.client.controls.resume)
         case ("reset",):
-            tasks.start_soon(world.client.reset_prefix_cache)
+            tasks.start_soon(world.client.controls.reset_prefix_cache)
 
 
 async def _play(actions: list[tuple[Any, ...]]) -> None:
@@ -100,7 +100,7 @@ async def _play(actions: list[tuple[Any, ...]]) -> None:
         world.engines.now.any_order = True
         for action in actions:
             await _act(world, tasks, action)
-        tasks.start_soon(world.client.resume)
+        tasks.start_soon(world.client.controls.resume)
         await world.finish()
         for reader in world.readers:
             reader.check(blamed=reader.failed)
@@ -223,7 +223,7 @@ async def test_a_pause_lasts_over_the_death_of_its_engine_and_no_token_is_lost_o
         before = world.submit(tasks, n=2)
         await world.step()
         await world.step()
-        tasks.start_soon(world.client.pause)
+        tasks.start_soon(world.client.controls.pause)
         await world.step()
         assert world.engines.now.paused
         delivered = {index: len(tokens) for index, tokens in before.tokens.items()}
@@ -236,7 +236,7 @@ async def test_a_pause_lasts_over_the_death_of_its_engine_and_no_token_is_lost_o
         await world.step()
         assert delivered == {index: len(tokens) for index, tokens in before.tokens.items()}
         assert not later.tokens
-        tasks.start_soon(world.client.resume)
+        tasks.start_soon(world.client.controls.resume)
         await world.finish()
         before.check()
         later.check()
@@ -245,15 +245,15 @@ async def test_a_pause_lasts_over_the_death_of_its_engine_and_no_token_is_lost_o
 @pytest.mark.parametrize(("discard", "told"), [(False, "sleep"), (True, "discard")])
 async def test_an_engine_that_follows_one_that_slept_sleeps_too_until_it_is_woken(discard: bool, told: str) -> None:
     async with running() as (world, tasks):
-        tasks.start_soon(world.client.pause)
-        tasks.start_soon(partial(world.client.sleep, discard=discard))
+        tasks.start_soon(world.client.controls.pause)
+        tasks.start_soon(partial(world.client.controls.sleep, discard=discard))
         await world.step()
         world.engines.now.die()
         await world.replaced(2)
         world.engines.now.get_ready()
         await world.step()
         assert world.engines.now.controls == ["pause", told]
-        tasks.start_soon(world.client.wake)
+        tasks.start_soon(world.client.controls.wake)
         await world.step()
         world.engines.now.die()
         await world.replaced(3)
@@ -268,7 +268,7 @@ async def test_a_sleep_or_a_wake_that_loses_its_engine_is_answered_by_the_next(t
         answered: list[str | None] = []
 
         async def ask() -> None:
-            await getattr(world.client, told)()
+            await getattr(world.client.controls, told)()
             answered.append(world.client.stalled)
 
         tasks.start_soon(ask)
@@ -286,10 +286,10 @@ async def test_a_sleep_or_a_wake_that_loses_its_engine_is_answered_by_the_next(t
 async def test_whoever_sleeps_is_let_go_when_its_engine_is_given_up() -> None:
     async with running() as (world, _tasks):
         async with anyio.create_task_group() as waiting:
-            waiting.start_soon(world.client.sleep)
+            waiting.start_soon(world.client.controls.sleep)
             await settle()
             world.engines.now.fail(final=True)
-        await world.client.wake()
+        await world.client.controls.wake()
         assert world.client.failure is not None
 
 
@@ -297,14 +297,14 @@ async def test_whoever_waits_for_a_control_is_let_go_when_its_engine_dies() -> N
     async with running() as (world, tasks):
         world.submit(tasks)
         async with anyio.create_task_group() as waiting:
-            waiting.start_soon(world.client.pause)
-            waiting.start_soon(world.client.reset_prefix_cache)
+            waiting.start_soon(world.client.controls.pause)
+            waiting.start_soon(world.client.controls.reset_prefix_cache)
             await settle()
             world.engines.now.die()
         await world.replaced(2)
         with anyio.fail_after(60):
-            await world.client.reset_prefix_cache()
-            await world.client.resume()
+            await world.client.controls.reset_prefix_cache()
+            await world.client.controls.resume()
         await world.finish()
 
 

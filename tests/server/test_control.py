@@ -60,7 +60,7 @@ async def test_controls_want_an_admin_key(method: str, path: str) -> None:
     async with serving() as (client, engine, _state):
         refused = await client.request(method, path, headers={"authorization": "Bearer user"})
         assert code(refused) == (403, "admin_key_required")
-        assert engine.controls == []
+        assert engine.told == []
     async with in_memory(fake_state()) as client:
         assert code(await client.request(method, path)) == (403, "admin_closed")
 
@@ -71,7 +71,7 @@ async def test_a_paused_server_refuses_requests_and_answers_probes_until_it_is_r
         assert (await client.get("/is_paused")).json() == {"is_paused": False}
         assert (await client.post(f"/pause?mode={mode}")).json() == {"status": "paused"}
         assert (await client.get("/is_paused")).json() == {"is_paused": True}
-        assert engine.controls[-2:] == ["pause", "reset_prefix_cache"]
+        assert engine.told[-2:] == ["pause", "reset_prefix_cache"]
         assert code(await begin(client)) == (503, "paused")
         assert (await client.get("/health")).status_code == 200
         assert state.metrics.rejected["paused"]._value.get() == 1
@@ -101,7 +101,7 @@ async def test_wait_lets_what_is_live_come_to_its_end_first() -> None:
         engine.gate.set()
         assert (await live).json()["choices"][0]["message"]["content"] == "hello there"
         assert (await pausing).status_code == 200
-        assert engine.controls == ["pause"]
+        assert engine.told == ["pause"]
 
 
 async def test_keep_lets_live_requests_and_new_ones_wait_and_loses_none() -> None:
@@ -109,7 +109,7 @@ async def test_keep_lets_live_requests_and_new_ones_wait_and_loses_none() -> Non
         live = await hold(client, engine)
         assert (await client.post("/pause?mode=keep")).status_code == 200
         engine.gate.set()
-        assert engine.controls == ["pause"], "and the cache stays"
+        assert engine.told == ["pause"], "and the cache stays"
         late = begin(client)
         await until(lambda: len(engine.streams) == 2)
         assert not live.done()
@@ -125,7 +125,7 @@ async def test_wait_lets_those_run_on_that_an_earlier_pause_had_kept() -> None:
         await until(lambda: engine.streams)
         assert (await client.post("/pause?mode=wait&clear_cache=false")).json() == {"status": "paused"}
         assert (await live).status_code == 200
-        assert engine.controls == ["pause", "resume", "pause"]
+        assert engine.told == ["pause", "resume", "pause"]
 
 
 async def test_a_resume_while_a_pause_waits_has_the_last_word() -> None:
@@ -137,7 +137,7 @@ async def test_a_resume_while_a_pause_waits_has_the_last_word() -> None:
         assert (await pausing).json() == {"status": "resumed"}, "it waits for nobody any more"
         engine.gate.set()
         assert (await live).status_code == 200
-        assert "pause" not in engine.controls
+        assert "pause" not in engine.told
         assert (await begin(client)).status_code == 200
 
 
@@ -149,7 +149,7 @@ async def test_a_sleep_that_waits_for_what_never_ends_is_overtaken_by_one_that_d
         await until(lambda: state.admission.paused)
         assert (await client.post(hurry)).status_code == 200
         assert (await waiting).json() == {"status": "sleeping", "level": 1}
-        assert [told for told in engine.controls if told != "reset_prefix_cache"] == ["pause", "sleep"]
+        assert [told for told in engine.told if told != "reset_prefix_cache"] == ["pause", "sleep"]
         assert live.done() == ("abort" in hurry)
         await client.post("/wake_up")
         engine.gate.set()
@@ -163,12 +163,12 @@ async def test_who_pauses_while_the_server_wakes_has_the_last_word(path: str, mo
         ready = asyncio.Event()
 
         async def wake() -> None:
-            engine.controls.append("wake")
+            engine.told.append("wake")
             await ready.wait()
 
         monkeypatch.setattr(engine, "wake", wake)
         waking = asyncio.create_task(client.post("/wake_up"))
-        await until(lambda: "wake" in engine.controls)
+        await until(lambda: "wake" in engine.told)
         again = asyncio.create_task(client.post("/wake_up"))
         pausing = asyncio.create_task(client.post(path))
         await until(lambda: state.admission.paused)
@@ -178,8 +178,8 @@ async def test_who_pauses_while_the_server_wakes_has_the_last_word(path: str, mo
             assert (await each).status_code == 200
         assert state.admission.paused
         assert (await client.get("/is_paused")).json() == {"is_paused": True}
-        assert "resume" not in engine.controls
-        assert engine.controls.count("sleep") == (2 if path == "/sleep?level=1" else 1)
+        assert "resume" not in engine.told
+        assert engine.told.count("sleep") == (2 if path == "/sleep?level=1" else 1)
 
 
 @pytest.mark.parametrize(("level", "told", "state"), [(1, "sleep", "weights_offloaded"), (2, "discard", "discard_all")])
@@ -187,7 +187,7 @@ async def test_a_server_that_sleeps_refuses_requests_until_it_is_woken(level: in
     async with serving() as (client, engine, _state):
         assert (await client.get("/is_sleeping")).json() == {"is_sleeping": False}
         assert (await client.post(f"/sleep?level={level}")).json() == {"status": "sleeping", "level": level}
-        assert engine.controls == ["pause", told]
+        assert engine.told == ["pause", told]
         assert (await client.get("/is_sleeping")).json() == {"is_sleeping": True}
         assert (await client.get("/is_paused")).json() == {"is_paused": True}
         assert (await client.get("/health")).status_code == 200
@@ -197,7 +197,7 @@ async def test_a_server_that_sleeps_refuses_requests_until_it_is_woken(level: in
         for path in ("/resume", "/pause?mode=wait"):
             assert code(await client.post(path)) == (400, "asleep")
         assert (await client.post("/wake_up")).json() == {"status": "awake"}
-        assert engine.controls == ["pause", told, "wake", "resume"]
+        assert engine.told == ["pause", told, "wake", "resume"]
         page = (await client.get("/metrics")).text
         assert 'engine_sleep_state{model_name="fake/model",sleep_state="awake"} 1.0' in page
         for operation in ("sleep", "wake_up"):
@@ -215,24 +215,24 @@ async def test_it_wakes_once_all_of_its_parts_were_named() -> None:
             woken = await client.post(f"/wake_up?tags={tags}")
             assert woken.json() == {"status": "sleeping", "level": 1}
         assert (await client.get("/is_sleeping")).json() == {"is_sleeping": True}
-        assert engine.controls == ["pause", "sleep"]
+        assert engine.told == ["pause", "sleep"]
         assert (await client.post("/wake_up?tags=kv_cache")).json() == {"status": "awake"}
-        assert engine.controls == ["pause", "sleep", "wake", "resume"]
+        assert engine.told == ["pause", "sleep", "wake", "resume"]
         assert (await client.post("/wake_up")).json() == {"status": "awake"}, "it is awake"
-        assert engine.controls == ["pause", "sleep", "wake", "resume"]
+        assert engine.told == ["pause", "sleep", "wake", "resume"]
 
 
 async def test_a_sleep_can_be_deepened_and_of_level_0_is_a_pause() -> None:
     async with serving() as (client, engine, _state):
         for level in (0, 1, 0, 2, 2):
             assert (await client.post(f"/sleep?level={level}")).json()["status"] == "sleeping"
-        assert engine.controls == ["pause", "sleep", "discard"]
+        assert engine.told == ["pause", "sleep", "discard"]
         await client.post("/wake_up")
-        engine.controls.clear()
+        engine.told.clear()
         await client.post("/sleep?level=0")
         assert (await client.post("/resume")).json() == {"status": "resumed"}
         assert (await client.get("/is_sleeping")).json() == {"is_sleeping": False}
-        assert engine.controls == ["pause", "resume"]
+        assert engine.told == ["pause", "resume"]
 
 
 async def test_a_wake_while_a_sleep_waits_for_what_is_live_has_the_last_word() -> None:
@@ -244,7 +244,7 @@ async def test_a_wake_while_a_sleep_waits_for_what_is_live_has_the_last_word() -
         assert (await sleeping).json() == {"status": "awake"}
         engine.gate.set()
         assert (await live).status_code == 200
-        assert "sleep" not in engine.controls
+        assert "sleep" not in engine.told
         assert (await begin(client)).status_code == 200
 
 
@@ -260,7 +260,7 @@ async def test_a_sleep_that_was_woken_does_not_deepen_the_one_after_it() -> None
         assert (await live).status_code == 200
         assert [await sleeping, await again] == [True, True]
         assert state.control.level == 0
-        assert "sleep" not in engine.controls
+        assert "sleep" not in engine.told
 
 
 async def test_who_falls_asleep_waits_for_what_is_live_where_a_later_call_wants_that(
@@ -285,7 +285,7 @@ async def test_who_falls_asleep_waits_for_what_is_live_where_a_later_call_wants_
         later.append(asyncio.create_task(state.control.pause("wait", clear_cache=False)))
         await until(lambda: state.admission.paused)
         told.set()
-        await until(lambda: "resume" in engine.controls)
+        await until(lambda: "resume" in engine.told)
         for _ in range(50):
             await asyncio.sleep(0)
         engine.gate.set()
@@ -301,7 +301,7 @@ async def test_what_a_sleep_cannot_be_names_its_field(field: str) -> None:
     async with serving() as (client, engine, _state):
         refused = await client.post(f"/{'wake_up' if field == 'tags' else 'sleep'}?{field}=3")
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
-        assert engine.controls == []
+        assert engine.told == []
 
 
 async def test_requests_are_aborted_by_the_ids_of_their_headers_or_of_their_answers_or_all() -> None:
@@ -330,7 +330,7 @@ async def test_the_prefix_cache_is_reset_with_or_without_what_runs() -> None:
     async with serving() as (client, engine, _state):
         assert (await client.post("/reset_prefix_cache")).json() == {"status": "reset"}
         await client.post("/reset_prefix_cache?reset_running_requests=true")
-        assert engine.controls == ["reset_prefix_cache", "recompute"]
+        assert engine.told == ["reset_prefix_cache", "recompute"]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ async def test_a_query_that_makes_no_sense_names_its_field_and_does_nothing(path
         refused = await client.post(path)
         assert refused.status_code == 400
         assert refused.json()["error"]["param"] == param
-        assert engine.controls == []
+        assert engine.told == []
         assert (await client.get("/is_paused")).json() == {"is_paused": False}
 
 

@@ -173,7 +173,7 @@ async def test_of_several_engines_of_one_model_one_dies_and_all_requests_go_on(t
         async def note() -> None:
             results.append(await read(engines, "chat"))
 
-        await replicas.pause()  # so that none ends before its engine dies
+        await replicas.controls.pause()  # so that none ends before its engine dies
         async with anyio.create_task_group() as tasks:
             for _ in range(4):
                 tasks.start_soon(note)
@@ -183,7 +183,7 @@ async def test_of_several_engines_of_one_model_one_dies_and_all_requests_go_on(t
             os.kill(victim.pid, signal.SIGKILL)
             await until(lambda: victim.stalled is not None or victim.failure is not None)
             assert (replicas.stalled, replicas.failure) == (None, None), "the other one runs steps"
-            await replicas.resume()
+            await replicas.controls.resume()
         lost = [result for result in results if result != expected]
         assert len(lost) == (2 if last else 0)
         assert all(reason == "error" for _, reason in lost)
