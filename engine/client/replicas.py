@@ -1,12 +1,15 @@
 """Several engines that each run the whole model, behind the interface of one (data parallelism).
 
-A request goes to the engine that has computed most of its prompt, unless that one is much busier than another. Engines
-share nothing: one that dies recovers its own requests, while the others go on and take new ones.
+A request goes to the engine that its client chose, or that served its session, or else to the one that has computed
+most of its prompt, unless that one is much busier than another. Engines share nothing: one that dies recovers its own
+requests, while the others go on and take new ones.
 """
 
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -29,8 +32,26 @@ _PIECE_TOKENS: Final = 64
 """Prompts are compared in pieces of this length."""
 _MOST_PIECES: Final = 1 << 16
 """Pieces that are remembered, least recently used first out."""
+_MOST_SESSIONS: Final = 1 << 16
+"""The same of sessions."""
 _SLACK: Final = 4
 """Requests by which an engine may be busier than the idlest and still be chosen for its prefix."""
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """What a client says of the engine that is to serve its request."""
+
+    engine: int | None = None
+    """The number of the engine; None: any."""
+    session: bytes = b""
+    """Requests of one session go to one engine, while that one runs; empty: none."""
+
+
+_ANY: Final = EngineChoice()
+
+engine_choice: ContextVar[EngineChoice] = ContextVar("engine_choice", default=_ANY)
+"""Of the request that the running task works for, which may reach an engine in several places."""
 
 
 class EngineReplicas:
@@ -38,6 +59,8 @@ class EngineReplicas:
 
     def __init__(self, clients: Sequence[EngineClient]) -> None:
         self._clients = tuple(clients)
+        self.size: Final = len(self._clients)
+        """How many engines it began with."""
         self._router = Router(len(self._clients))
         self.controls = ReplicaControls(lambda: self._living, self._router)
         self._combined: tuple[list[EngineReady], EngineReady] | None = None
@@ -122,11 +145,17 @@ class EngineReplicas:
         adapter: AdapterRef | None = None,
         **options: Any,
     ) -> RequestStream:
-        """See :meth:`.client.EngineClient.submit`; raises as that of the engine that was chosen."""
+        """See :meth:`.client.EngineClient.submit`; raises as that of the engine that was chosen.
+
+        An engine that the client chose is taken in any state."""
+        wish = engine_choice.get()
         living = [number for number, client in enumerate(self._clients) if client.failure is None]
         able = [number for number in living if self._clients[number].stalled is None] or living or [0]
+        if wish.engine is not None:
+            able = [wish.engine]
         loads = {number: self._clients[number].live_requests for number in able}
-        chosen = self._router.choose(prompt, (salt, None if adapter is None else adapter.number), loads)
+        session = (salt, wish.session) if wish.session else None
+        chosen = self._router.choose(prompt, (salt, None if adapter is None else adapter.number), loads, session)
         return self._clients[chosen].submit(prompt, *arguments, salt=salt, adapter=adapter, **options)
 
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
@@ -198,40 +227,51 @@ class ReplicaControls:
 
 
 class Router:
-    """Chooses engines by the prefixes that they were given before. Plain data: no I/O, no clock."""
+    """Chooses engines by the sessions and prefixes that they were given before. Plain data: no I/O, no clock."""
 
     def __init__(self, engines: int) -> None:
         self._engines = engines
         self._given: OrderedDict[int, int] = OrderedDict()
         """The engine that got a prefix last, by the hash of the prefix: least recently used first."""
+        self._sessions: OrderedDict[int, int] = OrderedDict()
+        """The same by the hash of a session."""
         self._turn = 0
 
-    def choose(self, prompt: Sequence[int], root: object, loads: dict[int, int]) -> int:
+    def choose(self, prompt: Sequence[int], root: object, loads: dict[int, int], session: object = None) -> int:
         """The engine for a prompt among the keys of ``loads``, which is live requests by engine.
 
-        ``root`` tells prompts apart that share no cache: their salt and adapter. Equally idle engines take turns.
+        ``root`` tells prompts apart that share no cache: their salt and adapter. A ``session`` stays where it was,
+        however busy. Equally idle engines take turns.
         """
         pieces = list(_pieces(prompt, root))
+        sessions = [] if session is None else [hash(session)]
+        chosen = self._sessions.get(sessions[0]) if sessions else None
+        if chosen is None or chosen not in loads:
+            chosen = self._by_prefix(pieces, loads)
+        _note(self._given, pieces, chosen, _MOST_PIECES)
+        _note(self._sessions, sessions, chosen, _MOST_SESSIONS)
+        return chosen
+
+    def _by_prefix(self, pieces: Sequence[int], loads: dict[int, int]) -> int:
         idlest = min(loads.values())
-        chosen = None
         for piece in reversed(pieces):
             engine = self._given.get(piece)
             if engine is not None and loads.get(engine, idlest + _SLACK + 1) <= idlest + _SLACK:
-                chosen = engine
-                break
-        if chosen is None:
-            self._turn += 1
-            turns = sorted(loads, key=lambda engine: (loads[engine], (engine - self._turn) % self._engines))
-            chosen = turns[0]
-        for piece in pieces:
-            self._given[piece] = chosen
-            self._given.move_to_end(piece)
-        while len(self._given) > _MOST_PIECES:
-            self._given.popitem(last=False)
-        return chosen
+                return engine
+        self._turn += 1
+        return min(loads, key=lambda engine: (loads[engine], (engine - self._turn) % self._engines))
 
     def forget(self) -> None:
         self._given.clear()
+        self._sessions.clear()
+
+
+def _note(given: OrderedDict[int, int], keys: Sequence[int], engine: int, most: int) -> None:
+    for key in keys:
+        given[key] = engine
+        given.move_to_end(key)
+    while len(given) > most:
+        given.popitem(last=False)
 
 
 def _pieces(prompt: Sequence[int], root: object) -> Iterator[int]:

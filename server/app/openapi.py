@@ -41,6 +41,7 @@ from ..http.error_shapes import ANTHROPIC, LLAMA_CPP, OLLAMA, OPENAI, SHAPES, TE
 from ..http.sse import LINES
 from ..middleware.access_control import AccessControl
 from ..middleware.auth import AdminRoute, is_open
+from ..overload.engine_choice import RANK_HEADER, SESSION_HEADER
 from ..overload.request_context import TIMEOUT_HEADER
 
 _REF: Final = "#/components/schemas/{name}"
@@ -223,6 +224,22 @@ class _Writer:
                     "in": "header",
                     "description": "Seconds that the request may take, to its last token.",
                     "schema": {"type": "number", "exclusiveMinimum": 0},
+                }
+            )
+            found.append(
+                {
+                    "name": RANK_HEADER,
+                    "in": "header",
+                    "description": "Number of the engine that serves the request (`--data-parallel-size`).",
+                    "schema": {"type": "integer", "minimum": 0},
+                }
+            )
+            found.append(
+                {
+                    "name": SESSION_HEADER,
+                    "in": "header",
+                    "description": "Requests of one session go to the engine that served it before.",
+                    "schema": {"type": "string"},
                 }
             )
         return found

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 import anyio
 
+from stentor.engine.client.replicas import EngineReplicas
 from stentor.protocols.common.limits import Limits
 
 from ..common.errors import PAUSED, Aborted, Overloaded, ShutDown, Unavailable, engine_gone
@@ -75,6 +76,11 @@ class AdmissionControl:
     def _check_open(self) -> None:
         if self.draining:
             raise Unavailable("The server is shutting down and takes no new requests.", "draining")
+
+    def engines_of(self, kind: ModelRole) -> int:
+        """How many engines run the model that serves this kind; the main one where it has none of its own."""
+        runner = self._runners.get(kind, self._runners.get("chat"))
+        return runner.size if isinstance(runner, EngineReplicas) else 1
 
     def check_ready(self) -> None:
         """As :meth:`check_available` for every model, also while a crashed process is replaced: new requests are

@@ -49,3 +49,24 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(300):
         router.choose([number] * 64 * 256, "", {0: 0, 1: 0})
     assert len(router._given) == replicas._MOST_PIECES
+
+
+def test_a_session_stays_with_its_engine_however_busy_while_that_one_can_run() -> None:
+    router = Router(3)
+    first = router.choose(PROMPT, "", IDLE, "session")
+    other = next(engine for engine in IDLE if engine != first)
+    assert router.choose([9] * 64, "", IDLE | {first: 50}, "session") == first, "with another prompt too"
+    assert router.choose(PROMPT, "", {other: 9}, "session") == other
+    assert router.choose([8] * 64, "", IDLE, "session") == other, "where it was last"
+    assert router.choose([7] * 64, "", IDLE | {other: 1}, "another") != other
+    router.forget()
+    assert router.choose([8] * 64, "", IDLE | {other: 1}, "session") != other
+
+
+def test_as_many_sessions_are_remembered_as_may_be() -> None:
+    router = Router(2)
+    first = router.choose([], "", {0: 0, 1: 0}, "first")
+    for number in range(replicas._MOST_SESSIONS):
+        router.choose([], "", {0: 0, 1: 0}, number)
+    assert len(router._sessions) == replicas._MOST_SESSIONS
+    assert router.choose([], "", {first: 1, 1 - first: 0}, "first") == 1 - first

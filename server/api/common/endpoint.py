@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stentor.engine.client.replicas import engine_choice
 from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
@@ -20,6 +21,7 @@ from ...http.error_shapes import is_anthropic_request
 from ...http.root_path import route_path
 from ...http.sse import unless_disconnected
 from ...observability.request import SANE_ID, SCOPE_KEY, current_record, new_request_id
+from ...overload.engine_choice import engine_choice_of
 from ...overload.memory_budget import MemoryShare
 from ...overload.request_context import RequestContext, timeout_of
 from ...state.admission_control import AdmissionControl
@@ -54,6 +56,7 @@ class GenerationEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         admission = self._admission
         timeout = timeout_of(scope["headers"], admission.overload.request_timeout)
+        engine_choice.set(engine_choice_of(scope["headers"], admission.engines_of(self._kind)))
         with admission.admit(timeout, self._kind) as context:
             with context.bounded():
                 with admission.memory.share() as share:

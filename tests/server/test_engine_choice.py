@@ -1,0 +1,67 @@
+"""A client names the engine of its request, or its session (`X-data-parallel-rank`, `X-Session-ID`)."""
+
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from stentor.engine.client.client import EngineClient
+from stentor.engine.client.replicas import EngineReplicas
+from stentor.protocols.common.errors import BadRequest
+from stentor.server.overload.engine_choice import engine_choice_of
+from stentor.tests.fakes import FakeEngine, fake_state
+from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback
+
+pytestmark = pytest.mark.anyio
+
+RESPONSES = "/v1/responses"
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": HELLO},
+    COMPLETIONS: {"prompt": "hello"},
+    RESPONSES: {"input": "hello"},
+}
+
+
+class _Engine(FakeEngine):
+    @property
+    def live_requests(self) -> int:
+        return self.live
+
+
+async def _ask(client: httpx.AsyncClient, path: str, headers: dict[str, str]) -> httpx.Response:
+    return await client.post(path, json={"model": "fake", **BODIES[path]}, headers=headers)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_requests_go_to_the_engine_that_they_name_and_those_of_a_session_to_the_same(path: str) -> None:
+    engines = [_Engine() for _ in range(3)]
+    state = fake_state(cast(Any, EngineReplicas(cast("list[EngineClient]", engines))))
+    async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
+        for number in (2, 2, 0):
+            answer = await _ask(client, path, {"X-data-parallel-rank": str(number)})
+            assert answer.status_code == 200
+        assert [len(engine.streams) for engine in engines] == [1, 0, 2]
+        for headers in ({"X-Session-ID": "one", "X-data-parallel-rank": "1"}, *[{"X-Session-ID": "one"}] * 4):
+            assert (await _ask(client, path, headers)).status_code == 200
+        assert [len(engine.streams) for engine in engines] == [1, 5, 2]
+        for _ in range(3):
+            await _ask(client, path, {})
+        assert [len(engine.streams) for engine in engines] == [2, 6, 3], "others take turns"
+        for wrong in ("3", "-1", "two", "", "1" * 5000):
+            refused = await _ask(client, path, {"X-data-parallel-rank": wrong})
+            assert refused.status_code == 400
+            assert refused.json()["error"]["param"] == "x-data-parallel-rank"
+            assert "an integer from 0 to 2" in refused.json()["error"]["message"]
+
+
+async def test_where_one_engine_runs_the_model_it_is_number_0_and_there_is_no_other() -> None:
+    async with in_memory(fake_state()) as client:
+        assert (await _ask(client, CHAT, {"X-data-parallel-rank": "0", "X-Session-ID": "one"})).status_code == 200
+        assert (await _ask(client, CHAT, {"X-data-parallel-rank": "1"})).status_code == 400
+
+
+@pytest.mark.parametrize("header", ["x-data-parallel-rank", "x-session-id"])
+def test_a_header_that_is_repeated_is_refused_by_name(header: str) -> None:
+    with pytest.raises(BadRequest, match="must be given once") as refused:
+        engine_choice_of([(header.encode(), b"0"), (header.encode(), b"0")], 2)
+    assert refused.value.param == header
