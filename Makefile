@@ -237,6 +237,8 @@ $(STAMP): pyproject.toml constraints.txt | .link/stentor
 	@echo "==> installing what Stentor needs (torch is large: the first time takes minutes)"
 	$(PIP) install -c constraints.txt pip setuptools
 	$(PIP) install -c constraints.txt $(INDEX) --no-build-isolation -e '.[dev,all,speech]'
+	@# pip compiles what it copies, which an editable install is not: the first start would compile 800 modules
+	@$(BIN)/python -m compileall -q -j 0 __init__.py protocols kernels engine server
 	@touch $@
 
 # mypy finds the package through this link: the repository root is the package `stentor`.
