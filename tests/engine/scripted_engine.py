@@ -261,6 +261,8 @@ class Engines:
         """See :attr:`ScriptedEngine.any_order`."""
         self.refusals = 0
         """How many of the next starts fail."""
+        self.weights: list[int] = []
+        """Memory files of prepared weights."""
 
     @property
     def now(self) -> ScriptedEngine:
@@ -279,4 +281,5 @@ class Engines:
             arena=Arena(1 << 20),
             began=0.0,
             again=self.launch,
+            weights_fds=self.weights,
         )
