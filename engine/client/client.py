@@ -72,6 +72,13 @@ class EngineUnavailable(Exception):
     """The engine cannot take requests: it is starting or has been given up."""
 
 
+class EngineAsleep(EngineUnavailable):
+    """The engine has no worker until it is woken."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine sleeps")
+
+
 class EngineLost(Exception):
     """An engine process ended or must be ended; another may succeed."""
 
@@ -234,12 +241,16 @@ class EngineClient:
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
         """Load an adapter before any request names it; the answer holds the error, if any.
 
-        Raises :class:`EngineUnavailable` if there is no engine or it is lost meanwhile.
+        Raises :class:`EngineUnavailable` if there is no engine or it is lost meanwhile, and :class:`EngineAsleep`.
         """
+        if self.controls.asleep:
+            raise EngineAsleep
         if not self._serving:
             raise EngineUnavailable(self.failure or self.stalled or "the model is still loading")
         found = await self.controls.load(adapter)
         if found is None:
+            if self.controls.asleep:
+                raise EngineAsleep
             raise EngineUnavailable("the engine was lost while it loaded the adapter")
         return found
 

@@ -26,7 +26,7 @@ class Controls:
         self._asked: dict[int, asyncio.Event] = {}
         """Operations that the present engine has not answered."""
         self._loading: dict[int, asyncio.Future[AdapterWarm | None]] = {}
-        """Awaited adapters by ticket. The result is None if the engine is lost."""
+        """Awaited adapters by ticket. The result is None if there will be no worker to load it."""
         self.paused = False
         """Whether steps are stopped, also for later engines."""
         self._sleep: Literal["sleep", "discard"] | None = None
@@ -61,6 +61,7 @@ class Controls:
         the next worker reads the files again.
         """
         self._sleep = "discard" if discard else "sleep"
+        self._end_loading()
         if discard and self._woken is not None:
             self._discard_weights()
         await self._see_through(self._sleep)
@@ -80,7 +81,7 @@ class Controls:
             await self._carry_out("recompute")
 
     async def load(self, adapter: AdapterRef) -> AdapterWarm | None:
-        """Load an adapter before any request names it; None if the engine is lost meanwhile."""
+        """Load an adapter before any request names it; None if the engine is lost or goes to sleep meanwhile."""
         ticket, self._next = self._next, self._next + 1
         answer: asyncio.Future[AdapterWarm | None] = asyncio.get_running_loop().create_future()
         self._loading[ticket] = answer
@@ -132,14 +133,17 @@ class Controls:
         for done in self._asked.values():
             done.set()
         self._asked.clear()
-        for answer in self._loading.values():
-            if not answer.done():
-                answer.set_result(None)
+        self._end_loading()
 
     def give_up(self) -> None:
         """As :meth:`end`, and there will be no other engine."""
         self.end()
         self._found.set()
+
+    def _end_loading(self) -> None:
+        for answer in self._loading.values():
+            if not answer.done():
+                answer.set_result(None)
 
     async def _see_through(self, operation: ControlOperation) -> None:
         """Returns once an engine has carried out an operation, this one or the next, or none is to start: an engine

@@ -33,6 +33,7 @@ from stentor.protocols.ipc.actors import (
     TokensBatch,
     Vocabulary,
 )
+from stentor.protocols.ipc.adapters import WarmAdapter
 from stentor.protocols.ipc.codec import decode_engine, encoder
 from stentor.protocols.ipc.steps import TokenLogprobs
 
@@ -159,7 +160,7 @@ class ScriptedEngine:
                     if operation in ("pause", "resume"):
                         self.paused = operation == "pause"
                     self.send_message(ControlDone(number))
-                case Shutdown():
+                case Shutdown() | WarmAdapter():
                     pass
                 case other:
                     raise AssertionError(f"unexpected {other}")

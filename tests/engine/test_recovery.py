@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.client import client as client_module
+from stentor.engine.client.client import EngineAsleep
 from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
 from stentor.engine.processes.process import REAPED_AT_ONCE
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.recovery_world import World, running, settle
 from stentor.tests.engine.scripted_engine import NONSENSE, expected
@@ -342,6 +344,25 @@ async def test_a_wake_that_loses_its_engine_is_answered_by_the_next() -> None:
         world.engines.now.get_ready()
         await world.step()
         assert answered == [None, None]
+
+
+async def test_an_adapter_is_not_waited_for_while_no_worker_can_load_it() -> None:
+    adapter = AdapterRef(1, "one", "one", "/nowhere")
+    async with running() as (world, tasks):
+        refused: list[bool] = []
+
+        async def load() -> None:
+            with pytest.raises(EngineAsleep):
+                await world.client.load_adapter(adapter)
+            refused.append(True)
+
+        tasks.start_soon(load)
+        await settle()
+        assert not refused
+        tasks.start_soon(world.client.controls.sleep)
+        await settle()
+        assert len(refused) == 1
+        await load()
 
 
 async def test_whoever_sleeps_is_let_go_when_its_engine_is_given_up() -> None:
