@@ -13,7 +13,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from stentor.engine.client.client import EngineClient, EngineUnavailable
+from stentor.engine.client.client import EngineAsleep, EngineClient, EngineUnavailable
 from stentor.engine.client.media import Media
 from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.protocols.common.limits import Limits
@@ -255,6 +255,8 @@ class FakeEngine:
         self.told.append("recompute" if recompute else "reset_prefix_cache")
 
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
+        if self.told[-1:] == ["sleep"]:
+            raise EngineAsleep
         self.loaded.append(adapter)
         return AdapterWarm(0, self.refuses_adapters)
 

@@ -72,6 +72,13 @@ class EngineUnavailable(Exception):
     """The engine cannot take requests: it is starting or has been given up."""
 
 
+class EngineAsleep(EngineUnavailable):
+    """The engine has no worker until it is woken."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine sleeps")
+
+
 class EngineLost(Exception):
     """An engine process ended or must be ended; another may succeed."""
 
@@ -108,7 +115,7 @@ class EngineClient:
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
         self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
-        self.controls = Controls(self._send_queue, self._heartbeat.wake)
+        self.controls = Controls(self._send_queue, self._heartbeat.wake, self._discard_weights)
         """Pause, sleep, and the prefix cache's reset."""
         self._hung = False
         """Whether the present process was killed because it hung."""
@@ -234,12 +241,16 @@ class EngineClient:
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
         """Load an adapter before any request names it; the answer holds the error, if any.
 
-        Raises :class:`EngineUnavailable` if there is no engine or it is lost meanwhile.
+        Raises :class:`EngineUnavailable` if there is no engine or it is lost meanwhile, and :class:`EngineAsleep`.
         """
+        if self.controls.asleep:
+            raise EngineAsleep
         if not self._serving:
             raise EngineUnavailable(self.failure or self.stalled or "the model is still loading")
         found = await self.controls.load(adapter)
         if found is None:
+            if self.controls.asleep:
+                raise EngineAsleep
             raise EngineUnavailable("the engine was lost while it loaded the adapter")
         return found
 
@@ -300,6 +311,7 @@ class EngineClient:
         """Run one engine process. Raises :class:`EngineLost`, or ``PermanentFailure`` if another would fail too."""
         try:
             if not self._launched:
+                await self.controls.awake()
                 self._start_process()
             self._launched = False
             await self._converse()
@@ -324,6 +336,10 @@ class EngineClient:
         except (ChannelError, OSError) as error:
             raise EngineLost(f"cannot start the engine process: {one_line(error)}") from error
 
+    def _discard_weights(self) -> None:
+        if self._process is not None:
+            self._process.discard_weights()
+
     def _lose_engine(self, why: str) -> None:
         """Mark that no step can run until another engine is ready. May be called more than once for one engine."""
         self._serving = False
@@ -332,6 +348,8 @@ class EngineClient:
         self._media.lost()
         self._end_aborted()
         self._outages.begin("engine", why, len(self._journal))
+        if self.controls.asleep:
+            self._outages.excuse()
 
     def _note_ready(self, ready: EngineReady) -> None:
         self.ready = ready

@@ -16,25 +16,27 @@ class Controls:
     Pause and sleep last over the loss of an engine.
     """
 
-    def __init__(self, queue: SendQueue, wake: Callable[[], None]) -> None:
-        """``wake`` is called once the engine has something to answer."""
+    def __init__(self, queue: SendQueue, wake: Callable[[], None], discard_weights: Callable[[], None]) -> None:
+        """``wake`` is called once the engine has something to answer, ``discard_weights`` to drop prepared weights
+        while there is no engine."""
         self._queue = queue
         self._wake = wake
+        self._discard_weights = discard_weights
         self._next = 0
         self._asked: dict[int, asyncio.Event] = {}
         """Operations that the present engine has not answered."""
         self._loading: dict[int, asyncio.Future[AdapterWarm | None]] = {}
-        """Awaited adapters by ticket. The result is None if the engine is lost."""
+        """Awaited adapters by ticket. The result is None if there will be no worker to load it."""
         self.paused = False
         """Whether steps are stopped, also for later engines."""
         self._sleep: Literal["sleep", "discard"] | None = None
         """The sleep that was asked for, also of later engines; None while awake."""
         self._serving = False
         """Whether an engine is ready."""
-        self._given_up = False
-        """Whether there will be no engine any more."""
         self._found = asyncio.Event()
-        """Set while an engine is ready, and once there will be none."""
+        """Set while an engine is ready, while none is to start, and once there will be none."""
+        self._woken: asyncio.Event | None = None
+        """Set by :meth:`wake` to let an engine start. None unless one is held back."""
 
     def __bool__(self) -> bool:
         """Whether an answer is awaited."""
@@ -55,15 +57,21 @@ class Controls:
     async def sleep(self, *, discard: bool = False) -> None:
         """End the worker, which frees the device's memory, until :meth:`wake`; requests are accepted and wait.
 
-        The worker of a later engine ends as soon as it is ready. With ``discard``, prepared weights are dropped, so
+        No engine is started meanwhile in place of one that is lost. With ``discard``, prepared weights are dropped, so
         the next worker reads the files again.
         """
         self._sleep = "discard" if discard else "sleep"
+        self._end_loading()
+        if discard and self._woken is not None:
+            self._discard_weights()
         await self._see_through(self._sleep)
 
     async def wake(self) -> None:
         """Start a worker; returns when it is ready. Requests continue after their delivered tokens."""
         self._sleep = None
+        if self._woken is not None:
+            self._found.clear()
+            self._woken.set()
         await self._see_through("wake")
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
@@ -73,7 +81,7 @@ class Controls:
             await self._carry_out("recompute")
 
     async def load(self, adapter: AdapterRef) -> AdapterWarm | None:
-        """Load an adapter before any request names it; None if the engine is lost meanwhile."""
+        """Load an adapter before any request names it; None if the engine is lost or goes to sleep meanwhile."""
         ticket, self._next = self._next, self._next + 1
         answer: asyncio.Future[AdapterWarm | None] = asyncio.get_running_loop().create_future()
         self._loading[ticket] = answer
@@ -94,6 +102,21 @@ class Controls:
         if (answer := self._loading.get(warm.ticket)) is not None and not answer.done():
             answer.set_result(warm)
 
+    @property
+    def asleep(self) -> bool:
+        """Whether a sleep was asked for, and no wake since."""
+        return self._sleep is not None
+
+    async def awake(self) -> None:
+        """Hold back the start of an engine for as long as a sleep lasts: its worker would only end again."""
+        while self._sleep is not None:
+            if self._sleep == "discard":
+                self._discard_weights()
+            self._woken = asyncio.Event()
+            self._found.set()
+            await self._woken.wait()
+        self._woken = None
+
     def begin(self) -> None:
         """Pass pause and sleep to a new engine that has no requests yet."""
         self._serving = True
@@ -110,23 +133,25 @@ class Controls:
         for done in self._asked.values():
             done.set()
         self._asked.clear()
-        for answer in self._loading.values():
-            if not answer.done():
-                answer.set_result(None)
+        self._end_loading()
 
     def give_up(self) -> None:
         """As :meth:`end`, and there will be no other engine."""
         self.end()
-        self._given_up = True
         self._found.set()
 
+    def _end_loading(self) -> None:
+        for answer in self._loading.values():
+            if not answer.done():
+                answer.set_result(None)
+
     async def _see_through(self, operation: ControlOperation) -> None:
-        """Returns once an engine has carried out an operation, this one or the next, or there will be none: an engine
-        that is lost meanwhile has a successor, whose worker holds memory."""
-        while not self._given_up:
+        """Returns once an engine has carried out an operation, this one or the next, or none is to start: an engine
+        that is lost meanwhile may have a successor, whose worker holds memory."""
+        while True:
             await self._found.wait()
             await self._carry_out(operation)
-            if self._serving:
+            if self._found.is_set():
                 return
 
     async def _carry_out(self, operation: ControlOperation) -> None:

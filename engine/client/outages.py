@@ -82,6 +82,10 @@ class Outages:
         if self._observer is not None:
             self._observer(outage.process, seconds)
 
+    def excuse(self) -> None:
+        """Forget the outage: no step would run anyway."""
+        self._now = None
+
     def count_watchdog_kill(self) -> None:
         self._settled = msgspec.structs.replace(self._settled, watchdog_kills=self._settled.watchdog_kills + 1)
 
@@ -93,7 +97,7 @@ class Outages:
 
     def give_up(self) -> None:
         """Forget the outage: there will be no other engine, and nothing runs."""
-        self._now = None
+        self.excuse()
         self._settle()
 
     def _settle(self) -> None:

@@ -1,6 +1,7 @@
 """Starts an engine process. Imports little, so that it can run before its owner's other imports."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,6 +29,8 @@ class EngineProcess(NamedTuple):
     """``time.monotonic()`` when it was started."""
     again: Callable[[], "EngineProcess"]
     """Starts another with the same arguments."""
+    weights_fds: Sequence[int] = ()
+    """Memory files of prepared weights, not closed by it."""
 
     async def aclose(self, grace: float = 0.0) -> bool:
         """End it, by force after ``grace`` seconds; False if it does not die.
@@ -36,6 +39,11 @@ class EngineProcess(NamedTuple):
         """
         self.endpoint.close()
         return await self.child.aclose(grace)
+
+    def discard_weights(self) -> None:
+        """Empty the memory files of prepared weights. To be called once it is dead, and its workers with it."""
+        for fd in self.weights_fds:
+            os.ftruncate(fd, 0)
 
     def close(self) -> None:
         """End it by force, blocking."""
@@ -78,7 +86,12 @@ def launch_engine(
             pair.parent.close()
             raise
     process = EngineProcess(
-        pair.parent, child, arena, began, partial(launch_engine, config, weights_fds, fork_server, lease_fd, arena)
+        pair.parent,
+        child,
+        arena,
+        began,
+        partial(launch_engine, config, weights_fds, fork_server, lease_fd, arena),
+        weights_fds,
     )
     try:
         pair.parent.watch(child.pid, child.pidfd)

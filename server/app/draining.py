@@ -17,11 +17,16 @@ _LAST_WORDS_SECONDS: Final = 1.0
 
 
 async def drain_on_signals(
-    admission: AdmissionControl, close: Callable[[], Awaitable[None]], timeout: float, end: Callable[[int], None]
+    admission: AdmissionControl,
+    close: Callable[[], Awaitable[None]],
+    timeout: float,
+    end: Callable[[int], None],
+    asleep: Callable[[], bool],
 ) -> None:
     """Waits for SIGTERM or SIGINT; the first drains for ``timeout`` seconds, the second ends at once.
 
-    ``close`` flushes connections; then ``end`` is called with the exit code.
+    ``close`` flushes connections; then ``end`` is called with the exit code. No request is waited for while the server
+    is ``asleep``.
     """
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
@@ -29,7 +34,7 @@ async def drain_on_signals(
 
             async def drain(number: int) -> None:
                 with draining:
-                    code = await _drain(admission, timeout, number)
+                    code = await _drain(admission, timeout, number, asleep=asleep())
                     await _close(close, None if code == DONE else _LAST_WORDS_SECONDS)
                     end(code)
 
@@ -50,8 +55,13 @@ async def _close(close: Callable[[], Awaitable[None]], seconds: float | None) ->
         await close()
 
 
-async def _drain(admission: AdmissionControl, timeout: float, number: int) -> int:
+async def _drain(admission: AdmissionControl, timeout: float, number: int, *, asleep: bool) -> int:
     """Returns the exit code."""
+    if asleep and admission.generates:
+        logger.warning("the server sleeps: the requests that wait for it were cut off")
+        admission.cut_off(transfers=False)
+        await admission.drained(timeout)
+        return cut_off_by(number)
     logger.info("draining: %d requests have %g s to finish", admission.live_requests, timeout)
     if await admission.drained(timeout):
         return DONE

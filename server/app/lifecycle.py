@@ -19,7 +19,7 @@ import anyio
 import anyio.abc
 import uvicorn
 
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.client import EngineAsleep, EngineUnavailable
 from stentor.engine.client.replicas import AnyEngineClient
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
@@ -170,7 +170,13 @@ async def _run(
             supervisor.start("the reloader", lambda: reload_on_hangup(access.reloadable))
             supervisor.start(
                 "the signal handler",
-                lambda: drain_on_signals(state.admission, listener.close, config.http.shutdown_timeout, end),
+                lambda: drain_on_signals(
+                    state.admission,
+                    listener.close,
+                    config.http.shutdown_timeout,
+                    end,
+                    lambda: state.control.level is not None,
+                ),
             )
             ready = await engines.wait_started()
             await load_adapters(state.registry.adapters, engines.clients)
@@ -204,6 +210,8 @@ async def load_adapters(adapters: AdapterRegistry, clients: Mapping[ModelRole, A
     for adapter in adapters:
         try:
             answer = await clients[adapters.kind_of(adapter.name)].load_adapter(adapter)
+        except EngineAsleep:
+            return  # put to sleep while it started: each is loaded for the first request that names it
         except EngineUnavailable as error:
             raise StartError(str(error)) from error
         if answer.error:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.client import EngineAsleep, EngineUnavailable
 from stentor.engine.processes.logs import trace_without_messages
 from stentor.protocols.common.errors import BadRequest, ErrorBody
 
@@ -35,6 +35,9 @@ def describe(error: Exception) -> tuple[int, ErrorBody]:
             return error.status, ErrorBody(error.message, error.kind, error.param, error.code)
         case ServerError():
             return error.status, ErrorBody(str(error), error.kind, None, error.code)
+        case EngineAsleep():
+            message = "The server is asleep: wake it with POST /wake_up, then send the request again."
+            return 503, ErrorBody(message, Unavailable.kind, None, "asleep")
         case EngineUnavailable():
             logger.warning("refused a request: %s", error)
             message = "The engine is not available; the request may be sent again."

@@ -144,9 +144,9 @@ class AdmissionControl:
             self._transfers.discard(context)
             self._one_ended.set()
 
-    def cut_off(self) -> None:
-        """Ends every live request with an error."""
-        for context in (*self._live, *self._transfers):
+    def cut_off(self, *, transfers: bool = True) -> None:
+        """Ends every live request with an error, if ``transfers`` those of files, too."""
+        for context in (*self._live, *(self._transfers if transfers else ())):
             context.cut_short(ShutDown())
 
     def abort(self, request_ids: Collection[str] | None = None) -> int:

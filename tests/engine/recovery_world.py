@@ -116,6 +116,11 @@ class World:
         """Engines that died with nothing but this request, or with what ended it on the way."""
         return sum(engine.had is not None and engine.had <= {rid} for engine in self.engines.all)
 
+    @property
+    def serves(self) -> bool:
+        """Whether the client has an engine that can run steps."""
+        return self.client._serving and self.client.stalled is None
+
     async def step(self, wanted: Callable[[int], bool] = lambda _rid: True) -> None:
         await settle()
         self.engines.now.read()
@@ -128,7 +133,7 @@ class World:
             await settle()
             if all(len(reader.ends) == len(reader.submit.seeds) for reader in self.readers):
                 return
-            if self.client.stalled is not None:
+            if not self.serves:
                 self.engines.now.get_ready()
             await self.step()
         raise AssertionError("a stream does not end")

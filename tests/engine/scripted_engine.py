@@ -33,6 +33,7 @@ from stentor.protocols.ipc.actors import (
     TokensBatch,
     Vocabulary,
 )
+from stentor.protocols.ipc.adapters import WarmAdapter
 from stentor.protocols.ipc.codec import decode_engine, encoder
 from stentor.protocols.ipc.steps import TokenLogprobs
 
@@ -159,7 +160,7 @@ class ScriptedEngine:
                     if operation in ("pause", "resume"):
                         self.paused = operation == "pause"
                     self.send_message(ControlDone(number))
-                case Shutdown():
+                case Shutdown() | WarmAdapter():
                     pass
                 case other:
                     raise AssertionError(f"unexpected {other}")
@@ -261,6 +262,8 @@ class Engines:
         """See :attr:`ScriptedEngine.any_order`."""
         self.refusals = 0
         """How many of the next starts fail."""
+        self.weights: list[int] = []
+        """Memory files of prepared weights."""
 
     @property
     def now(self) -> ScriptedEngine:
@@ -279,4 +282,5 @@ class Engines:
             arena=Arena(1 << 20),
             began=0.0,
             again=self.launch,
+            weights_fds=self.weights,
         )

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.client import client as client_module
+from stentor.engine.client.client import EngineAsleep
 from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
 from stentor.engine.processes.process import REAPED_AT_ONCE
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.recovery_world import World, running, settle
 from stentor.tests.engine.scripted_engine import NONSENSE, expected
@@ -33,6 +36,8 @@ NAMES = [
     "settle",
     "pause",
     "resume",
+    "sleep",
+    "wake",
     "reset",
 ]
 OPTIONAL = st.sampled_from([None, 2])
@@ -56,7 +61,7 @@ async def _act(world: World, tasks: anyio.abc.TaskGroup, action: tuple[Any, ...]
             params = SamplingParams(max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
             world.submit(tasks, params, n)
         case ("work", steps):
-            if world.client.stalled is not None:
+            if not world.serves:
                 engine.get_ready()
             for _ in range(steps):
                 await world.step()
@@ -71,7 +76,8 @@ async def _act(world: World, tasks: anyio.abc.TaskGroup, action: tuple[Any, ...]
             engine.read()
         case ("die",):
             engine.die()
-            await world.replaced(len(world.engines.all) + 1)
+            if not world.client.controls.asleep:
+                await world.replaced(len(world.engines.all) + 1)
         case ("die at once",):
             engine.die()
         case ("fail",):
@@ -90,6 +96,10 @@ async def _act(world: World, tasks: anyio.abc.TaskGroup, action: tuple[Any, ...]
             tasks.start_soon(world.client.controls.pause)
         case ("resume",):
             tasks.start_soon(world.client.controls.resume)
+        case ("sleep",):
+            tasks.start_soon(world.client.controls.sleep)
+        case ("wake",):
+            tasks.start_soon(world.client.controls.wake)
         case ("reset",):
             tasks.start_soon(world.client.controls.reset_prefix_cache)
 
@@ -100,6 +110,7 @@ async def _play(actions: list[tuple[Any, ...]]) -> None:
         world.engines.now.any_order = True
         for action in actions:
             await _act(world, tasks, action)
+        tasks.start_soon(world.client.controls.wake)
         tasks.start_soon(world.client.controls.resume)
         await world.finish()
         for reader in world.readers:
@@ -243,32 +254,84 @@ async def test_a_pause_lasts_over_the_death_of_its_engine_and_no_token_is_lost_o
 
 
 @pytest.mark.parametrize(("discard", "told"), [(False, "sleep"), (True, "discard")])
-async def test_an_engine_that_follows_one_that_slept_sleeps_too_until_it_is_woken(discard: bool, told: str) -> None:
+async def test_an_engine_that_is_lost_asleep_has_no_successor_until_the_wake(
+    discard: bool, told: str, tmp_path: Path
+) -> None:
+    prepared = tmp_path / "weights"
+    prepared.write_bytes(b"weights")
+    with prepared.open("r+b") as weights:
+        async with running() as (world, tasks):
+            world.engines.weights.append(weights.fileno())
+            kept = world.submit(tasks)
+            await world.step()
+            await world.step()
+            recoveries: list[str] = []
+            world.client.watch_recoveries(lambda process, _seconds: recoveries.append(process))
+            tasks.start_soon(world.client.controls.pause)
+            tasks.start_soon(partial(world.client.controls.sleep, discard=discard))
+            await world.step()
+            assert world.engines.now.controls == ["pause", told]
+            world.engines.now.die()
+            await settle()
+            assert (len(world.engines.all), world.client.stalled) == (1, None), "a sleep is no outage"
+            assert (prepared.stat().st_size == 0) == discard, "the engine that was to do it may be dead"
+            late = world.submit(tasks)
+            with anyio.fail_after(60):
+                await world.client.controls.sleep(discard=True)
+            assert prepared.stat().st_size == 0
+            answered = False
+
+            async def wake() -> None:
+                nonlocal answered
+                await world.client.controls.wake()
+                await world.client.controls.resume()
+                answered = True
+
+            tasks.start_soon(wake)
+            await world.replaced(2)
+            assert not answered
+            world.engines.now.get_ready()
+            await world.step()
+            assert world.engines.now.controls[:2] == ["pause", "wake"]
+            await world.finish()
+            kept.check()
+            late.check()
+            assert (answered, recoveries) == (True, [])
+            world.engines.now.die()
+            await world.replaced(3)
+
+
+async def test_a_sleep_that_follows_a_wake_at_once_starts_no_engine() -> None:
     async with running() as (world, tasks):
-        tasks.start_soon(world.client.controls.pause)
-        tasks.start_soon(partial(world.client.controls.sleep, discard=discard))
+        tasks.start_soon(world.client.controls.sleep)
         await world.step()
         world.engines.now.die()
-        await world.replaced(2)
-        world.engines.now.get_ready()
-        await world.step()
-        assert world.engines.now.controls == ["pause", told]
-        tasks.start_soon(world.client.controls.wake)
-        await world.step()
-        world.engines.now.die()
-        await world.replaced(3)
-        world.engines.now.get_ready()
-        await world.step()
-        assert world.engines.now.controls == ["pause"]
+        await settle()
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as operators:
+                operators.start_soon(world.client.controls.wake)
+                operators.start_soon(world.client.controls.sleep)
+        await settle()
+        assert len(world.engines.all) == 1
 
 
-@pytest.mark.parametrize("told", ["sleep", "wake"])
-async def test_a_sleep_or_a_wake_that_loses_its_engine_is_answered_by_the_next(told: str) -> None:
+async def test_a_sleep_that_loses_its_engine_is_over_since_no_other_starts() -> None:
+    async with running() as (world, _tasks):
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as operators:
+                operators.start_soon(world.client.controls.sleep)
+                await settle()
+                world.engines.now.die()
+        await settle()
+        assert len(world.engines.all) == 1
+
+
+async def test_a_wake_that_loses_its_engine_is_answered_by_the_next() -> None:
     async with running() as (world, tasks):
         answered: list[str | None] = []
 
         async def ask() -> None:
-            await getattr(world.client.controls, told)()
+            await world.client.controls.wake()
             answered.append(world.client.stalled)
 
         tasks.start_soon(ask)
@@ -277,10 +340,29 @@ async def test_a_sleep_or_a_wake_that_loses_its_engine_is_answered_by_the_next(t
         await world.replaced(2)
         tasks.start_soon(ask)  # also where none is ready
         await settle()
-        assert answered == [], "the next one starts with a worker, too"
+        assert answered == []
         world.engines.now.get_ready()
         await world.step()
         assert answered == [None, None]
+
+
+async def test_an_adapter_is_not_waited_for_while_no_worker_can_load_it() -> None:
+    adapter = AdapterRef(1, "one", "one", "/nowhere")
+    async with running() as (world, tasks):
+        refused: list[bool] = []
+
+        async def load() -> None:
+            with pytest.raises(EngineAsleep):
+                await world.client.load_adapter(adapter)
+            refused.append(True)
+
+        tasks.start_soon(load)
+        await settle()
+        assert not refused
+        tasks.start_soon(world.client.controls.sleep)
+        await settle()
+        assert len(refused) == 1
+        await load()
 
 
 async def test_whoever_sleeps_is_let_go_when_its_engine_is_given_up() -> None:

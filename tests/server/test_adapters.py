@@ -302,3 +302,15 @@ def test_the_metric_names_adapters_that_run_and_wait() -> None:
         "running_lora_adapters": "a,b",
         "waiting_lora_adapters": "c",
     }
+
+
+async def test_no_adapter_is_loaded_while_the_server_sleeps(tmp_path: Path) -> None:
+    write(tmp_path / "one")
+    async with serving(tmp_path) as (client, engine, _state):
+        body = {"lora_name": "first", "lora_path": "one"}
+        await client.post("/sleep")
+        refused = await client.post(LOAD, json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "asleep")
+        await client.post("/wake_up")
+        assert (await client.post(LOAD, json=body)).status_code == 200
+        assert len(engine.loaded) == 1

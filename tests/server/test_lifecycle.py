@@ -210,10 +210,44 @@ async def test_a_second_signal_lets_connections_write_out_their_last_words() -> 
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(request)
-        tasks.start_soon(drain_on_signals, admission, close, 600.0, end)
+        tasks.start_soon(drain_on_signals, admission, close, 600.0, end, lambda: False)
         await anyio.wait_all_tasks_blocked()
         os.kill(os.getpid(), signal.SIGINT)
         await until(lambda: admission.draining)
         assert not seen
         os.kill(os.getpid(), signal.SIGINT)
     assert seen == [0, 130]
+
+
+@pytest.mark.anyio
+async def test_no_request_is_waited_for_while_the_server_sleeps_but_a_transfer_is() -> None:
+    admission = fake_state().admission
+    transferred = anyio.Event()
+    codes: list[int] = []
+
+    async def close() -> None:
+        assert not admission.live_requests
+
+    async def request() -> None:
+        with pytest.raises(ShutDown), admission.admit() as context, context.bounded():
+            await anyio.sleep_forever()
+
+    async def transfer() -> None:
+        with admission.transfer() as context, context.bounded():
+            await transferred.wait()
+
+    async with anyio.create_task_group() as tasks:
+
+        def end(code: int) -> None:
+            codes.append(code)
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(request)
+        tasks.start_soon(transfer)
+        tasks.start_soon(drain_on_signals, admission, close, 600.0, end, lambda: True)
+        await anyio.wait_all_tasks_blocked()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: not admission.generates)
+        assert admission.live_requests == 1
+        transferred.set()
+    assert codes == [143]
