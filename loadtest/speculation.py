@@ -33,7 +33,7 @@ from .peers.figures import Column, Measure, Round, SidesRecord, medians
 from .peers.measuring import entry_of, fail, interrupted_by_sigterm, show_sides, take_turns
 from .peers.places import llama_binary, root
 from .peers.running import Server, ServerError
-from .peers.sides import MODEL, SIDES, Launch, Side
+from .peers.sides import MODEL, SIDES, Launch, Room, Side
 from .peers.weights import Weights, WeightsError
 from .quality.command import ORDER, TEXTS
 from .serving.http import Address, HttpClient
@@ -125,7 +125,7 @@ def _measure(arguments: argparse.Namespace, about: dict[str, Any]) -> Speculatio
         weights = Weights(resolve_model(arguments.model), root() / "weights", llama_binary("llama-quantize"))
         file = weights.form("q4_0", say)
         bodies = requests(words_of(file), arguments.output_tokens)
-        entries = [entry_of(side, file, 1) for side in sides if side.name not in missing]
+        entries = [entry_of(side, file, Room(1)) for side in sides if side.name not in missing]
         for entry in entries:
             stack.callback(entry.server.stop)
             try:
@@ -156,8 +156,8 @@ def side_of(name: str, config: SpeculativeConfig, *, repack: bool = True) -> Sid
     if base == "llama.cpp" and not repack:
         added.append("--no-repack")
 
-    def launch(weights: Path, port: int, slots: int) -> Launch:
-        own = side.launch(weights, port, slots)
+    def launch(weights: Path, port: int, room: Room) -> Launch:
+        own = side.launch(weights, port, room)
         return Launch([*own.command, *added], own.environment)
 
     return side._replace(name=name, launch=launch)

@@ -42,7 +42,7 @@ from .peers.random_models import RandomModel
 from .peers.random_weights import write_random_gguf
 from .peers.running import Server, ServerError
 from .peers.seeing_library import TRANSFORMERS, Library
-from .peers.sides import MODEL, SIDES, Launch, Side
+from .peers.sides import MODEL, SIDES, Launch, Room, Side
 from .peers.weights import WeightsError
 from .seeing_model import write_seeing_model
 from .series import CONFIGS
@@ -179,8 +179,8 @@ def side_of(name: str) -> Side:
     if side.missing is not None and not llama_binary("llama-server").is_file():
         raise ToolError(side.missing)
 
-    def launch(weights: Path, port: int, slots: int) -> Launch:
-        own = side.launch(weights, port, slots)
+    def launch(weights: Path, port: int, room: Room) -> Launch:
+        own = side.launch(weights, port, room)
         of_files = ["--mmproj", str(weights.with_name(_PROJECTOR))]
         return Launch([*own.command, *(of_files if side.bits == "q8_0" else _MADE_UP)], own.environment)
 
@@ -188,7 +188,7 @@ def side_of(name: str) -> Side:
 
 
 def _entry(side: Side, weights: Path, at_once: int) -> Entry:
-    entry = entry_of(side, weights, at_once)
+    entry = entry_of(side, weights, Room(at_once))
     if side is TRANSFORMERS:
         entry.server = Library(weights)
         entry.column.version = ", ".join(f"{each} {version(each)}" for each in ("transformers", "torch"))

@@ -149,7 +149,7 @@ def _run(report: Report, sides: Sequence[Side], *, keep_weights: bool) -> None:
             try:
                 if side.missing is not None:
                     raise WeightsError(side.missing)
-                entries.append(entry_of(side, weights.form(side.form, say), settings.slots))
+                entries.append(entry_of(side, weights.form(side.form, say), settings.room))
             except WeightsError as error:
                 report.skipped[side.name] = str(error)
                 say(f"{side.name} skipped: {error}")

@@ -9,6 +9,7 @@ import msgspec
 from ..client import Answer, seconds_of
 from ..record import Record, quantile
 from ..tool import UsageError
+from .sides import Room
 
 Round = dict[str, float]
 """Figures of one side, one shape and one round, by name."""
@@ -20,6 +21,8 @@ STATED: Final = ("1", "8", "32", PREFILL)
 """Shapes measured where none are named: streams at a time, and a long prompt."""
 
 
+_BLOCK: Final = 256
+"""Tokens. Every server's blocks divide it."""
 DISTURBED: Final = 0.1
 """Cores' worth of CPU time of others, the median over rounds, from which figures are doubted."""
 
@@ -63,9 +66,11 @@ class Settings(msgspec.Struct, frozen=True):
     seed: int = 0
 
     @property
-    def slots(self) -> int:
-        """The most requests that are put at a time."""
-        return max(1 if is_prefill(shape) else int(shape) for shape in self.shapes)
+    def room(self) -> Room:
+        """What servers must have room for."""
+        longest = max(self.prompt_of(shape) for shape in self.shapes) + self.output
+        slots = max(1 if is_prefill(shape) else int(shape) for shape in self.shapes)
+        return Room(slots, -(-longest // _BLOCK) * _BLOCK)
 
     def prompt_of(self, shape: str) -> int:
         """Tokens of each prompt of a shape."""

@@ -33,7 +33,7 @@ from .figures import (
 from .places import installed
 from .prompts import Words
 from .running import Server, ServerError, shown
-from .sides import Side
+from .sides import Room, Side
 
 Say = Callable[[str], None]
 Ask = Callable[[Server, str, int], Round]
@@ -62,8 +62,8 @@ class Entry:
         return self.column.failed is None
 
 
-def entry_of(side: Side, weights: Path, slots: int) -> Entry:
-    server = Server(side, weights, free_port(), slots)
+def entry_of(side: Side, weights: Path, room: Room) -> Entry:
+    server = Server(side, weights, free_port(), room)
     files = [weights] if weights.is_file() else list(weights.glob("*.safetensors"))
     return Entry(
         server,

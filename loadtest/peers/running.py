@@ -18,7 +18,7 @@ from ..processes import alive, cpu_seconds, pss_bytes, tree
 from ..server_process import Launched, StartFailed
 from .places import home
 from .prompts import Words
-from .sides import Side
+from .sides import Room, Side
 
 START_SECONDS: Final = 600.0
 STOP_SECONDS: Final = 20.0
@@ -32,11 +32,11 @@ class ServerError(Exception):
 class Server(Launched):
     """Runs from :meth:`start` to :meth:`stop`; both may be called again."""
 
-    def __init__(self, side: Side, weights: Path, port: int, slots: int) -> None:
+    def __init__(self, side: Side, weights: Path, port: int, room: Room) -> None:
         super().__init__(port)
         self.side = side
         self.weights = weights
-        self._start = side.launch(weights, port, slots)
+        self._start = side.launch(weights, port, room)
 
     @property
     def command(self) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from .prompts import Prompt
 from .running import Server, ServerError
-from .sides import OFFLINE, Launch, Side, cores
+from .sides import OFFLINE, Launch, Room, Side, cores
 
 _SECONDS: Final = 600.0
 """Within which it answers."""
@@ -30,8 +30,8 @@ class Seen(msgspec.Struct, frozen=True):
     """Put out of each."""
 
 
-def _launch(weights: Path, port: int, slots: int) -> Launch:
-    del port, slots
+def _launch(weights: Path, port: int, room: Room) -> Launch:
+    del port, room
     child = ["-m", "stentor.loadtest.peers.seeing_child"]  # by its name: records show the command
     return Launch([sys.executable, "-P", *child, str(weights), "--threads", str(len(cores()))], OFFLINE)
 
@@ -47,7 +47,7 @@ class Library(Server):
     """Asked over a pair of sockets in place of HTTP."""
 
     def __init__(self, weights: Path) -> None:
-        super().__init__(TRANSFORMERS, weights, 0, 1)
+        super().__init__(TRANSFORMERS, weights, 0, Room(1))
         self._socket: socket.socket | None = None
 
     def begin(self, picture: bytes, said: str) -> None:

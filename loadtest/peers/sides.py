@@ -1,7 +1,7 @@
 """Who can be measured: a server, the weights it serves, how it is started, and how a request is put to it.
 
 Every server is started as someone who wants throughput from all cores would start it, and with room for the same
-number of tokens in its KV cache: as many requests as are put at a time, of 2,304 tokens each.
+number of tokens in its KV cache: as many requests as are put at a time, and as long as the longest of them.
 """
 
 import json
@@ -18,9 +18,16 @@ from .weights import Form
 
 MODEL: Final = "peer"
 """The name that requests use, where a server lets one choose it."""
-SLOT_TOKENS: Final = 2304
-"""A prompt of 2,048 and an answer, in whole blocks of any server."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
+
+
+class Room(NamedTuple):
+    """What a server must have room for."""
+
+    slots: int
+    """The most requests at a time."""
+    tokens: int = 2304
+    """The most of each, a multiple of 256: whole blocks of any server."""
 
 
 class Launch(NamedTuple):
@@ -39,8 +46,8 @@ class Side(NamedTuple):
     form: Form
     bits: str
     """What is compared with what: bf16 with bf16, q4_0 with q4_0."""
-    launch: Callable[[Path, int, int], Launch]
-    """(weights, port, requests at a time) → how it is started."""
+    launch: Callable[[Path, int, Room], Launch]
+    """(weights, port, room) → how it is started."""
     body: Callable[[Path, Prompt, int], dict[str, Any]]
     """(weights, prompt, tokens to put out) → the request."""
     parallel: bool = True
@@ -68,22 +75,22 @@ def _at(port: int) -> list[str]:
     return ["--host", HOST, "--port", str(port)]
 
 
-def _stentor(weights: Path, port: int, slots: int) -> Launch:
-    del slots  # its cache grows with what it serves
+def _stentor(weights: Path, port: int, room: Room) -> Launch:
+    del room  # its cache grows with what it serves
     command = [sys.executable, "-P", "-m", "stentor.server.main.cli", "serve", str(weights)]
     return Launch([*command, "--dtype", "bfloat16", "--served-model-name", MODEL, *_at(port)], {})
 
 
-def _llama_cpp(weights: Path, port: int, slots: int) -> Launch:
+def _llama_cpp(weights: Path, port: int, room: Room) -> Launch:
     """On a processor with AMX without its repacked weights: their products end it there by an illegal instruction."""
     repacked = ["--no-repack"] if has_tiles() else []
-    room = f"--threads {len(cores())} --parallel {slots} --ctx-size {slots * SLOT_TOKENS}".split()
-    command = [str(llama_binary("llama-server")), "--model", str(weights), "--alias", MODEL, *room]
+    sizes = f"--threads {len(cores())} --parallel {room.slots} --ctx-size {room.slots * room.tokens}".split()
+    command = [str(llama_binary("llama-server")), "--model", str(weights), "--alias", MODEL, *sizes]
     return Launch([*command, *repacked, "--flash-attn", "on", "--cont-batching", *_at(port)], OFFLINE)
 
 
-def _vllm(weights: Path, port: int, slots: int) -> Launch:
-    del slots  # it has gigabytes, not requests
+def _vllm(weights: Path, port: int, room: Room) -> Launch:
+    del room  # it has gigabytes, not requests
     command = [str(script("vllm", "vllm")), "serve", str(weights), "--served-model-name", MODEL]
     environment = {
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores())),
@@ -94,15 +101,15 @@ def _vllm(weights: Path, port: int, slots: int) -> Launch:
     return Launch([*command, "--dtype", "bfloat16", "--max-model-len", "8192", *_at(port)], OFFLINE | environment)
 
 
-def _transformers(weights: Path, port: int, slots: int) -> Launch:
-    del slots  # it serves one
+def _transformers(weights: Path, port: int, room: Room) -> Launch:
+    del room  # it serves one
     command = [str(script("transformers", "transformers")), "serve", str(weights)]
     return Launch([*command, "--dtype", "bfloat16", "--device", "cpu", *_at(port)], OFFLINE)
 
 
-def _transformers_batching(weights: Path, port: int, slots: int) -> Launch:
-    blocks = slots * SLOT_TOKENS // 256  # its pages hold 256 tokens
-    command, environment = _transformers(weights, port, slots)
+def _transformers_batching(weights: Path, port: int, room: Room) -> Launch:
+    blocks = room.slots * room.tokens // 256  # its pages hold 256 tokens
+    command, environment = _transformers(weights, port, room)
     return Launch([*command, "--continuous-batching", "--cb-num-blocks", str(blocks)], environment)
 
 

@@ -24,7 +24,7 @@ from stentor.loadtest.peers.places import llama_binary, root
 from stentor.loadtest.peers.prompts import Words
 from stentor.loadtest.peers.running import Server, ServerError
 from stentor.loadtest.peers.sides import MODEL as PEER_MODEL
-from stentor.loadtest.peers.sides import SIDES
+from stentor.loadtest.peers.sides import SIDES, Room
 from stentor.loadtest.peers.weights import Weights, WeightsError
 from stentor.loadtest.server_process import ServerProcess, free_port
 from stentor.server.config.models import JsonWhitespace
@@ -131,7 +131,7 @@ def _of_vllm(count: int) -> Counts:
     if side.missing is not None:
         raise ServerError(side.missing)
     weights = Weights(resolve_model(_ARGUMENTS[0]), root() / "weights", llama_binary("llama-quantize")).form("hf")
-    server = Server(side, weights, free_port(), slots=1)
+    server = Server(side, weights, free_port(), Room(1))
     server.start(Words(weights))
     try:
         return asyncio.run(measure(f"http://127.0.0.1:{server.port}/v1", PEER_MODEL, count))

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from stentor.loadtest.bench import main
 from stentor.loadtest.peers.figures import Column, Round
+from stentor.loadtest.peers.sides import Room
 from stentor.loadtest.quality.command import ORDER, TEXTS
 from stentor.loadtest.speculation import CHAT, EDITS, PASSAGE, Speculation, passage, ratios, requests, show, side_of
 from stentor.protocols.ipc.config import SpeculativeConfig
@@ -45,12 +46,12 @@ def test_a_passage_is_the_beginning_of_a_text_and_ends_where_a_sentence_or_line_
 
 def test_a_side_is_given_drafts_of_the_same_kind() -> None:
     def command(name: str) -> list[str]:
-        return side_of(name, NGRAM).launch(Path("w.gguf"), 1, 1).command
+        return side_of(name, NGRAM).launch(Path("w.gguf"), 1, Room(1)).command
 
     assert command("stentor-drafts") == [*command("stentor"), "--speculative-config", str(NGRAM)]
     added = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "3", "--spec-ngram-simple-size-m", "5"]
     assert command("llama.cpp-drafts") == [*command("llama.cpp"), *added]
-    assert side_of("llama.cpp", NGRAM, repack=False).launch(Path("w.gguf"), 1, 1).command[-1] == "--no-repack"
+    assert side_of("llama.cpp", NGRAM, repack=False).launch(Path("w.gguf"), 1, Room(1)).command[-1] == "--no-repack"
 
 
 @pytest.mark.parametrize(

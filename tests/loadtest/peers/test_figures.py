@@ -130,7 +130,8 @@ def test_shapes_are_read_once_each_and_in_order() -> None:
 def test_prompts_of_several_lengths_are_rows_of_one_table() -> None:
     settings = Settings(settle_shapes("1,8,prefill:512,prefill"))
     assert [settings.prompt_of(shape) for shape in settings.shapes] == [128, 128, 512, 2048]
-    assert settings.slots == 8
+    assert settings.room == (8, 2304), "one prompt of 2,048 and its answer, in whole blocks"
+    assert Settings(["1"], prompt=4000).room == (1, 4352)
     assert [row.label for row in measures(settings.shapes[2:])][:4] == [
         "prompt of 512: prefill tokens/s",
         "the same prompt of 512 again: TTFT ms",

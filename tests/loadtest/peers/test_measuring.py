@@ -12,7 +12,7 @@ from stentor.loadtest.peers.figures import Column, Settings
 from stentor.loadtest.peers.measuring import Entry, busy_seconds, run_rounds, start_all, weigh_starts
 from stentor.loadtest.peers.prompts import Prompt, Words
 from stentor.loadtest.peers.running import Server, ServerError, shown
-from stentor.loadtest.peers.sides import Launch, Side
+from stentor.loadtest.peers.sides import Launch, Room, Side
 from stentor.loadtest.processes import alive
 from stentor.tests.loadtest.peers.vocabulary import write_tokenizer
 
@@ -43,12 +43,12 @@ def _body(weights: Path, prompt: Prompt, tokens: int) -> dict[str, Any]:
 
 
 def _entry(name: str, port: int, *options: str, parallel: bool = True) -> Entry:
-    def launch(weights: Path, port: int, slots: int) -> Launch:
+    def launch(weights: Path, port: int, room: Room) -> Launch:
         return Launch([sys.executable, "-P", str(SCRIPT), str(port), *options], {"ADDED": "1 2"})
 
     side = Side(name, "stentor", "hf", "bf16", launch, _body, parallel)
     column = Column(name=name, peer="stentor", bits="bf16", version="", command="", weights="", weight_bytes=0)
-    return Entry(Server(side, Path("w"), port, 1), column)
+    return Entry(Server(side, Path("w"), port, Room(1)), column)
 
 
 def test_sides_take_turns_within_every_round(words: Words, ports: tuple[int, int], tmp_path: Path) -> None:

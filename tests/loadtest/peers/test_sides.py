@@ -7,7 +7,7 @@ import pytest
 
 from stentor.loadtest.peers.places import home, installed
 from stentor.loadtest.peers.prompts import Prompt
-from stentor.loadtest.peers.sides import SIDES, Side, cores
+from stentor.loadtest.peers.sides import SIDES, Room, Side, cores
 
 WEIGHTS = Path("/models/m")
 PROMPT = Prompt([5, 6, 7], " five six seven")
@@ -21,7 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("side", SIDES.values(), ids=SIDES)
 def test_every_server_gets_its_weights_and_listens_on_this_machine_alone(side: Side) -> None:
-    command = side.launch(WEIGHTS, 4321, 8).command
+    command = side.launch(WEIGHTS, 4321, Room(8)).command
     assert str(WEIGHTS) in command
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert command[command.index("--port") + 1] == "4321"
@@ -43,16 +43,16 @@ def test_every_request_asks_for_a_greedy_stream_of_exactly_so_many_tokens(side: 
 
 def test_peers_run_in_their_own_environments(cache: Path) -> None:
     for side in SIDES.values():
-        program = Path(side.launch(WEIGHTS, 1, 8).command[0])
+        program = Path(side.launch(WEIGHTS, 1, Room(8)).command[0])
         assert program.is_relative_to(cache / "stentor" / "peers") == (side.peer != "stentor")
 
 
 def test_peers_may_use_every_core_that_we_may() -> None:
-    llama = SIDES["llama.cpp-q4_0"].launch(WEIGHTS, 1, 8).command
+    llama = SIDES["llama.cpp-q4_0"].launch(WEIGHTS, 1, Room(8)).command
     assert llama[llama.index("--threads") + 1] == str(len(cores()))
     assert llama[llama.index("--parallel") + 1] == "8"
     assert llama[llama.index("--ctx-size") + 1] == str(8 * 2304)
-    environment = SIDES["vllm-bf16"].launch(WEIGHTS, 1, 8).environment
+    environment = SIDES["vllm-bf16"].launch(WEIGHTS, 1, Room(8)).environment
     assert environment["VLLM_CPU_NUM_OF_RESERVED_CPU"] == "0"
     assert [int(core) for core in environment["VLLM_CPU_OMP_THREADS_BIND"].split(",")] == cores()
 
