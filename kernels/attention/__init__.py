@@ -16,7 +16,7 @@ from . import reference
 from .batch import MAX_DECODE_QUERY_LEN, AttentionBatch
 
 if TYPE_CHECKING:
-    from .triton_decode import DecodeLaunch  # heavy
+    from .triton import AttentionLaunch  # heavy
 
 __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"]
 
@@ -28,7 +28,7 @@ _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
     for code, name in ((INT8, "int8"), (FP8, "float8"))
 }
-_DECODES: "Kept[DecodeLaunch]" = Kept()
+_LAUNCHES: "Kept[AttentionLaunch]" = Kept()
 MAX_TRITON_DIM = 256
 """The largest head dim that fits the Triton kernels' tiles."""
 
@@ -99,12 +99,11 @@ def paged_attention(
     """
     optional = sinks, k_scale, v_scale
     given = (q, k_cache, v_cache, *[each for each in optional if each is not None])
-    numbers = (scale, window, chunk, softcap, causal, sinks is None, k_scale is None, invariant, variant, batch.decodes)
-    decode = None if invariant else _DECODES.find(given, *numbers)
-    if decode is not None:
+    numbers = (scale, window, chunk, softcap, causal, sinks is None, k_scale is None, invariant, variant, batch.numbers)
+    launch = None if invariant else _LAUNCHES.find(given, *numbers)
+    if launch is not None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        lengths, tables = batch.seq_lens, batch.block_tables
-        decode.run(q, k_cache, v_cache, tables, *optional, out, seq_lens=lengths, plans=batch.plans)
+        launch.run(q, k_cache, v_cache, batch, *optional, out)
         return out
     _, kv_heads, dim, _ = check_caches(k_cache, v_cache, "paged_attention")
     check_scales(k_cache, k_scale, v_scale, "paged_attention")
@@ -137,9 +136,9 @@ def paged_attention(
         from .triton import paged_attention as run  # late: Triton takes long to import
 
         options = scale, window, softcap, sinks, causal, k_scale, v_scale
-        out, decode = run(q, k_cache, v_cache, batch, *options, invariant=invariant)
-        if decode is not None:
-            _DECODES.keep(decode, given, *numbers)
+        out, launch = run(q, k_cache, v_cache, batch, *options, invariant=invariant)
+        if launch is not None:
+            _LAUNCHES.keep(launch, given, *numbers)
         return out
     native = q, k_cache, v_cache, batch, scale, window, softcap, sinks, k_scale, v_scale
     return attend_native(*native, after=0 if causal else -1, fewer=not causal)

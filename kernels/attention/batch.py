@@ -15,7 +15,7 @@ _NO_MEMORY = -2
 MAX_DECODE_QUERY_LEN = 8
 """The most new tokens per sequence of the decode rows."""
 LENGTHS_ALIKE = 128
-"""Launches for decode rows change when their longest sequence passes a multiple of this."""
+"""Launches change when the longest sequence passes a multiple of this."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,11 @@ class AttentionBatch:
             raise IndexError(f"{operation}: {what} of sequence {fault} lead outside the batch or the cache")
 
     @cached_property
-    def decodes(self) -> tuple[int, ...] | None:
-        """The numbers that a launch for decode rows depends on, if all sequences are decode rows; else None."""
-        if self.decode_tokens < self.num_tokens or not self.decode_rows:
-            return None
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers that launches for the batch depend on."""
         tables = self.block_tables.shape[1]
-        return self.num_sequences, self.num_tokens, tables, self.decode_rows, self.decode_query_len, self.bound
+        decodes = self.decode_rows, self.decode_query_len
+        return self.num_sequences, self.num_tokens, tables, *decodes, self.bound, self.whole_prompt
 
     @cached_property
     def plans(self) -> dict[Hashable, Tensor]:

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import cdiv, next_power_of_2
+from ..repeated import Start, prepare
 from ..tuning import Config
 
 PART_KEYS = 512
@@ -113,7 +114,7 @@ def _join_kernel(
     tl.store(to, result.to(out.dtype.element_ty), mask=dim < DIM)
 
 
-def join_parts(
+def prepare_join(
     partial: Tensor,
     partial_lse: Tensor,
     query_start: Tensor,
@@ -122,22 +123,20 @@ def join_parts(
     *,
     skipped: int,
     sequences: int,
-) -> None:
-    """Joins the parts and writes ``out`` [T, Hq, D] for the tokens of the ``sequences`` after the first ``skipped``.
+) -> Start:
+    """Returns the prepared launch that joins the parts, which takes these tensors or others of the same layout.
+
+    It writes ``out`` [T, Hq, D] for the tokens of the ``sequences`` after the first ``skipped``.
 
     Args:
         partial: [tokens, Hq, parts, D] float32, not read where a part saw no key.
         partial_lse: [tokens, Hq, parts] float32, in units of log 2; -∞ where a part saw no key.
     """
     tokens, heads, parts, dim = partial.shape
-    launch(
+    return prepare(
         _join_kernel,
         (tokens, heads),
-        partial,
-        partial_lse,
-        query_start,
-        sinks,
-        out,
+        (partial, partial_lse, query_start, sinks, out),
         skipped,
         sequences,
         parts,

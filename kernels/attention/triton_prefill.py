@@ -1,17 +1,21 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """Attention of sequences with any number of new tokens over the paged cache."""
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from ..launch import cdiv, launch, next_power_of_2
+from ..launch import cdiv, next_power_of_2
 from ..quantize.fp8 import as_kernel_argument, widen
+from ..repeated import Start, prepare
 from ..tuning import pick
 from .paged import Paged
 from .prefill_config import FAR, LOG2E, attention_key, default_config, few_rows, pack_heads
 from .prefill_inner import attend, find_tile, key_range, load_rows, start_softmax, store_mean, visible_keys
-from .prefill_split import count_parts, join_parts, part_of_keys, part_tiles, store_part
+from .prefill_split import count_parts, part_of_keys, part_tiles, prepare_join, store_part
 from .triton_decode import multiprocessors
 
 OPERATION = "prefill_attention"
@@ -219,8 +223,47 @@ def _prefill_kernel(
         store_mean(out_rows + dim[None, :], sums, total, v_factor, stored)
 
 
+class PrefillLaunch(NamedTuple):
+    """Prepared launches for the sequences after the decode rows, with everything fixed except the addresses of
+    tensors."""
+
+    start: Start
+    parts: tuple[int, int, int, int] | None
+    """[tokens, heads, parts, dim] of the partial results, if programs share keys."""
+    join: Start | None
+
+    def run(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        block_tables: Tensor,
+        sinks: Tensor | None,
+        k_scale: Tensor | None,
+        v_scale: Tensor | None,
+        out: Tensor,
+        *,
+        query_start: Tensor,
+        seq_lens: Tensor,
+    ) -> None:
+        """Launches the kernels with tensors of the layout that it was prepared for."""
+        partial = partial_lse = None
+        if self.parts is not None:
+            partial, partial_lse = _make_partial(self.parts, q.device)
+        given = q, k_cache, v_cache, out, query_start, seq_lens, block_tables, sinks, k_scale, v_scale
+        self.start(*given, partial, partial_lse)
+        if self.join is not None:
+            self.join(partial, partial_lse, query_start, sinks, out)
+
+
 def paged_prefill(paged: Paged, *, skipped: int, tokens: int) -> None:
-    """Attends the sequences after the first ``skipped``, which have ``tokens`` new tokens in all; writes ``out``.
+    """Attends the sequences after the first ``skipped``, which have ``tokens`` new tokens in all; writes ``out``."""
+    if (launch := prepare_prefill(paged, skipped=skipped, tokens=tokens)) is not None:
+        launch.run(*paged.tensors, query_start=paged.query_start, seq_lens=paged.seq_lens)
+
+
+def prepare_prefill(paged: Paged, *, skipped: int, tokens: int) -> PrefillLaunch | None:
+    """Returns the prepared launch of :func:`paged_prefill`; None if there is no token.
 
     Host numbers bound the grid: a sequence without a token costs a program that ends at once. If the tiles leave much
     of the device idle, several programs share the keys of a tile. Their number depends on the whole batch, which
@@ -230,7 +273,7 @@ def paged_prefill(paged: Paged, *, skipped: int, tokens: int) -> None:
     scale, window, softcap, sinks, causal, k_scale, v_scale, max_seq_len = paged[7:]
     sequences = seq_lens.shape[0] - skipped
     if not tokens or not sequences:
-        return
+        return None
     _, heads, dim = q.shape
     _, kv_heads, _, size = k_cache.shape
     group = heads // kv_heads
@@ -245,25 +288,28 @@ def paged_prefill(paged: Paged, *, skipped: int, tokens: int) -> None:
     busy = max(cdiv(tokens, block_q), min(tokens, sequences)) * packs
     seen = min(max_seq_len, abs(window) - 1 + block_q) if windowed else max_seq_len
     parts = count_parts(busy, seen, multiprocessors(q.device))
-    partial = partial_lse = None
-    if parts > 1:
-        partial = torch.empty((tokens, heads, parts, dim), dtype=torch.float32, device=q.device)
-        partial_lse = torch.empty((tokens, heads, parts), dtype=torch.float32, device=q.device)
-    launch(
+    shape = (tokens, heads, parts, dim) if parts > 1 else None
+    partial = partial_lse = join = None
+    if shape is not None:
+        partial, partial_lse = _make_partial(shape, q.device)
+        join = prepare_join(partial, partial_lse, query_start, sinks, out, skipped=skipped, sequences=sequences)
+    start = prepare(
         _prefill_kernel,
         (tiles, packs, parts),
-        q,
-        as_kernel_argument(k_cache),
-        as_kernel_argument(v_cache),
-        out,
-        query_start,
-        seq_lens,
-        block_tables,
-        sinks,
-        k_scale,
-        v_scale,
-        partial,
-        partial_lse,
+        (
+            q,
+            as_kernel_argument(k_cache),
+            as_kernel_argument(v_cache),
+            out,
+            query_start,
+            seq_lens,
+            block_tables,
+            sinks,
+            k_scale,
+            v_scale,
+            partial,
+            partial_lse,
+        ),
         skipped,
         sequences,
         tiles,
@@ -287,5 +333,9 @@ def paged_prefill(paged: Paged, *, skipped: int, tokens: int) -> None:
         SPLIT=parts > 1,
         PART_TILES=part_tiles(config["BLOCK_N"]) if parts > 1 else 0,
     )
-    if partial is not None and partial_lse is not None:
-        join_parts(partial, partial_lse, query_start, sinks, out, skipped=skipped, sequences=sequences)
+    return PrefillLaunch(start, shape, join)
+
+
+def _make_partial(shape: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    partial = torch.empty(shape, dtype=torch.float32, device=device)
+    return partial, torch.empty(shape[:3], dtype=torch.float32, device=device)

@@ -9,6 +9,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -36,7 +37,7 @@ from stentor.tests.kernels.cuda_stub import CudaStub, stubbed_cuda
 pytestmark = pytest.mark.compiles
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
-LAYERS, ROWS, LENGTH, BLOCK = 32, 64, 8192, 64
+LAYERS, ROWS, PROMPT, LENGTH, BLOCK = 32, 64, 960, 8192, 64
 CALLS = 195
 """Of a layer, into Python and into C."""
 CALLS_OF_LAUNCH = 30
@@ -57,8 +58,8 @@ def stub() -> Iterator[CudaStub]:
 
 
 @pytest.fixture(scope="module")
-def step(stub: CudaStub) -> Callable[[int], None]:
-    """A decode step of Llama-3.1-8B's form and small sizes, whose longest sequence has so many tokens."""
+def device_step(stub: CudaStub) -> DeviceStep:
+    """Of a model of Llama-3.1-8B's form and small sizes."""
     spec = dense_spec(
         vocab_size=256,
         hidden_size=256,
@@ -72,22 +73,30 @@ def step(stub: CudaStub) -> Callable[[int], None]:
     )
     model = Decoder(spec, LayerContext(CPU, BF16, False), LENGTH)
     caches = allocate_caches(spec.cache_groups, 20, BLOCK, CPU, BF16)
-    buffers = RowBuffers.make(ROWS, ROWS, LENGTH // BLOCK, spec.vocab_size, 19, CPU)
-    device_step = DeviceStep(model, caches, buffers, DeviceSampler.__new__(DeviceSampler), LENGTH)
-    shape = Shape(rows=ROWS, tokens=ROWS, draws=ROWS)
+    buffers = RowBuffers.make(ROWS + 1, ROWS + 1, LENGTH // BLOCK, spec.vocab_size, 19, CPU)
+    return DeviceStep(model, caches, buffers, DeviceSampler.__new__(DeviceSampler), LENGTH)
+
+
+@pytest.fixture(scope="module", params=[0, PROMPT], ids=["decode", "mixed"])
+def step(device_step: DeviceStep, request: pytest.FixtureRequest) -> Callable[[int], None]:
+    """A step of decode rows, alone or with a prompt, whose longest sequence has so many tokens."""
+    prompt: int = request.param
+    rows = ROWS + (prompt > 0)
+    shape = Shape(rows=rows, tokens=ROWS + prompt, draws=rows)
     inputs = view_inputs(torch.zeros(staged_bytes(shape), dtype=torch.uint8), shape)
 
     def run(longest: int) -> None:
-        device_step.forward(inputs, shape, decode_rows=ROWS, max_query_len=1, max_seq_len=longest)
+        device_step.forward(inputs, shape, decode_rows=ROWS, max_query_len=max(1, prompt), max_seq_len=longest)
 
     run(3000)  # compiles
     return run
 
 
-def test_a_layer_of_a_decode_step_costs_few_calls(step: Callable[[int], None], stub: CudaStub) -> None:
+def test_a_layer_of_a_step_costs_few_calls(step: Callable[[int], None], stub: CudaStub) -> None:
     before = stub.launches
     calls = calls_of(lambda: step(3001))
-    assert stub.launches - before == 5 * LAYERS + 2  # norm, rotation, attention, norm, activation; embeddings, plan
+    # norm, rotation, attention of decode rows and of prompts, norm, activation; embeddings, plan
+    assert stub.launches - before in (5 * LAYERS + 2, 6 * LAYERS + 2)
     assert calls <= CALLS * LAYERS
 
 
@@ -105,7 +114,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.proof
-def test_a_decode_step_takes_little_of_the_hosts_time(step: Callable[[int], None]) -> None:
+def test_a_step_takes_little_of_the_hosts_time(step: Callable[[int], None]) -> None:
     taken = []
     gc.disable()
     try:
@@ -148,6 +157,16 @@ class _Tensors:
             max_seq_len=30,
             decode_rows=tokens,
         )
+        prompt = tokens - tokens // 2  # after decode rows
+        self.mixed = kernels.AttentionBatch(
+            query_start=torch.tensor([*range(tokens // 2 + 1), tokens], dtype=torch.int32),
+            seq_lens=torch.tensor([1] * (tokens // 2) + [prompt], dtype=torch.int32),
+            block_tables=torch.zeros(tokens // 2 + 1, 2, dtype=torch.int32),
+            slots=self.places,
+            max_query_len=prompt,
+            max_seq_len=30,
+            decode_rows=tokens // 2,
+        )
         self.latent_q, self.latents = make(tokens, 4, 24), make(8, 16, 24)
         self.logits = torch.zeros(tokens, 8)
         self.routing = kernels.Routing(self.batch.block_tables, torch.zeros(tokens, 2))
@@ -170,6 +189,10 @@ OPERATIONS: dict[str, Callable[[_Tensors], object]] = {
         t.q, t.k, t.v, t.cos, t.sin, t.places, t.k_cache, t.v_cache, t.places, k_norm=t.weight[:16], eps=1e-5
     ),
     "attention": lambda t: kernels.paged_attention(t.q, t.k_cache, t.v_cache, t.batch, scale=0.5),
+    "attention beside a prompt": lambda t: kernels.paged_attention(t.q, t.k_cache, t.v_cache, t.mixed, scale=0.5),
+    "attention of few tokens to many keys": lambda t: kernels.paged_attention(
+        t.q, t.k_cache, t.v_cache, replace(t.mixed, max_seq_len=4000), scale=0.5
+    ),
     "quantised norm": lambda t: kernels.rms_norm_quantized(t.x, t.weight, 1e-5, BY_TENSOR, t.scale),
     "sum and quantised norm": lambda t: kernels.add_rms_norm_quantized(t.x, t.residual, t.weight, 1e-5, BY_TOKEN),
     "quantised activation": lambda t: kernels.gated_activation_quantized(t.gate_up, "silu", BY_TOKEN),

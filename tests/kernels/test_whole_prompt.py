@@ -17,6 +17,7 @@ from stentor.kernels.attention.whole_prompt import (
     choose_whole_prompt,
 )
 from stentor.kernels.launch import instead
+from stentor.kernels.repeated import Kept
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits
@@ -34,15 +35,16 @@ PROMPT = 90
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Who attended, where the table prefers the library, and prompts of 64 tokens are long enough."""
     found: list[str] = []
-    for name in ("attend_whole_prompt", "paged_prefill"):
+    for name in ("attend_whole_prompt", "prepare_prefill"):
         run = getattr(dispatch, name)
 
-        def noted(*args: Any, name: str = name, run: Any = run, **given: Any) -> None:
+        def noted(*args: Any, name: str = name, run: Any = run, **given: Any) -> Any:
             found.append(name)
-            run(*args, **given)
+            return run(*args, **given)
 
         monkeypatch.setattr(dispatch, name, noted)
     monkeypatch.setattr("stentor.kernels.attention.whole_prompt.LEAST_TOKENS", 64)
+    monkeypatch.setattr("stentor.kernels.attention._LAUNCHES", Kept())
     return found
 
 
@@ -83,7 +85,7 @@ def test_decode_rows_before_a_prompt_run_on_our_kernel(ran: list[str]) -> None:
     found = run(step)
     assert_close(found, step.run("reference"), TOLERANCE[FP16])
     assert_same_bits(found[:2], step.run()[:2])
-    assert ran == ["attend_whole_prompt", "paged_prefill"]
+    assert ran == ["attend_whole_prompt", "prepare_prefill"]
 
 
 def test_the_scale_of_scores_is_that_of_the_model(ran: list[str]) -> None:
@@ -107,7 +109,7 @@ def test_what_may_not_begin_with_its_step_runs_on_our_kernel(
 ) -> None:
     step = make_step(sequences, dtype=FP16, decode_rows=decode_rows)
     assert_close(run(step), step.run("reference"), TOLERANCE[FP16])
-    assert ran == ["paged_prefill"]
+    assert ran == ["prepare_prefill"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_what_may_not_begin_with_its_step_runs_on_our_kernel(
 def test_what_it_does_not_know_runs_on_our_kernel(ran: list[str], options: dict[str, Any]) -> None:
     step = make_step([(PROMPT, PROMPT)], dtype=FP16)
     assert_close(run(step, **options), step.run("reference", **options), TOLERANCE[FP16])
-    assert ran == ["paged_prefill"]
+    assert ran == ["prepare_prefill"]
 
 
 def test_no_number_of_the_device_is_waited_for() -> None:
@@ -133,7 +135,7 @@ def test_an_untuned_gpu_runs_our_kernel(ran: list[str]) -> None:
     step.run()
     with overridden(OPERATION, OURS):
         step.run()
-    assert ran == ["paged_prefill"] * 2
+    assert ran == ["prepare_prefill"] * 2
 
 
 def test_a_dry_run_compiles_ours_whatever_the_table_says(ran: list[str]) -> None:
@@ -143,7 +145,7 @@ def test_a_dry_run_compiles_ours_whatever_the_table_says(ran: list[str]) -> None
         run(step)
     finally:
         instead.reset(token)
-    assert ran == ["paged_prefill"]
+    assert ran == ["prepare_prefill"]
 
 
 # ---- who is chosen, and why not
