@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 import torch
+from torch.nn.functional import pad
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
@@ -98,7 +99,8 @@ class Attention:
         self._sinks: torch.Tensor | None = None
         if spec.sinks:
             self._sinks = context.empty(spec.heads, dtype=torch.float32)
-            weights.add(f"{prefix}.sinks", self._sinks)
+            weights.add(f"{prefix}.{spec.sinks_name}", self._sinks)
+            weights.alias(f"{prefix}.sinks", f"{prefix}.{spec.sinks_name}")  # transformers' name
         self._head_norms = norms if spec.qk_norm == "head" else None
         self._full_norms = norms if spec.qk_norm == "full" else None
         self._ranks = context.ranks
@@ -109,7 +111,7 @@ class Attention:
             self._query_scales = rotary.query_scales(
                 spec.temperature_beta, spec.temperature_floor, spec.temperature_first
             )
-        self._sizes = spec.q_size + spec.gates, spec.kv_size, spec.kv_size
+        self._sizes = spec.q_size + spec.gates, spec.kv_size, spec.kv_heads * spec.value_dim
         self._window, self._chunk = (0, spec.window) if spec.chunked else (spec.window, 0)
         self._before, self._invariant = context.before_part, context.invariant
         self._eps, self._plus_one = model.norm_eps, model.norm_plus_one
@@ -147,7 +149,7 @@ class Attention:
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Attend with q, k and v [tokens, size] before rotation and head norms, gates among queries → [tokens, heads ·
-        head_dim]."""
+        value_dim]."""
         spec, gate = self._spec, None
         if spec.gated:
             if spec.gate:
@@ -157,13 +159,17 @@ class Attention:
                 queries, gate = q.view(-1, spec.heads, 2, spec.head_dim).unbind(2)
             q = queries.contiguous()
         q = q.view(-1, spec.heads, spec.head_dim)
-        k, v = k.view(-1, spec.kv_heads, spec.head_dim), v.view(-1, spec.kv_heads, spec.head_dim)
+        k, v = k.view(-1, spec.kv_heads, spec.head_dim), v.view(-1, spec.kv_heads, spec.value_dim)
+        if spec.v_dim:
+            v = pad(v, (0, spec.head_dim - spec.v_dim))
         if self._v_norm is not None:
             v = self._v_norm.plain(v)
         if self._layer_norms:
             q, k = (norm(part) for norm, part in zip(self._layer_norms, (q, k), strict=True))
         attend = self._attend_cached if batch.texts is None else self._attend_whole
         found = attend(q, k, v, batch)
+        if spec.v_dim:
+            return found[:, :, : spec.v_dim].flatten(1)
         return (found if gate is None else found * elementwise(torch.sigmoid, gate)).view(-1, spec.q_size)
 
     def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
@@ -291,9 +297,10 @@ class Attention:
         assert isinstance(k, Traced)
         assert isinstance(v, Traced)
         cache = batch.caches[self._cache]
-        if spec.gated or self._layer_norms:
-            what = "attention with a gate" if spec.gated else "attention with layer norms of heads"
-            return q.beside(k, v).call(what, self._attend_rows, spec.q_size)
+        if spec.gated or self._layer_norms or spec.v_dim:
+            what = "attention with layer norms of heads" if self._layer_norms else "attention with narrow values"
+            what = "attention with a gate" if spec.gated else what
+            return q.beside(k, v).call(what, self._attend_rows, spec.heads * spec.value_dim)
         if spec.whole_spans and batch.media is not None:
             return q.beside(k, v).call("attention within a picture", self._attend_rows, spec.q_size)
         if self._v_norm is not None:

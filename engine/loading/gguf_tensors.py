@@ -131,7 +131,7 @@ def stored_part(name: str, spec: ModelSpec) -> Part:
         return Part((f"{outer}.{ending}",)) if outer else Part((name,))
     layer, inner = int(block[1]), block[2]
     if layer >= len(spec.layers) and not spec.draft_layers:
-        return Part((name,))
+        return Part(()) if spec.draft_prefix else Part((name,))  # heads of another form
     if layer > len(spec.layers):
         return Part(())  # only the first of several heads for multi-token prediction is used
     if layer < len(spec.layers):
@@ -203,7 +203,7 @@ def _of_mixer(mixer: MixerSpec | BesideSpec) -> Iterator[tuple[str, Part]]:
             yield "attn_qkv", Part((f"{name}.{mixer.into}",))
             yield "attn_output", Part((f"{name}.{mixer.out}",))
             if mixer.sinks:
-                yield "attn_sinks.weight", Part((f"{name}.sinks",))
+                yield "attn_sinks.weight", Part((f"{name}.{mixer.sinks_name}",))
             if mixer.gate:
                 yield "attn_gate", Part((f"{name}.{mixer.gate}",))
             for stored, part in zip(("attn_q_norm", "attn_k_norm"), mixer.qk_norm_names or (), strict=False):

@@ -73,8 +73,13 @@ class AttentionSpec:
     """Whether the tokens of a picture see each other in both directions (Gemma 3; Gemma 4 in layers with a window)."""
     softcap: float = 0.0
     """Soft cap of q·k; 0: none."""
+    v_dim: int = 0
+    """Dimensions of a head's value, if fewer than of its key (MiMo-V2); 0: as many. The cache has zeros for the
+    rest."""
     sinks: bool = False
     """Whether each head has a learned score without a value in its softmax (gpt-oss, arXiv:2508.10925)."""
+    sinks_name: str = "sinks"
+    """Stored name of these scores."""
     qk_norm: QKNorm = "none"
     qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
     """None: the norms have no weights (Llama 4)."""
@@ -128,6 +133,10 @@ class AttentionSpec:
         return self.kv_heads * self.head_dim
 
     @property
+    def value_dim(self) -> int:
+        return self.v_dim or self.head_dim
+
+    @property
     def gates(self) -> int:
         """Of all heads."""
         if not self.gated:
@@ -136,12 +145,12 @@ class AttentionSpec:
 
     def projections(self, hidden: int) -> tuple[Projection, Projection]:
         """The projections to queries, keys and values, and from the heads' output."""
-        q, kv, name = self.q_size, self.kv_size, self.name
+        q, kv, name, values = self.q_size, self.kv_size, self.name, self.kv_heads * self.value_dim
         asked = q + self.gates
         gates = ((f"{name}.{self.gate}", self.gates),) if self.gate else ()
         queries = ((f"{name}.q_proj", asked - sum(size for _, size in gates)), *gates)
-        apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", kv))
-        into = ((f"{name}.{self.into}", asked + 2 * kv),) if self.fused else apart
+        apart = (*queries, (f"{name}.k_proj", kv), (f"{name}.v_proj", values))
+        into = ((f"{name}.{self.into}", asked + kv + values),) if self.fused else apart
         into = queries if self.shares >= 0 else into
         unbiased = self.gate, "" if self.key_bias else "k_proj"
         return (
@@ -152,7 +161,12 @@ class AttentionSpec:
                 tuple(f"{name}.{part}" for part in unbiased if part),
                 self.transposed,
             ),
-            Projection(((f"{name}.{self.out}", hidden),), q, self.output_bias, transposed=self.transposed),
+            Projection(
+                ((f"{name}.{self.out}", hidden),),
+                self.heads * self.value_dim,
+                self.output_bias,
+                transposed=self.transposed,
+            ),
         )
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -175,7 +189,7 @@ class AttentionSpec:
             else:
                 yield f"{name}.weight", (heads, self.head_dim)
         if self.sinks:
-            yield f"{prefix}.{self.name}.sinks", (self.heads,)
+            yield f"{prefix}.{self.name}.{self.sinks_name}", (self.heads,)
 
     @property
     def layer_norms(self) -> tuple[tuple[str, int], ...]:
@@ -198,7 +212,7 @@ class AttentionSpec:
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
-        return 4 * self.q_size * self.pairs(tokens, context)
+        return 2 * self.heads * (self.head_dim + self.value_dim) * self.pairs(tokens, context)
 
     def pairs(self, tokens: int, context: int) -> int:
         """Total number of keys seen by ``tokens`` behind ``context`` others, each token's own included."""
@@ -234,6 +248,8 @@ class AttentionSpec:
             raise ConfigError("heads that are stored one after another, with gates or apart, are not known")
         if self.gate_by_head and not self.gate:
             raise ConfigError("a gate of each head that is stored among queries is not known")
+        if self.v_dim > self.head_dim or (self.v_dim and (self.gated or self.by_group or self.tied_values)):
+            raise ConfigError(f"values of {self.v_dim} dimensions, of keys of {self.head_dim}, are not known here")
         if self.gated and self.qk_norm == "full":
             raise ConfigError("gated attention whose queries are normed as a whole is not known")
         if self.temperature_beta and self.temperature_floor < 1:

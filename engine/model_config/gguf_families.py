@@ -299,6 +299,38 @@ def _afmoe(facts: GGUFFacts) -> Values:
     return {**_exaone_moe(facts), **scaled, "num_shared_experts": facts.count("expert_shared_count")}
 
 
+def _mimo2(facts: GGUFFacts) -> Values:
+    fields, slides = facts.fields, facts.slides(6)
+    by_layer = facts.each("attention.head_count_kv")
+    if len(slides) != facts.layers:
+        raise ConfigError(f"attention.sliding_window_pattern is of {len(slides)} layers, expected {facts.layers}")
+    sparse = facts.having("ffn_gate_inp.weight")
+    rotating = fields.integer("rope.dimension_count") / fields.integer("attention.key_length")
+    return {
+        "num_key_value_heads": _heads_of(by_layer, [not each for each in slides]),
+        "swa_num_key_value_heads": _heads_of(by_layer, slides),
+        "layer_types": ["sliding_attention" if each else "full_attention" for each in slides],
+        "mlp_layer_types": ["sparse" if each else "dense" for each in sparse],
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": rotating}
+            for kind, theta in (
+                ("full_attention", fields.number("rope.freq_base", 5_000_000.0)),
+                ("sliding_attention", fields.number("rope.freq_base_swa", 10_000.0)),
+            )
+        },
+    }
+
+
+def _heads_of(heads: list[int], which: list[bool]) -> int:
+    """Of the first of these layers, or of the first at all."""
+    return next((each for each, has in zip(heads, which, strict=True) if has), heads[0])
+
+
+def _undrafted(spec: ModelSpec, facts: GGUFFacts) -> ModelSpec:
+    """Layers that predict further tokens are ignored."""
+    return replace(spec, draft_layers=0)
+
+
 def _gemma4(facts: GGUFFacts) -> Values:
     """Layers with a window and full ones have different heads. Dimensions of full layers that do not rotate have a
     divisor that stops them."""
@@ -306,8 +338,6 @@ def _gemma4(facts: GGUFFacts) -> Values:
     by_layer, sizes = facts.each("attention.head_count_kv"), facts.each("feed_forward_length")
     if len(slides) != facts.layers:
         raise ConfigError(f"attention.sliding_window_pattern is of {len(slides)} layers, expected {facts.layers}")
-    of_full = [heads for heads, each in zip(by_layer, slides, strict=True) if not each]
-    of_sliding = [heads for heads, each in zip(by_layer, slides, strict=True) if each]
     divisors = facts.read_floats("rope_freqs.weight") if "rope_freqs.weight" in facts.shapes else (1.0,)
     own = facts.count("attention.shared_kv_layers")
     valued = facts.having("attn_v.weight")[: facts.layers - own]
@@ -319,8 +349,8 @@ def _gemma4(facts: GGUFFacts) -> Values:
         "layer_types": ["sliding_attention" if each else "full_attention" for each in slides],
         "head_dim": fields.integer("attention.key_length_swa"),
         "global_head_dim": fields.integer("attention.key_length"),
-        "num_key_value_heads": (of_sliding or of_full)[0],
-        "num_global_key_value_heads": (of_full or of_sliding)[0],
+        "num_key_value_heads": _heads_of(by_layer, slides),
+        "num_global_key_value_heads": _heads_of(by_layer, [not each for each in slides]),
         "attention_k_eq_v": not all(valued),
         "num_kv_shared_layers": own,
         "hidden_size_per_layer_input": facts.count("embedding_length_per_layer_input") or None,
@@ -482,6 +512,13 @@ TRANSLATIONS: Final[Mapping[str, GGUFTranslation]] = {
     "dots1": GGUFTranslation("Dots1ForCausalLM", made=_dense_first),
     "exaone-moe": GGUFTranslation("ExaoneMoeForCausalLM", made=_exaone_moe),
     "afmoe": GGUFTranslation("AfmoeForCausalLM", keys={"route_scale": "expert_weights_scale"}, made=_afmoe),
+    "mimo2": GGUFTranslation(
+        "MiMoV2FlashForCausalLM",
+        keys={"v_head_dim": "attention.value_length", "attention_value_scale": "attention.value_scale"},
+        unsaid={"norm_topk_prob": True},
+        made=_mimo2,
+        finish=_undrafted,
+    ),
     "mistral3": GGUFTranslation("Ministral3ForCausalLM", finish=_growing, permuted=True),
     "olmo": GGUFTranslation("OlmoForCausalLM", keys={"clip_qkv": "attention.clamp_kqv"}, permuted=True),
     "jais2": GGUFTranslation(

@@ -91,8 +91,13 @@ def local_rope(fields: Fields, head_dim: int, theta: float) -> RopeConfig:
     """Rotary settings of layers with a window, without the file's top-level extension; ``theta``: default base."""
     parameters = fields.table("rope_parameters") or {}
     local: Mapping[str, object] = Fields(parameters).table("sliding_attention") or {}
-    longest = fields.integer("max_position_embeddings")
-    return rope_from_hf({"max_position_embeddings": longest, "rope_theta": theta, "rope_parameters": local}, head_dim)
+    values = {
+        "max_position_embeddings": fields.integer("max_position_embeddings"),
+        "partial_rotary_factor": fields.get("partial_rotary_factor"),
+        "rope_theta": theta,
+        "rope_parameters": local,
+    }
+    return rope_from_hf(values, head_dim)
 
 
 def softcap_of(fields: Fields, name: str, default: float) -> float:

@@ -157,6 +157,7 @@ _ALONE: Mapping[str, Decoder] = {
     "GraniteMoeSWAForCausalLM": Decoder("granitemoe_swa", hf_moe_variants.granite_moe_swa),
     "AfmoeForCausalLM": Decoder("afmoe", hf_moe_variants.afmoe),
     "Cohere2MoeForCausalLM": Decoder("cohere2_moe", hf_moe_variants.cohere2_moe),
+    "MiMoV2FlashForCausalLM": Decoder("mimo_v2_flash", hf_moe_variants.mimo_v2_flash),
     "PhimoeForCausalLM": Decoder("phimoe", hf_moe_variants.phimoe),
     "PhiMoEForCausalLM": Decoder("phimoe", hf_moe_variants.phimoe),
     "Gemma3nForCausalLM": Decoder("gemma3n_text", hf_gemma3n.gemma3n),

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .config_fields import ConfigError, Fields
-from .hf_common import alternating, attention_bias, common, slide, sliding_layers, window_of
+from .hf_common import alternating, attention_bias, common, local_rope, slide, sliding_layers, window_of
 from .hf_dense import exaone4
 from .hf_moe import MIXTRAL, deepseek_experts, experts_of, granite_moe, shared_experts, sparse_from, with_experts
+from .hf_rope import rope_from_hf
 from .hf_variants import LAYER_NORM, command, ernie, granite_windows, hunyuan
 from .mlp_spec import APART, STACKED, ExpertNames, MoESpec, RouterSpec
 from .model_spec import POST, PRE, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
@@ -183,6 +184,55 @@ def _one_of(fields: Fields, name: str, known: Sequence[str]) -> str:
     if value not in known:
         raise ConfigError(f"{name} is {value[:40]!r}, expected {' or '.join(map(repr, known))}")
     return value
+
+
+def mimo_v2_flash(fields: Fields, name: str) -> ModelSpec:
+    """MiMo-V2-Flash: narrow values; layers with a window have sinks, a rotation of their own and more key-value
+    heads. Files are read in their authors' form and in transformers'."""
+    eps = fields.number("layernorm_epsilon", 1e-5)
+    defaults = {"head_dim": 192, "partial_rotary_factor": 0.334, "moe_intermediate_size": 2048}
+    fields = Fields({**defaults, **fields.values})
+    spec = common(fields, name, eps=eps)
+    attention = spec.layers[0].attention
+    heads, head_dim, v_dim = attention.heads, attention.head_dim, fields.integer("v_head_dim", 128)
+    for field, same in (("swa_num_attention_heads", heads), ("swa_head_dim", head_dim), ("swa_v_head_dim", v_dim)):
+        if fields.integer(field, same) != same:
+            raise ConfigError(f"{field} is {fields.integer(field)}, expected {same} as in layers without a window")
+    slides = sliding_layers(fields) or _listed(fields, "hybrid_layer_pattern", len(spec.layers))
+    slides = slides or [layer > 0 and (layer + 1) % 6 != 0 for layer in range(len(spec.layers))]
+    still = [not each for each in slides]
+    spec = with_mixers(
+        spec,
+        v_dim=0 if v_dim == head_dim else v_dim,
+        sinks_name="attention_sink_bias",
+        qkv_bias=fields.flag("attention_bias"),
+        rope=rope_from_hf(fields.values, head_dim, theta=5_000_000.0, layer_type="full_attention"),
+    )
+    spec = with_mixers(
+        spec,
+        slides,
+        kv_heads=fields.integer("swa_num_key_value_heads", 2 * attention.kv_heads),
+        rope=local_rope(fields, head_dim, fields.number("swa_rope_theta", 10_000.0)),
+        sinks=fields.flag("add_swa_attention_sink_bias", True),
+    )
+    spec = with_mixers(spec, still, sinks=fields.flag("add_full_attention_sink_bias"))
+    scale = fields.number("attention_value_scale", 1.0 if "attention_value_scale" in fields.values else 0.707)
+    # values times a number are the heads' output, and that of a projection without a bias, times it
+    spec = with_layers(spec, mixer_scale=scale)
+    sparse = _listed(fields, "moe_layer_freq", len(spec.layers)) or _sparse_kinds(fields, spec, 1)
+    spec = with_experts(spec, deepseek_experts(fields, spec, renormalize=True, top_k=8), sparse)
+    window = fields.integer("sliding_window", 129)
+    if fields.has("sliding_window_size"):  # without the token itself
+        window = fields.integer("sliding_window_size") + 1
+    return replace(slide(spec, window, slides), draft_prefix="model.mtp")
+
+
+def _listed(fields: Fields, name: str, layers: int) -> list[bool]:
+    """A list of 0 or 1 for each layer; empty if it is missing."""
+    listed = fields.numbers(name)
+    if listed and (len(listed) != layers or not {*listed} <= {0, 1}):
+        raise ConfigError(f"{name} is {str(list(listed))[:60]}, expected 0 or 1 for each of {layers} layers")
+    return [each == 1 for each in listed]
 
 
 def phimoe(fields: Fields, name: str) -> ModelSpec:

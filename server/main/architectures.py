@@ -57,6 +57,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},
     "GPTJForCausalLM": {"rotary_dim": 8},
+    "MiMoV2FlashForCausalLM": {"v_head_dim": 8, "partial_rotary_factor": 0.5},
     "PhiForCausalLM": {"qk_layernorm": True},
     "StableLmForCausalLM": {"qk_layernorm": True},
     "Glm4vMoeForConditionalGeneration": {"partial_rotary_factor": 0.5, "rope_scaling": _HALF},

@@ -147,6 +147,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "mamba",
         "mamba-biased",
     ),
+    "MiMoV2FlashForCausalLM": ("mimo-v2-flash",),
     "MiniCPM3ForCausalLM": ("minicpm3",),
     "MiniMaxM2ForCausalLM": ("minimax-m2",),
     "Ministral3ForCausalLM": ("ministral3",),

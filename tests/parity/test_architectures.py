@@ -64,6 +64,7 @@ CALLED = {
     "lfm2-moe": {"a short convolution"},
     "lfm3": {"a short convolution", "attention with a gate"},
     "lfm3-plain": {"a short convolution"},
+    "mimo-v2-flash": {"attention with narrow values"},
     "qwen2-moe": {"a shared expert's gate"},
     "qwen3-next": {"attention with a gate", "a gated delta rule"},
     "qwen3-next-moe": {"attention with a gate", "a gated delta rule", "a shared expert's gate"},

@@ -54,6 +54,7 @@ MODELS = {
     "lfm2": "lfm2",
     "lfm2-moe": "lfm2moe",
     "minimax-m2": "minimax-m2",
+    "mimo-v2-flash": "mimo2",
     "glm4-moe": "glm4moe",
     "llama4": "llama4",
     "qwen2-moe": "qwen2moe",
@@ -174,10 +175,12 @@ def test_adapters_find_no_place_where_rows_lie_in_another_order_than_theirs(name
     assert "gpt_neox.layers.0.attention.query_key_value" not in places.by_name
 
 
-def test_layers_that_predict_further_tokens_are_passed_over(tmp_path: Path) -> None:
-    model = made("glm4-moe", tmp_path)
-    drafts = {"blk.3.nextn.eh_proj.weight": torch.ones(64, 128), "blk.3.attn_norm.weight": torch.ones(64)}
-    write_family(tmp_path / "m.gguf", model, "glm4moe", metadata={"nextn_predict_layers": 1}, beside=drafts)
+@pytest.mark.parametrize("name", ["glm4-moe", "mimo-v2-flash"])
+def test_layers_that_predict_further_tokens_are_passed_over(name: str, tmp_path: Path) -> None:
+    model = made(name, tmp_path)
+    block = f"blk.{model.config.num_hidden_layers}"
+    drafts = {f"{block}.nextn.eh_proj.weight": torch.ones(64, 128), f"{block}.attn_norm.weight": torch.ones(64)}
+    write_family(tmp_path / "m.gguf", model, MODELS[name], metadata={"nextn_predict_layers": 1}, beside=drafts)
     check_whole(model, PagedDecoder(tmp_path / "m.gguf"))
 
 
@@ -243,6 +246,7 @@ def test_rows_that_do_not_divide_among_heads_are_refused_in_one_line(tmp_path: P
         ),
         ("gemma3n", {"activation_sparsity_scale": [0.5]}, "activation_sparsity_pattern is of 1 layers, expected 5"),
         ("gemma3n", {"feed_forward_length": [96]}, "feed_forward_length is of 1 layers, expected 5"),
+        ("mimo-v2-flash", {"attention.sliding_window_pattern": [True]}, "window_pattern is of 1 layers, expected 4"),
         ("gemma4", {"attention.head_count_kv": [2]}, "head_count_kv is of 1 layers, expected 4"),
         ("glm4-moe", {"nextn_predict_layers": 3, "block_count": 3}, "3 of its 3 layers predict tokens further ahead"),
         ("nemotron-h", {"attention.head_count": 0}, "attention.head_count is 0, expected more of a model with layers"),

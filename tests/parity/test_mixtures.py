@@ -16,7 +16,7 @@ from stentor.tests.parity import families, tiny
 from stentor.tests.parity.paged import PagedDecoder
 from stentor.tests.parity.tiny_moe import mixtures
 
-_OTHERS = ["ernie-moe", "exaone-moe", "hunyuan-moe", "afmoe"]
+_OTHERS = ["ernie-moe", "exaone-moe", "hunyuan-moe", "afmoe", "mimo-v2-flash"]
 PROMPT = [7, 250, 31, 99, 4, 180, 66, 12, 305, 41, 88, 150]
 
 

@@ -28,7 +28,7 @@ TWO = (
     *("qwen3-next-moe", "qwen3.5", "olmo-hybrid", "lfm2-biased"),
     *("granite4-hybrid", "nemotron-h", "falcon-h1-normed", "mamba2-biased"),
     *("falcon-mamba", "mamba-biased", "jamba-dense"),
-    *("olmo2", "cohere-normed", "gemma4-small"),
+    *("olmo2", "cohere-normed", "gemma4-small", "mimo-v2-flash"),
     *("gpt2", "gpt-bigcode", "gpt-neox", "falcon-serial"),
 )
 FOUR = ("minicpm3", "qwen3-next", "qwen3.5", "granite4-hybrid", "nemotron-h", "olmo2", "falcon-grouped")

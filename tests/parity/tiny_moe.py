@@ -82,6 +82,16 @@ def mixtures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "minimax-m2": lambda: transformers.MiniMaxM2Config(
             **shape, head_dim=16, rotary_dim=8, num_local_experts=6, num_experts_per_tok=2
         ),
+        "mimo-v2-flash": lambda: transformers.MiMoV2FlashConfig(
+            **{**sizes, "num_hidden_layers": 4},
+            head_dim=24,
+            v_head_dim=16,
+            n_routed_experts=6,
+            sliding_window=24,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+            attn_implementation="eager",
+        ),
         "dots1": lambda: transformers.Dots1Config(
             **sizes,
             n_routed_experts=6,

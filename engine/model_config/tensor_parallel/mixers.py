@@ -40,26 +40,26 @@ def _cut_attention(spec: AttentionSpec, rank: Rank, prefix: str, hidden: int) ->
     first_kv, kv_heads = of_kv_heads = rank.shared(spec.kv_heads, "key-value heads")
     width = spec.head_dim * (2 if spec.gated and not spec.gate else 1)
     queries = first * width, heads * width
-    found = first * spec.head_dim, heads * spec.head_dim
-    keys = first_kv * spec.head_dim, kv_heads * spec.head_dim
+    found = first * spec.value_dim, heads * spec.value_dim
+    keys, values = ((first_kv * dim, kv_heads * dim) for dim in (spec.head_dim, spec.value_dim))
     into, out = spec.projections(hidden)
     ranges: list[Ranges]
     if spec.by_group:
         ranges = [_by_group(spec, rank)]
     elif spec.fused:
         asked = spec.heads * width
-        values = asked + spec.kv_size
-        ranges = [(queries, (asked + keys[0], keys[1]), (values + keys[0], keys[1]))]
+        behind = asked + spec.kv_size
+        ranges = [(queries, (asked + keys[0], keys[1]), (behind + values[0], values[1]))]
     elif spec.shares >= 0:
         ranges = [*repeat((queries,), len(into.parts))]
     else:
         gates = of_heads if spec.gate_by_head else queries
-        ranges = [(queries,), *repeat((gates,), len(into.parts) - 3), (keys,), (keys,)]
+        ranges = [(queries,), *repeat((gates,), len(into.parts) - 3), (keys,), (values,)]
     yield from rank.columns(into, prefix, ranges)
     yield from rank.rows(out, prefix, found)
     name = f"{prefix}.{spec.name}"
     if spec.sinks:
-        yield f"{name}.sinks", Cut(0, spec.heads, (of_heads,))
+        yield f"{name}.{spec.sinks_name}", Cut(0, spec.heads, (of_heads,))
     q_norm, k_norm = (f"{name}.{which}.weight" for which in spec.qk_norm_names or ("", ""))
     if spec.qk_norm == "full":
         yield q_norm, Cut(0, spec.q_size, (found,))

@@ -371,6 +371,10 @@ def gpt2(name: str, tensor: torch.Tensor, config: Any) -> Named:
     yield name, tensor.T if turned else tensor
 
 
+def mimo2(name: str, tensor: torch.Tensor, config: Any) -> Named:
+    yield name.replace("sinks", "attention_sink_bias.weight"), tensor
+
+
 def phimoe(name: str, tensor: torch.Tensor, config: Any) -> Named:
     """What stretches rotation lies beside the weights."""
     if name == "model.norm.weight" and config.rope_parameters["rope_type"] == "longrope":
@@ -415,6 +419,7 @@ CONVERT: Mapping[str, Convert] = {
     "gemma3n": gemma3n,
     "mistral3": llama,
     "olmo": llama,
+    "mimo2": mimo2,
     "phimoe": phimoe,
     "gpt2": gpt2,
     "gptneox": by_group,

@@ -242,6 +242,21 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "attention.sliding_window_pattern": lambda config: [kind == "sliding_attention" for kind in config.layer_types],
         "expert_gating_func": lambda config: 2,
     },
+    "mimo2": {
+        **_ROUTED,
+        "attention.head_count_kv": lambda config: [
+            config.num_key_value_heads * (2 if kind == "sliding_attention" else 1) for kind in config.layer_types
+        ],
+        "attention.value_length": "v_head_dim",
+        "attention.value_scale": "attention_value_scale",
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: [kind == "sliding_attention" for kind in config.layer_types],
+        "rope.dimension_count": lambda config: int(
+            config.head_dim * config.rope_parameters["full_attention"]["partial_rotary_factor"]
+        ),
+        "rope.freq_base_swa": lambda config: float(config.rope_parameters["sliding_attention"]["rope_theta"]),
+        "expert_weights_norm": lambda config: None,
+    },
     "mistral3": {
         "attention.temperature_scale": lambda config: config.rope_parameters["llama_4_scaling_beta"],
     },

@@ -98,6 +98,42 @@ GLM_4_5_AIR: Mapping[str, Any] = {
     "vocab_size": 151552,
 }
 
+MIMO_V2_FLASH: Mapping[str, Any] = {
+    "architectures": ["MiMoV2FlashForCausalLM"],
+    "add_full_attention_sink_bias": False,
+    "add_swa_attention_sink_bias": True,
+    "attention_bias": False,
+    "attention_value_scale": 0.707,
+    "head_dim": 192,
+    "hidden_size": 4096,
+    "hybrid_layer_pattern": [0, 1, 1, 1, 1] + [0, 1, 1, 1, 1, 1] * 7 + [0],
+    "intermediate_size": 16384,
+    "layernorm_epsilon": 1e-05,
+    "max_position_embeddings": 262144,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": [0] + [1] * 47,
+    "n_group": 1,
+    "n_routed_experts": 256,
+    "n_shared_experts": None,
+    "norm_topk_prob": True,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "partial_rotary_factor": 0.334,
+    "rope_theta": 5000000,
+    "routed_scaling_factor": None,
+    "sliding_window": 128,
+    "sliding_window_size": 128,
+    "swa_head_dim": 192,
+    "swa_num_attention_heads": 64,
+    "swa_num_key_value_heads": 8,
+    "swa_rope_theta": 10000,
+    "swa_v_head_dim": 128,
+    "topk_group": 1,
+    "v_head_dim": 128,
+    "vocab_size": 152576,
+}
 PHI_3_5_MOE: Mapping[str, Any] = {
     "architectures": ["PhiMoEForCausalLM"],
     "attention_bias": True,
@@ -129,6 +165,7 @@ PHI_3_5_MOE: Mapping[str, Any] = {
 @pytest.mark.parametrize(
     ("config", "total", "active"),
     [
+        (MIMO_V2_FLASH, 308.8, 15.4),
         (PHI_3_5_MOE, 41.9, 6.6),
         (MIXTRAL_8X7B, 46.7, 12.9),
         (QWEN3_30B_A3B, 30.5, 3.4),
@@ -157,6 +194,17 @@ def test_gpt_oss_rotates_as_its_kind_where_a_file_does_not_say() -> None:
     assert model_spec_from_hf(silent) == model_spec_from_hf(GPT_OSS_20B)
     mixers = [layer.attention for layer in model_spec_from_hf(GPT_OSS_20B).layers[:2]]
     assert [(mixer.window, mixer.sinks, mixer.output_bias) for mixer in mixers] == [(128, True, True), (0, True, True)]
+
+
+def test_layers_of_mimo_with_a_window_have_sinks_a_rotation_and_heads_of_their_own() -> None:
+    full, sliding = (model_spec_from_hf(MIMO_V2_FLASH).layers[layer] for layer in (0, 1))
+    assert isinstance(full.mlp, MLPSpec)
+    assert isinstance(sliding.mlp, MoESpec)
+    assert (full.mixer_scale, sliding.mixer_scale) == (0.707, 0.707)
+    seen = [(each.window, each.sinks, each.kv_heads, each.v_dim) for each in (full.attention, sliding.attention)]
+    assert seen == [(0, False, 4, 128), (129, True, 8, 128)]
+    turned = [each.rope and (each.rope.theta, each.rope.rotary_dim) for each in (full.attention, sliding.attention)]
+    assert turned == [(5_000_000.0, 64), (10_000.0, 64)]
 
 
 def test_phi_weighs_choices_by_experts_near_them_and_rotates_by_one_factor() -> None:
@@ -193,6 +241,9 @@ def test_minimax_rotates_the_dimensions_that_its_file_counts() -> None:
         (GLM_4_5_AIR, {"topk_group": 2}, "into 1 groups, of which 2 are looked at"),
         (GLM_4_5_AIR, {"n_group": 32, "topk_group": 1}, "a token takes 8 experts of the 4 that are looked at"),
         (GLM_4_5_AIR, {"n_group": 128, "topk_group": 64}, "a group of 1 expert has no two best scores"),
+        (MIMO_V2_FLASH, {"swa_head_dim": 128}, "swa_head_dim is 128, expected 192 as in layers without a window"),
+        (MIMO_V2_FLASH, {"moe_layer_freq": [1, 0]}, "moe_layer_freq is [1.0, 0.0], expected 0 or 1 for each of 48"),
+        (MIMO_V2_FLASH, {"v_head_dim": 256, "swa_v_head_dim": 256}, "values of 256 dimensions, of keys of 192"),
         (GPT_OSS_20B, {"swiglu_limit": 10.0}, "swiglu_limit is 10.0, expected 7.0"),
         ({**MIXTRAL_8X7B, "architectures": ["OlmoeForCausalLM"]}, {"clip_qkv": 8.0}, "clip_qkv is 8.0, expected null"),
     ],

@@ -1,4 +1,4 @@
-"""Weights of Mamba that are quantised while they load, those that make its steps among them, stay near transformers."""
+"""Weights that are quantised while they load, those that make Mamba's steps among them, stay near transformers."""
 
 from pathlib import Path
 
@@ -8,13 +8,16 @@ import torch
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import expected_logits, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
+from stentor.tests.parity.tiny_moe import clearest, is_mixture
 
 
-@pytest.mark.parametrize("name", ["falcon-mamba", "jamba-dense"])
+@pytest.mark.parametrize("name", ["falcon-mamba", "jamba-dense", "mimo-v2-flash"])
 def test_weights_are_quantised_while_they_load(name: str, tmp_path: Path) -> None:
     model = tiny.make(name, tmp_path)
     ours = PagedDecoder(tmp_path, dtype=torch.bfloat16, quantization="int8")
     prompt = prompt_of(6)
+    if is_mixture(model):
+        prompt = clearest(model, [prompt_of(seed, 24) for seed in range(64)])
     ours.add(0, prompt)
     (logits,) = ours.run((0, 0, len(prompt)))
     expected = expected_logits(model, prompt)
