@@ -110,6 +110,19 @@ def _glm4v(fields: Fields, name: str) -> ModelSpec:
     return hf_variants.glm4(Fields({"head_dim": fields.integer("hidden_size") // heads, **values}), name)
 
 
+def _glm_ocr(fields: Fields, name: str) -> ModelSpec:
+    spec = _glm4v(Fields({**fields.values, "attention_bias": False}), name)
+    return replace(spec, draft_layers=fields.integer("num_nextn_predict_layers", 1, least=0))
+
+
+def _paddleocr(fields: Fields, name: str) -> ModelSpec:
+    """ERNIE 4.5 with halves of heads rotating together."""
+    spec = hf_variants.ernie(fields, name)
+    mixer = spec.layers[0].attention
+    assert mixer.rope is not None
+    return with_mixers(spec, rope=replace(mixer.rope, interleaved=False))
+
+
 PARTS: Final[Mapping[str, Reader]] = {
     "qwen2_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
     "qwen2_5_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
@@ -119,7 +132,9 @@ PARTS: Final[Mapping[str, Reader]] = {
     "qwen3_vl_moe_text": _turned(_qwen3_vl_moe, (24, 20, 20), interleaved=True),
     "qwen3_5_text": _turned(hf_hybrid.qwen3_5, (11, 11, 10), interleaved=True),
     "qwen3_5_moe_text": _turned(hf_hybrid.qwen3_5_moe, (11, 11, 10), interleaved=True),
+    "paddleocr_vl_text": _turned(_paddleocr, (16, 24, 24), interleaved=False),
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
+    "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
 }
 """Text parts that are not text-only models or differ from them, by model type."""
@@ -158,6 +173,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Glm46VForConditionalGeneration": Seeing("glm46v", "glm4v_text", "images, video"),
     "Glm4vForConditionalGeneration": Seeing("glm4v", "glm4v_text", "images, video"),
     "Glm4vMoeForConditionalGeneration": Seeing("glm4v_moe", "glm4v_moe_text", "images, video"),
+    "GlmOcrForConditionalGeneration": Seeing("glm_ocr", "glm_ocr_text"),
     "GlmAsrForConditionalGeneration": Seeing("glmasr", "llama", "audio"),
     "GraniteSpeechForConditionalGeneration": Seeing("granite_speech", "granite", "audio"),
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
@@ -176,6 +192,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
     "Ovis2_5": Seeing("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
+    "PaddleOCRVLForConditionalGeneration": Seeing("paddleocr_vl", "paddleocr_vl_text"),
     "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2", "audio"),
     "Qwen2_5OmniModel": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
     "Qwen2_5OmniForConditionalGeneration": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),

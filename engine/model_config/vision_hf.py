@@ -11,7 +11,7 @@ from .model_spec import SANDWICH, LayerSpec, NormKind, Norms
 from .vision_fields import MOST_SIDE, SeeingModel, activation_of, attention_of, side_of, two_products
 from .vision_moonvit import kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
-from .vision_qwen import glm4v, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
+from .vision_qwen import glm4v, glm_ocr, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
 from .vision_siglip import (
     aya_vision,
     clip,
@@ -24,6 +24,7 @@ from .vision_siglip import (
     llava_onevision,
     mistral3,
     modernvbert,
+    paddleocr_vl,
     paligemma,
     siglip,
 )
@@ -153,6 +154,7 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "glm4v": glm4v,
     "glm4v_moe": glm4v,
     "glm46v": glm4v,
+    "glm_ocr": glm_ocr,
     "kimi_k25": kimi_k25,
     "kimi_vl": kimi_vl,
     "lighton_ocr": mistral3,
@@ -168,6 +170,7 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "qwen3_vl_moe": qwen3_vl,
     "qwen3_5": qwen3_5,
     "qwen3_5_moe": qwen3_5,
+    "paddleocr_vl": paddleocr_vl,
     "paligemma": paligemma,
     "clip": clip,
     "siglip": siglip,

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Final
 
-from .config_fields import MOST_LAYERS, ConfigError
+from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
-from .model_spec import LayerSpec, NormKind, Norms
+from .model_spec import LayerSpec, NormKind, Norms, dense_mlp
 from .vision_fields import MOST_SIDE, SeeingModel, activation_of, attention_of, layer_numbers, side_of, theta_of
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
@@ -157,3 +157,30 @@ def glm4v(model: SeeingModel) -> VisionSpec:
         merge=vision.integer("spatial_merge_size", 2, most=MOST_SIDE),
         projector=ProjectorSpec(products),
     )
+
+
+def glm_ocr(model: SeeingModel) -> VisionSpec:
+    """GLM-OCR: a GLM-4V without learned positions, with norms of heads and biases."""
+    vision = model.vision
+    hidden, outputs = vision.integer("hidden_size", 1024), vision.integer("out_hidden_size", 1536)
+    spec = glm4v(_with(model, hidden_size=hidden, out_hidden_size=outputs, num_heads=vision.integer("num_heads", 16)))
+    bias, inner = vision.flag("attention_bias", True), vision.integer("intermediate_size", 4096)
+    layer = spec.layers[0]
+    mixer = replace(layer.attention, qkv_bias=bias, output_bias=bias, qk_norm="head")
+    layer = replace(layer, mixer=mixer, mlp=replace(dense_mlp(spec), inner=inner, bias=bias))
+    downsample, proj, up, down = spec.projector.products
+    products = (downsample, proj, replace(up, outputs=outputs * spec.channels), down)
+    return replace(
+        spec,
+        layers=(layer,) * len(spec.layers),
+        positions="none",
+        max_position=0,
+        first_norm="",
+        positions_last=False,
+        projector=ProjectorSpec(products),
+    )
+
+
+def _with(model: SeeingModel, **values: object) -> SeeingModel:
+    """The model with these fields of its tower."""
+    return replace(model, vision=Fields({**model.vision.values, **values}))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
+from .attention_spec import RopeConfig
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
 from .model_spec import LayerSpec, Norms
@@ -260,3 +261,26 @@ def mistral3(model: SeeingModel) -> VisionSpec:
     )
     spec = replace(_pixtral(model, projector), merge=merge)
     return up_to(spec, model.whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS))
+
+
+def paddleocr_vl(model: SeeingModel) -> VisionSpec:
+    """PaddleOCR-VL: SigLIP over pictures of any shape, also rotated by row and column."""
+    width = model.vision.integer("hidden_size", 1152)
+    merge = model.vision.integer("spatial_merge_size", 2, most=MOST_SIDE)
+    projector = ProjectorSpec(
+        (
+            ProjectorProduct("projector.linear_1", width * merge * merge, True, "gelu"),
+            ProjectorProduct("projector.linear_2", model.hidden, True),
+        ),
+        norm=ProjectorNorm("projector.pre_norm", "layer", 1e-5, bias=True),
+    )
+    spec = siglip_tower(model, projector, patch=14, width=1152, heads=16)
+    return replace(
+        spec,
+        layers=tuple(replace(each, mixer=replace(each.attention, rope=RopeConfig())) for each in spec.layers),
+        source="rows",
+        positions="centred",
+        rope=AxialRope(theta_of(model.vision)),
+        merge=merge,
+        unused=(*_SIGLIP_HEAD, "embeddings.packing_position_embedding."),
+    )

@@ -17,12 +17,12 @@ PatchSource = Literal["pixels", "sized", "patches", "rows", "shaped"]
 """Form of the input. ``pixels``: rectangles of pixels. ``sized``: the same, with the size of each picture (Pixtral).
 ``patches``: patches with a grid (Qwen2-VL). ``rows``: the same, row by row (Kimi-VL). ``shaped``: patches row by row,
 padded to one number for all pictures, with rows and columns (SigLIP 2), or the column and row of each (Gemma 4)."""
-PositionKind = Literal["none", "exact", "buckets", "bilinear", "antialiased", "sampled", "axial"]
+PositionKind = Literal["none", "exact", "buckets", "bilinear", "centred", "antialiased", "sampled", "axial"]
 """How a patch's position embedding is found in a learned square. ``exact``: the picture has the square's size.
 ``buckets``: by relative height and width (Idefics3). ``bilinear``: the square is interpolated to the picture, corners
-aligned (Qwen3-VL). ``antialiased``: it is resized by an antialiased bilinear filter (SigLIP 2). ``sampled``: by a
-bicubic filter of fixed width (GLM-4V, Kimi-VL). ``axial``: the sum of a row for its column and one for its row, from a
-table with columns first (Gemma 4)."""
+aligned (Qwen3-VL). ``centred``: the same with the centres of patches aligned (PaddleOCR-VL). ``antialiased``: it is
+resized by an antialiased bilinear filter (SigLIP 2). ``sampled``: by a bicubic filter of fixed width (GLM-4V, Kimi-VL).
+``axial``: the sum of a row for its column and one for its row, from a table with columns first (Gemma 4)."""
 ProductActivation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu2"]
 JoinKind = Literal["beside", "mean"]
 PoolKind = Literal["none", "class", "probe"]

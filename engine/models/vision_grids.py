@@ -126,8 +126,9 @@ def learned(grid: Grid, filled: Grid, merge: int, window: int, side: int, kind: 
         case "axial":
             both = torch.stack((at.columns, side + at.rows), dim=1)
             return Learned(both, torch.ones(both.shape))
-        case "antialiased":
-            return Resampled(_antialiased(grid[0], side), _antialiased(grid[1], side), at)
+        case "centred" | "antialiased":
+            down, across = (_resized(size, side, antialias=kind == "antialiased") for size in grid)
+            return Resampled(down, across, at)
         case "sampled":
             return Resampled(_sampled(grid[0], side), _sampled(grid[1], side), at)
         case _:
@@ -157,11 +158,11 @@ def _between(size: int, side: int, at: torch.Tensor) -> tuple[torch.Tensor, torc
     return low.long(), exact - low
 
 
-def _antialiased(size: int, side: int) -> torch.Tensor:
-    """[size, side]: weights of an antialiased resize from ``side`` to ``size``."""
+def _resized(size: int, side: int, *, antialias: bool) -> torch.Tensor:
+    """[size, side]: weights of a bilinear resize from ``side`` to ``size``, with centres aligned."""
     unit = torch.eye(side)[None, None]
     made: torch.Tensor = torch.nn.functional.interpolate(
-        unit, (size, side), mode="bilinear", antialias=True, align_corners=False
+        unit, (size, side), mode="bilinear", antialias=antialias, align_corners=False
     )
     return made[0, 0]
 

@@ -14,7 +14,9 @@ from .vision_projector import stored_as_multiplied
 _TOWER: Final = re.compile(
     r"\A(?:model\.)?(?:vision_tower|vision_model|visual|vision_encoder|visual_tokenizer\.vit)\.(?:vision_model\.)?"
 )
-_PROJECTOR: Final = re.compile(r"\A(?:model\.)?(?:connector|multi_modal_projector|mm_projector|vision_projection)\.")
+_PROJECTOR: Final = re.compile(
+    r"\A(?:model\.)?(?:connector|multi_modal_projector|mm_projector|vision_projection|projector|mlp_AR)\."
+)
 _IN_PROJ: Final = re.compile(r"(.+)\.in_proj_(weight|bias)")
 """Queries, keys and values in torch's own attention."""
 _BARE: Final = ("weight", "bias")

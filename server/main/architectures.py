@@ -42,7 +42,8 @@ _GEMMA3N: Final = {
 }
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
-    *("Glm4v", "Glm46V", "Qwen2VL", "Qwen2_5Omni", "Qwen2_5_VL", "Qwen3OmniMoe", "Qwen3VL", "Qwen3VLMoe"),
+    *("Glm4v", "Glm46V", "GlmOcr", "PaddleOCRVL"),
+    *("Qwen2VL", "Qwen2_5Omni", "Qwen2_5_VL", "Qwen3OmniMoe", "Qwen3VL", "Qwen3VLMoe"),
 )
 _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "Lfm2ForCausalLM": {"full_attn_idxs": [2]},

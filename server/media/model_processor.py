@@ -78,8 +78,10 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Kimi_K25Processor": KimiImages,
     "Lfm2VlProcessor": Lfm2VlImages,
     "Llama4Processor": Llama4Images,
+    "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
 }
-"""Image processors by the name of the processor, if transformers has none, or one for torchvision only."""
+"""Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name
+another."""
 _UNNAMED: Final[Mapping[str, str]] = {
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
     "funaudiochat": "FunAudioChatProcessor",

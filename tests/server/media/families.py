@@ -125,10 +125,21 @@ def _kimi() -> _Processor:
     return _Processor("Kimi_K25Processor", images, CHATML.replace("IMAGE", "<|image_pad|>"), names)
 
 
+def _paddleocr_vl() -> _Processor:
+    images = transformers.PaddleOCRVLImageProcessorPil(patch_size=PATCH, merge_size=2, size=_EDGES)
+    spelled = {
+        **{"<|vision_start|>": "<|IMAGE_START|>", "<|vision_end|>": "<|IMAGE_END|>"},
+        "<|image_pad|>": "<|IMAGE_PLACEHOLDER|>",
+    }
+    template = CHATML.replace("IMAGE", "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>")
+    return _Processor("PaddleOCRVLProcessor", images, template, {"image_token": "<|IMAGE_PLACEHOLDER|>"}, spelled)
+
+
 _PROCESSORS: Final = {
     "granite_vision": _llava_next,
     "glm4v": lambda: _glm("Glm4vProcessor", "Glm4vImageProcessorPil"),
     "glm46v": lambda: _glm("Glm46VProcessor", "Glm46VImageProcessorPil"),
+    "paddleocr_vl": _paddleocr_vl,
     "gemma4_large": _gemma4,
     "ovis2": _ovis2,
     "lighton_ocr": _lighton_ocr,
