@@ -2,6 +2,7 @@
 
 import torch
 
+from stentor.kernels.forward import Traced
 from stentor.kernels.quantize import Quantized
 
 from ..model_config.attention_spec import AttentionSpec, LatentAttentionSpec
@@ -19,7 +20,7 @@ from .mlp import MLP
 from .moe import MoE, NormedMoE
 from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
-from .quantized import Stream, Unnormed
+from .quantized import Input, Stream, Unnormed
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
 from .shared_attention import SharedAttention
@@ -46,6 +47,7 @@ class Layer:
         self.cross = CrossAttention(weights, layer, model, cross, context) if cross else None
         self._mlp = None if spec.mlp is None else _feed_forward(weights, layer, model, spec.mlp, context)
         self._parallel, self._sum_scale = spec.parallel, spec.sum_scale
+        self._renews, self._stream_scales = norms.renews, spec.stream_scales
         self._mixer_scale, self._beside_scale, self._mlp_scale = (
             model.residual_scale * scale for scale in (spec.mixer_scale, spec.beside_scale, spec.mlp_scale)
         )
@@ -54,12 +56,12 @@ class Layer:
             return make_norm(weights, f"{model.prefix}.{layer}.{name}", norms, model, context, before) if name else None
 
         # parallel parts share the input and may need it quantised differently
-        alone = self._mixer is not None and self._beside is None and not self._parallel
+        alone = self._mixer is not None and self._beside is None and not self._parallel and not self._renews
         self._mixer_in = norm(norms.mixer_in, self._mixer.into if self._mixer is not None and alone else None)
         self._mixer_out = norm(norms.mixer_out)
         self._mixer_sum = norm(norms.mixer_sum)
         self._cross_in = norm(norms.cross_in)
-        self._mlp_in = norm(norms.mlp_in, None if self._mlp is None else self._mlp.input)
+        self._mlp_in = norm(norms.mlp_in, None if self._mlp is None or self._renews else self._mlp.input)
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
         self._own = PerLayer(weights, layer, model, inputs, context) if inputs else None
@@ -77,10 +79,12 @@ class Layer:
         ``given``: input of the mixer in place of the stream.
         """
         if self._mixer is not None:
-            x = joined(delta, residual, self._mixer_in) if given is None else given
+            x, residual = self._taken(delta, residual, self._mixer_in) if given is None else (given, residual)
             delta = _scaled(self._mixer(x, batch), self._mixer_scale, self._mixer_out)
             if isinstance(x, Unnormed):
                 residual = x.stream
+            if self._stream_scales[0] != 1.0:
+                residual = scaled_(residual, self._stream_scales[0])
             if self._beside is not None:
                 delta, residual = _scaled(self._beside(x, batch), self._beside_scale), added_(residual, delta)
             if self._parallel:
@@ -94,14 +98,25 @@ class Layer:
         if self.cross is not None:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
         if self._mlp is not None:
-            x = joined(delta, residual, self._mlp_in)
+            x, residual = self._taken(delta, residual, self._mlp_in)
             delta = _scaled(self._mlp(x, batch), self._mlp_scale, self._mlp_out)
             if isinstance(x, Unnormed):
                 residual = x.stream
+            if self._stream_scales[1] != 1.0:
+                residual = scaled_(residual, self._stream_scales[1])
             delta, residual = _summed(delta, residual, self._mlp_sum)
         if self._own is None and self._scalar is None:
             return delta, residual
         return None, self._completed(delta, residual, batch)
+
+    def _taken(self, delta: Stream | None, residual: Stream, norm: Norm | None) -> tuple[Input, Stream]:
+        """(input of the next part, stream)"""
+        x = joined(delta, residual, norm)
+        if not self._renews:
+            return x, residual
+        assert not isinstance(x, Quantized | Unnormed), "only a norm before one product quantises, or waits"
+        stream = x.settled() if isinstance(x, Traced) else x
+        return stream, stream
 
     def _completed(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> Stream:
         """The stream with the layer's per-layer input added, and scaled."""

@@ -1,4 +1,4 @@
-"""Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2, Mamba.
+"""Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2, Mamba, lightning attention.
 
 Their structure is in :mod:`..model_config.recurrent_spec`; the recurrences are operations of :mod:`stentor.kernels`. A
 CPU's program calls them between stretches.
@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from torch.nn.functional import softplus
+from torch.nn.functional import silu, softplus
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ..model_config.model_spec import Backbone, RecurrentSpec
-from ..model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from ..model_config.recurrent_spec import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, StateBatch
 from .layer_context import LayerContext
@@ -295,6 +295,49 @@ def _rates(stored: torch.Tensor) -> torch.Tensor:
     return -stored.float().exp().t()
 
 
+class Lightning:
+    """Linear attention whose heads forget at fixed rates, between SiLU and a gated norm. It is Mamba-2's recurrence in
+    steps of 1."""
+
+    def __init__(
+        self, weights: WeightMap, layer: int, model: Backbone, spec: LightningSpec, context: LayerContext
+    ) -> None:
+        self._layer, self._spec, self._ranks, self._dtype = layer, spec, context.ranks, context.dtype
+        self.into, self._out = _projections(weights, layer, model, spec, context)
+        self._norm = context.empty(spec.inner, dtype=torch.float32)
+        prefix = f"{model.prefix}.{layer}.{spec.name}"
+        weights.add(f"{prefix}.norm.weight", self._norm)
+        derived = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+        weights.pass_over(*(f"{prefix}.{each}" for each in derived))  # transformers stores what follows from the rates
+        self._rates = torch.tensor(spec.rates, device=context.place).neg()
+        self._skipped = torch.zeros(spec.heads, device=context.place)
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden] → the same"""
+        parts = self.into(x, batch.adapter_rows)
+        if isinstance(parts, Traced):
+            return self._out(parts.call("lightning attention", self._mix, self._spec.inner), batch.adapter_rows)
+        return self._out(self._mix(parts, batch), batch.adapter_rows)
+
+    def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """[tokens, all projected parts] → [tokens, inner]"""
+        spec, states = self._spec, _states_of(batch)
+        states.note(self._mix, parts)
+        (recurrent,) = states.of_layer[self._layer]
+        qkv, gate = parts.split_with_sizes((3 * spec.inner, spec.inner), dim=1)
+        by_head = elementwise(silu, qkv).to(self._dtype).view(-1, spec.heads, 3, spec.head_dim)
+        q, k, v = by_head.transpose(1, 2).contiguous().unbind(1)
+        steps = torch.ones(len(parts), spec.heads, device=parts.device)
+        found = kernels.mamba2(v, steps, self._rates, k, q, self._skipped, recurrent, states.rows).flatten(1).float()
+        if spec.norm_workers > 1:
+            assert self._ranks is not None
+            (normed,) = rms_over_ranks([found], spec.norm_eps, self._ranks, spec.norm_workers)
+            normed = normed * self._norm
+        else:
+            normed = kernels.rms_norm(found, self._norm, spec.norm_eps)
+        return (elementwise(torch.sigmoid, gate.float()) * normed).to(parts.dtype)
+
+
 class _Convolution:
     """Causal convolution of each channel over its last tokens."""
 
@@ -318,7 +361,7 @@ class _Convolution:
         return kernels.causal_conv(x.to(weight.dtype), weight, self._bias, state, states.rows, activation=activation)
 
 
-Recurrent = ShortConv | GatedDelta | Mamba2 | Mamba
+Recurrent = ShortConv | GatedDelta | Mamba2 | Mamba | Lightning
 
 
 def make_recurrent(
@@ -338,6 +381,8 @@ def make_recurrent(
             return Mamba2(weights, layer, model, spec, context)
         case MambaSpec():
             return Mamba(weights, layer, model, spec, context)
+        case LightningSpec():
+            return Lightning(weights, layer, model, spec, context)
 
 
 def _projections(

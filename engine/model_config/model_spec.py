@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from .attention_spec import AttentionSpec, CacheSpec, LatentAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
 from .mlp_spec import FeedForwardSpec, MLPSpec
-from .recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec, StateTensor
+from .recurrent_spec import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec, StateTensor
 from .streams_spec import AltUpSpec, LaurelSpec
 
 LayerType = Literal["full", "sliding"]
@@ -39,6 +39,9 @@ class Norms:
     """For kind ``layer`` only."""
     weighted: bool = True
     """Whether they have weights."""
+    renews: bool = False
+    """Whether the stream continues from the outputs of the norms of inputs (MiniMax-01), not from the sums that they
+    norm."""
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
@@ -66,7 +69,7 @@ SANDWICH = Norms(
 """Gemma-2."""
 
 
-RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec | MambaSpec
+RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec | MambaSpec | LightningSpec
 MixerSpec = AttentionSpec | LatentAttentionSpec | RecurrentSpec
 BesideSpec = RecurrentSpec | LaurelSpec
 
@@ -88,6 +91,8 @@ class LayerSpec:
     """Factor on the network's output."""
     sum_scale: float = 1.0
     """Factor on the residual stream after the mixers' outputs are added (Gemma 3n)."""
+    stream_scales: tuple[float, float] = (1.0, 1.0)
+    """Factors on the residual stream before the outputs of mixer and network are added (MiniMax-01)."""
     cross: AttentionSpec | None = None
     """Cross-attention between both."""
     scalar: str = ""

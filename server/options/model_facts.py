@@ -21,7 +21,13 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.mlp_spec import FeedForwardSpec, MLPSpec, OpaqueSpec
 from stentor.engine.model_config.model_spec import BesideSpec, LayerSpec, MixerSpec, ModelSpec
 from stentor.engine.model_config.pooling_config import PoolingConfig
-from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from stentor.engine.model_config.recurrent_spec import (
+    GatedDeltaSpec,
+    LightningSpec,
+    Mamba2Spec,
+    MambaSpec,
+    ShortConvSpec,
+)
 from stentor.engine.model_config.streams_spec import LaurelSpec
 from stentor.engine.model_config.tensor_parallel.split import split_model
 from stentor.engine.model_config.transformers_config import TransformersSpec
@@ -161,6 +167,8 @@ def _other(mixer: BesideSpec) -> str:
             return f"a state space (Mamba-2) of {mixer.heads} heads, states of {mixer.head_dim} by {mixer.state_dim}"
         case MambaSpec():
             return f"a state space (Mamba) of {mixer.inner} channels, states of {mixer.state_dim}"
+        case LightningSpec():
+            return f"lightning attention of {mixer.heads} heads, states of {mixer.head_dim} by {mixer.head_dim}"
 
 
 def _mlp(mlp: FeedForwardSpec) -> str:

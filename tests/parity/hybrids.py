@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 transformers: Any = untyped_transformers
 EACH_KIND = (
     *("lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid"),
-    *("mamba2", "falcon-mamba", "jamba", "kimi-linear"),
+    *("mamba2", "falcon-mamba", "jamba", "kimi-linear", "minimax"),
 )
 """One of each kind of state, and of each way to combine it with attention."""
 QWEN: Mapping[str, Any] = {
@@ -91,6 +91,12 @@ JAMBA: Mapping[str, Any] = {
     "attn_layer_offset": 1,
     "mamba_d_state": 12,
     "num_experts_per_tok": 2,
+}
+MINIMAX: Mapping[str, Any] = {
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "block_size": 16,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }
 CONVOLVED = ["conv", "full_attention", "conv"]
 
@@ -190,6 +196,17 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "olmo-hybrid-still": lambda: transformers.OlmoHybridConfig(
             **shape, **OLMO, linear_allow_neg_eigval=False, rope_parameters={"rope_type": "default", "rope_theta": None}
         ),
+        "minimax": lambda: transformers.MiniMaxConfig(
+            **MINIMAX,
+            **shape,
+            linear_attn_alpha_factor=3.5,
+            full_attn_alpha_factor=2.5,
+            mlp_alpha_factor=1.5,
+            linear_attn_beta_factor=0.8,
+            full_attn_beta_factor=0.7,
+            mlp_beta_factor=1.2,
+        ),
+        "minimax-plain": lambda: transformers.MiniMaxConfig(**MINIMAX, **shape),
         "lfm3": lambda: transformers.Lfm3Config(**{**shape, "num_hidden_layers": 6}, head_dim=32, sliding_window=24),
         "lfm3-plain": lambda: transformers.Lfm3Config(
             **shape,

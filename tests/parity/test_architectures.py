@@ -64,6 +64,8 @@ CALLED = {
     "lfm2-moe": {"a short convolution"},
     "lfm3": {"a short convolution", "attention with a gate"},
     "lfm3-plain": {"a short convolution"},
+    "minimax": {"lightning attention"},
+    "minimax-plain": {"lightning attention"},
     "mimo-v2-flash": {"attention with narrow values"},
     "qwen2-moe": {"a shared expert's gate"},
     "qwen3-next": {"attention with a gate", "a gated delta rule"},

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ..model_spec import BesideSpec, RecurrentSpec
-from ..recurrent_spec import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from ..recurrent_spec import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from ..streams_spec import LaurelSpec
 from .cuts import Cut, Cuts, Ranges, Rank
 
@@ -22,6 +22,22 @@ def split_recurrent(spec: RecurrentSpec, rank: Rank, prefix: str, hidden: int) -
         case MambaSpec():
             inner = rank.each(spec.inner, "channels of a state space")
             return replace(spec, inner=inner), dict(_cut_mamba(spec, rank, prefix, hidden))
+        case LightningSpec():
+            return _part_of_lightning(spec, rank), dict(_cut_lightning(spec, rank, prefix, hidden))
+
+
+def _part_of_lightning(spec: LightningSpec, rank: Rank) -> LightningSpec:
+    rank.each(spec.heads, "heads of linear attention")
+    first, count = rank.own(spec.heads)
+    return replace(spec, rates=spec.rates[first : first + count], norm_workers=rank.size)
+
+
+def _cut_lightning(spec: LightningSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
+    first, count = own = rank.own(spec.inner)
+    into, out = spec.projections(hidden)
+    yield from rank.columns(into, prefix, [((3 * first, 3 * count),), (own,)])
+    yield from rank.rows(out, prefix, own)
+    yield f"{prefix}.{spec.name}.norm.weight", Cut(0, spec.inner, (own,))
 
 
 def split_beside(spec: BesideSpec, rank: Rank, prefix: str, hidden: int) -> tuple[BesideSpec, dict[str, Cut]]:
