@@ -46,6 +46,7 @@ class Found(NamedTuple):
     start: Start
     tail: list[Any]
     """The constants, which follow the arguments."""
+    driver: Any
     device: int
 
 
@@ -81,14 +82,14 @@ class Launcher:
             if start is None:
                 start = starter(start_slowly(self._kernel, grid, args, config, constants))
                 signature.keep(key, start)
-                return Found(start, signature.tail, device)
+                return Found(start, signature.tail, driver, device)
         given = list(args)
         for place, address in zip(signature.tensors, addresses, strict=True):
             given[place] = address
         given += signature.tail
         x, y, z = (*grid, 1, 1)[:3]
         start(x, y, z, driver.get_current_stream(device), given)
-        return Found(start, signature.tail, device)
+        return Found(start, signature.tail, driver, device)
 
 
 class Repeated:
@@ -120,10 +121,10 @@ class Repeated:
         """Launches the kernel with ``tensors``: the original ones or others of the same layout, None at the same
         positions."""
         found, addresses = self._found, list(map(_data_ptr, self._take_tensors(tensors)))
-        driver, aligned = _drivers().active, not reduce(or_, addresses, 0) & 15
-        if found is not None and aligned and driver.get_current_device() == found.device:
+        aligned = not reduce(or_, addresses, 0) & 15
+        if found is not None and aligned and found.driver.get_current_device() == found.device:
             given = self._order((*addresses, *self._behind))
-            found.start(self._x, self._y, self._z, driver.get_current_stream(found.device), given)
+            found.start(self._x, self._y, self._z, found.driver.get_current_stream(found.device), given)
             return
         found = self._start(tensors)
         if found is not None and aligned:

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from .launch import instead, interpreted
+from .forced import forcing
+from .launch import interpreted
 from .tuning import Config
 
 
@@ -95,13 +96,12 @@ def compiling(capability: int, made: Callable[[Any, Config], None]) -> Iterator[
         raise RuntimeError("a dry run compiles kernels: TRITON_INTERPRET must not be set")
     from triton.runtime import driver  # late: heavy
 
-    token = instead.set(lambda kernel, args, config, meta: made(_compile(kernel, args, config, meta), config))
     driver.set_active(CompileOnly(capability))
     try:
-        yield
+        with forcing(launch=lambda kernel, args, config, meta: made(_compile(kernel, args, config, meta), config)):
+            yield
     finally:
         driver._active = None  # driver.reset() would look for a GPU
-        instead.reset(token)
 
 
 class CompileOnly:

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from .launch import instead, interpreted
+from .forced import forced
+from .launch import interpreted
 from .native import NativeFunction, unavailable_reason
 from .variants import Choice, wanted
 
@@ -40,9 +41,9 @@ def triton_unsupported_reason(tensor: Tensor, choice: Choice) -> str | None:
     """Returns why the Triton variant cannot take ``tensor``; None if it can.
 
     It runs on CUDA. Under Triton's interpreter it also takes CPU tensors, but only if asked for by name. If launches
-    are redirected (:data:`.launch.instead`), it also takes meta tensors.
+    are redirected (:class:`.forced.Forced`), it also takes meta tensors.
     """
-    if tensor.is_cuda or (tensor.is_meta and instead.get() is not None):
+    if tensor.is_cuda or (tensor.is_meta and forced.get().launch is not None):
         return None
     if interpreted() and wanted(choice) == "triton":
         return None

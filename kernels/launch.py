@@ -1,19 +1,13 @@
 """The one place that launches Triton kernels, on the GPU or under Triton's interpreter."""
 
 import os
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from .compiled import Launcher
+from .forced import forced
 from .tuning import Config
-
-Launch = Callable[[Any, Sequence[Any], Config, dict[str, Any]], None]
-"""Takes a kernel, its arguments in order, its compile configuration, and its arguments by name."""
-
-instead: ContextVar[Launch | None] = ContextVar("stentor_launch", default=None)
-"""Receives launches in place of the GPU: lets tests compile kernels without one."""
 
 _launchers: dict[int, Launcher] = {}
 """By ``id`` of the kernel, which the launcher keeps alive. Triton's own hash of a kernel takes microseconds."""
@@ -50,7 +44,7 @@ def launch(kernel: Any, grid: Sequence[int], *args: Any, config: Config, **const
     if interpreted():
         kernel[tuple(grid)](*args, **{**config.sizes, **constants})
         return
-    if (other := instead.get()) is not None:
+    if (other := forced.get().launch) is not None:
         other(kernel, args, config, {**config.sizes, **constants})
         return
     launcher_of(kernel).start(grid, args, config, constants)

@@ -4,8 +4,7 @@ A step calls each operation once per layer. Checks, the choice of variant and bl
 on shapes, strides, dtypes and numbers. These are the same in all layers and mostly in the next step, so a call that
 finds a launch kept under them starts it at once.
 
-Nothing is kept under Triton's interpreter, while launches are redirected away from the GPU, or while a variant or block
-sizes are forced.
+Nothing is kept or found under Triton's interpreter, or while anything is forced (:mod:`.forced`).
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -16,10 +15,9 @@ from typing import Any, Final, Generic, TypeVar
 from torch import Tensor
 
 from .compiled import Repeated
-from .launch import instead, interpreted, launch, launcher_of
+from .forced import NOTHING, forced
+from .launch import interpreted, launch, launcher_of
 from .tuning import Config
-from .tuning.table import NOTHING, asked
-from .variants import forced
 
 MOST_KEPT: Final = 1024
 """The most launches kept per operation; at the limit all are dropped."""
@@ -39,13 +37,13 @@ class Kept(Generic[T]):
 
     def find(self, tensors: Sequence[Tensor], *numbers: Hashable) -> T | None:
         """Returns what is kept for CUDA tensors of this layout and for these numbers, or None."""
-        if not tensors[0].is_cuda or _is_special():
+        if not tensors[0].is_cuda or forced.get() is not NOTHING or interpreted():
             return None
         return self._found.get(_key(tensors, numbers))
 
     def keep(self, found: T, tensors: Sequence[Tensor], *numbers: Hashable) -> T:
         """Keeps ``found`` for CUDA tensors of this layout and for these numbers; returns it."""
-        if tensors[0].is_cuda and not _is_special():
+        if tensors[0].is_cuda and forced.get() is NOTHING and not interpreted():
             if len(self._found) >= MOST_KEPT:
                 self._found.clear()
             self._found[_key(tensors, numbers)] = found
@@ -55,11 +53,6 @@ class Kept(Generic[T]):
 def _key(tensors: Sequence[Tensor], numbers: tuple[Hashable, ...]) -> Hashable:
     layouts = *map(_shape, tensors), *map(_stride, tensors), *map(_dtype, tensors), *map(_device, tensors)
     return *layouts, numbers
-
-
-def _is_special() -> bool:
-    """Whether the cache must not be used for this call."""
-    return interpreted() or instead.get() is not None or forced.get() != "auto" or asked.get() is not NOTHING
 
 
 def prepare(
@@ -90,7 +83,7 @@ def prepare(
 
         constants["DEPENDENT"] = dependent = launches_overlap()
         config = replace(config, dependent=True) if dependent else config
-    if _is_special() or 0 in grid:
+    if forced.get() is not NOTHING or interpreted() or 0 in grid:
         return lambda *given: launch(kernel, grid, *args(given), config=config, **constants)
     launcher = launcher_of(kernel)
     return Repeated(grid, tensors, numbers, lambda given: launcher.start(grid, args(given), config, constants)).start

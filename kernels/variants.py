@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Literal
+
+from .forced import forced, forcing
 
 Variant = Literal["triton", "native", "reference"]
 """``triton``: on CUDA. ``native``: the C++ library, on the CPU. ``reference``: plain torch, on any device."""
@@ -13,23 +14,17 @@ Choice = Literal["auto", "triton", "native", "reference"]
 NOT_WRITTEN = "there is none"
 """The reason given for a variant that an operation does not have."""
 
-forced: ContextVar[Choice] = ContextVar("stentor_kernel_variant", default="auto")
-"""The choice of :func:`force_variant`; ``auto`` outside of it."""
-
 
 @contextmanager
 def force_variant(choice: Choice) -> Iterator[None]:
     """Within the block, operations called with ``variant="auto"`` in this context use ``choice``."""
-    token = forced.set(choice)
-    try:
+    with forcing(variant=choice):
         yield
-    finally:
-        forced.reset(token)
 
 
 def wanted(choice: Choice) -> Choice:
     """Returns ``choice``, or the choice of :func:`force_variant` if it is ``auto``."""
-    return forced.get() if choice == "auto" else choice
+    return forced.get().variant if choice == "auto" else choice
 
 
 def select_variant(choice: Choice, *, triton: str | None = NOT_WRITTEN, native: str | None = NOT_WRITTEN) -> Variant:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -25,11 +26,11 @@ class LayerCache:
     group: int = 0
     """The cache group, which selects the block tables."""
 
-    @property
+    @cached_property
     def k(self) -> torch.Tensor:
         return self.tensors[0]
 
-    @property
+    @cached_property
     def v(self) -> torch.Tensor:
         return self.tensors[1]
 

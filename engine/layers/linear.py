@@ -68,7 +68,7 @@ class PlainLinear:
 
     def takes_norm(self, x: torch.Tensor, gate: kernels.ActivationKind | None) -> bool:
         """Whether one kernel norms ``x`` [tokens, inputs], multiplies it and optionally gates the product."""
-        alike = len(x) == 1 and x.dtype == self.weight.dtype and not self._invariant
+        alike = x.shape[0] == 1 and x.dtype == self.weight.dtype and not self._invariant
         return alike and choose_normed(x, self.weight, gate) == "triton"
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..launch import cdiv, instead, next_power_of_2
+from ..forced import forced
+from ..launch import cdiv, next_power_of_2
 from ..repeated import Start, prepare
 from ..tuning import Config, pick
 from .decode_kernels import ITEM_NUMBERS, decode_kernel, split_kernel
@@ -157,7 +158,7 @@ def counters(device: torch.device, count: int) -> Tensor:
 
     They are never freed, because captured launches hold their addresses. Redirected launches get counters of their own.
     """
-    if instead.get() is not None:
+    if forced.get().launch is not None:
         return torch.zeros(count, dtype=torch.int32, device=device)
     made = _COUNTERS.setdefault(device, [])
     if not made or len(made[-1]) < count:

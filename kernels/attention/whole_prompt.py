@@ -10,7 +10,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from ..launch import cdiv, instead
+from ..forced import forced
+from ..launch import cdiv
 from ..providers import Case, Chosen, Provider, choose_provider
 from ..tuning import Config, pick
 from .paged import Paged
@@ -79,7 +80,7 @@ def choose_whole_prompt(
 def runs_on_library(paged: Paged, tokens: int) -> bool:
     """Whether cuDNN attends a prompt of this many tokens. Never in a dry run: torch asks the GPU whether cuDNN can."""
     q, k_cache = paged.q, paged.k_cache
-    if tokens < LEAST_TOKENS or instead.get() is not None:
+    if tokens < LEAST_TOKENS or forced.get().launch is not None:
         return False
     chosen = choose_whole_prompt(
         q.device,

@@ -17,6 +17,7 @@ __all__ = ["NormedProduct", "choose", "normed_linear"]
 
 MAX_WIDTH = 8192
 """The longest row that the kernel holds beside the weight's rows."""
+_CHOICES: Kept[Variant] = Kept()
 _STARTS: Kept[Start] = Kept()
 
 
@@ -36,7 +37,10 @@ def choose(x: Tensor, weight: Tensor, kind: ActivationKind | None = None, varian
     Raises:
         ValueError: a variant is asked for that cannot run.
     """
-    return select_variant(variant, triton=_unsupported_reason(x, weight, kind, variant))
+    if (chosen := _CHOICES.find((x, weight), kind, variant)) is not None:
+        return chosen
+    chosen = select_variant(variant, triton=_unsupported_reason(x, weight, kind, variant))
+    return _CHOICES.keep(chosen, (x, weight), kind, variant)
 
 
 def normed_linear(

@@ -4,16 +4,15 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
 
 import torch
 
+from ..forced import forced, forcing
 from .config import Config
 
 logger = logging.getLogger(__name__)
@@ -21,29 +20,12 @@ logger = logging.getLogger(__name__)
 Table = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
-class Asked(NamedTuple):
-    """Block sizes that are forced in a context."""
-
-    operation: str | None = None
-    config: Config | None = None
-    """The config of that operation, whatever the tables say."""
-    untuned: bool = False
-    """The other operations use their launchers' defaults."""
-    gpu: str | None = None
-    """The GPU whose table is used; None: the one present."""
-
-
-NOTHING: Final = Asked()
-asked: ContextVar[Asked] = ContextVar("stentor_tuning", default=NOTHING)
-"""Set by the context managers below."""
-
-
 def pick(operation: str, key: str, default: Config) -> Config:
     """Returns the config of one launch. ``key`` names what the best sizes depend on, never a batch size that varies.
 
     Whether products and sums may be fused belongs to the operation: it is taken from ``default``, whatever is forced.
     """
-    here = asked.get()
+    here = forced.get()
     if here.config is not None and here.operation == operation:
         config = here.config
         if config.fuse_multiply_add == default.fuse_multiply_add:
@@ -52,28 +34,19 @@ def pick(operation: str, key: str, default: Config) -> Config:
     return default if here.untuned else _picked(here.gpu, operation, key, default)
 
 
-@contextmanager
-def _asking(**changes: Any) -> Iterator[None]:
-    token = asked.set(asked.get()._replace(**changes))
-    try:
-        yield
-    finally:
-        asked.reset(token)
-
-
 def overridden(operation: str, config: Config) -> AbstractContextManager[None]:
     """Within the block, ``operation`` uses ``config`` whatever the tables say."""
-    return _asking(operation=operation, config=config)
+    return forcing(operation=operation, config=config)
 
 
 def untuned() -> AbstractContextManager[None]:
     """Within the block, launchers use their own defaults, except for what is :func:`overridden`."""
-    return _asking(untuned=True)
+    return forcing(untuned=True)
 
 
 def tuned_for(name: str) -> AbstractContextManager[None]:
     """Within the block, launchers use the table of another GPU, given by the name of its file."""
-    return _asking(gpu=name)
+    return forcing(gpu=name)
 
 
 @cache

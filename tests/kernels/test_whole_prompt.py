@@ -16,7 +16,7 @@ from stentor.kernels.attention.whole_prompt import (
     attend_whole_prompt,
     choose_whole_prompt,
 )
-from stentor.kernels.launch import instead
+from stentor.kernels.forced import forcing
 from stentor.kernels.repeated import Kept
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE
@@ -140,11 +140,8 @@ def test_an_untuned_gpu_runs_our_kernel(ran: list[str]) -> None:
 
 def test_a_dry_run_compiles_ours_whatever_the_table_says(ran: list[str]) -> None:
     step = make_step([(PROMPT, PROMPT)], dtype=FP16)
-    token = instead.set(lambda *_: None)
-    try:
+    with forcing(launch=lambda *_: None):
         run(step)
-    finally:
-        instead.reset(token)
     assert ran == ["prepare_prefill"]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stentor.kernels.launch import instead
+from stentor.kernels.forced import forcing
 
 aten = torch.ops.aten
 
@@ -109,10 +109,9 @@ def launching_nothing(launched: Callable[[str], None] = lambda _: None) -> Itera
 
     from stentor.kernels.dry_run import CompileOnly
 
-    token = instead.set(lambda kernel, *_: launched(kernel.__name__))
     driver.set_active(CompileOnly(90))
     try:
-        yield
+        with forcing(launch=lambda kernel, *_: launched(kernel.__name__)):
+            yield
     finally:
         driver._active = None  # its own reset would look for a GPU
-        instead.reset(token)
