@@ -149,18 +149,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "MiMoV2FlashForCausalLM": ("mimo-v2-flash",),
     "MiniCPM3ForCausalLM": ("minicpm3",),
-    "MiniMaxForCausalLM": (
-        "minimax",
-        "minimax-plain",
-    ),
-    "MiniMaxM1ForCausalLM": (
-        "minimax",
-        "minimax-plain",
-    ),
-    "MiniMaxText01ForCausalLM": (
-        "minimax",
-        "minimax-plain",
-    ),
+    "MiniMaxForCausalLM": ("minimax", "minimax-plain"),
     "MiniMaxM2ForCausalLM": ("minimax-m2",),
     "Ministral3ForCausalLM": ("ministral3",),
     "MinistralForCausalLM": ("ministral",),
