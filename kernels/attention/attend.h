@@ -116,10 +116,12 @@ void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int6
     }
 }
 
-// Some of what is read next, while tiles multiply: as many lines as can be on their way by then. More would keep products
-// waiting behind them.
-static inline void fetch_some(const void* from) {
-    for (int64_t line = 0; line < 8; ++line) __builtin_prefetch((const char*)from + line * 64);
+// Lines of what is read next, from the line `first` of each run, while tiles multiply: as many at a time as can be on their
+// way by then. More would keep products waiting behind them.
+template <class T>
+void fetch_lines(const T* const* runs, int64_t count, int64_t first, int64_t lines) {
+    for (int64_t run = 0; run < count; ++run)
+        for (int64_t line = first; line < first + lines; ++line) __builtin_prefetch((const char*)runs[run] + line * 64);
 }
 
 // Weighs N keys for one row that sees [begin, end) of them.
@@ -191,8 +193,12 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
                 weigh_runs<Kernel>(from, tile, begin, end, c.softcap, state, row, to);
         };
         if constexpr (Kernel::ON_TILES) {
-            for (int64_t run = 0; run < RUNS; ++run) fetch_some(cached.values[run]);
+            const T* next[RUNS];
+            int64_t runs = 0;
+            for (int64_t at = key + KEYS; at < std::min(key + 2 * KEYS, stop); at += RUN) next[runs++] = keys_at(at);
+            fetch_lines(cached.values, RUNS, 0, 12);
             Kernel::score(held, rows, queries, tile, scores, [&](int64_t first, int64_t count, float* from) {
+                if (first == 0) fetch_lines(cached.values, RUNS, 12, 10);
                 if (all && c.softcap <= 0)
                     by_rows<DEEP>(count, [&](int64_t row, auto deep) {
                         weigh<KEYS, decltype(deep)::value, true>(from + row * KEYS, weights + (first + row) * KEYS, KEYS,
@@ -202,8 +208,10 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
                     for (int64_t row = 0; row < count; ++row) weigh_row(first + row, from + row * KEYS);
             });
             Kernel::lay_out_values(cached, room);
-            for (int64_t next = key + KEYS; next < std::min(key + 2 * KEYS, stop); next += RUN) fetch_some(keys_at(next));
-            Kernel::accumulate(held, rows, weights, tile, state.sums, state.width);
+            fetch_lines(next, runs, 0, 12);
+            Kernel::accumulate(held, rows, weights, tile, state.sums, state.width, [&](int64_t made) {
+                fetch_lines(next, runs, 12 + made * 6, 6);
+            });
         } else {
             by_rows<DEEP>(rows, [&](int64_t first, auto deep) {
                 constexpr int R = decltype(deep)::value;

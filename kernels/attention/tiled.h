@@ -73,8 +73,10 @@ struct Tiled {
     }
 
     // sums[row][d...] += weights[row][key] * value[key][d...] over the keys of the tile that some row sees; weights of the
-    // others become zero.
-    static void accumulate(Held& held, int64_t rows, bf16* weights, const Tile<bf16>& tile, float* sums, int64_t stride) {
+    // others become zero. between(n) is called once the n-th of the first rows' areas of sums is made.
+    template <class Between>
+    static void accumulate(Held& held, int64_t rows, bf16* weights, const Tile<bf16>& tile, float* sums, int64_t stride,
+                           const Between& between) {
         const int64_t begin = tile.first_run() * RUN, end = begin + tile.runs() * RUN, pair = tile.dim * 4;
         for (int64_t row = 0; row < rows && end - begin < KEYS; ++row) {
             std::fill_n(weights + row * KEYS, begin, bf16{});
@@ -83,11 +85,13 @@ struct Tiled {
         for (int64_t first = 0; first < rows; first += SCORED) {
             const int64_t count = std::min(SCORED, rows - first);
             held.take(count);
-            for (int64_t d = 0; d < tile.dim; d += 2 * tiles::ROWS)
+            for (int64_t d = 0; d < tile.dim; d += 2 * tiles::ROWS) {
                 tiles::add_area<Tiles, false>(count, KEYS / SUMMED, (const char*)(weights + first * KEYS),
                                               KEYS * sizeof(bf16), tiles::BYTES,
                                               (const char*)(tile.paired_values + 2 * d), pair, tiles::PAIRS * pair,
                                               sums + first * stride + d, stride * (int64_t)sizeof(float));
+                if (first == 0) between(d / (2 * tiles::ROWS));
+            }
         }
     }
 };
