@@ -19,7 +19,7 @@ from .mlp import MLP
 from .moe import MoE, NormedMoE
 from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
-from .quantized import Stream, Unnormed
+from .quantized import Delta, Input, Stream, Unnormed
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
 from .shared_attention import SharedAttention
@@ -69,8 +69,8 @@ class Layer:
             weights.add(f"{model.prefix}.{layer}.{spec.scalar}", self._scalar)
 
     def __call__(
-        self, delta: Stream | None, residual: Stream, batch: ForwardBatch, given: Stream | None = None
-    ) -> tuple[Stream | None, Stream]:
+        self, delta: Delta | None, residual: Stream, batch: ForwardBatch, given: Stream | None = None
+    ) -> tuple[Delta | None, Stream]:
         """Run the layer; returns its output, not yet added, and the stream.
 
         ``delta`` [tokens, hidden], the former layer's output, is first added to the stream ``residual`` in place.
@@ -78,7 +78,7 @@ class Layer:
         """
         if self._mixer is not None:
             x = joined(delta, residual, self._mixer_in) if given is None else given
-            delta = _scaled(self._mixer(x, batch), self._mixer_scale, self._mixer_out)
+            delta = _output(self._mixer, x, batch, self._mixer_scale, self._mixer_out)
             if isinstance(x, Unnormed):
                 residual = x.stream
             if self._beside is not None:
@@ -86,7 +86,7 @@ class Layer:
             if self._parallel:
                 assert self._mlp is not None
                 x = x if self._mlp_in is None else self._mlp_in(residual)
-                return _scaled(self._mlp(x, batch), self._mlp_scale), added_(residual, delta)
+                return _output(self._mlp, x, batch, self._mlp_scale), added_(residual, delta)
             delta, residual = _summed(delta, residual, self._mixer_sum)
             if self._sum_scale != 1.0:
                 residual = residual if delta is None else added_(residual, delta)
@@ -95,7 +95,7 @@ class Layer:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
         if self._mlp is not None:
             x = joined(delta, residual, self._mlp_in)
-            delta = _scaled(self._mlp(x, batch), self._mlp_scale, self._mlp_out)
+            delta = _output(self._mlp, x, batch, self._mlp_scale, self._mlp_out)
             if isinstance(x, Unnormed):
                 residual = x.stream
             delta, residual = _summed(delta, residual, self._mlp_sum)
@@ -103,7 +103,7 @@ class Layer:
             return delta, residual
         return None, self._completed(delta, residual, batch)
 
-    def _completed(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> Stream:
+    def _completed(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> Stream:
         """The stream with the layer's per-layer input added, and scaled."""
         if delta is not None:
             residual = added_(residual, delta)
@@ -112,9 +112,12 @@ class Layer:
         return residual if self._scalar is None else scaled_(residual, self._scalar)
 
 
+_Mixer = Attention | SharedAttention | LatentAttention | Recurrent
+
+
 def _mixer(
     weights: WeightMap, layer: int, model: Backbone, spec: MixerSpec, rotary: RotaryTables, context: LayerContext
-) -> Attention | SharedAttention | LatentAttention | Recurrent:
+) -> _Mixer:
     match spec:
         case AttentionSpec(shares=shared) if shared >= 0:
             return SharedAttention(weights, layer, model, rotary, context)
@@ -147,13 +150,21 @@ def _feed_forward(
     return MLP(weights, prefix, spec, hidden, context, model.adapters)
 
 
+def _output(part: _Mixer | MLP | MoE, x: Input, batch: ForwardBatch, scale: float, norm: Norm | None = None) -> Delta:
+    """The part's output, scaled and normed; if it is added to the stream as it is, its last product may be
+    :class:`Unadded`."""
+    if scale == 1.0 and norm is None and isinstance(part, Attention | MLP):
+        return part.late(x, batch)
+    return _scaled(part(x, batch), scale, norm)
+
+
 def _scaled(delta: Stream, scale: float, norm: Norm | None = None) -> Stream:
     if norm is not None:
         delta = norm.plain(delta)
     return delta if scale == 1.0 else delta * scale
 
 
-def _summed(delta: Stream, residual: Stream, norm: Norm | None) -> tuple[Stream | None, Stream]:
+def _summed(delta: Delta, residual: Stream, norm: Norm | None) -> tuple[Delta | None, Stream]:
     """(output still to add, stream): with a norm behind the sum, nothing and a new stream."""
     if norm is None:
         return delta, residual
