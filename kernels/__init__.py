@@ -15,7 +15,7 @@ from .linear_fp8 import linear_fp8
 from .linear_gguf import GGUFWeight, linear_gguf
 from .linear_heads import linear_heads
 from .linear_int8 import linear_int8
-from .linear_row import NormedProduct, normed_linear
+from .linear_normed import NormedProduct, add_linear_, normed_linear
 from .linear_w4 import W4Weight, linear_w4
 from .mamba2 import mamba2
 from .moe import ExpertActivation, Router, Routing, choose_experts, experts_mlp, packed_experts_mlp, route
@@ -59,6 +59,7 @@ __all__ = [
     "activate_",
     "activation",
     "add_layer_norm",
+    "add_linear_",
     "add_rms_norm",
     "add_rms_norm_quantized",
     "attend_whole_spans_",

@@ -18,7 +18,7 @@ from .linear import Linear, plain_weight
 from .moments import row_mean
 from .norm import RMSNorm, added_
 from .per_layer import PerLayer, PerLayerInputs
-from .quantized import Stream
+from .quantized import Delta, Stream
 from .rotary import RotaryTables
 from .weights import WeightMap
 
@@ -99,7 +99,7 @@ class AltUp:
         self._scale = context.empty(model.hidden_size, dtype=torch.float32)
         weights.add(f"{prefix}.altup.correct_output_scale", self._scale)
 
-    def __call__(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
+    def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
         """As :meth:`.layer.Layer.__call__`, of streams, to which nothing is yet to be added."""
         assert delta is None
         if isinstance(residual, Traced):

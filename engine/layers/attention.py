@@ -19,7 +19,7 @@ from .layer_context import LayerContext
 from .linear import Linear, check_arranged
 from .norm import RMSNorm
 from .parts import BeforePart, tiles
-from .quantized import Input, Stream
+from .quantized import Delta, Input, Stream
 from .rank_norm import rms_over_ranks
 from .rotary import RotaryTables
 from .weights import WeightMap
@@ -121,7 +121,15 @@ class Attention:
         weights.pass_over(*(f"{prefix}.{name}" for name in unused))
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden], plain or quantised → [tokens, hidden]; writes K and V if there are caches."""
+        """x [tokens, hidden], plain, quantised or unnormed → [tokens, hidden]; writes K and V if there are caches."""
+        return self.out(self._attended(x, batch), batch.adapter_rows)
+
+    def late(self, x: Input, batch: ForwardBatch) -> Delta:
+        """As a call; the last product may be left to the next norm."""
+        return self.out.late(self._attended(x, batch), batch.adapter_rows)
+
+    def _attended(self, x: Input, batch: ForwardBatch) -> Stream:
+        """The input of the last product."""
         made: Stream = self.into(x, batch.adapter_rows)
         if self._full_norms is not None and self._ranks is not None:
             made = self._normed_over_ranks(made)
@@ -130,8 +138,8 @@ class Attention:
         if self._full_norms is not None and self._ranks is None:
             q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
         if isinstance(q, Traced) or isinstance(k, Traced) or isinstance(v, Traced):
-            return self.out(self._traced(q, k, v, batch), batch.adapter_rows)
-        return self.out(self.attend(q, k, v, batch), batch.adapter_rows)
+            return self._traced(q, k, v, batch)
+        return self.attend(q, k, v, batch)
 
     def _normed_over_ranks(self, made: Stream) -> Stream:
         """Norm queries and keys over the heads of all workers; [tokens, q, k and v] → the same."""

@@ -20,7 +20,7 @@ from .mlp import MLP
 from .moe import MoE, NormedMoE
 from .norm import Norm, added_, joined, make_norm
 from .per_layer import PerLayer, PerLayerInputs, scaled_
-from .quantized import Input, Stream, Unnormed
+from .quantized import Delta, Input, Stream, Unnormed
 from .recurrent import Recurrent, make_recurrent
 from .rotary import RotaryTables
 from .shared_attention import SharedAttention
@@ -71,8 +71,8 @@ class Layer:
             weights.add(f"{model.prefix}.{layer}.{spec.scalar}", self._scalar)
 
     def __call__(
-        self, delta: Stream | None, residual: Stream, batch: ForwardBatch, given: Stream | None = None
-    ) -> tuple[Stream | None, Stream]:
+        self, delta: Delta | None, residual: Stream, batch: ForwardBatch, given: Stream | None = None
+    ) -> tuple[Delta | None, Stream]:
         """Run the layer; returns its output, not yet added, and the stream.
 
         ``delta`` [tokens, hidden], the former layer's output, is first added to the stream ``residual`` in place.
@@ -80,7 +80,7 @@ class Layer:
         """
         if self._mixer is not None:
             x, residual = self._taken(delta, residual, self._mixer_in) if given is None else (given, residual)
-            delta = _scaled(self._mixer(x, batch), self._mixer_scale, self._mixer_out)
+            delta = _output(self._mixer, x, batch, self._mixer_scale, self._mixer_out)
             if isinstance(x, Unnormed):
                 residual = x.stream
             if self._stream_scales[0] != 1.0:
@@ -90,7 +90,7 @@ class Layer:
             if self._parallel:
                 assert self._mlp is not None
                 x = x if self._mlp_in is None else self._mlp_in(residual)
-                return _scaled(self._mlp(x, batch), self._mlp_scale), added_(residual, delta)
+                return _output(self._mlp, x, batch, self._mlp_scale), added_(residual, delta)
             delta, residual = _summed(delta, residual, self._mixer_sum)
             if self._sum_scale != 1.0:
                 residual = residual if delta is None else added_(residual, delta)
@@ -99,7 +99,7 @@ class Layer:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
         if self._mlp is not None:
             x, residual = self._taken(delta, residual, self._mlp_in)
-            delta = _scaled(self._mlp(x, batch), self._mlp_scale, self._mlp_out)
+            delta = _output(self._mlp, x, batch, self._mlp_scale, self._mlp_out)
             if isinstance(x, Unnormed):
                 residual = x.stream
             if self._stream_scales[1] != 1.0:
@@ -109,7 +109,7 @@ class Layer:
             return delta, residual
         return None, self._completed(delta, residual, batch)
 
-    def _taken(self, delta: Stream | None, residual: Stream, norm: Norm | None) -> tuple[Input, Stream]:
+    def _taken(self, delta: Delta | None, residual: Stream, norm: Norm | None) -> tuple[Input, Stream]:
         """(input of the next part, stream)"""
         x = joined(delta, residual, norm)
         if not self._renews:
@@ -118,7 +118,7 @@ class Layer:
         stream = x.settled() if isinstance(x, Traced) else x
         return stream, stream
 
-    def _completed(self, delta: Stream | None, residual: Stream, batch: ForwardBatch) -> Stream:
+    def _completed(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> Stream:
         """The stream with the layer's per-layer input added, and scaled."""
         if delta is not None:
             residual = added_(residual, delta)
@@ -127,9 +127,12 @@ class Layer:
         return residual if self._scalar is None else scaled_(residual, self._scalar)
 
 
+_Mixer = Attention | SharedAttention | LatentAttention | Recurrent
+
+
 def _mixer(
     weights: WeightMap, layer: int, model: Backbone, spec: MixerSpec, rotary: RotaryTables, context: LayerContext
-) -> Attention | SharedAttention | LatentAttention | Recurrent:
+) -> _Mixer:
     match spec:
         case AttentionSpec(shares=shared) if shared >= 0:
             return SharedAttention(weights, layer, model, rotary, context)
@@ -162,13 +165,21 @@ def _feed_forward(
     return MLP(weights, prefix, spec, hidden, context, model.adapters)
 
 
+def _output(part: _Mixer | MLP | MoE, x: Input, batch: ForwardBatch, scale: float, norm: Norm | None = None) -> Delta:
+    """The part's output, scaled and normed; if it is added to the stream as it is, its last product may be
+    :class:`Unadded`."""
+    if scale == 1.0 and norm is None and isinstance(part, Attention | MLP):
+        return part.late(x, batch)
+    return _scaled(part(x, batch), scale, norm)
+
+
 def _scaled(delta: Stream, scale: float, norm: Norm | None = None) -> Stream:
     if norm is not None:
         delta = norm.plain(delta)
     return delta if scale == 1.0 else delta * scale
 
 
-def _summed(delta: Stream, residual: Stream, norm: Norm | None) -> tuple[Stream | None, Stream]:
+def _summed(delta: Delta, residual: Stream, norm: Norm | None) -> tuple[Delta | None, Stream]:
     """(output still to add, stream): with a norm behind the sum, nothing and a new stream."""
     if norm is None:
         return delta, residual

@@ -8,7 +8,8 @@ import torch
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
-from stentor.kernels.linear_row import choose as choose_normed
+from stentor.kernels.linear_normed import MOST_ROWS, choose_added
+from stentor.kernels.linear_normed import choose as choose_normed
 from stentor.kernels.quantize import ActivationScheme, Quantized
 
 from ..model_config.model_spec import TaskAdapters
@@ -30,7 +31,7 @@ from .coded import CodedLinear
 from .layer_context import LayerContext
 from .packed import PackedLinear
 from .parts import BeforePart, parts
-from .quantized import GGUFLinear, Input, Int4Linear, ScaledLinear, Stream, Unnormed
+from .quantized import Delta, GGUFLinear, Input, Int4Linear, ScaledLinear, Stream, Unadded, Unnormed
 from .rank_group import RankGroup
 from .task_adapters import linear_of_tasks
 from .weights import WeightError, WeightMap
@@ -66,10 +67,17 @@ class PlainLinear:
             return x.product(self.weight, self._bias)
         return kernels.linear(x, self.weight, self._bias, invariant=self._invariant)
 
-    def takes_norm(self, x: torch.Tensor, gate: kernels.ActivationKind | None) -> bool:
-        """Whether one kernel norms ``x`` [tokens, inputs], multiplies it and optionally gates the product."""
-        alike = x.shape[0] == 1 and x.dtype == self.weight.dtype and not self._invariant
-        return alike and choose_normed(x, self.weight, gate) == "triton"
+    def takes_norm(self, x: torch.Tensor, gate: kernels.ActivationKind | None, *, squared: bool) -> bool:
+        """Whether one kernel norms ``x`` [tokens, inputs], multiplies it and optionally gates the product; ``squared``:
+        given its squares."""
+        alike = (squared or x.shape[0] == 1) and x.dtype == self.weight.dtype and not self._invariant
+        return alike and choose_normed(x, self.weight, gate, squared=squared) == "triton"
+
+    def unadded(self, x: torch.Tensor) -> Unadded | None:
+        """The product of ``x`` [tokens, inputs], if one kernel multiplies and adds it to the stream."""
+        alike = 1 < x.shape[0] <= MOST_ROWS and x.dtype == self.weight.dtype and not self._invariant
+        added = alike and choose_added(x, self.weight) == "triton"
+        return Unadded(x, self.weight, self._bias) if added else None
 
 
 class Linear:
@@ -154,11 +162,22 @@ class Linear:
         """float32 [1] if :attr:`input_scheme` has granularity ``tensor``."""
         return self._multiply.input_scale
 
-    def takes_norm(self, x: torch.Tensor) -> bool:
-        """Whether it accepts ``x`` [tokens, inputs] as :class:`Unnormed`."""
+    def takes_norm(self, x: torch.Tensor, *, squared: bool = False) -> bool:
+        """Whether it accepts ``x`` [tokens, inputs] as :class:`Unnormed`; ``squared``: with its squares."""
+        bare = self._bare(x)
+        return bare is not None and bare.takes_norm(x, self.gate, squared=squared)
+
+    def late(self, x: Input, adapters: AdapterRows | None = None) -> Delta:
+        """As a call, of a product for the stream: left to the norm behind if one kernel also adds it to the stream."""
+        bare = self._bare(x) if isinstance(x, torch.Tensor) else None
+        unadded = None if bare is None or not isinstance(x, torch.Tensor) else bare.unadded(x)
+        return self(x, adapters) if unadded is None else unadded
+
+    def _bare(self, x: torch.Tensor) -> PlainLinear | None:
+        """The plain weight, if a call only multiplies ``x`` by it."""
         if not isinstance(self._multiply, PlainLinear) or self._adapted is not None or self._before is not None:
-            return False
-        return self._activation is None and self._dtype in (None, x.dtype) and self._multiply.takes_norm(x, self.gate)
+            return None
+        return self._multiply if self._activation is None and self._dtype in (None, x.dtype) else None
 
     @overload
     def __call__(self, x: torch.Tensor | Quantized, adapters: AdapterRows | None = None) -> torch.Tensor: ...
@@ -245,6 +264,9 @@ class SummedLinear(Linear):
 
     def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream:
         return summed_(super().__call__(x, adapters), self._ranks)
+
+    def late(self, x: Input, adapters: AdapterRows | None = None) -> Delta:
+        return self(x, adapters)  # a sum over ranks needs the product
 
 
 def summed_(product: Stream, ranks: RankGroup | None) -> Stream:

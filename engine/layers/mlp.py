@@ -15,7 +15,7 @@ from .forward_batch import ForwardBatch
 from .layer_context import LayerContext
 from .linear import Linear
 from .moments import row_mean
-from .quantized import Input, Stream, Unnormed
+from .quantized import Delta, Input, Stream, Unnormed
 from .weights import WeightMap
 
 _XIELU_BETA, _XIELU_EPS = 0.5, -1e-6
@@ -90,9 +90,17 @@ class MLP:
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden], plain, quantised or unnormed → [tokens, hidden]"""
+        return self._down(self._inner(x, batch), batch.adapter_rows)
+
+    def late(self, x: Input, batch: ForwardBatch) -> Delta:
+        """As a call; the last product may be left to the next norm."""
+        return self._down.late(self._inner(x, batch), batch.adapter_rows)
+
+    def _inner(self, x: Input, batch: ForwardBatch) -> Input:
+        """The input of the last product."""
         up = self.input(x, batch.adapter_rows)
         gated = isinstance(x, Unnormed) and self.input.gate is not None
-        return self._down(up if gated else self._activated(up), batch.adapter_rows)
+        return up if gated else self._activated(up)
 
     def _activated(self, up: Stream) -> Input:
         """The input of the last product; ``up`` may begin with gates."""

@@ -12,7 +12,7 @@ from stentor.kernels.forward import Traced
 from ..model_config.model_spec import Backbone, Norms
 from .layer_context import LayerContext
 from .linear import Linear
-from .quantized import Input, Stream, Unnormed
+from .quantized import Delta, Input, Stream, Unadded, Unnormed, multiplied
 from .weights import WeightMap
 
 
@@ -69,28 +69,43 @@ class RMSNorm:
     def __call__(self, x: Stream) -> Input:
         """x [tokens, size] → the input of the next layer."""
         if self._before is not None and not isinstance(x, Traced) and x.shape[0] == 1 and self._before.takes_norm(x):
-            return Unnormed(x, None, self.weight, self._eps, plus_one=self._plus_one, gate=self._before.gate)
+            return self._unnormed(x, self._before)
         if self._scheme is None or isinstance(x, Traced):
             return self.plain(x)
         return kernels.rms_norm_quantized(x, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one)
 
-    def add(self, x: Stream, residual: Stream) -> Input:
-        """Add x [tokens, size] to ``residual`` in place and normalise the sum; an :class:`Unnormed` sum is a new
-        tensor."""
+    def add(self, x: Delta, residual: Stream) -> Input:
+        """Add x [tokens, size] to ``residual`` in place and normalise the sum; an :class:`Unnormed` sum of one row is a
+        new tensor."""
+        if isinstance(x, Unadded):
+            before = self._before
+            if before is not None and isinstance(residual, torch.Tensor) and before.takes_norm(residual, squared=True):
+                return self._unnormed(residual, before, squares=x.add_(residual))
+            x = x.product()
         if isinstance(x, Traced) or isinstance(residual, Traced):
             return self.plain(added_(residual, x))
         if self._before is not None and x.shape[0] == 1 and self._before.takes_norm(x) and x.dtype == residual.dtype:
-            return Unnormed(x, residual, self.weight, self._eps, plus_one=self._plus_one, gate=self._before.gate)
+            return self._unnormed(x, self._before, residual=residual)
         if self._scheme is None:
             return kernels.add_rms_norm(x, residual, self.weight, self._eps, plus_one=self._plus_one)
         return kernels.add_rms_norm_quantized(
             x, residual, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one
         )
 
+    def _unnormed(
+        self,
+        x: torch.Tensor,
+        before: Linear,
+        *,
+        residual: torch.Tensor | None = None,
+        squares: torch.Tensor | None = None,
+    ) -> Unnormed:
+        return Unnormed(x, residual, self.weight, self._eps, plus_one=self._plus_one, gate=before.gate, squares=squares)
 
-def added_(residual: Stream, delta: Stream) -> Stream:
+
+def added_(residual: Stream, delta: Delta) -> Stream:
     """Add ``delta`` to ``residual`` in place; returns ``residual``."""
-    return residual.add_(delta)  # type: ignore[arg-type]  # both are of one kind
+    return residual.add_(multiplied(delta))  # type: ignore[arg-type]  # both are of one kind
 
 
 class LayerNorm:
@@ -142,8 +157,9 @@ class LayerNorm:
         """As :meth:`plain`, in float32, for x of any dtype."""
         return kernels.layer_norm(x.float(), self._factors.float(), self._bias.float(), self._eps)
 
-    def add(self, x: Stream, residual: Stream) -> Stream:
+    def add(self, x: Delta, residual: Stream) -> Stream:
         """Add x to ``residual`` in place and normalise the sum."""
+        x = multiplied(x)
         if isinstance(x, Traced) or isinstance(residual, Traced):
             return self.plain(added_(residual, x))
         return kernels.add_layer_norm(x, residual, self._factors, self._bias, self._eps)
@@ -163,7 +179,7 @@ def make_norm(
     return RMSNorm(weights, stored, size, eps, replace(context, dtype=context.stream), plus_one=plus_one, before=before)
 
 
-def joined(delta: Stream | None, residual: Stream, norm: Norm | None) -> Input:
+def joined(delta: Delta | None, residual: Stream, norm: Norm | None) -> Input:
     """Add ``delta`` to the stream in place and return the next part's input. If that is :class:`Unnormed`, it has the
     stream."""
     if norm is None:

@@ -30,8 +30,33 @@ Stream = torch.Tensor | Traced
 """The residual stream or a layer's values: [tokens, columns], or a placeholder while a pass is recorded."""
 
 
+class Unadded:
+    """A product of few rows that is still to be multiplied, since one kernel also adds it to the stream."""
+
+    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._x, self._weight, self._bias = x, weight, bias
+
+    def product(self) -> torch.Tensor:
+        """[tokens, outputs], not added to anything."""
+        return kernels.linear(self._x, self._weight, self._bias)
+
+    def add_(self, stream: torch.Tensor) -> torch.Tensor:
+        """Add the product to ``stream`` [tokens, outputs] in place; returns the stream's squares for a norm, float32
+        [parts, tokens]."""
+        return kernels.add_linear_(self._x, self._weight, stream, self._bias)
+
+
+Delta = Stream | Unadded
+"""What a part of a layer adds to the stream."""
+
+
+def multiplied(delta: Delta) -> Stream:
+    """[tokens, columns]"""
+    return delta.product() if isinstance(delta, Unadded) else delta
+
+
 class Unnormed:
-    """The input of a product of one row that one kernel also norms."""
+    """The input of a product of few rows that one kernel also norms."""
 
     stream: torch.Tensor
     """The stream with ``x`` added, set by :meth:`product`."""
@@ -45,19 +70,22 @@ class Unnormed:
         *,
         plus_one: bool,
         gate: kernels.ActivationKind | None,
+        squares: torch.Tensor | None = None,
     ) -> None:
-        """``x`` [1, size] is still to be added to ``residual``, if given."""
+        """``x`` [1, size] is still to be added to ``residual``, if given. Several rows have ``squares``, float32
+        [parts, tokens]."""
         self._x, self._residual, self._norm, self._eps = x, residual, norm, eps
-        self._plus_one, self._gate = plus_one, gate
+        self._plus_one, self._gate, self._squares = plus_one, gate, squares
 
     def product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """[1, outputs], gated if there is a gate."""
+        """[tokens, outputs], gated if there is a gate."""
         product, self.stream = kernels.normed_linear(
             self._x,
             self._norm,
             weight,
             self._eps,
             residual=self._residual,
+            squares=self._squares,
             bias=bias,
             kind=self._gate,
             plus_one=self._plus_one,

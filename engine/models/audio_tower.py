@@ -13,7 +13,7 @@ from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.norm import joined
-from ..layers.quantized import Stream
+from ..layers.quantized import Delta, Stream
 from ..layers.rotary import RotaryTables
 from ..layers.weights import WeightMap
 from ..model_config.audio_hf import audio_spec_from_hf
@@ -125,7 +125,7 @@ class AudioTower(Tower):
         positions = torch.cat([torch.arange(length, device=device) for length in lengths])
         texts = sequences(lengths, device, positions < real if 0 < real < len(x) else None)
         batch = ForwardBatch(positions, positions, texts=texts)
-        delta: Stream | None = None
+        delta: Delta | None = None
         residual: Stream = x
         for layer in self._layers:
             delta, residual = layer(delta, residual, batch)

@@ -10,6 +10,7 @@ from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.norm import RMSNorm
+from ..layers.quantized import multiplied
 from ..layers.rotary import RotaryTables
 from ..layers.weights import WeightMap
 from ..model_config.draft_head_spec import DraftHeadSpec
@@ -102,8 +103,10 @@ class DraftHead:
             past = normed if spec.norm_before_residual else x
             delta, residual = self._layer(None, past.clone(), batch, both)
         assert isinstance(residual, torch.Tensor)
-        assert isinstance(delta, torch.Tensor)
-        return residual + delta
+        assert delta is not None
+        added = multiplied(delta)
+        assert isinstance(added, torch.Tensor)
+        return residual + added
 
     def fed_back(self, stream: torch.Tensor) -> torch.Tensor:
         """Output of :meth:`forward` [rows, hidden] → its ``hidden`` input for the tokens behind."""

@@ -20,7 +20,7 @@ from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.norm import LayerNorm, joined
 from ..layers.packed import PackedTable
-from ..layers.quantized import Stream
+from ..layers.quantized import Delta, Stream
 from ..layers.rotary import RotaryTables
 from ..layers.task_adapters import AdaptedTable
 from ..layers.weights import WeightMap
@@ -104,7 +104,7 @@ class Encoder:
         if self._relative is not None:
             bias, padded = self._distances(self._relative, varlen.max_seqlen), varlen.padded(tokens.device)
             batch = replace(batch, texts=replace(texts, bias=bias, padded=padded))
-        delta: Stream | None = None
+        delta: Delta | None = None
         residual: Stream = x if self._embedding_norm is None else self._embedding_norm(x)
         for layer in self._layers:
             delta, residual = layer(delta, residual, batch)

@@ -18,7 +18,7 @@ from ..layers.layer import Layer
 from ..layers.layer_context import LayerContext
 from ..layers.linear import Linear
 from ..layers.norm import joined, make_norm
-from ..layers.quantized import Input, Stream
+from ..layers.quantized import Delta, Input, Stream
 from ..layers.rotary import RotaryTables
 from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError
@@ -132,7 +132,7 @@ class VisionTower(Tower):
         back = None if order is None else torch.argsort(order).to(device)
         behind: dict[int, torch.Tensor] = {}
         taken: dict[int, torch.Tensor] = {}
-        delta: Stream | None = None
+        delta: Delta | None = None
         residual: Stream = x
         for number, layer in enumerate(self._layers):
             batch = near if near is not None and number not in spec.whole_layers else whole

@@ -27,7 +27,7 @@ from ..layers.linear import PlainLinear
 from ..layers.log_mel import LogMel
 from ..layers.norm import LayerNorm, added_, joined
 from ..layers.packed import PackedTable
-from ..layers.quantized import Stream
+from ..layers.quantized import Delta, Stream
 from ..layers.rotary import RotaryTables
 from ..layers.varlen_batch import VarlenBatch
 from ..layers.weights import WeightMap, check_plain, check_shape
@@ -308,7 +308,7 @@ class Whisper:
         table, tokens = self._embedding, batch.tokens
         assert isinstance(tokens, torch.Tensor)
         rows = table.rows(tokens) if isinstance(table, PackedTable) else kernels.embedding(tokens, table)
-        delta: Stream | None = None
+        delta: Delta | None = None
         residual: Stream = rows + self._positions[batch.positions]
         for layer in self._decoder:
             delta, residual = layer(delta, residual, batch)

@@ -98,6 +98,11 @@ def _triton_unsupported_reason(x: Tensor, weight: Tensor, invariant: bool, varia
         if x.stride(1) != 1 or weight.stride(1) != 1:
             return "it takes contiguous rows"
         return triton_unsupported_reason(x, variant)
+    return few_rows_unsupported_reason(x, weight, variant)
+
+
+def few_rows_unsupported_reason(x: Tensor, weight: Tensor, variant: Choice) -> str | None:
+    """Returns why no kernel for few rows multiplies contiguous ``x`` by ``weight``; None if one does."""
     if not 1 <= x.shape[0] <= SKINNY_TOKENS:
         return f"it takes up to {SKINNY_TOKENS} rows"
     if x.dtype not in (torch.bfloat16, torch.float16) or not (x.is_contiguous() and weight.is_contiguous()):

@@ -29,14 +29,14 @@ def skinny_key(tokens: int, rows: int, width: int, dtype: torch.dtype) -> str:
     return f"{gemv_key(rows, width, dtype)}_t{block_of_tokens(tokens)}"
 
 
-def prepare_skinny(x: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+def prepare_skinny(x: Tensor, weight: Tensor, bias: Tensor | None, *, streamed: bool = False) -> Callable[..., Tensor]:
     """Prepares the product of ``x`` [T, K], up to :data:`MAX_TOKENS` rows, by ``weight`` [N, K], both contiguous, for
-    these and other tensors of the same layout."""
+    these and other tensors of the same layout; ``streamed``: see :func:`..linear_fp8.triton_skinny.prepare_few`."""
     config = config_of(x, weight)
     if config == LIBRARY:
         config = default(x.shape[0])
-    few = prepare_few(x, None, weight, None, bias, x.dtype, config)
-    return lambda x, weight, bias: few(x, None, weight, None, bias)
+    few = prepare_few(x, None, weight, None, bias, x.dtype, config, streamed=streamed)
+    return lambda x, weight, *others: few(x, None, weight, None, *others)
 
 
 def default(tokens: int) -> Config:

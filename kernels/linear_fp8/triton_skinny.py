@@ -5,6 +5,9 @@ The weight is the left operand, so that its rows fill the instruction's 64 and t
 tiles of N alone do not fill the GPU, K is split: each part is summed and written separately, and a second kernel adds
 the parts in order, so that the result depends only on the shape. 16-bit weights have no scales
 (:mod:`..linear.triton_skinny`).
+
+The product may be added to the residual stream, with the sums of squares that the next norm needs: each program writes
+those of its outputs, so that they too are added in one order.
 """
 
 from collections.abc import Callable
@@ -38,6 +41,7 @@ def skinny_kernel(
     weight_scale,
     bias,
     out,
+    squares,
     tokens,
     rows,
     width,
@@ -56,7 +60,8 @@ def skinny_kernel(
     SPLITS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """``OPERAND``: the dtype that both sides are multiplied in; None: their stored dtype."""
+    """``OPERAND``: the dtype that both sides are multiplied in; None: their stored dtype. With ``squares`` [programs,
+    tokens], ``out`` is a stream that the product is added to."""
     EVERY: tl.constexpr = BLOCK_K if BLOCK_K < 128 else 128
     row = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(1)
@@ -103,7 +108,18 @@ def skinny_kernel(
             result *= tl.load(weight_scale + row * weight_scale_stride, mask=row < rows, other=0.0)[:, None]
         if bias is not None:
             result += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)[:, None]
-        tl.store(target, result.to(out.dtype.element_ty), mask=inside)
+        result = result.to(out.dtype.element_ty)
+        if squares is not None:
+            result, own = added(result, target, inside)
+            tl.store(squares + tl.program_id(0) * tokens + token, tl.sum(own, 0), mask=token < tokens)
+        tl.store(target, result, mask=inside)
+
+
+@triton.jit
+def added(result, target, inside):
+    """Returns the sum of ``result`` and the stream at ``target``, in their dtype, and its squares, float32."""
+    summed = (tl.load(target, mask=inside, other=0.0).to(tl.float32) + result.to(tl.float32)).to(result.dtype)
+    return summed, summed.to(tl.float32) * summed.to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -113,6 +129,7 @@ def add_parts_kernel(
     weight_scale,
     bias,
     out,
+    squares,
     tokens,
     rows,
     x_scale_stride,
@@ -123,7 +140,8 @@ def add_parts_kernel(
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """Adds parts [SPLITS, tokens, rows] in order; each program takes one block of one token."""
+    """Adds parts [SPLITS, tokens, rows] in order; each program takes one block of one token. ``squares`` [blocks,
+    tokens]: as for :func:`skinny_kernel`."""
     follow(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -138,7 +156,12 @@ def add_parts_kernel(
         result *= tl.load(weight_scale + row * weight_scale_stride, mask=inside, other=0.0)
     if bias is not None:
         result += tl.load(bias + row, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + token * rows + row, result.to(out.dtype.element_ty), mask=inside)
+    target = out + token * rows + row
+    result = result.to(out.dtype.element_ty)
+    if squares is not None:
+        result, own = added(result, target, inside)
+        tl.store(squares + tl.program_id(1) * tokens + token, tl.sum(own, 0))
+    tl.store(target, result, mask=inside)
 
 
 def prepare_skinny(operands: Operands) -> Product:
@@ -170,17 +193,26 @@ def prepare_few(
     X_GROUPED: bool = False,
     W_BLOCKED: bool = False,
     OPERAND: tl.dtype | None = None,
-) -> Callable[[Tensor, Tensor | None, Tensor, Tensor | None, Tensor | None], Tensor]:
-    """Prepares the product of ``x`` by contiguous ``weight``, for these and other tensors of the same layout."""
+    streamed: bool = False,
+) -> Callable[..., Tensor]:
+    """Prepares the product of ``x`` by contiguous ``weight``, for these and other tensors of the same layout.
+
+    ``streamed``: the result also takes the residual stream, contiguous [T, N] of ``out_dtype``, adds the product to it
+    and returns the squares: float32 [parts, T], whose sum over the parts is that of the squares of a row of the stream.
+    """
     (tokens, width), rows, splits = x.shape, weight.shape[0], config["SPLITS"]
     if config["BLOCK_T"] < tokens:
         raise ValueError(f"BLOCK_T must hold all {tokens} tokens, not {config['BLOCK_T']}")
     sums = torch.int32 if x.dtype == torch.int8 else torch.float32
     out, parts = x.new_empty(0, dtype=out_dtype), x.new_empty(0, dtype=sums)
+    squares = x.new_empty(0, dtype=torch.float32) if streamed else None
+    block = min(next_power_of_2(rows), 512)
+    blocks = cdiv(rows, config["BLOCK_N"] if splits == 1 else block)
+    last = (out, squares) if splits == 1 else (parts, None)
     start = prepare(
         skinny_kernel,
         (cdiv(rows, config["BLOCK_N"]), splits),
-        (as_kernel_argument(x), x_scale, as_kernel_argument(weight), weight_scale, bias, parts if splits > 1 else out),
+        (as_kernel_argument(x), x_scale, as_kernel_argument(weight), weight_scale, bias, *last),
         *(tokens, rows, width, x.stride(0), *scale_strides),
         config=config,
         X_GROUPED=X_GROUPED,
@@ -190,11 +222,10 @@ def prepare_few(
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         HOPPER=capability() == 90,
     )
-    block = min(next_power_of_2(rows), 512)
     add = prepare(
         add_parts_kernel,
         (tokens, cdiv(rows, block)),
-        (parts, x_scale, weight_scale, bias, out),
+        (parts, x_scale, weight_scale, bias, out, squares),
         *(tokens, rows, *scale_strides),
         config=Config.of(num_warps=4, BLOCK=block),
         X_GROUPED=X_GROUPED,
@@ -203,14 +234,22 @@ def prepare_few(
     )
 
     def few(
-        x: Tensor, x_scale: Tensor | None, weight: Tensor, weight_scale: Tensor | None, bias: Tensor | None
+        x: Tensor,
+        x_scale: Tensor | None,
+        weight: Tensor,
+        weight_scale: Tensor | None,
+        bias: Tensor | None,
+        stream: Tensor | None = None,
     ) -> Tensor:
-        out = x.new_empty((tokens, rows), dtype=out_dtype)
-        made = out if splits == 1 else x.new_empty((splits, tokens, rows), dtype=sums)
-        start(x, x_scale, weight, weight_scale, bias, made)
-        if splits > 1:
-            add(made, x_scale, weight_scale, bias, out)
-        return out
+        out = x.new_empty((tokens, rows), dtype=out_dtype) if stream is None else stream
+        squares = x.new_empty((blocks, tokens), dtype=torch.float32) if streamed else None
+        if splits == 1:
+            start(x, x_scale, weight, weight_scale, bias, out, squares)
+        else:
+            made = x.new_empty((splits, tokens, rows), dtype=sums)
+            start(x, x_scale, weight, weight_scale, bias, made, None)
+            add(made, x_scale, weight_scale, bias, out, squares)
+        return out if squares is None else squares
 
     return few
 

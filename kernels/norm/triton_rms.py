@@ -14,7 +14,7 @@ from ..quantize.triton_rows import store_rows
 from ..repeated import Start, prepare
 from ..tuning import pick
 from .rows import block_of, default_config, rows_of, tuning_key
-from .triton_tiles import load_rows
+from .triton_tiles import load_rows, weighted
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -43,11 +43,7 @@ def rms_norm_kernel(
     weight = tl.load(weight_ptr + columns, mask=columns < WIDTH, other=0.0)
     x, rows, row_fits = load_rows(x_ptr, residual_ptr, count, inner, outer_stride, inner_stride, WIDTH, ROWS, BLOCK)
     normed = x * tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / WIDTH + eps)  # [ROWS, BLOCK]
-    if PLUS_ONE:
-        y = normed * (1.0 + weight.to(tl.float32))
-    else:
-        y = normed.to(weight.dtype).to(tl.float32) * weight.to(tl.float32)
-    y = y.to(weight.dtype).to(tl.float32)
+    y = weighted(normed, weight, PLUS_ONE).to(tl.float32)
     store_rows(y, out_ptr, scales_ptr, rows, row_fits, 0, WIDTH, GRANULARITY, GROUP, GREATEST)
 
 

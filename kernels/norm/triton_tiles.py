@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-"""How norm kernels load their rows."""
+"""How norm kernels load their rows, and apply the weight."""
 
 import triton
 import triton.language as tl
@@ -35,3 +35,13 @@ def load_rows(
         tl.store(target, total, mask=fits)
         x = total.to(tl.float32)
     return x, rows, row_fits
+
+
+@triton.jit
+def weighted(normed, weight, PLUS_ONE: tl.constexpr):
+    """Returns ``normed``, float32, times ``weight``, or times 1 + ``weight``, rounded to the dtype of ``weight``."""
+    if PLUS_ONE:
+        y = normed * (1.0 + weight.to(tl.float32))
+    else:
+        y = normed.to(weight.dtype).to(tl.float32) * weight.to(tl.float32)
+    return y.to(weight.dtype)

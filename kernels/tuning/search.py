@@ -44,7 +44,7 @@ _MODULES = (
     "linear.triton_gemv",
     "linear.triton_skinny",
     "linear.triton_fixed",
-    "linear_row.tunables",
+    "linear_normed.tunables",
     "dependent",
     "linear_fp8.triton_gemv",
     "linear_fp8.triton_skinny",

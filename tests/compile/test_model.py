@@ -165,12 +165,12 @@ def test_a_batch_invariant_step_has_the_same_products_and_attention_for_every_ro
 def test_a_row_takes_six_launches_a_layer_where_the_table_has_its_products(monkeypatch: pytest.MonkeyPatch) -> None:
     from stentor.kernels.linear.triton_gemv import DEFAULT as PLAIN
     from stentor.kernels.linear.triton_gemv import OPERATION, tunables
-    from stentor.kernels.linear_row.triton import (
+    from stentor.kernels.linear_normed.triton_row import (
         DEFAULT,  # these late: they import Triton
         row_key,
     )
-    from stentor.kernels.linear_row.triton import OPERATION as NORMED
-    from stentor.kernels.linear_row.tunables import SHAPES
+    from stentor.kernels.linear_normed.triton_row import OPERATION as NORMED
+    from stentor.kernels.linear_normed.tunables import SHAPES
 
     def entries(*_: object) -> table.Table:
         normed = {row_key(rows, width, torch.bfloat16, gated=gated): DEFAULT.to_json() for rows, width, gated in SHAPES}

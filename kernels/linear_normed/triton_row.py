@@ -16,9 +16,10 @@ from ..attention.triton_decode import multiprocessors
 from ..dependent import fetch_weights, follow
 from ..launch import cdiv, next_power_of_2
 from ..linear.triton_gemv import gemv_key
-from ..repeated import Start, prepare
+from ..norm.triton_tiles import weighted
+from ..repeated import prepare
 from ..tuning import Config, pick
-from . import NormedProduct
+from . import NormedProduct, Prepared
 
 OPERATION = "normed_row"
 LIBRARY = Config.of(BLOCK_N=1, PROGRAMS_PER_SM=1, STAGES=1)
@@ -68,16 +69,13 @@ def normed_row_kernel(
     columns = tl.arange(0, BLOCK_K)
     inside = columns < WIDTH
     token = tl.load(x + columns, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.load(norm + columns, mask=inside, other=0.0)
     if residual is not None:
         summed = (token + tl.load(residual + columns, mask=inside, other=0.0).to(tl.float32)).to(DTYPE)
         tl.store(total + columns, summed, mask=inside & (tl.program_id(0) == 0))
         token = summed.to(tl.float32)
     normed = token * tl.rsqrt(tl.sum(token * token, 0) / WIDTH + eps)
-    if PLUS_ONE:
-        token = (normed * (1.0 + scale)).to(DTYPE).to(tl.float32)
-    else:
-        token = (normed.to(DTYPE).to(tl.float32) * scale).to(DTYPE).to(tl.float32)
+    token = weighted(normed, scale, PLUS_ONE).to(tl.float32)
     for tile in tl.range(tl.program_id(0), tl.cdiv(outputs, BLOCK_N), tl.num_programs(0), num_stages=STAGES):
         row = tile * BLOCK_N + tl.arange(0, BLOCK_N).to(tl.int64)
         there = row < outputs
@@ -95,25 +93,25 @@ def normed_row_kernel(
 def prepare_row(
     x: Tensor,
     residual: Tensor | None,
+    squares: Tensor | None,
     norm: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    out: NormedProduct,
     eps: float,
     plus_one: bool,
     kind: ActivationKind | None,
-) -> Start:
-    """Prepares a launch with ``x``, ``residual``, ``norm``, ``weight``, ``bias``, the product of ``out``, and with a
-    residual the sum of ``out``."""
-    config = config_of(weight, kind)
+) -> Prepared:
+    """Prepares the product of these and other tensors of the same layout. It adds up the squares itself."""
+    config = config_of(x, weight, kind)
     if config == LIBRARY:
         config = DEFAULT
-    width, outputs = weight.shape[1], out.product.shape[1]
+    rows, width = weight.shape
+    outputs = rows if kind is None else rows // 2
     programs = min(cdiv(outputs, config["BLOCK_N"]), multiprocessors(x.device) * config["PROGRAMS_PER_SM"])
-    return prepare(
+    start = prepare(
         normed_row_kernel,
         (programs,),
-        (x, residual, norm, weight, bias, out.product, None if residual is None else out.total),
+        (x, residual, norm, weight, bias, x, residual),
         outputs,
         float(eps),
         config=Config.of(
@@ -128,10 +126,19 @@ def prepare_row(
         KIND=kind or "",
     )
 
+    def normed(
+        x: Tensor, residual: Tensor | None, _: Tensor | None, norm: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> NormedProduct:
+        product, total = x.new_empty((1, outputs)), None if residual is None else torch.empty_like(x)
+        start(x, residual, norm, weight, bias, product, total)
+        return NormedProduct(product, x if total is None else total)
 
-def config_of(weight: Tensor, kind: ActivationKind | None) -> Config:
+    return normed
+
+
+def config_of(x: Tensor, weight: Tensor, kind: ActivationKind | None) -> Config:
     """Returns the table's block sizes; :data:`LIBRARY` if it has none."""
-    return pick(OPERATION, row_key(weight.shape[0], weight.shape[1], weight.dtype, gated=kind is not None), LIBRARY)
+    return pick(OPERATION, row_key(weight.shape[0], weight.shape[1], x.dtype, gated=kind is not None), LIBRARY)
 
 
 def row_key(rows: int, width: int, dtype: torch.dtype, *, gated: bool) -> str:

@@ -6,8 +6,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels import ActivationKind, normed_linear
 from stentor.kernels.dry_run import CompiledKernel, dry_run
-from stentor.kernels.linear_row.triton import DEFAULT, OPERATION
-from stentor.kernels.linear_row.tunables import SHAPES, candidates
+from stentor.kernels.linear_normed.triton_row import DEFAULT, OPERATION
+from stentor.kernels.linear_normed.tunables import SHAPES, candidates
 from stentor.kernels.tuning import Config, overridden
 
 pytestmark = pytest.mark.compiles
