@@ -319,11 +319,11 @@ class EngineLoop:
         """Keep the requests for the next worker; raise :class:`WorkerLost` if there will be none."""
         self._serving = False
         self._watchdog.steps.lost()
+        self._stats_sent = 0.0  # send statistics at once
         if self._operator.worker_died(down.delay):
             await self._send_batch(self._scheduler.recover(blameless=True).ended)
             return
         self._watchdog_kills += down.hung
-        self._stats_sent = 0.0  # send statistics at once
         recovery = self._scheduler.recover(blameless=down.blameless)
         if recovery.explained:
             logger.error("a request was failed: its workers died of it", extra={"request_id": recovery.culprit})

@@ -30,7 +30,7 @@ from stentor.engine.processes.launch import EngineProcess
 from stentor.engine.processes.supervisor import ChildFailed, Supervisor
 from stentor.engine.worker.memory import format_bytes
 
-from ..api.responses.resuming import resume_unfinished
+from ..api.responses.resuming import keep_resuming
 from ..common.exit_codes import DONE, FAILED
 from ..common.files import reload_on_hangup
 from ..config.adapters import AdapterRegistry
@@ -184,7 +184,7 @@ async def _run(
         recovery = state.metrics.recovery
         engines.watch_recoveries(lambda kind, process, seconds: recovery[names[kind]][process].observe(seconds))
         gc.freeze()  # permanent objects need not be scanned by every full collection
-        supervisor.start("what was begun", lambda: resume_unfinished(state.for_responses))
+        supervisor.start("what was begun", lambda: keep_resuming(state.for_responses))
         began = min(process.began for each in processes.values() for process in each)
         named = {names[kind]: each for kind, each in ready.items()}
         speech = state.auxiliary.speech

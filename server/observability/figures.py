@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +58,7 @@ class ServerFigures:
             "status",
             [*sorted(map(str, STATUSES)), "other"],
         )
-        registry.register(ProcessCollector(model))
+        registry.register(ProcessCollector(model, os.getpid()))
         registry.register(self)
 
     def count(self, record: RequestRecord) -> None:

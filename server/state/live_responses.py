@@ -5,6 +5,8 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
+import anyio
+
 from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import ResponseObject
 
@@ -49,6 +51,7 @@ class LiveResponses:
         self._by_id: dict[str, LiveResponse] = {}
         self._background = TaskScope("responses in the background")
         self._attached = TaskScope("responses that are read")
+        self._left = anyio.Event()
 
     def __iter__(self) -> Iterator[LiveResponse]:
         return iter(tuple(self._by_id.values()))
@@ -58,6 +61,15 @@ class LiveResponses:
 
     def remove(self, response: str) -> None:
         self._by_id.pop(response, None)
+
+    def leave(self) -> None:
+        """One was left to the store: its engine was given up, or the server ends."""
+        self._left.set()
+
+    async def left(self) -> None:
+        """Returns once one was left since the last call."""
+        await self._left.wait()
+        self._left = anyio.Event()
 
     def find(self, owner: str, response: str) -> LiveResponse | None:
         live = self._by_id.get(response)

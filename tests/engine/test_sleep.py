@@ -34,6 +34,8 @@ def test_no_worker_is_left_while_it_sleeps_and_every_request_goes_on_when_it_wak
         send(engine, Control(1, "sleep"), Control(2, "sleep"), late)
         received.until_done(2)
         assert not alive(worker)
+        assert received.stats is not None
+        assert (received.stats.running, received.stats.kv_usage) == (0, 0.0)
         started = lives(tmp_path)
         send(engine, Control(3, "pause"), Control(4, "resume"))
         received.until_done(4)

@@ -1,4 +1,4 @@
-"""Resumes background responses that an earlier server on the same store did not end.
+"""Resumes background responses that an earlier server on the same store, or an engine of several, did not end.
 
 Each is rebuilt from its delivered tokens: they pass through the same text, parsers and encoder, step by step, and make
 the stored events again; the engine's further output continues the log without a gap. No event is sent before it is
@@ -43,6 +43,15 @@ _CHANGED = ResponseFailure(
 )
 
 
+async def keep_resuming(services: ResponseServices) -> None:
+    """Resumes what an earlier server left, then what one engine leaves to the others, until the server ends."""
+    while True:
+        await resume_unfinished(services)
+        await services.live.left()
+        if services.admission.draining or services.chat.client.failure is not None:
+            return
+
+
 async def resume_unfinished(services: ResponseServices) -> None:
     """Begins to resume all of them, as there is room. The engine must be ready.
 
@@ -55,7 +64,7 @@ async def resume_unfinished(services: ResponseServices) -> None:
     except ServerError:
         return  # the log says why
     if names:
-        logger.info("going on with %d responses of an earlier server", len(names))
+        logger.info("going on with %d responses that were left unfinished", len(names))
     for name in names:
         # between the store's answer and now one of this server's own may have begun
         if any(live.response.id == name for live in services.live):

@@ -173,6 +173,7 @@ class ResponseTask:
 
     async def _make(self, log: EventLog, bounds: Callable[[], AbstractContextManager[None]]) -> None:
         failure: Exception | None = None
+        left = False
         flusher = TaskScope("what writes a response down")
         if self._survives:
             flusher.start(self._flush_for_ever())
@@ -190,6 +191,7 @@ class ResponseTask:
                 log.close()
                 return
             if isinstance(error, ShutDown | EngineUnavailable) and self._survives:
+                left = True
                 await self._leave_unfinished(log)
                 return
             if not log.end:
@@ -200,6 +202,8 @@ class ResponseTask:
                 await self.abandon()
                 await flusher.aclose()
             self._services.live.remove(self.response.id)
+            if left:
+                self._services.live.leave()
         if failure is None:
             log.add(ending)
             if log.full and self._prepared.request.stored:
@@ -211,7 +215,7 @@ class ResponseTask:
 
     @property
     def _survives(self) -> bool:
-        """Whether another server goes on with it after this one."""
+        """Whether another engine or server goes on with it after this one."""
         return self.response.background and self._services.store.durable
 
     async def _flush_for_ever(self) -> None:
@@ -258,7 +262,7 @@ class ResponseTask:
         async with aclosing(turn.batches):
             async for batch in turn.batches:
                 if self._survives and any(type(each) is Finish and each.fault == "engine" for each in batch):
-                    raise ShutDown  # the next server has an engine
+                    raise ShutDown  # another engine, or the next server, goes on with it
                 if not begun:
                     begun = True
                     if log is not None and not log.end:

@@ -76,10 +76,42 @@ def test_a_process_that_asks_finds_its_own_figures() -> None:
 
 def test_the_page_has_each_figure_with_model_and_role() -> None:
     registry = CollectorRegistry()
-    registry.register(ProcessCollector("m"))
+    registry.register(ProcessCollector("m", os.getpid()))
     page = generate_latest(registry).decode()
     for name in ("process_resident_memory_bytes", "process_open_fds", "processes", "process_cpu_seconds_total"):
         assert f'stentor:{name}{{model_name="m",process="server"}} ' in page
+
+
+TWO_WORKERS = """
+import ctypes, subprocess, sys
+work = "import ctypes, sys, time; ctypes.CDLL(None).prctl(15, b'stentor-worker', 0, 0, 0)\\n"
+work += "while time.process_time() < 0.1: pass\\nprint(flush=True); sys.stdin.read()"
+for _ in range(2):
+    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE) as child:
+        sys.stdin.readline()
+    print(flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_cpu_seconds_are_kept_of_those_that_have_ended() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TWO_WORKERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        registry = CollectorRegistry()
+        registry.register(ProcessCollector("m", server.pid))
+        labels = {"model_name": "m", "process": "worker"}
+        seconds = []
+        for _ in range(4):  # with a worker, without one, with another, and without again
+            server.stdout.readline()
+            seconds.append(registry.get_sample_value("stentor:process_cpu_seconds_total", labels) or 0.0)
+            server.stdin.write("\n")
+            server.stdin.flush()
+    one, after_one, two, after_two = seconds
+    assert after_one == one >= 0.09
+    assert after_two == two >= one + 0.09
 
 
 def test_reading_is_cheap_enough_for_the_event_loop() -> None:

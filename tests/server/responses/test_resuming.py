@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.server.api.responses import resuming, running
-from stentor.server.api.responses.resuming import resume_unfinished
+from stentor.server.api.responses.resuming import keep_resuming, resume_unfinished
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.config.config import StoreConfig
@@ -267,6 +267,36 @@ async def test_a_response_under_which_the_last_engine_is_given_up_goes_on_with_t
         answer = check_stream((await client.get(f"{RESPONSES}/{name}?stream=true")).text, EXTENSIONS)
     assert_same_answer(undisturbed, answer, ("id", "call_id", "created_at", "completed_at", "encrypted_content"))
     await dies(second)
+
+
+async def test_a_response_whose_engine_is_given_up_goes_on_with_another_of_several(
+    tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    engine = writes(20)
+    engine.fault = "engine"
+    state = await server(tmp_path / "store.db", engine)
+    resuming_all = asyncio.create_task(keep_resuming(state.for_responses))
+    async with in_memory(state) as client:
+        name = (await client.post(RESPONSES, json=BODY)).json()["id"]
+        await until(lambda: not engine.gate.is_set())
+
+        async def fail_once() -> None:
+            """The stream ends with its engine; the next one has another."""
+            await engine.gate.wait()
+            if len(engine.streams) == 1:
+                engine.failure = "no worker can be kept"
+                asyncio.get_running_loop().call_soon(setattr, engine, "failure", None)
+
+        engine.pace = fail_once  # type: ignore[method-assign]
+        engine.gate.set()
+        await until(lambda: len(engine.streams) == 2)
+        answer = check_stream((await client.get(f"{RESPONSES}/{name}?stream=true")).text, EXTENSIONS)
+    assert engine.submitted[0] == engine.submitted[1], "the seed is the one that was drawn"
+    assert_same_answer(undisturbed, answer, ("id", "call_id", "created_at", "completed_at", "encrypted_content"))
+    state.admission.draining = True
+    state.responses.leave()
+    await resuming_all
+    await dies(state)
 
 
 @pytest.mark.parametrize("closed", ["paused", "draining"])
