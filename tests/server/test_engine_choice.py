@@ -8,7 +8,7 @@ import pytest
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.replicas import EngineReplicas
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.overload.engine_choice import engine_choice_of
+from stentor.server.overload.request_context import engine_choice_of
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback
 
