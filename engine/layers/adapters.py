@@ -39,6 +39,7 @@ class AdaptedLinear:
         packed: bool = False,
         invariant: bool = False,
         table: SlotTable | None = None,
+        elsewhere: bool = False,
     ) -> None:
         """
         Args:
@@ -46,10 +47,12 @@ class AdaptedLinear:
             packed: store them for a CPU's packed kernels.
             invariant: a row's result must not depend on other rows.
             table: device memory for the adapters in slots, others being on the host. None: all stay where they are put.
+            elsewhere: another worker has the product, and its adapters.
         """
         self.slots = AdapterSlots(inputs, outputs)
         self.dtype = dtype
         self.table = table
+        self.elsewhere = elsewhere
         self._packed = packed
         self._invariant = invariant
 
@@ -221,11 +224,12 @@ class AdapterPlaces:
         return sum(linear.table.memory.nbytes for linear, _ in self._linears() if linear.table is not None)
 
     def _linears(self) -> Iterator[tuple[AdaptedLinear, list[int]]]:
-        """Each product with the outputs of its parts."""
+        """Each product of this worker with the outputs of its parts."""
         parts: dict[AdaptedLinear, dict[int, int]] = {}
         for place in self.by_name.values():
             for linear in place.linears:
-                parts.setdefault(linear, {})[place.column] = place.outputs
+                if not linear.elsewhere:
+                    parts.setdefault(linear, {})[place.column] = place.outputs
         return ((linear, list(outputs.values())) for linear, outputs in parts.items())
 
     def has_loose(self, slots: Iterable[int]) -> bool:

@@ -31,11 +31,14 @@ class AdaptedExperts:
         """``prefix``: of the layer, whose router is registered already. ``hidden``: inputs of the experts."""
         self._spec, self._invariant = spec, invariant
         self._into, self._out = (
-            tuple(AdaptedLinear(*sizes, packed=packed, invariant=invariant) for _ in range(spec.experts))
+            tuple(
+                AdaptedLinear(*sizes, packed=packed, invariant=invariant, elsewhere=expert not in spec.own_experts)
+                for expert in range(spec.experts)
+            )
             for sizes in ((hidden, spec.into), (spec.inner, hidden))
         )
         down = next(tensor.name for tensor in spec.expert_tensors(hidden) if tensor.out)
-        self._down_cut = places.cuts.get(f"{prefix}.{down}")
+        self._down_cut = None if spec.own else places.cuts.get(f"{prefix}.{down}")
         router = places.by_name[f"{prefix}.{spec.names[0].router}"]
         for names in (*spec.names, *_APART):
             places.by_name.setdefault(f"{prefix}.{names.router}", router)
@@ -45,7 +48,7 @@ class AdaptedExperts:
 
     def _places(self, prefix: str, names: ExpertNames, hidden: int) -> Iterator[tuple[str, AdapterPlace]]:
         """The places by the name of a module, or of the parameter of all experts."""
-        for tensor in names.tensors(self._spec.experts, self._spec.inner, hidden, gated=self._spec.gated):
+        for tensor in names.tensors(range(self._spec.experts), self._spec.inner, hidden, gated=self._spec.gated):
             linears = self._out if tensor.out else self._into
             own = linears if tensor.expert is None else linears[tensor.expert : tensor.expert + 1]
             interleaved = names.interleaved and not tensor.out
@@ -67,7 +70,8 @@ class AdaptedExperts:
     def __call__(
         self, experts: Experts, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None
     ) -> torch.Tensor:
-        """x [tokens, hidden] → the same; ``experts`` compute the unchanged part."""
+        """x [tokens, hidden] → the same; ``experts`` compute the unchanged part. Experts are numbered among this
+        worker's own, those of other workers -1."""
         slots = () if rows is None else self._slots_of(rows)
         if rows is None or not slots:
             return experts(x, routing)
@@ -98,7 +102,9 @@ class AdaptedExperts:
         chosen, spec = routing.experts.flatten().long(), self._spec
         top_k, most = routing.experts.shape[1], int(slots.max()) + 1
         keys = chosen * most + slots.repeat_interleave(top_k)
-        order = keys.argsort(stable=True)
+        order = keys.argsort(stable=True)[int((chosen < 0).sum()) :]
+        if not len(order):
+            return torch.zeros(x.shape, device=x.device)
         tokens, weights = order // top_k, routing.weights.flatten()[order].unsqueeze(1)
         groups, counts = (each.tolist() for each in keys[order].unique_consecutive(return_counts=True))
         pairs = [(key // most, key % most) for key in groups]
@@ -107,7 +113,8 @@ class AdaptedExperts:
         taken = x[tokens].float()
         if spec.weight_input:
             taken = taken * weights
-        lengths = torch.bincount(chosen, minlength=spec.experts).tolist()
+        lengths = torch.bincount(chosen[chosen >= 0]).tolist()
+        first = spec.own_experts.start
 
         def product(inputs: torch.Tensor, linears: tuple[AdaptedLinear, ...], *, out: bool) -> torch.Tensor:
             """float32 [pairs, inputs] → float32 [pairs, outputs]"""
@@ -117,7 +124,7 @@ class AdaptedExperts:
             added = AdaptedLinear(inputs.shape[1], made.shape[1], invariant=self._invariant)
             for number in reversed(range(len(pairs))):  # the last first, which allocates space for all
                 expert, slot = pairs[number]
-                added.put(number, linears[expert].get(slot))
+                added.put(number, linears[first + expert].get(slot))
             return added.add_(made, inputs, rows)
 
         inner = activate_experts(product(taken, self._into, out=False), spec.inner, spec.activation)

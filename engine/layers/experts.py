@@ -40,8 +40,9 @@ class Experts(ABC):
     ) -> None:
         """``prefix``: of the layer. ``bias``: dtype of biases."""
         self._spec, self._hidden, self._invariant = spec, hidden, context.invariant
+        self._experts = len(spec.own_experts)
         sizes = (hidden, spec.into)
-        down, gate_up = (context.empty(spec.experts, size, dtype=bias) if spec.bias else None for size in sizes)
+        down, gate_up = (context.empty(self._experts, size, dtype=bias) if spec.bias else None for size in sizes)
         self._gate_up_bias, self._down_bias = gate_up, down
         self._make(prefix, context)
         usual, *others = spec.names
@@ -119,8 +120,8 @@ class Experts(ABC):
 
         def place(stored: dict[str, torch.Tensor]) -> None:
             blocks, scales = stored[f"{ending}_blocks"], stored[f"{ending}_scales"]
-            if len(blocks) != self._spec.experts or len(scales) != len(blocks):
-                raise WeightError(f"{name}_blocks hold {len(blocks)} experts, expected {self._spec.experts}")
+            if len(blocks) != self._experts or len(scales) != len(blocks):
+                raise WeightError(f"{name}_blocks hold {len(blocks)} experts, expected {self._experts}")
             for expert in range(len(blocks)):
                 rows = gpt_oss_weight(blocks[expert], scales[expert], *shape)
                 codes, scale = (_matrices(each.unsqueeze(0), tensor, names)[0] for each in rows[:2])
@@ -181,7 +182,7 @@ class StoredExperts(Experts):
         return "triton" if chosen.provider is None else chosen.provider.name
 
     def _make(self, prefix: str, context: LayerContext) -> None:
-        experts, inner, hidden = self._spec.experts, self._spec.inner, self._hidden
+        experts, inner, hidden = self._experts, self._spec.inner, self._hidden
         self._formats = tuple(self._chosen(prefix, context, out=out) for out in (False, True))
         sizes = ((self._spec.into, hidden), (hidden, inner))
         self._gate_up, self._down = (
@@ -265,7 +266,7 @@ class PackedExperts(Experts):
         super().__init__(weights, prefix, spec, hidden, context, torch.float32)
 
     def _make(self, prefix: str, context: LayerContext) -> None:
-        experts, inner, hidden = self._spec.experts, self._spec.inner, self._hidden
+        experts, inner, hidden = self._experts, self._spec.inner, self._hidden
         self._formats = tuple(self._chosen(prefix, context, out=out) for out in (False, True))
         sizes = ((experts * self._spec.into, hidden), (experts * hidden, inner))
         forms = (packed_form(format, context) for format in self._formats)
@@ -301,7 +302,7 @@ class PackedExperts(Experts):
     def _pack_blocks(self, tensor: ExpertTensor, format: GGUFFormat, name: str, blocks: torch.Tensor) -> None:
         """Pack blocks of all experts, uint8 [experts, outputs, bytes of a row]."""
         weight = self._down if tensor.out else self._gate_up
-        for expert, rows in enumerate(blocks.view(self._spec.experts, tensor.outputs, -1)):
+        for expert, rows in enumerate(blocks.view(self._experts, tensor.outputs, -1)):
             try:
                 pack_gguf_(weight, self._first(tensor, expert), rows, stored_kind(format.kind))
             except ValueError as error:
@@ -344,7 +345,7 @@ class PackedExperts(Experts):
         return self._product(x, self._down, self._down_bias, expert)
 
     def _product(self, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None, expert: int) -> torch.Tensor:
-        each = weight.shape[0] // self._spec.experts
+        each = weight.shape[0] // self._experts
         return linear_packed(x, weight.rows(expert * each, each), None if bias is None else bias[expert])
 
     def traced(self, x: Traced, logits: Traced, router: kernels.Router, correction: torch.Tensor | None) -> Traced:

@@ -26,7 +26,8 @@ class MoE:
     """Σ over a token's experts of weight · down(act(gate(x)) · up(x)), or without a gate of weight · down(act(up(x))),
     plus the output of shared experts.
 
-    If workers split the model, each has a part of the inner units of every expert, and their outputs are summed once.
+    If workers split the model, each has a part of the inner units of every expert, or some of the experts; their
+    outputs are summed once.
 
     The router's product is float32 in any compute dtype, because rounding can change the choice between near scores.
     """
@@ -38,6 +39,7 @@ class MoE:
         """``prefix``: of the layer."""
         self._hidden, self._dtype, self._stream = hidden, context.dtype, context.stream
         self._num_experts, self._tells_experts = spec.experts, context.tells_experts
+        self._own = spec.own
         self._rule = kernels.Router(**asdict(spec.router))
         names = spec.names[0]
         part, correction = f"{prefix}.{names.router}", f"{prefix}.{names.correction}"
@@ -95,7 +97,11 @@ class MoE:
         return back(self._of_experts(there(x, rows).to(x.dtype), routing, rows), rows)
 
     def _of_experts(self, x: torch.Tensor, routing: kernels.Routing, rows: AdapterRows | None) -> torch.Tensor:
-        """The experts' output with the rows' adapters."""
+        """The output of this worker's experts, with the rows' adapters."""
+        if self._own is not None:
+            first, count = self._own
+            experts = routing.experts - first
+            routing = routing._replace(experts=experts.masked_fill((experts < 0) | (experts >= count), -1))
         return self._experts(x, routing) if self._adapted is None else self._adapted(self._experts, x, routing, rows)
 
     def _of_shared(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
@@ -107,10 +113,11 @@ class MoE:
         return made if self._shared_scale == 1.0 else made * self._shared_scale
 
     def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
-        """Record as instructions, or as calls for experts that are not packed and gates of one column."""
+        """Record as instructions, or as calls for experts that are not packed or not all here, and gates of one
+        column."""
         if self._adapted is not None and batch.adapter_rows is not None:
             routed = x.call("experts that adapters may change", self._called_routed, self._hidden)
-        elif isinstance(self._experts, PackedExperts):
+        elif isinstance(self._experts, PackedExperts) and self._own is None:
             logits = self._router(x)
             assert isinstance(logits, Traced)
             if self._tells_experts:

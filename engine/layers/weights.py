@@ -201,6 +201,8 @@ class WeightMap:
         missing = self._targets.keys() | self._gathered.keys()
         for stored, tensor in self._all_stored(tensors):
             name = self._aliases.get(stored, stored)
+            if self._part is not None and self._part.leaves_out(name):
+                continue
             if self._part is not None and (cut := self._part.cut_of(name, raw=name in self._raw)) is not None:
                 tensor = cut_tensor(name, tensor, cut)
             if (arranged := self._arranged.get(name)) is not None:

@@ -77,6 +77,9 @@ def _cuts(cut: Cut, format: Format) -> tuple[tuple[str, Cut], ...]:
     """By the endings of names."""
     found = []
     for ending, layout in _layouts(format).items():
+        if cut.stacked:
+            found.append((ending, cut))
+            continue
         axis = layout.inputs if cut.inputs else layout.outputs
         if axis is not None:
             found.append((ending, _cut_along(axis, cut, layout.scale, format)))

@@ -115,7 +115,7 @@ class ExpertTensor(NamedTuple):
     out: bool
     """Whether it belongs to the second product, not to gate and up."""
     expert: int | None
-    """None: of all experts."""
+    """Its number among those that are described; None: of all of them."""
     first: int
     """First output that it fills."""
     outputs: int
@@ -142,19 +142,19 @@ class ExpertNames:
     interleaved: bool = False
     """Whether outputs of fused gate and up alternate."""
 
-    def tensors(self, experts: int, inner: int, hidden: int, *, gated: bool) -> Iterator[ExpertTensor]:
-        """All tensors, in the order of these names; separate ones expert by expert."""
+    def tensors(self, experts: range, inner: int, hidden: int, *, gated: bool) -> Iterator[ExpertTensor]:
+        """The tensors of these experts, in the order of these names; separate ones expert by expert."""
         each = (2 if gated else 1) * inner // len(self.into)
         parts = [(name, False, at * each, each, hidden) for at, name in enumerate(self.into)]
         parts.append((self.out, True, 0, hidden, inner))
         apart = [part for part in parts if "{}" in part[0]]
-        for expert in range(experts):
+        for number, expert in enumerate(experts):
             for name, out, first, outputs, inputs in apart:
-                yield ExpertTensor(name.format(expert), (outputs, inputs), out, expert, first, outputs)
+                yield ExpertTensor(name.format(expert), (outputs, inputs), out, number, first, outputs)
         for name, out, first, outputs, inputs in parts:
             if "{}" not in name:
                 matrix = (inputs, outputs) if self.transposed else (outputs, inputs)
-                yield ExpertTensor(name, (experts, *matrix), out, None, first, outputs)
+                yield ExpertTensor(name, (len(experts), *matrix), out, None, first, outputs)
 
 
 APART: Final = ExpertNames()
@@ -211,10 +211,18 @@ class MoESpec:
     """Factor on the shared experts' output."""
     shared_gate: str = ""
     """Stored name of a matrix [1, hidden] whose product, through a sigmoid, gates the shared experts."""
+    own: tuple[int, int] | None = None
+    """The first expert, and the number of them, if several workers have some of the ``experts`` each; None: all."""
 
     def expert_tensors(self, hidden: int, names: ExpertNames | None = None) -> Iterator[ExpertTensor]:
-        """The tensors of experts' matrices, under its first names or ``names``."""
-        return (names or self.names[0]).tensors(self.experts, self.inner, self.width(hidden), gated=self.gated)
+        """The tensors of the matrices of its own experts, under its first names or ``names``."""
+        return (names or self.names[0]).tensors(self.own_experts, self.inner, self.width(hidden), gated=self.gated)
+
+    @property
+    def own_experts(self) -> range:
+        """The experts that it has."""
+        first, count = self.own or (0, self.experts)
+        return range(first, first + count)
 
     @property
     def into(self) -> int:
@@ -240,16 +248,18 @@ class MoESpec:
         for tensor in self.expert_tensors(hidden, names) if self.bias else ():
             stem = tensor.name.removesuffix(".weight")
             name = f"{stem}_bias" if stem == tensor.name else f"{stem}.bias"
-            experts = (self.experts,) if tensor.expert is None else ()
+            experts = (len(self.own_experts),) if tensor.expert is None else ()
             yield tensor._replace(name=name, shape=(*experts, tensor.outputs))
 
     def products(self, hidden: int) -> int:
-        """Weights that a token is multiplied by, with the experts that it uses."""
+        """Weights that a token is multiplied by, with the experts that it uses: of those of several workers, its part
+        if a token uses all equally often."""
         shared = self.shared.products(hidden) if self.shared else 0
         gate = hidden if self.shared_gate else 0
         of_one = (self.into + self.inner) * self.width(hidden)
         latents = sum(projection.elements for projection in self.latents(hidden))
-        return self.experts * hidden + of_one * self.router.top_k + latents + shared + gate
+        routed = of_one * self.router.top_k * len(self.own_experts) // self.experts
+        return self.experts * hidden + routed + latents + shared + gate
 
     def idle(self, hidden: int) -> int:
         """Parameters of the experts that a token does not use."""

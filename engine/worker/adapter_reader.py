@@ -41,6 +41,8 @@ def read_adapter(adapter: AdapterRef, places: AdapterPlaces, max_rank: int, devi
                 for place, of_place in zip(addition.places, addition.read(), strict=True):
                     for linear, (down, up) in zip(place.linears, of_place, strict=True):
                         _check_numbers(addition.module, (down, up), linear.dtype)
+                        if linear.elsewhere:
+                            continue
                         parts.setdefault(linear, []).append(LowRank(down, up, addition.scale, place.column))
             for linear, added in parts.items():
                 before = found[linear].parts if linear in found else ()

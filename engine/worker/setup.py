@@ -102,6 +102,11 @@ def open_family(config: WorkerConfig, device: str) -> Family:
         checkpoint = open_pooling(path, config.pooler, config.model_impl)
     else:
         checkpoint = open_checkpoint(path, config.load_format, config.model_impl, config.mmproj)
+    if config.enable_expert_parallel and config.tensor_parallel_size == 1:
+        raise SetupError(
+            "--enable-expert-parallel: experts are given out to the workers of one engine, and --tensor-parallel-size "
+            "is 1: raise it, or leave this out"
+        )
     if config.tensor_parallel_size > 1:
         checkpoint = split_checkpoint(checkpoint, config)
     if (media := sees(checkpoint, config)) is not None:

@@ -10,7 +10,7 @@ from ..loading.stored_cuts import stored_block, stored_cuts, stored_format
 from ..model_config.config_fields import ConfigError
 from ..model_config.model_spec import Backbone
 from ..model_config.pooling_config import PoolingConfig
-from ..model_config.tensor_parallel.cuts import Cut
+from ..model_config.tensor_parallel.cuts import Cut, Rank
 from ..model_config.tensor_parallel.rank_part import RankPart
 from ..model_config.tensor_parallel.split import split_model
 from ..quantization.formats import Format, GGUFFormat, GroupedInt8Format, Int4Format
@@ -26,16 +26,16 @@ def split_checkpoint(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint
     if not isinstance(spec, Backbone):
         raise SetupError(f"{asked}: {spec.architecture} transcribes, and models of text alone are split; leave it out")
     try:
-        part, cuts = split_model(
-            spec, config.rank, config.tensor_parallel_size, partial(stored_block, checkpoint.quantized)
-        )
+        rank = Rank(config.rank, config.tensor_parallel_size, config.enable_expert_parallel)
+        part, cuts = split_model(spec, rank, partial(stored_block, checkpoint.quantized))
+        left_out = frozenset(name.rpartition(".")[0] for name, cut in cuts.items() if not cut.ranges)
         stored, blocks, loose = _as_stored(checkpoint, cuts)
     except ConfigError as error:
         raise SetupError(f"{asked}: {error}") from error
     quantized = checkpoint.quantized
     if quantized is not None and loose:
         quantized = replace(quantized, parts=quantized.parts | loose)
-    return replace(checkpoint, quantized=quantized, part=RankPart(spec, part, cuts, stored, blocks))
+    return replace(checkpoint, quantized=quantized, part=RankPart(spec, part, cuts, stored, blocks, left_out))
 
 
 def _as_stored(
@@ -48,6 +48,8 @@ def _as_stored(
     loose: dict[str, Format] = {}
     for name, cut in cuts.items():
         part, format = name.removesuffix(".weight"), stored_format(checkpoint.quantized, name)
+        if not cut.ranges:
+            continue
         if format is None:
             stored[name] = cut
         elif isinstance(format, GGUFFormat):

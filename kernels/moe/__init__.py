@@ -149,7 +149,7 @@ def experts_mlp(
 
     Args:
         x: [tokens, hidden], any float dtype.
-        routing: of these tokens.
+        routing: of these tokens; an expert -1 adds nothing.
         gate_up: [experts, 2 · inner, hidden], gates first, or [experts, inner, hidden] without a gate; the dtype of
             ``x`` or codes.
         down: [experts, hidden, inner], the dtype of ``x`` or codes.

@@ -37,13 +37,13 @@ STENTOR_EXPORT void stentor_route(const Router* router, const float* logits, int
 }
 
 // out [tokens, hidden] = the weighted sum of the chosen experts' outputs; rows of x lie `stride` floats apart. `of` has
-// `count` experts. Returns 0, 1 where there is no memory, or 2 for an expert that there is not; nothing is written then.
+// `count` experts; -1 adds nothing. Returns 0, 1 where there is no memory, or 2 for an expert that there is not; nothing is written then.
 STENTOR_EXPORT int64_t stentor_packed_experts(const Experts* of, int64_t count, const float* x, int64_t stride,
                                               int64_t tokens, const int32_t* experts, const float* weights,
                                               int64_t top_k, float* out, int64_t threads) try {
     const int64_t all = tokens * top_k;
     for (int64_t i = 0; i < all; ++i)
-        if (experts[i] < 0 || experts[i] >= count) return 2;
+        if (experts[i] < -1 || experts[i] >= count) return 2;
     if (all * of->hidden * of->inner < SMALL) threads = 1;
     Routed routed;
     routed.reserve(tokens, top_k, count);

@@ -80,7 +80,7 @@ def packed_experts_mlp(
 
     Args:
         x: [tokens, hidden] float32 or bfloat16.
-        routing: of these tokens.
+        routing: of these tokens; an expert -1 adds nothing.
         gate_up: of [experts · 2 · inner, hidden]: gates, then ups, of one expert after the other. Or of [experts ·
             inner, hidden]: ups alone, for experts without a gate.
         down: of [experts · hidden, inner].

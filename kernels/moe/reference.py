@@ -125,14 +125,14 @@ def _sum_over_experts(
     x: Tensor, routing: Routing, experts: int, run: Callable[[Tensor, Tensor, int], Tensor]
 ) -> Tensor:
     """Returns the float32 sum over experts of ``run`` on the rows that chose the expert, with their weights [rows,
-    1]."""
+    1]. Expert -1 adds nothing."""
     out = torch.zeros(x.shape, device=x.device)
     chosen = routing.experts.flatten()
-    if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < experts:
+    if chosen.numel() and not -1 <= int(chosen.min()) <= int(chosen.max()) < experts:
         raise IndexError(f"experts_mlp: an expert outside the {experts} that there are")
     order = chosen.argsort(stable=True)
-    first = 0
-    for expert, count in enumerate(torch.bincount(chosen, minlength=experts).tolist()):
+    first, *counts = torch.bincount(chosen + 1, minlength=experts + 1).tolist()
+    for expert, count in enumerate(counts):
         if not count:
             continue
         places = order[first : first + count]

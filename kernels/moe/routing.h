@@ -92,7 +92,8 @@ static inline void route_row(const Router& router, const float* logits, int32_t*
     for (int64_t k = 0; k < router.top_k; ++k) weights[k] = scores[experts[k]] / divisor * (float)router.scale;
 }
 
-// What each token has chosen, and the same in the order of the experts: of an expert's rows the tokens rise.
+// What each token has chosen, and the same in the order of the experts: of an expert's rows the tokens rise. A choice of
+// -1 has no row.
 struct Routed {
     struct Rows {
         int64_t expert, first, end;
@@ -114,7 +115,8 @@ struct Routed {
 
     void sort(int64_t token_count, int64_t top_k, int64_t expert_count) {
         ends.assign((size_t)expert_count, 0);
-        for (int64_t i = 0; i < token_count * top_k; ++i) ++ends[experts[i]];
+        for (int64_t i = 0; i < token_count * top_k; ++i)
+            if (experts[i] >= 0) ++ends[experts[i]];
         rows.clear();
         for (int64_t expert = 0, begin = 0; expert < expert_count; ++expert) {
             const int64_t count = ends[expert], end = begin + count;
@@ -125,7 +127,9 @@ struct Routed {
         }
         for (int64_t token = 0; token < token_count; ++token)
             for (int64_t k = 0; k < top_k; ++k) {
-                const int64_t from = token * top_k + k, to = ends[experts[from]]++;
+                const int64_t from = token * top_k + k;
+                if (experts[from] < 0) continue;
+                const int64_t to = ends[experts[from]]++;
                 tokens[to] = (int32_t)token, factors[to] = weights[from];
             }
     }

@@ -117,6 +117,13 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             aliases=("dp",),
         ),
     ] = 1
+    enable_expert_parallel: Annotated[
+        bool,
+        Flag(
+            "give each of the workers of --tensor-parallel-size whole experts, in place of a part of every expert",
+            aliases=("ep",),
+        ),
+    ] = False
     replica: int = 0
     """Which of these engines it is."""
     rank: int = 0

@@ -41,8 +41,7 @@ from ..http.error_shapes import ANTHROPIC, LLAMA_CPP, OLLAMA, OPENAI, SHAPES, TE
 from ..http.sse import LINES
 from ..middleware.access_control import AccessControl
 from ..middleware.auth import AdminRoute, is_open
-from ..overload.engine_choice import RANK_HEADER, SESSION_HEADER
-from ..overload.request_context import TIMEOUT_HEADER
+from ..overload.request_context import RANK_HEADER, SESSION_HEADER, TIMEOUT_HEADER
 
 _REF: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)(:\w+)?\}")

@@ -29,6 +29,7 @@ from stentor.engine.model_config.recurrent_spec import (
     ShortConvSpec,
 )
 from stentor.engine.model_config.streams_spec import LaurelSpec
+from stentor.engine.model_config.tensor_parallel.cuts import Rank
 from stentor.engine.model_config.tensor_parallel.split import split_model
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.model_config.transformers_encoder_config import TransformersEncoder
@@ -235,7 +236,7 @@ def _fits(
 def _fits_split(spec: ModelSpec, checkpoint: Checkpoint, nbytes: int, workers: int) -> str:
     """The same of GPUs of ``nbytes`` each between which a model is split."""
     try:
-        part, _ = split_model(spec, 0, workers, partial(stored_block, checkpoint.quantized))
+        part, _ = split_model(spec, Rank(0, workers), partial(stored_block, checkpoint.quantized))
     except ConfigError as error:
         return f"no: {error}"
     left = int(nbytes * GPU_SHARE) - checkpoint.total_bytes * part.parameters // spec.parameters

@@ -224,9 +224,17 @@ def test_an_invariant_token_is_bitwise_the_same_in_any_batch_and_thread_count(dt
                 assert_same_bits(run(5, 12), alone[5:12])
 
 
+def test_an_expert_of_another_worker_adds_nothing() -> None:
+    x, (gate_up, down), one = normal(TOKENS, HIDDEN, seed=6), weights(), routing(top_k=1)
+    nobody = torch.full((TOKENS, 1), -1, dtype=torch.int32)
+    beside = Routing(torch.cat((nobody, one.experts), 1), torch.cat((one.weights, one.weights), 1))
+    assert_same_bits(experts_mlp(x, beside, gate_up, down, "silu"), experts_mlp(x, one, gate_up, down, "silu"))
+    assert not experts_mlp(x, Routing(nobody, one.weights), gate_up, down, "silu").any()
+
+
 def test_an_expert_that_there_is_not_is_an_error() -> None:
     gate_up, down = weights()
-    for expert in (-1, EXPERTS):
+    for expert in (-2, EXPERTS):
         wrong = Routing(torch.full((1, 1), expert, dtype=torch.int32), torch.ones(1, 1))
         with pytest.raises(IndexError, match="outside the 6 that there are"):
             experts_mlp(torch.ones(1, HIDDEN), wrong, gate_up, down, "silu")

@@ -215,13 +215,30 @@ def test_native_routers_take_the_lower_of_equal_experts_and_survive_what_is_no_n
     assert torch.equal(experts_of, route(logits, Router(3), variant="reference").experts)
 
 
+@pytest.mark.parametrize("variant", ["native", "reference"])
+@pytest.mark.parametrize("tokens", [1, 33])
+def test_an_expert_of_another_worker_adds_nothing(variant: str, tokens: int) -> None:
+    x, (gate_up, down), (gate_up_bias, down_bias) = normal(tokens, HIDDEN, seed=6), experts("q8"), biases()
+
+    def run(routing: Routing) -> Tensor:
+        given = {"gate_up_bias": gate_up_bias, "down_bias": down_bias, "variant": variant}
+        return packed_experts_mlp(x, routing, gate_up, down, "silu", **given)  # type: ignore[arg-type]
+
+    one, two = chosen(tokens, 1), chosen(tokens, 2)
+    assert torch.equal(one.experts, two.experts[:, :1])
+    nobody = torch.full((tokens, 1), -1, dtype=torch.int32)
+    beside = Routing(torch.cat((nobody, one.experts), 1), torch.cat((two.weights[:, 1:], one.weights), 1))
+    assert_same_bits(run(beside), run(one))
+    assert not run(Routing(nobody, one.weights)).any()
+
+
 # ---- what is refused
 
 
 def test_an_expert_that_there_is_not_is_an_error() -> None:
     gate_up, down = experts("q4")
     for variant in ("native", "reference"):
-        for expert in (-1, EXPERTS):
+        for expert in (-2, EXPERTS):
             wrong = Routing(torch.full((1, 1), expert, dtype=torch.int32), torch.ones(1, 1))
             with pytest.raises(IndexError, match="outside the 12 that there are"):
                 packed_experts_mlp(torch.ones(1, HIDDEN), wrong, gate_up, down, "silu", variant=variant)

@@ -51,13 +51,15 @@ class PagedDecoder:
         model_impl: ModelImpl = "auto",
         states: StateDType = "auto",
         ranks: RankGroup | None = None,
+        whole_experts: bool = False,
         moe_backend: MoEBackend = "auto",
         max_lora_rank: int = 0,
         tables: bool = False,
     ) -> None:
         """``packed``: whether a pass is a program over packed weights, or a call an operation, as on a GPU; None: as
         a worker on this CPU settles it, but for kernels that were asked for by name. The cache is of ``dtype`` unless
-        another is named. ``states`` is what recurrent states are kept in. With ``ranks`` it is a part of the model.
+        another is named. ``states`` is what recurrent states are kept in. With ``ranks`` it is a part of the model,
+        and has ``whole_experts`` or a part of each.
         Above a ``max_lora_rank`` of 0 rows may have adapters, in ``tables`` as on a GPU."""
         config = WorkerConfig(
             model=str(path),
@@ -67,6 +69,7 @@ class PagedDecoder:
             mamba_cache_dtype=states,
             tensor_parallel_size=1 if ranks is None else ranks.size,
             rank=0 if ranks is None else ranks.rank,
+            enable_expert_parallel=whole_experts,
             moe_backend=moe_backend,
             enable_lora=max_lora_rank > 0,
             max_lora_rank=max_lora_rank or 1,

@@ -12,6 +12,7 @@ from stentor.engine.layers.rank_group import RankGroup
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.model_spec import ModelSpec, with_layers
 from stentor.engine.model_config.recurrent_spec import Mamba2Spec
+from stentor.engine.model_config.tensor_parallel.cuts import Rank
 from stentor.engine.model_config.tensor_parallel.split import split_model
 from stentor.engine.worker.families import Text
 from stentor.engine.worker.setup import open_family
@@ -140,7 +141,7 @@ def test_groups_that_ranks_cannot_share_are_refused_in_one_line(tmp_path: Path) 
         (replace(mixer, groups=3), "groups of B and C"),
     ):
         with pytest.raises(ConfigError, match=f"3 {what} do not divide among 2 workers"):
-            split_model(with_layers(spec, mixer=changed), 0, 2)
+            split_model(with_layers(spec, mixer=changed), Rank(0, 2))
 
 
 def spec_of(name: str, folder: Path, size: int) -> ModelSpec:

@@ -15,6 +15,7 @@ import transformers
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.model_spec import TaskAdapters
+from stentor.engine.model_config.tensor_parallel.cuts import Rank
 from stentor.engine.model_config.tensor_parallel.split import split_model
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import open_family
@@ -79,7 +80,7 @@ def test_adapters_of_tasks_are_not_split(tmp_path: Path) -> None:
     saved(EMBEDDERS["bert"](), tmp_path)
     backbone = replace(pooling_config(tmp_path).backbone, adapters=TaskAdapters(("retrieval",), 4, 1.0))
     with pytest.raises(ConfigError, match="BertModel has adapters of its own, which are not split"):
-        split_model(backbone, 0, 2)
+        split_model(backbone, Rank(0, 2))
 
 
 def test_modules_of_transformers_are_not_split(tmp_path: Path) -> None:

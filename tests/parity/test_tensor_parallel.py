@@ -142,11 +142,11 @@ def test_ranks_add_their_parts_of_an_adapter_to_experts(name: str, tmp_path: Pat
     check_adapted(model, tmp_path, added)
 
 
-def check_adapted(model: Any, folder: Path, added: Mapping[str, torch.Tensor]) -> None:
+def check_adapted(model: Any, folder: Path, added: Mapping[str, torch.Tensor], *, whole_experts: bool = False) -> None:
     """Two ranks serve a row with the adapter beside one without."""
 
     def run(ranks: RankGroup) -> list[torch.Tensor]:
-        ours = PagedDecoder(folder, packed=False, ranks=ranks, max_lora_rank=2)
+        ours = PagedDecoder(folder, packed=False, ranks=ranks, whole_experts=whole_experts, max_lora_rank=2)
         ours.load(0, folder / "adapter")
         for slot, adapter in ((0, 0), (1, -1)):
             ours.add(slot, prompt_of(1), adapter=adapter)

@@ -8,7 +8,7 @@ import pytest
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.replicas import EngineReplicas
 from stentor.protocols.common.errors import BadRequest
-from stentor.server.overload.engine_choice import engine_choice_of
+from stentor.server.overload.request_context import engine_choice_of
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback
 
@@ -36,7 +36,7 @@ async def _ask(client: httpx.AsyncClient, path: str, headers: dict[str, str]) ->
 async def test_requests_go_to_the_engine_that_they_name_and_those_of_a_session_to_the_same(path: str) -> None:
     engines = [_Engine() for _ in range(3)]
     state = fake_state(cast(Any, EngineReplicas(cast("list[EngineClient]", engines))))
-    async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
+    async with on_loopback(state) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
         for number in (2, 2, 0):
             answer = await _ask(client, path, {"X-data-parallel-rank": str(number)})
             assert answer.status_code == 200

@@ -18,12 +18,15 @@ class Cut:
     size: int
     """Of the dimension, whole."""
     ranges: Ranges
+    """Empty: it takes nothing of whatever the part is stored as."""
     zero: bool = False
     """It takes zeros in place: another adds what is stored."""
     inputs: bool = False
     """The dimension is that of a matrix's inputs."""
     turned: bool = False
     """Some have the last two dimensions the other way round: told by the size."""
+    stacked: bool = False
+    """The dimension numbers matrices, which are taken whole in any format."""
     scale: bool = False
     """One value is that of all, and taken whole; of one with four dimensions each second is 1, and left out."""
 
@@ -41,6 +44,8 @@ class Rank:
     number: int
     size: int
     """How many there are."""
+    whole_experts: bool = False
+    """Whether it has some experts, in place of a part of each."""
 
     def each(self, count: int, what: str) -> int:
         """How many of ``count`` are its own. Raises :class:`ConfigError` where they do not divide."""
@@ -62,8 +67,13 @@ class Rank:
         if block == 1 or blocks < self.size:
             lie = f" in blocks of {block}" if block > 1 else ""
             raise ConfigError(f"{count} {what}{lie} do not divide among {self.size} workers")
-        first, end = (-(-number * blocks // self.size) * block for number in (self.number, self.number + 1))
-        return first, min(end, count) - first
+        first, own = self.spread(blocks)
+        return first * block, min((first + own) * block, count) - first * block
+
+    def spread(self, count: int) -> tuple[int, int]:
+        """The same of what need not divide: some workers, the first among them, may have one more than others."""
+        first, end = (-(-number * count // self.size) for number in (self.number, self.number + 1))
+        return first, end - first
 
     def shared(self, count: int, what: str) -> tuple[int, int]:
         """The same of what several workers may have in common, where there are fewer of it. Raises

@@ -1,4 +1,5 @@
-"""Feed-forward networks split over workers: each has some of the inner units, of every expert too. Torch-free.
+"""Feed-forward networks split over workers: each has some of the inner units, of every expert too, or some of the
+experts. Torch-free.
 
 Routers, what leads to latents and back, and gates of shared experts are whole in each.
 """
@@ -20,13 +21,16 @@ def split_network(
             own = _own_units(spec, rank, prefix, hidden, block_of, "inner units")
             return replace(spec, inner=own[1]), dict(_cut_mlp(spec, rank, prefix, hidden, own))
         case MoESpec(shared=shared):
-            own = _own_expert_units(spec, rank, prefix, hidden, block_of)
-            cuts = dict(_cut_experts(spec, rank, prefix, hidden, own))
+            if rank.whole_experts:
+                part, cuts = _give_experts(spec, rank, prefix, hidden)
+            else:
+                own = _own_expert_units(spec, rank, prefix, hidden, block_of)
+                part, cuts = replace(spec, inner=own[1]), dict(_cut_experts(spec, rank, prefix, hidden, own))
             if shared is not None:
                 of_shared = _own_units(shared, rank, prefix, hidden, block_of, "inner units of the shared experts")
                 cuts.update(_cut_mlp(shared, rank, prefix, hidden, of_shared))
                 shared = replace(shared, inner=of_shared[1])
-            return replace(spec, inner=own[1], shared=shared), cuts
+            return replace(part, shared=shared), cuts
     raise ConfigError(f"layers of {type(spec).__name__.removesuffix('Spec')} are not split")
 
 
@@ -42,9 +46,24 @@ def _own_expert_units(spec: MoESpec, rank: Rank, prefix: str, hidden: int, block
     blocks = [
         block_of(f"{prefix}.{tensor.name}", tensor.out)
         for names in spec.names
-        for tensor in names.tensors(1, spec.inner, hidden, gated=spec.gated)
+        for tensor in names.tensors(range(1), spec.inner, hidden, gated=spec.gated)
     ]
     return rank.blocks(spec.inner, lcm(*blocks), "inner units of an expert")
+
+
+def _give_experts(spec: MoESpec, rank: Rank, prefix: str, hidden: int) -> tuple[MoESpec, dict[str, Cut]]:
+    """Some experts, under all names that they may have."""
+    if spec.experts < rank.size:
+        raise ConfigError(f"{spec.experts} experts are fewer than {rank.size} workers")
+    part = replace(spec, own=rank.spread(spec.experts))
+    cuts = {}
+    for names in spec.names:
+        for tensor in (*spec.expert_tensors(hidden, names), *spec.expert_biases(hidden, names)):
+            if tensor.expert is None:
+                cuts[f"{prefix}.{tensor.name}"] = Cut(0, spec.experts, (rank.spread(spec.experts),), stacked=True)
+            elif tensor.expert not in part.own_experts:
+                cuts[f"{prefix}.{tensor.name}"] = Cut(0, tensor.shape[0], ())
+    return part, cuts
 
 
 def _cut_mlp(spec: MLPSpec, rank: Rank, prefix: str, hidden: int, own: tuple[int, int]) -> Cuts:

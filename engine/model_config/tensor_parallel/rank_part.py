@@ -18,6 +18,12 @@ class RankPart:
     """The same as they are stored; of GGUF files, where blocks come expanded."""
     blocks: Mapping[str, Cut]
     """Of blocks of GGUF files that come as they are stored."""
+    left_out: frozenset[str] = frozenset()
+    """Parts of which it takes nothing, by their names without the last ending."""
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether it takes nothing of a stored tensor."""
+        return name.rpartition(".")[0] in self.left_out
 
     def cut_of(self, name: str, *, raw: bool) -> Cut | None:
         """Of a stored tensor, of which blocks come as they are stored where it is ``raw``; None: it is taken whole."""

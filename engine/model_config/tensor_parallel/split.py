@@ -1,8 +1,9 @@
 """A decoder or an encoder split over workers. Torch-free.
 
 Heads and inner dimensions are split; each worker has an equal part, but for inner units that are stored in blocks of
-which there is no equal number. What it computes of the residual stream is summed over all behind each mixer and each
-network (Megatron-LM, arXiv:1909.08053). Embeddings, norms and the head are whole in each.
+which there is no equal number. Experts are split so too, or are given out whole. What it computes of the residual
+stream is summed over all behind each mixer and each network (Megatron-LM, arXiv:1909.08053). Embeddings, norms and the
+head are whole in each.
 """
 
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import TypeVar
 
 from ..config_fields import ConfigError
 from ..encoder_config import EncoderConfig
+from ..mlp_spec import MoESpec
 from ..model_spec import Backbone, LayerSpec, ModelSpec
 from .cuts import BlockOf, Cut, Rank
 from .mixers import split_mixer
@@ -19,7 +21,7 @@ from .recurrent import split_beside
 B = TypeVar("B", bound=Backbone)
 
 
-def split_model(spec: B, rank: int, size: int, block_of: BlockOf = lambda name, inputs: 1) -> tuple[B, dict[str, Cut]]:
+def split_model(spec: B, rank: Rank, block_of: BlockOf = lambda name, inputs: 1) -> tuple[B, dict[str, Cut]]:
     """One rank's part, as of a model of its own, and what it takes of stored tensors by their names; the others are
     taken whole. ``block_of`` is of quantised weights. Raises :class:`ConfigError` for a model that cannot be split
     so."""
@@ -27,15 +29,17 @@ def split_model(spec: B, rank: int, size: int, block_of: BlockOf = lambda name, 
         raise ConfigError(f"{spec.architecture} runs on transformers' modules, which are not split")
     if spec.adapters is not None:
         raise ConfigError(f"{spec.architecture} has adapters of its own, which are not split")
+    if rank.whole_experts and not any(isinstance(layer.mlp, MoESpec) for layer in spec.layers):
+        raise ConfigError(f"{spec.architecture} has no experts to give out; leave --enable-expert-parallel out")
     layers = []
     cuts: dict[str, Cut] = {}
     for number, layer in enumerate(spec.layers):
-        part, own = _split_layer(layer, Rank(rank, size), f"{spec.prefix}.{number}", spec.hidden_size, block_of)
+        part, own = _split_layer(layer, rank, f"{spec.prefix}.{number}", spec.hidden_size, block_of)
         layers.append(part)
         cuts.update(own)
     if isinstance(spec, EncoderConfig) and spec.relative_buckets:  # a bias of each head
         heads = spec.layers[0].attention.heads
-        cuts["relative.weight"] = Cut(1, heads, (Rank(rank, size).own(heads),))
+        cuts["relative.weight"] = Cut(1, heads, (rank.own(heads),))
     return replace(spec, layers=tuple(layers)), cuts
 
 

@@ -21,9 +21,8 @@ from ...http.error_shapes import is_anthropic_request
 from ...http.root_path import route_path
 from ...http.sse import unless_disconnected
 from ...observability.request import SANE_ID, SCOPE_KEY, current_record, new_request_id
-from ...overload.engine_choice import engine_choice_of
 from ...overload.memory_budget import MemoryShare
-from ...overload.request_context import RequestContext, timeout_of
+from ...overload.request_context import RequestContext, engine_choice_of, timeout_of
 from ...state.admission_control import AdmissionControl
 
 Begin = Callable[[Request, MemoryShare, RequestContext], Awaitable[Awaitable[ASGIApp]]]

@@ -73,6 +73,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "cuda-graph-stall": ("0.2", 0.2),
     "batch-invariant": ("true", True),
     "tensor-parallel-size": ("4", 4),
+    "enable-expert-parallel": ("true", True),
     "data-parallel-size": ("2", 2),
     "threads": ("3", 3),
     "speculative-config": (
