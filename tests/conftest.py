@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -142,7 +142,9 @@ def pytest_configure(config: pytest.Config) -> None:
     several = config.getoption("processes") > 1
     config.stash[SHARES_CORES] = several and "OMP_NUM_THREADS" not in os.environ
     if config.stash[SHARES_CORES]:
-        os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch; what tests start inherits it
+        os.environ["OMP_NUM_THREADS"] = "1"  # what tests start inherits it, and torch where nothing has imported it yet
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)
     if several:
         config.stash[LOCKS] = tempfile.mkdtemp(prefix="stentor-tests-")
         config.stash[MACHINE] = Machine(Path(config.stash[LOCKS]))
@@ -208,6 +210,21 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 
 
 # ---- what they share
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_threads() -> Iterator[None]:
+    """Gives torch and our kernels their threads back after a file that has set up a model, for those that come next in
+    this process: torch's second thread busy-waits, and costs a file of small tensors ten times the CPU time."""
+    if "stentor.kernels" not in sys.modules:  # nor has anything set threads
+        yield
+        return
+    import torch
+
+    from stentor.tests.kernels.helpers import thread_count
+
+    with thread_count(torch.get_num_threads()):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from stentor.kernels import native
+from stentor.tests.kernels.helpers import thread_count
 from stentor.tests.support.machine import ExpectedSkips, Machine
 from stentor.tests.support.proof_seconds import (
     SECONDS,
@@ -231,6 +234,15 @@ def test_a_process_that_dies_leaves_the_machine(tmp_path: Path) -> None:
     other.join()
     with Machine(tmp_path).held(alone=True):
         pass
+
+
+def test_threads_that_a_file_has_set_are_not_those_of_the_next(request: pytest.FixtureRequest) -> None:
+    assert "same_threads" in request.fixturenames
+    before = torch.get_num_threads(), native.threads()
+    with thread_count(1):
+        torch.set_num_threads(before[0] + 1)
+        native.set_threads(before[1] + 2)
+    assert (torch.get_num_threads(), native.threads()) == before
 
 
 def test_a_skip_is_expected_for_the_reasons_that_are_listed() -> None:

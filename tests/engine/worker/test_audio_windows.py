@@ -1,7 +1,6 @@
 """A worker whose model hears, from a checkpoint to transcripts, beside transformers and beside itself alone."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,7 +13,6 @@ from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.limits import TRANSCRIPTION
 from stentor.engine.worker.setup import set_up_on
 from stentor.engine.worker.sync_compute import SyncCompute
-from stentor.kernels import native
 from stentor.protocols.ipc.audio import Alignment
 from stentor.protocols.ipc.cache_groups import FULL, CacheGroup
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -23,17 +21,8 @@ from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.engine.media import Audio
 from stentor.tests.engine.tiny_whisper import BEGIN, CONTEXT, EOT, NO_SPEECH, RULES, SOT, VOCAB, window, write_whisper
 from stentor.tests.engine.worker.fake_device import FakeDevice
-from stentor.tests.kernels.helpers import thread_count
 
 GREEDY = SamplingParams(max_tokens=30, temperature=0.0, eos_token_ids=(EOT,))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _threads() -> Iterator[None]:
-    """Setting up gives torch one thread and our kernels the rest, for good."""
-    with thread_count(torch.get_num_threads()):
-        yield
-    native.set_threads(None)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from typing import Any
 
 import anyio
 import pytest
-import torch
 
 from stentor.engine.channel import Endpoint
 from stentor.engine.core.entry import WorkerKeeper
@@ -56,14 +55,6 @@ ABORTED = 3
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    """As they were: setting up a worker changes them."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3-next"])
