@@ -132,6 +132,17 @@ async def test_two_workers_give_what_one_gives(folder: Path, params: SamplingPar
         assert stats.host_hits > 0
 
 
+async def test_two_workers_with_half_of_the_experts_each_give_what_one_gives(tmp_path: Path) -> None:
+    tiny.make("qwen2-moe", tmp_path)
+    params = msgspec.structs.replace(GREEDY, max_tokens=8)
+    expected = whole(tmp_path, params)
+    async with served(config_of(tmp_path, 2, enable_expert_parallel=True)) as client:
+        found = await answers(client, params)
+    assert [reader.tokens for reader in found] == [reader.tokens for reader in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+
+
 @pytest.mark.proof
 async def test_two_workers_verify_the_same_drafts(folder: Path) -> None:
     """With few tokens to choose from a text repeats itself."""
