@@ -167,7 +167,7 @@ def _feed_forward(
 
 def _output(part: _Mixer | MLP | MoE, x: Input, batch: ForwardBatch, scale: float, norm: Norm | None = None) -> Delta:
     """The part's output, scaled and normed; if it is added to the stream as it is, its last product may be
-    :class:`Unadded`."""
+    :class:`.quantized.Unadded`."""
     if scale == 1.0 and norm is None and isinstance(part, Attention | MLP):
         return part.late(x, batch)
     return _scaled(part(x, batch), scale, norm)

@@ -71,7 +71,7 @@ def set_up_family(
     weights_fd: int | None = None,
     meeting_fd: int | None = None,
 ) -> Setup:
-    """See :func:`set_up_on`; ``family`` was opened for this kind of device.
+    """See :func:`.setup.set_up_on`; ``family`` was opened for this kind of device.
 
     On a CPU the cache is sized before weights are loaded, so that a lack of memory is reported at once. On a device the
     model is made for the longest context wanted, and a step's memory is measured before the cache takes the rest. If
