@@ -333,7 +333,7 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         *[("post", path, None) for path in ("/sleep", "/wake_up")],
         ("get", "/is_sleeping", None),
         *[("get", "/is_paused", None), ("post", "/abort_requests", {})],
-        *[("get", path, None) for path in ("/v1/models", "/v1/models/fake", "/health", "/ping", "/version")],
+        *[("get", path, None) for path in ("/v1/models", "/v1/models/fake", "/health", "/ping", "/load", "/version")],
     ]
     await _assert_conform(document, fake_state(access=AccessControl(Keyring((), [KeyDigest(b"root")]))), requests)
 

@@ -22,6 +22,7 @@ ROUTES = [
     ("GET", "/v1/models/fake"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
+    ("GET", "/load"),
     ("GET", "/version"),
     ("GET", "/metrics"),
     ("GET", "/nowhere"),
@@ -120,6 +121,19 @@ async def test_token_routes_name_what_is_wrong(path: str, body: dict[str, Any], 
     async with in_memory(fake_state()) as client:
         response = await client.post(path, json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_the_load_is_how_many_requests_are_live() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with in_memory(fake_state(engine)) as client:
+        assert (await client.get("/load")).json() == {"server_load": 0}
+        asked = [asyncio.create_task(client.post(CHAT, json={"messages": HELLO})) for _ in range(2)]
+        await until(lambda: len(engine.streams) == 2)
+        assert (await client.get("/load")).json() == {"server_load": 2}
+        engine.gate.set()
+        await asyncio.gather(*asked)
+        assert (await client.get("/load")).json() == {"server_load": 0}
 
 
 async def test_version_is_the_packages() -> None:

@@ -20,6 +20,11 @@ class Status(msgspec.Struct, frozen=True):
     status: str
 
 
+class ServerLoad(msgspec.Struct, frozen=True):
+    server_load: int
+    """Requests for generation and transfers of files that have not ended."""
+
+
 class Version(msgspec.Struct, frozen=True):
     version: str
 
@@ -29,6 +34,7 @@ OPERATIONS: Final[Operations] = {
     "/ping": Operation(
         "Liveness: 200 while the server answers, 503 once it has given up an engine", Status, needs_engine=True
     ),
+    "/load": Operation("Requests that have not ended, for a balancer; path and answer are vLLM's", ServerLoad),
     "/version": Operation("Version of the server", Version),
     "/metrics": Operation("Metrics in Prometheus' text format", str, media_type="text/plain"),
 }
@@ -38,6 +44,7 @@ def routes(admission: AdmissionControl, figures: Metrics) -> list[Route]:
     return [
         Route("/health", partial(health, admission), methods=["GET"]),
         Route("/ping", partial(ping, admission), methods=["GET", "POST"]),
+        Route("/load", partial(load, admission), methods=["GET"]),
         Route("/version", version, methods=["GET"]),
         Route("/metrics", partial(metrics, figures), methods=["GET"]),
     ]
@@ -53,6 +60,10 @@ async def ping(admission: AdmissionControl, _request: Request) -> Response:
     """Liveness: 200 while the server answers, 503 once it has given up its engine and is about to end."""
     admission.check_alive()
     return json_response(Status("alive"))
+
+
+async def load(admission: AdmissionControl, _request: Request) -> Response:
+    return json_response(ServerLoad(admission.live_requests))
 
 
 async def version(_request: Request) -> Response:
