@@ -11,9 +11,13 @@ from ..parsing.interface import CallArguments, CallEnd, CallStart, Content, Pars
 
 
 class DeltaWriter:
-    """Appends a choice's pieces to the deltas of a batch; neighbours of one kind become one delta."""
+    """Appends a choice's pieces to the deltas of a batch; neighbours of one kind become one delta.
 
-    __slots__ = ("_call", "_index", "_logprobs", "_out", "_parts", "_thought", "_tokens")
+    Behind a text, tokens that made nothing final follow in a delta of their own, as they do in batches of one token:
+    they may write a call, and be no part of the text.
+    """
+
+    __slots__ = ("_call", "_index", "_logprobs", "_out", "_parts", "_spoken", "_thought", "_tokens")
 
     def __init__(self, index: int, call: int, out: list[Delta]) -> None:
         """``call``: tool calls that have begun before."""
@@ -25,6 +29,8 @@ class DeltaWriter:
         """Parts of the current text or reasoning; None without one."""
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] | None = None
+        self._spoken = 0
+        """Tokens up to the last one that made text final."""
 
     @property
     def calls(self) -> int:
@@ -42,9 +48,9 @@ class DeltaWriter:
         for piece in pieces:
             match piece:
                 case Content(text):
-                    self._carrier(False).append(text)
+                    self._say(False, text)
                 case Thought(text):
-                    self._carrier(True).append(text)
+                    self._say(True, text)
                 case CallStart(name, id):
                     self.flush()
                     self._out.append(ToolCallStart(self._index, self._call, name, id))
@@ -58,13 +64,31 @@ class DeltaWriter:
     def flush(self) -> None:
         parts, self._parts = self._parts, None
         if parts is not None:
-            kind = Reasoning if self._thought else Text
-            self._out.append(kind(self._index, "".join(parts), self._tokens, self._logprobs))
+            self._tell("".join(parts), len(self._tokens) if self._thought else self._spoken)
+            self._tell("", len(self._tokens))
+
+    def _say(self, thought: bool, text: str) -> None:
+        parts = self._carrier(thought)
+        if self._call and not parts:
+            self._tell("", len(self._tokens) - 1)
+        parts.append(text)
+        self._spoken = len(self._tokens)
+
+    def _tell(self, text: str, count: int) -> None:
+        """Adds a delta with ``text`` and the first ``count`` tokens, if there is either."""
+        if not text and count <= 0:
+            return
+        told, self._tokens = self._tokens[:count], self._tokens[count:]
+        logprobs = self._logprobs
+        if logprobs is not None:
+            logprobs, self._logprobs = logprobs[:count], logprobs[count:]
+        kind = Reasoning if self._thought else Text
+        self._out.append(kind(self._index, text, told, logprobs))
 
     def _carrier(self, thought: bool) -> list[str]:
         if self._parts is None or self._thought is not thought:
             self.flush()
-            self._parts, self._tokens, self._logprobs = [], [], None
+            self._parts, self._tokens, self._logprobs, self._spoken = [], [], None, 0
             self._thought = thought
         return self._parts
 

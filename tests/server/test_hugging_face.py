@@ -72,6 +72,17 @@ async def test_parameters_reach_the_engine_and_details_tell_every_token() -> Non
     assert engine.streams[1].params.temperature == 0
 
 
+@pytest.mark.parametrize("burst", [1, 2, 9])
+async def test_each_token_has_an_event_of_its_own(burst: int) -> None:
+    engine = FakeEngine(answer=says("é ok"))
+    engine.burst = burst
+    events = events_of((await post(fake_state(engine), "/generate_stream", inputs="hi")).text)
+    tokens = [json.loads(event)["token"] for event in events]
+    assert [token["id"] for token in tokens] == [*"é ok".encode(), EOS]
+    assert "".join(token["text"] for token in tokens if not token["special"]) == "é ok"
+    assert [json.loads(event)["index"] for event in events] == [1, 2, 3, 4, 5, 6]
+
+
 async def test_a_grammar_is_held() -> None:
     engine = FakeEngine(answer=says("a"))
     state = fake_state(engine)

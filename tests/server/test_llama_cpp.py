@@ -7,7 +7,7 @@ import pytest
 
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.text.pool import TokenizerPool
-from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.fakes import EOS, FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, HELLO, events_of, in_memory
 from stentor.tests.server.middleware.keyrings import keyring
 from stentor.tests.server.test_infill import with_tokens
@@ -46,6 +46,16 @@ async def test_a_stream_comes_to_the_whole_answer_and_ends_without_done(burst: i
     assert [event["stop"] for event in events] == [False] * (len(events) - 1) + [True]
     assert events[-1]["stop_type"] == whole["stop_type"] == "limit"
     assert events[-1]["tokens_predicted"] == 30
+
+
+async def test_tokens_that_make_no_text_come_with_the_next_event() -> None:
+    engine = FakeEngine(answer=says("é😀"))
+    events = [json.loads(event) for event in events_of((await post(engine, stream=True)).text)]
+    assert [(event["content"], event["tokens"]) for event in events] == [
+        ("é", list("é".encode())),
+        ("😀", list("😀".encode())),
+        ("", [EOS]),
+    ]
 
 
 async def test_token_ids_are_a_prompt_and_a_stop_string_is_named() -> None:

@@ -32,7 +32,9 @@ class _Choice:
         for name in TEXTS:
             if delta.get(name):
                 self.message[name] = (self.message.get(name) or "") + delta[name]
-            elif delta.get(name) == "" and "role" not in delta and not (part.get("token_ids") or part.get("logprobs")):
+            elif delta.get(name) == "" and ("role" in delta or self._is_empty(name, part)):
+                self.message[name] = ""
+            elif delta.get(name) == "" and not (part.get("token_ids") or part.get("logprobs")):
                 raise WireError(f"choice {self.index}: an empty piece of {name}")
         for call in delta.get("tool_calls") or ():
             self._call(call)
@@ -43,6 +45,10 @@ class _Choice:
             self.token_ids = (self.token_ids or []) + part["token_ids"]
         if part["finish_reason"] is not None:
             self.ended = part
+
+    def _is_empty(self, name: str, part: dict[str, Any]) -> bool:
+        """Whether the choice ends without a text and without calls, so that its text is empty and not null."""
+        return part["finish_reason"] is not None and self.message.get(name) is None and not self.calls
 
     def _call(self, delta: dict[str, Any]) -> None:
         index = delta["index"]
@@ -66,8 +72,6 @@ class _Choice:
             raise WireError(f"choice {self.index} has no finish_reason")
         if self.calls:
             self.message["tool_calls"] = self.calls
-        elif self.message["content"] is None and self.ended["finish_reason"] != "tool_calls":
-            self.message["content"] = ""
         answer = {"index": self.index, "message": self.message, "logprobs": self.logprobs}
         answer |= {name: self.ended[name] for name in ("finish_reason", "stop_reason")}
         return answer if self.token_ids is None else answer | {"token_ids": self.token_ids}

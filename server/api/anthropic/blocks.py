@@ -10,6 +10,8 @@ import msgspec
 from stentor.protocols.anthropic.objects import Content, TextContent, ThinkingContent, ToolUseContent
 from stentor.protocols.ipc.deltas import Delta, Reasoning, Text, ToolCallArguments, ToolCallEnd, ToolCallStart
 
+from ..common.object_text import ObjectText
+
 
 class BlockStart(msgspec.Struct, frozen=True, gc=False):
     """A block begins; it has nothing in it yet."""
@@ -56,6 +58,7 @@ class Blocks:
         self._index = -1
         self._held: list[str] = []
         self._digest = hashlib.sha256()
+        self._input = ObjectText()
         self.calls = 0
         """Begun so far."""
         self.output_tokens = 0
@@ -73,9 +76,11 @@ class Blocks:
             case ToolCallStart():
                 self._held.clear()
                 self.calls += 1
+                self._input = ObjectText()
                 return self._begin(ToolUseContent(delta.id or f"toolu_{uuid.uuid4().hex[:24]}", delta.name, {}))
             case ToolCallArguments():
-                return [BlockDelta(self._index, delta.text)] if delta.text else []
+                text = self._input.take(delta.text)
+                return [BlockDelta(self._index, text)] if text else []
             case ToolCallEnd():
                 return self._close()
             case _:

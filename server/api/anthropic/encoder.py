@@ -19,7 +19,7 @@ from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 from ...common.errors import generation_error
 from ...http.error_responses import error_frame
 from ...http.error_shapes import ANTHROPIC
-from ..common.collect import arguments_object
+from ..common.object_text import object_of
 from .blocks import BlockDelta, BlockEvent, Blocks, BlockStart, BlockStop, SignatureDelta, ThinkingShown
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -114,7 +114,7 @@ class _Gathered:
             case ThinkingContent():
                 return ThinkingContent(text, self.signature)
             case ToolUseContent(id=id, name=name):
-                return ToolUseContent(id, name, arguments_object(text))
+                return ToolUseContent(id, name, object_of(text))
 
 
 def _gather(gathered: list[_Gathered], events: list[BlockEvent]) -> None:

@@ -36,7 +36,10 @@ class ChatStream:
         self._plain = not (shape.continuous_usage or shape.token_ids or shape.top_logprobs is not None)
         self._plain_tail = b'},"logprobs":null,"finish_reason":null}' + self._frame.tail(self._usage_of(0, 0, 0))
         # a message that only calls tools has no content, which is not known yet
-        self._role = b'{"role":"assistant","content":' + (NULL if shape.tools.mode != "none" else b'""') + b"}"
+        offers = shape.tools.mode != "none"
+        self._role = b'{"role":"assistant","content":' + (NULL if offers else b'""') + b"}"
+        self._silent = set(range(shape.n)) if offers else set[int]()
+        """Choices whose content is null so far."""
         self._called: set[int] = set()
         """Choices with a call."""
         self._unfinished: set[int] = set()
@@ -57,6 +60,8 @@ class ChatStream:
                 self._completion_tokens += len(delta.tokens)
                 if not self._opened:
                     frames.append(self._open())
+                if self._silent and delta.text:
+                    self._silent.discard(delta.index)
                 if self._plain:
                     if delta.text:
                         frames.append(self._content_heads[delta.index] + encode(delta.text) + self._plain_tail)
@@ -168,7 +173,16 @@ class ChatStream:
     def _finish(self, delta: Finish) -> bytes:
         index = delta.index
         reason = encode(self._shape.finish_reason(delta, index in self._called, index not in self._unfinished))
-        body = b'{},"logprobs":null,"finish_reason":' + reason + b',"stop_reason":' + encode(delta.stop_reason) + b"}"
+        # without content and calls it is empty, as in a whole answer
+        content = b'{"content":""}' if index in self._silent - self._called else b"{}"
+        body = (
+            content
+            + b',"logprobs":null,"finish_reason":'
+            + reason
+            + b',"stop_reason":'
+            + encode(delta.stop_reason)
+            + b"}"
+        )
         return self._heads[delta.index] + body + self._frame.tail(self._usage())
 
     def _usage(self) -> Usage:

@@ -2,9 +2,7 @@
 
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, assert_never
-
-import msgspec
+from typing import Protocol, assert_never
 
 from stentor.protocols.ipc.deltas import (
     Delta,
@@ -36,15 +34,6 @@ class Call:
     @property
     def arguments(self) -> str:
         return "".join(self.pieces)
-
-
-def arguments_object(text: str) -> dict[str, Any]:
-    """Arguments for protocols that need an object; empty for a truncated call."""
-    try:
-        value = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 @dataclass

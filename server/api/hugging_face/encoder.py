@@ -1,8 +1,10 @@
 """Deltas as answers of Text Generation Inference: the whole one, and the stream of its events."""
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
+import msgspec
 from msgspec import UNSET
 
 from stentor.protocols.hugging_face.objects import (
@@ -21,7 +23,7 @@ from ...http.error_responses import error_frame
 from ...http.error_shapes import TEXT_GENERATION
 from ...http.sse import frame_of
 
-_NOTHING = GeneratedToken(0, "", 0.0, True)
+_NOTHING: Final = GeneratedToken(0, "", 0.0, True)
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ async def whole_generation(shape: GenerationShape, batches: AsyncIterable[list[D
 
 
 class GenerationStream:
-    """Encodes the batches of one generation as events; one object per response. An event has the text that became final
-    with its last token, so that all texts together are the answer.
+    """Encodes the batches of one generation as events, one for each token; one object per response. The event of the
+    last token of a batch has the text that became final, so that all texts together are the answer.
 
     After ``failed`` has become true nothing more may be sent.
     """
@@ -98,21 +100,19 @@ class GenerationStream:
     def __init__(self, shape: GenerationShape) -> None:
         self._shape = shape
         self._progress = _Progress()
+        self._sent = 0
         self._held: GeneratedToken | None = None
         """The last token is sent with the final event."""
         self.failed = False
 
     def encode(self, batch: list[Delta]) -> bytes:
         """The events of one batch, joined; empty while everything is held back."""
-        frames = []
+        frames: list[bytes] = []
         for delta in batch:
             text = self._progress.take(delta)
-            if text is not None and text.tokens:
-                frames.append(self._release())
-                self._held = self._token(text)
-            elif text is not None and text.text:
-                frames.append(self._release())
-                self._held = GeneratedToken(_NOTHING.id, text.text, _NOTHING.logprob, False)
+            if text is not None:
+                frames += map(self._follow, self._tokens(text))
+                self._add(text.text)
             elif type(delta) is Finish and delta.reason not in ("stop", "length"):
                 self.failed = True
                 frames.append(error_frame(generation_error(delta), TEXT_GENERATION))
@@ -126,12 +126,22 @@ class GenerationStream:
         text = shape.before + progress.text
         return frame_of(StreamResponse(progress.count, self._held or _NOTHING, text, details))
 
-    def _release(self) -> bytes:
-        held = self._held
-        return b"" if held is None else frame_of(StreamResponse(self._progress.count - 1, held))
+    def _tokens(self, text: Text) -> Iterator[GeneratedToken]:
+        """Without their texts."""
+        for place, token in enumerate(text.tokens):
+            logprob = finite(text.logprobs[place].logprob) if text.logprobs else 0.0
+            yield GeneratedToken(token, "", logprob, token in self._shape.special)
 
-    def _token(self, text: Text) -> GeneratedToken:
-        entry = text.logprobs[-1] if text.logprobs else None
-        token = text.tokens[-1]
-        special = token in self._shape.special and not text.text
-        return GeneratedToken(token, text.text, 0.0 if entry is None else finite(entry.logprob), special)
+    def _follow(self, token: GeneratedToken) -> bytes:
+        """The event of the token before ``token``."""
+        held, self._held = self._held, token
+        if held is None:
+            return b""
+        self._sent += 1
+        return frame_of(StreamResponse(self._sent, held))
+
+    def _add(self, text: str) -> None:
+        """To the last token, which is then none that clients leave out of the text."""
+        if text:
+            held = self._held or _NOTHING
+            self._held = msgspec.structs.replace(held, text=held.text + text, special=False)

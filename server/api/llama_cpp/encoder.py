@@ -161,6 +161,8 @@ class CompletionStream:
     def __init__(self, shape: CompletionShape) -> None:
         self._shape = shape
         self._progress = _Progress(shape)
+        self._tokens: list[int] = []
+        """Tokens since the last event."""
         self.failed = False
 
     def encode(self, batch: list[Delta]) -> bytes:
@@ -168,8 +170,10 @@ class CompletionStream:
         frames = []
         for delta in batch:
             text = self._progress.take(delta)
-            if text is not None and (text.text or self._shape.probabilities):
-                frames.append(self._frame(text))
+            if text is not None:
+                self._tokens += text.tokens
+                if text.text or self._shape.probabilities:
+                    frames.append(self._frame(text))
             elif type(delta) is Finish and delta.reason not in ("stop", "length"):
                 self.failed = True
                 frames.append(error_frame(generation_error(delta), LLAMA_CPP))
@@ -178,13 +182,14 @@ class CompletionStream:
 
     def end(self) -> bytes:
         """The event that follows the last delta."""
-        return b"data: " + encode(self._progress.last("", [])) + b"\n\n"
+        return b"data: " + encode(self._progress.last("", self._tokens)) + b"\n\n"
 
     def _frame(self, text: Text) -> bytes:
         told: Any = UNSET
         if self._shape.probabilities:
             told = self._shape.probabilities_of(text.logprobs or ())
-        return frame_of(self._progress.chunk(text.text, text.tokens, completion_probabilities=told))
+        tokens, self._tokens = self._tokens, []
+        return frame_of(self._progress.chunk(text.text, tokens, completion_probabilities=told))
 
 
 def _rates(count: int, milliseconds: float) -> tuple[float, float, float]:

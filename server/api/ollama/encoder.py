@@ -35,7 +35,8 @@ from ...http.error_responses import error_frame
 from ...http.error_shapes import OLLAMA
 from ...http.whole_answer import AnswerBudget, JsonList
 from ..chat.shape import call_id
-from ..common.collect import Call, arguments_object
+from ..common.collect import Call
+from ..common.object_text import object_of
 
 NANOSECONDS: Final = 1_000_000_000
 
@@ -135,7 +136,7 @@ class _Progress:
         call = self._call
         assert call is not None
         self._calls += 1
-        function = MadeFunction(self._calls - 1, call.name, arguments_object(call.arguments))
+        function = MadeFunction(self._calls - 1, call.name, object_of(call.arguments))
         return MadeCall(call_id(call.id), function)
 
     def ending(self) -> dict[str, Any]:

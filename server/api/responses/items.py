@@ -117,18 +117,19 @@ class ItemWriter:
 
     def open_client_call(self, call: ClientCall) -> None:
         """Closes the open item and begins a call."""
+        self._logprobs.clear()  # of tokens that wrote the call's name, which are no part of a message
         self.close("completed")
         self._in_call = True
-        self._logprobs.clear()
         self._pieces = []
         self._client_call = call
 
     def open(self, item: OutputItem) -> None:
         """Closes the open item and opens another."""
+        in_call = isinstance(item, FunctionCallItem | CustomToolCallItem | McpCallItem | McpApprovalRequestItem)
+        if in_call:
+            self._logprobs.clear()  # as for a client's call
         self.close("completed")
-        self._in_call = isinstance(item, FunctionCallItem | CustomToolCallItem | McpCallItem | McpApprovalRequestItem)
-        if self._in_call:
-            self._logprobs.clear()
+        self._in_call = in_call
         self._item = item
         self._pieces = []
         if isinstance(item, McpApprovalRequestItem):

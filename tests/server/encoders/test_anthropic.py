@@ -152,10 +152,16 @@ def test_how_it_ended_is_said(finish: Finish, in_context: bool, reason: str, seq
         assert both([PROMPT, text("a"), finish], shape)["stop_reason"] == "end_turn"
 
 
-def test_of_a_call_that_is_cut_short_the_input_is_empty_and_the_stream_has_what_there_was() -> None:
-    cut: list[Delta] = [PROMPT, *call('{"at": "ab')[:-1], Finish(0, "length", None, None)]
-    assert whole(cut)["content"][0]["input"] == {}
-    assert streamed(cut)["content"][0]["input"] == '{"at": "ab'
+def test_of_a_call_that_is_cut_short_the_input_has_what_is_complete_and_the_stream_what_there_was() -> None:
+    cut: list[Delta] = [PROMPT, *call('{"n": [1, 2], "at": "ab')[:-1], Finish(0, "length", None, None)]
+    assert whole(cut)["content"][0]["input"] == {"n": [1, 2]}
+    assert streamed(cut)["content"][0]["input"] == '{"n": [1, 2], "at": "ab'
+
+
+def test_of_an_input_that_is_no_json_a_stream_has_what_begins_one() -> None:
+    broken: list[Delta] = [PROMPT, *call('{"a": "x\ny", "b": nope, "c": 1}'), STOP]
+    assert whole(broken)["content"][0]["input"] == {"a": "x\ny"}
+    assert streamed(broken)["content"][0]["input"] == '{"a": "x\\u000ay", "b": n'
 
 
 def test_a_failure_ends_the_stream_and_the_whole_message_is_an_error() -> None:

@@ -168,3 +168,13 @@ def test_the_role_comes_with_content_only_where_there_must_be_some(tools: ToolUs
     opening = ChatStream(shape).encode([PromptProcessed(0, None)]).decode()
     delta = json.loads(opening.split("\n\n")[0][6:])["choices"][0]["delta"]
     assert delta == {"role": "assistant", "content": "" if tools.mode == "none" else None}
+
+
+@pytest.mark.parametrize(
+    ("said", "ending"),
+    [([], {"content": ""}), ([("text", "a")], {}), ([("f", "{}")], {}), ([("reasoning", "hm")], {"content": ""})],
+)
+def test_a_choice_that_says_nothing_where_it_may_call_ends_with_an_empty_text(said: Any, ending: Any) -> None:
+    stream = ChatStream(replace(SHAPE, n=1))
+    frames = stream.encode([PromptProcessed(0, None), *one_choice(0, said, "stop")]).decode()
+    assert json.loads(frames.split("\n\n")[-2][6:])["choices"][0]["delta"] == ending

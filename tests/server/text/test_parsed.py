@@ -17,7 +17,7 @@ from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.server.api.common.collect import Generation, collect
 from stentor.server.parsing.harmony import HarmonyParser
 from stentor.server.parsing.interface import Tool
-from stentor.server.parsing.output import OutputFormat
+from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.server.text.detokenizer import Detokenizers
 from stentor.server.text.generation import GenerationRequest, generate
@@ -205,6 +205,15 @@ def test_a_call_is_deltas_of_its_own_and_its_tokens_ride_in_empty_text() -> None
     whole = gathered(deltas).choices[0]
     assert whole.tokens == ids(CALLS)
     assert [(call.name, call.arguments, call.ended) for call in whole.calls] == [("weather", '{"city": "Ü"}', True)]
+
+
+def test_tokens_that_write_a_call_are_apart_from_those_of_the_text_around_it() -> None:
+    hermes = TOOL_FORMATS["hermes"]
+    said = 'Hi <tool_call>{"name": "weather", "arguments": {}}</tool_call>Bye'
+    for batches in ([says(said)], [says(piece) for piece in said]):
+        deltas = run([[*batches, ends("stop")]], request(parser=lambda: hermes.parser([WEATHER])))
+        texts = [delta for delta in deltas if isinstance(delta, Text) and delta.text]
+        assert bytes(token for delta in texts for token in delta.tokens) == b"HiBye"
 
 
 @pytest.mark.parametrize("include", [False, True])
