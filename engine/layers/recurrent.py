@@ -1,4 +1,5 @@
-"""Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2, Mamba, lightning attention.
+"""Mixers with a recurrent state: short convolutions, the gated delta rule, Mamba-2, Mamba, lightning attention,
+RG-LRU.
 
 Their structure is in :mod:`..model_config.recurrent_spec`; the recurrences are operations of :mod:`stentor.kernels`. A
 CPU's program calls them between stretches.
@@ -6,16 +7,16 @@ CPU's program calls them between stretches.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Final, Literal
 
 import torch
-from torch.nn.functional import silu, softplus
+from torch.nn.functional import gelu, silu, softplus
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ..model_config.model_spec import Backbone, RecurrentSpec
-from ..model_config.recurrent_spec import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from ..model_config.recurrent_spec import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
 from .elementwise import elementwise
 from .forward_batch import ForwardBatch, StateBatch
 from .layer_context import LayerContext
@@ -23,6 +24,9 @@ from .linear import Linear
 from .quantized import Input, Stream
 from .rank_norm import rms_over_ranks
 from .weights import WeightMap
+
+_LEAST_STEP: Final = 1e-30
+"""Of RG-LRU: what is added to a state is divided by its step."""
 
 
 class ShortConv:
@@ -338,6 +342,72 @@ class Lightning:
         return (elementwise(torch.sigmoid, gate.float()) * normed).to(parts.dtype)
 
 
+class RGLRU:
+    """A gated linear recurrence of each channel behind a convolution, beside a gate. It is Mamba-2's recurrence of
+    heads of one dimension, with states of one number."""
+
+    _STRENGTH: Final = 8.0
+
+    def __init__(self, weights: WeightMap, layer: int, model: Backbone, spec: RGLRUSpec, context: LayerContext) -> None:
+        self._layer, self._spec, self._dtype, self._invariant = layer, spec, context.dtype, context.invariant
+        self.into, self._out = _projections(weights, layer, model, spec, context)
+        prefix = f"{model.prefix}.{layer}"
+        own = f"{prefix}.{spec.name}"
+        self._conv = _Convolution(weights, {f"{own}.conv_1d": spec.channels}, spec.width, True, context)
+        self._gates = [
+            (context.empty(spec.blocks, spec.block, spec.block), context.empty(spec.blocks, spec.block)) for _ in "ri"
+        ]
+        for name, (weight, bias) in zip(spec.gates, self._gates, strict=True):
+            weights.add(f"{prefix}.{name}_weight", weight, shape=tuple(weight.shape), read=lambda w: w.transpose(1, 2))
+            weights.add(f"{prefix}.{name}_bias", bias)
+        self._param = context.empty(spec.channels, dtype=torch.float32)
+        weights.add(f"{own}.rg_lru.recurrent_param", self._param)
+        self._rates = torch.full((spec.channels,), -1.0, device=context.place)
+        self._skipped = torch.zeros(spec.channels, device=context.place)
+
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
+        """x [tokens, hidden] → the same"""
+        parts = self.into(x, batch.adapter_rows)
+        if isinstance(parts, Traced):
+            found = parts.call("a gated linear recurrence", self._mix, self._spec.channels)
+            return self._out(found, batch.adapter_rows)
+        return self._out(self._mix(parts, batch), batch.adapter_rows)
+
+    def _mix(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """[tokens, 2 * channels] → [tokens, channels]"""
+        first = (batch.positions == 0).to(parts.dtype).unsqueeze(1)
+        return self._run(torch.cat([parts, first], dim=1), batch)
+
+    def _run(self, parts: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """[tokens, 2 * channels, and whether it is a text's first token] → [tokens, channels]"""
+        spec, states = self._spec, _states_of(batch)
+        states.note(self._run, parts)
+        conv_state, recurrent = states.of_layer[self._layer]
+        y, x, first = parts.split_with_sizes((spec.channels, spec.channels, 1), dim=1)
+        x = self._conv(x, conv_state, states, "none")
+        again, taken = (self._gate(x, *gate) for gate in self._gates)
+        steps = (self._STRENGTH * elementwise(softplus, self._param) * again).clamp_min(_LEAST_STEP)
+        kept = elementwise(torch.sqrt, -elementwise(torch.expm1, -2 * steps))
+        # what is added to the state is divided by the step that the recurrence multiplies it by
+        added = x.float() * taken * torch.where(first > 0, 1.0, kept) / steps
+        ones = added.new_ones(len(parts), 1, 1)
+        found = kernels.mamba2(
+            added.unsqueeze(2), steps, self._rates, ones, ones, self._skipped, recurrent, states.rows
+        ).squeeze(2)
+        return (found * elementwise(_gelu_tanh, y.float())).to(parts.dtype)
+
+    def _gate(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """A sigmoid for each channel, float32; x [tokens, channels] → the same."""
+        spec = self._spec
+        blocks = x.view(-1, spec.blocks, spec.block).to(self._dtype)
+        made = kernels.linear_heads(blocks, weight, invariant=self._invariant).float() + bias.float()
+        return elementwise(torch.sigmoid, made).flatten(1)
+
+
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return gelu(x, approximate="tanh")
+
+
 class _Convolution:
     """Causal convolution of each channel over its last tokens."""
 
@@ -361,7 +431,7 @@ class _Convolution:
         return kernels.causal_conv(x.to(weight.dtype), weight, self._bias, state, states.rows, activation=activation)
 
 
-Recurrent = ShortConv | GatedDelta | Mamba2 | Mamba | Lightning
+Recurrent = ShortConv | GatedDelta | Mamba2 | Mamba | Lightning | RGLRU
 
 
 def make_recurrent(
@@ -383,6 +453,8 @@ def make_recurrent(
             return Mamba(weights, layer, model, spec, context)
         case LightningSpec():
             return Lightning(weights, layer, model, spec, context)
+        case RGLRUSpec():
+            return RGLRU(weights, layer, model, spec, context)
 
 
 def _projections(

@@ -98,6 +98,7 @@ _ALONE: Mapping[str, Decoder] = {
     "NemotronHForCausalLM": Decoder("nemotron_h", hf_mamba.nemotron_h),
     "FalconH1ForCausalLM": Decoder("falcon_h1", hf_mamba.falcon_h1),
     "BambaForCausalLM": Decoder("bamba", hf_mamba.bamba),
+    "RecurrentGemmaForCausalLM": Decoder("recurrent_gemma", hf_hybrid.recurrent_gemma),
     "OlmoHybridForCausalLM": Decoder("olmo_hybrid", hf_hybrid.olmo_hybrid),
     "SmolLM3ForCausalLM": Decoder("smollm3", hf_dense.smollm3),
     "Exaone4ForCausalLM": Decoder("exaone4", hf_dense.exaone4),

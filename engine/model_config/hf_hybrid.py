@@ -1,16 +1,17 @@
 """Reads the config.json of families with recurrent states in some layers."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
 from .config_fields import ConfigError, Fields
-from .hf_common import attention_bias, check_silu, common, slide
+from .hf_common import attention_bias, check_silu, common, gelu_tanh, slide
 from .hf_dense import granite
 from .hf_moe import experts_of, granite_moe, shared_experts, sparse_from, sparse_steps, with_experts
 from .hf_rope import rope_from_hf
 from .mlp_spec import ExpertNames, MoESpec, RouterSpec
 from .model_spec import POST, LayerSpec, MixerSpec, ModelSpec, Norms, dense_mlp, with_layers, with_mixers
-from .recurrent_spec import DeltaStorage, GatedDeltaSpec, Mamba2Spec, ShortConvSpec
+from .recurrent_spec import DeltaStorage, GatedDeltaSpec, Mamba2Spec, RGLRUSpec, ShortConvSpec
 
 _LFM2 = (
     ExpertNames(
@@ -226,6 +227,43 @@ def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:
         for layer, attending in zip(spec.layers, attends, strict=True)
     )
     return replace(spec, layers=tuple(layers))
+
+
+def recurrent_gemma(fields: Fields, name: str) -> ModelSpec:
+    """RecurrentGemma: a gated linear recurrence in two of three layers, attention with a window in the others."""
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    defaults = {"max_position_embeddings": 1 << 20, "partial_rotary_factor": 0.5, "tie_word_embeddings": True}
+    inner = max(1, fields.integer("intermediate_size") // 2)
+    values = {**defaults, **fields.values, "intermediate_size": inner, "hidden_act": gelu_tanh(fields)}
+    spec = common(Fields(values), name)
+    spec = with_mixers(spec, qkv_bias=fields.flag("attention_bias"), output_bias=True, name="temporal_block")
+    parts = ("mlp_block.gate_proj", "mlp_block.up_proj")
+    spec = with_layers(
+        slide(spec, fields.integer("attention_window_size", 2048)),
+        norms=Norms(mixer_in="temporal_pre_norm", mlp_in="channel_pre_norm"),
+        mlp=replace(dense_mlp(spec), bias=True, into=parts, out="mlp_block.down_proj"),
+    )
+    spec = replace(
+        spec,
+        norm_plus_one=True,
+        final_norm="model.final_norm",
+        embedding_scale=_as_bfloat16(hidden**0.5),
+        logits_softcap=fields.number("logits_soft_cap", 30.0),
+    )
+    if (channels := fields.integer("lru_width", hidden)) % heads:
+        raise ConfigError(f"lru_width is {channels}, expected a multiple of num_attention_heads, {heads}")
+    kinds = fields.texts("block_types") or ("recurrent", "recurrent", "attention")
+    if (odd := next((kind for kind in kinds if kind not in ("recurrent", "attention")), None)) is not None:
+        raise ConfigError(f"block_types holds {odd!r}, expected 'recurrent' or 'attention'")
+    attends = [kinds[layer % len(kinds)] == "attention" for layer in range(len(spec.layers))]
+    return mixed(spec, attends, RGLRUSpec(heads, channels // heads, fields.integer("conv1d_width", 4)))
+
+
+def _as_bfloat16(number: float) -> float:
+    """The nearest number of bfloat16, to which transformers rounds the factor in every dtype."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    (rounded,) = struct.unpack("<f", struct.pack("<I", (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000))
+    return float(rounded)
 
 
 def kinds_of(fields: Fields, known: Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,15 @@ from typing import Any, Literal, TypeVar
 from .attention_spec import AttentionSpec, CacheSpec, LatentAttentionSpec
 from .config_fields import LONGEST_CONTEXT, ConfigError
 from .mlp_spec import FeedForwardSpec, MLPSpec
-from .recurrent_spec import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec, StateTensor
+from .recurrent_spec import (
+    GatedDeltaSpec,
+    LightningSpec,
+    Mamba2Spec,
+    MambaSpec,
+    RGLRUSpec,
+    ShortConvSpec,
+    StateTensor,
+)
 from .streams_spec import AltUpSpec, LaurelSpec
 
 LayerType = Literal["full", "sliding"]
@@ -69,7 +77,7 @@ SANDWICH = Norms(
 """Gemma-2."""
 
 
-RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec | MambaSpec | LightningSpec
+RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec | MambaSpec | LightningSpec | RGLRUSpec
 MixerSpec = AttentionSpec | LatentAttentionSpec | RecurrentSpec
 BesideSpec = RecurrentSpec | LaurelSpec
 

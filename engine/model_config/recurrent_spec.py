@@ -406,6 +406,64 @@ class LightningSpec:
         """Nothing to check."""
 
 
+@dataclass(frozen=True)
+class RGLRUSpec:
+    """A gated linear recurrence of each channel behind a convolution, beside a gate (RecurrentGemma; Griffin,
+    arXiv:2402.19427)."""
+
+    blocks: int
+    """Blocks of channels; the recurrence's gates mix the channels of a block."""
+    block: int
+    """Channels of a block."""
+    width: int
+    """Tokens that the convolution sees, the current one included."""
+    name: str = "temporal_block"
+
+    @property
+    def channels(self) -> int:
+        return self.blocks * self.block
+
+    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+        """The projections to gates and convolved channels, and out."""
+        into = (f"{self.name}.linear_y", self.channels), (f"{self.name}.linear_x", self.channels)
+        return (
+            Projection(into, hidden, bias=True),
+            Projection(((f"{self.name}.linear_out", hidden),), self.channels, bias=True),
+        )
+
+    @property
+    def gates(self) -> tuple[str, str]:
+        """Names of the gates of the recurrence and of its input, whose weights and biases are stored apart."""
+        return f"{self.name}.rg_lru.recurrent_gate", f"{self.name}.rg_lru.input_gate"
+
+    def shapes(self, prefix: str, hidden: int) -> Shapes:
+        """Shapes of its stored tensors, by name."""
+        for projection in self.projections(hidden):
+            yield from projection.shapes(prefix)
+        yield from _conv_shapes(f"{prefix}.{self.name}.conv_1d", self.channels, self.width, bias=True)
+        for gate in self.gates:
+            yield f"{prefix}.{gate}_weight", (self.blocks, self.block, self.block)
+            yield f"{prefix}.{gate}_bias", (self.blocks, self.block)
+        yield f"{prefix}.{self.name}.rg_lru.recurrent_param", (self.channels,)
+
+    @property
+    def keeps(self) -> None:
+        """None: nothing is cached a token."""
+        return None
+
+    def states(self, hidden: int) -> tuple[StateTensor, ...]:
+        recurrent = StateTensor((self.channels, 1, 1), recurrent=True)
+        return StateTensor((self.channels, self.width - 1), recurrent=False), recurrent
+
+    def work(self, tokens: int, context: int) -> int:
+        """Multiplications and additions besides projections: both gates mix a block's channels."""
+        return 4 * tokens * self.channels * self.block
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` for contradictory fields."""
+        _check_width(self.width)
+
+
 def _conv_shapes(name: str, channels: int, width: int, bias: bool) -> Shapes:
     if bias:
         yield f"{name}.bias", (channels,)

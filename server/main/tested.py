@@ -209,6 +209,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "qwen3-next-moe",
         "qwen3-next",
     ),
+    "RecurrentGemmaForCausalLM": ("recurrent-gemma",),
     "SeedOssForCausalLM": ("seed-oss",),
     "SmolLM3ForCausalLM": ("smollm3",),
     "SolarOpenForCausalLM": ("solar-open",),

@@ -26,6 +26,7 @@ from stentor.engine.model_config.recurrent_spec import (
     LightningSpec,
     Mamba2Spec,
     MambaSpec,
+    RGLRUSpec,
     ShortConvSpec,
 )
 from stentor.engine.model_config.streams_spec import LaurelSpec
@@ -168,6 +169,8 @@ def _other(mixer: BesideSpec) -> str:
             return f"a state space (Mamba-2) of {mixer.heads} heads, states of {mixer.head_dim} by {mixer.state_dim}"
         case MambaSpec():
             return f"a state space (Mamba) of {mixer.inner} channels, states of {mixer.state_dim}"
+        case RGLRUSpec():
+            return f"a gated linear recurrence of {mixer.channels} channels, in {mixer.blocks} blocks"
         case LightningSpec():
             return f"lightning attention of {mixer.heads} heads, states of {mixer.head_dim} by {mixer.head_dim}"
 

@@ -26,6 +26,7 @@ MIXERS = [
     pytest.param(Mamba(2, 1, 16, 32), id="mamba"),
     pytest.param(Mamba(4, 2, 7, 20), id="mamba of odd sizes"),
     pytest.param(Mamba(2, 2, 16, 16), id="mamba of as many groups as heads"),
+    pytest.param(Mamba(8, 1, 1, 1), id="mamba of single numbers"),
     pytest.param(Scan(160, 16), id="scan"),
     pytest.param(Scan(41, 5), id="scan of odd sizes"),
 ]

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 transformers: Any = untyped_transformers
 EACH_KIND = (
     *("lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid"),
-    *("mamba2", "falcon-mamba", "jamba", "kimi-linear", "minimax"),
+    *("mamba2", "falcon-mamba", "jamba", "kimi-linear", "minimax", "recurrent-gemma"),
 )
 """One of each kind of state, and of each way to combine it with attention."""
 QWEN: Mapping[str, Any] = {
@@ -207,6 +207,9 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             mlp_beta_factor=1.2,
         ),
         "minimax-plain": lambda: transformers.MiniMaxConfig(**MINIMAX, **shape),
+        "recurrent-gemma": lambda: transformers.RecurrentGemmaConfig(
+            **_without(shape, "max_position_embeddings"), lru_width=96, attention_window_size=24
+        ),
         "lfm3": lambda: transformers.Lfm3Config(**{**shape, "num_hidden_layers": 6}, head_dim=32, sliding_window=24),
         "lfm3-plain": lambda: transformers.Lfm3Config(
             **shape,

@@ -66,6 +66,7 @@ CALLED = {
     "lfm3-plain": {"a short convolution"},
     "minimax": {"lightning attention"},
     "minimax-plain": {"lightning attention"},
+    "recurrent-gemma": {"a gated linear recurrence"},
     "mimo-v2-flash": {"attention with narrow values"},
     "qwen2-moe": {"a shared expert's gate"},
     "qwen3-next": {"attention with a gate", "a gated delta rule"},

@@ -28,7 +28,7 @@ TWO = (
     *("deepseek-v3-dense", "deepseek-v3.2", "youtu", "kimi-linear"),
     *("qwen3-next-moe", "qwen3.5", "olmo-hybrid", "lfm2-biased"),
     *("granite4-hybrid", "nemotron-h", "falcon-h1-normed", "mamba2-biased"),
-    *("falcon-mamba", "mamba-biased", "jamba-dense", "minimax"),
+    *("falcon-mamba", "mamba-biased", "jamba-dense", "minimax", "recurrent-gemma"),
     *("olmo2", "cohere-normed", "gemma4-small", "mimo-v2-flash"),
     *("gpt2", "gpt-bigcode", "gpt-neox", "falcon-serial"),
 )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ..model_spec import BesideSpec, RecurrentSpec
-from ..recurrent_spec import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
+from ..recurrent_spec import GatedDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, RGLRUSpec, ShortConvSpec
 from ..streams_spec import LaurelSpec
 from .cuts import Cut, Cuts, Ranges, Rank
 
@@ -24,6 +24,9 @@ def split_recurrent(spec: RecurrentSpec, rank: Rank, prefix: str, hidden: int) -
             return replace(spec, inner=inner), dict(_cut_mamba(spec, rank, prefix, hidden))
         case LightningSpec():
             return _part_of_lightning(spec, rank), dict(_cut_lightning(spec, rank, prefix, hidden))
+        case RGLRUSpec():
+            blocks = rank.each(spec.blocks, "blocks of a recurrence's channels")
+            return replace(spec, blocks=blocks), dict(_cut_rglru(spec, rank, prefix, hidden))
 
 
 def _part_of_lightning(spec: LightningSpec, rank: Rank) -> LightningSpec:
@@ -38,6 +41,18 @@ def _cut_lightning(spec: LightningSpec, rank: Rank, prefix: str, hidden: int) ->
     yield from rank.columns(into, prefix, [((3 * first, 3 * count),), (own,)])
     yield from rank.rows(out, prefix, own)
     yield f"{prefix}.{spec.name}.norm.weight", Cut(0, spec.inner, (own,))
+
+
+def _cut_rglru(spec: RGLRUSpec, rank: Rank, prefix: str, hidden: int) -> Cuts:
+    first, count = blocks = rank.own(spec.blocks)
+    own = first * spec.block, count * spec.block
+    into, out = spec.projections(hidden)
+    yield from rank.columns(into, prefix, [(own,), (own,)])
+    yield from rank.rows(out, prefix, own)
+    yield from _cut_convolution(f"{prefix}.{spec.name}.conv_1d", spec.channels, (own,), bias=True)
+    for gate in spec.gates:
+        yield from ((f"{prefix}.{gate}_{which}", Cut(0, spec.blocks, (blocks,))) for which in ("weight", "bias"))
+    yield f"{prefix}.{spec.name}.rg_lru.recurrent_param", Cut(0, spec.channels, (own,))
 
 
 def split_beside(spec: BesideSpec, rank: Rank, prefix: str, hidden: int) -> tuple[BesideSpec, dict[str, Cut]]:

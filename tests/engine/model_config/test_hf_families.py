@@ -108,6 +108,31 @@ def test_a_deep_gemma_3n_that_says_nothing_of_it_has_ten_sparse_layers() -> None
     assert [each is not None for each in cutoffs] == [True] * 10 + [False] * 2
 
 
+def test_two_of_three_layers_of_recurrent_gemma_have_a_gated_recurrence() -> None:
+    """The 2B's file, and its published parameters."""
+    file = {
+        "attention_window_size": 2048,
+        "block_types": ["recurrent", "recurrent", "attention"],
+        "conv1d_width": 4,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 2560,
+        "intermediate_size": 15360,
+        "logits_soft_cap": 30.0,
+        "lru_width": 2560,
+        "num_attention_heads": 10,
+        "num_hidden_layers": 26,
+        "num_key_value_heads": 1,
+        "vocab_size": 256000,
+    }
+    spec = model_spec_from_hf({"architectures": ["RecurrentGemmaForCausalLM"], **file})
+    assert round(spec.parameters / 1e9, 2) == 2.68
+    attends = [number for number, layer in enumerate(spec.layers) if layer.keeps]
+    assert attends == list(range(2, 26, 3))
+    assert {spec.layers[number].attention.window for number in attends} == {2048}
+    assert spec.embedding_scale == 50.5, "as bfloat16 has the root of 2560"
+    assert spec.max_position == 1 << 20
+
+
 def test_hunyuan_says_its_sizes_layer_by_layer() -> None:
     lists = {"moe_topk": [8] * 12, "num_experts": 64, "moe_intermediate_size": [96] * 12, "num_shared_expert": [1] * 12}
     moe = read("HunYuanMoEV1ForCausalLM", **lists).layers[0].mlp
@@ -131,6 +156,9 @@ def test_hunyuan_says_its_sizes_layer_by_layer() -> None:
             {"mamba_hidden_act": "relu", "layers_block_type": ["mamba"] * 12},
             "mamba_hidden_act is 'relu', expected 'silu'",
         ),
+        ("RecurrentGemmaForCausalLM", {"hidden_activation": "silu"}, "hidden_activation is 'silu', expected 'gelu_py"),
+        ("RecurrentGemmaForCausalLM", {"lru_width": 63}, "lru_width is 63, expected a multiple of num_attention_heads"),
+        ("RecurrentGemmaForCausalLM", {"block_types": ["conv"]}, "block_types holds 'conv', expected 'recurrent' or"),
         ("PhimoeForCausalLM", {"num_experts_per_tok": 1}, "num_experts_per_tok is 1, expected 2"),
         ("Gemma4ForCausalLM", {"layer_types": ["conv"] * 12}, "layer_types is not sliding_attention or full_attention"),
         ("Gemma4ForCausalLM", {"num_kv_shared_layers": 8}, "leaves no layer of full_attention"),
