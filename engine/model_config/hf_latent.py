@@ -27,9 +27,20 @@ _KIMI_LINEAR = {
 
 def deepseek_v2(fields: Fields, name: str) -> ModelSpec:
     fields = Fields({"moe_intermediate_size": 1407, **fields.values})
-    spec = latent(fields, common(fields, name))
+    return _with_greedy_experts(fields, latent(fields, common(fields, name)), first=0)
+
+
+def deepseek_ocr(fields: Fields, name: str) -> ModelSpec:
+    """The experts of DeepSeek-V2 behind attention that caches keys and values."""
+    defaults = {"moe_intermediate_size": 896, "num_experts_per_tok": 6}
+    fields = Fields({**defaults, **fields.values})
+    return _with_greedy_experts(fields, common(fields, name), first=1)
+
+
+def _with_greedy_experts(fields: Fields, spec: ModelSpec, *, first: int) -> ModelSpec:
+    """The spec with DeepSeek-V2's experts; ``first``: default of the first layer that has some."""
     spec = with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
-    sparse = sparse_from(spec, fields.integer("first_k_dense_replace", 0, least=0))
+    sparse = _sparse(fields, spec, first)
     if not any(sparse):
         return spec
     method = fields.text("topk_method", "greedy")
@@ -128,12 +139,17 @@ def _spelled(pattern: str) -> Sequence[str]:
 def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first: int) -> ModelSpec:
     """The spec with experts in the layers of ``mlp_layer_types``, or from ``first_k_dense_replace`` on, else from
     ``first``."""
+    return with_experts(spec, moe, _sparse(fields, spec, first))
+
+
+def _sparse(fields: Fields, spec: ModelSpec, first: int) -> Sequence[bool]:
+    """Which layers have experts; ``first``: see :func:`_with_listed_experts`."""
     kinds = fields.texts("mlp_layer_types")
     if kinds is None:
-        return with_experts(spec, moe, sparse_from(spec, fields.integer("first_k_dense_replace", first, least=0)))
+        return sparse_from(spec, fields.integer("first_k_dense_replace", first, least=0))
     if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
         raise ConfigError(f"mlp_layer_types is not 'dense' or 'sparse' for each of {len(spec.layers)} layers")
-    return with_experts(spec, moe, [kind == "sparse" for kind in kinds])
+    return [kind == "sparse" for kind in kinds]
 
 
 def kimi_linear(fields: Fields, name: str) -> ModelSpec:

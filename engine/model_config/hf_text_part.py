@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from . import hf_dense, hf_hybrid, hf_moe, hf_variants
+from . import hf_dense, hf_hybrid, hf_latent, hf_moe, hf_variants
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
 from .hf_rope import media_axes
@@ -58,6 +58,7 @@ _PREFIXES: Final = (
     ("thinker.model.language_model.", "model."),
     ("thinker.model.", "model."),
     ("model.language_model.lm_head.", "lm_head."),
+    ("model.language_model.model.", "model."),
     ("language_model.model.blocks.", "model.layers."),
     ("language_model.", ""),
     ("llm.", ""),
@@ -123,6 +124,10 @@ def _paddleocr(fields: Fields, name: str) -> ModelSpec:
     return with_mixers(spec, rope=replace(mixer.rope, interleaved=False))
 
 
+def _deepseek_v2(fields: Fields, name: str) -> ModelSpec:
+    return (hf_latent.deepseek_v2 if fields.flag("use_mla", True) else hf_latent.deepseek_ocr)(fields, name)
+
+
 PARTS: Final[Mapping[str, Reader]] = {
     "qwen2_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
     "qwen2_5_vl_text": _turned(hf_dense.qwen2, (16, 24, 24), interleaved=False),
@@ -133,6 +138,8 @@ PARTS: Final[Mapping[str, Reader]] = {
     "qwen3_5_text": _turned(hf_hybrid.qwen3_5, (11, 11, 10), interleaved=True),
     "qwen3_5_moe_text": _turned(hf_hybrid.qwen3_5_moe, (11, 11, 10), interleaved=True),
     "paddleocr_vl_text": _turned(_paddleocr, (16, 24, 24), interleaved=False),
+    "deepseek_ocr2_text": hf_latent.deepseek_ocr,
+    "deepseek_v2": _deepseek_v2,
     "glm4v_text": _turned(_glm4v, (8, 12, 12), interleaved=False),
     "glm_ocr_text": _turned(_glm_ocr, (8, 12, 12), interleaved=False),
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
@@ -147,6 +154,9 @@ def _sees_pictures_whole(spec: ModelSpec, *, windows_alone: bool) -> ModelSpec:
     )
 
 
+_SCALING: Final = ("granite", "hyperclovax")
+"""Beginnings of model types whose decoders also scale embeddings of media."""
+_TEXT_FIELDS: Final = ("text_config", "llm_config", "language_config")
 _OTHER_NAMES: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}
 """Model types in published files that stand for others."""
 
@@ -165,7 +175,12 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "AudioFlamingo3ForConditionalGeneration": Seeing("audioflamingo3", "qwen2", "audio"),
     "AyaVisionForConditionalGeneration": Seeing("aya_vision", "cohere2"),
     "Cohere2VisionForConditionalGeneration": Seeing("cohere2_vision", "cohere2"),
+    "DeepseekOCRForCausalLM": Seeing("deepseek_vl_v2", "deepseek_v2"),
+    "DeepseekOCR2ForCausalLM": Seeing("deepseek_vl_v2", "deepseek_v2"),
+    "DeepseekOcr2ForConditionalGeneration": Seeing("deepseek_ocr2", "deepseek_ocr2_text"),
+    "DeepseekVLForConditionalGeneration": Seeing("deepseek_vl", "llama"),
     "Eagle2_5_VLForConditionalGeneration": Seeing("eagle_2_5_vl", "qwen2"),
+    "Exaone4_5_ForConditionalGeneration": Seeing("exaone4_5", "exaone4"),
     "FunAudioChatForConditionalGeneration": Seeing("funaudiochat", "qwen3", "audio"),
     "Gemma3ForConditionalGeneration": Seeing("gemma3", "gemma3_text"),
     "Gemma3nForConditionalGeneration": Seeing("gemma3n", "gemma3n_text", "audio"),
@@ -176,12 +191,15 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "GlmOcrForConditionalGeneration": Seeing("glm_ocr", "glm_ocr_text"),
     "GlmAsrForConditionalGeneration": Seeing("glmasr", "llama", "audio"),
     "GraniteSpeechForConditionalGeneration": Seeing("granite_speech", "granite", "audio"),
+    "HyperCLOVAXVisionV2ForConditionalGeneration": Seeing("hyperclovax_vision_v2", "hyperclovax"),
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
+    "InternVLChatModel": Seeing("internvl_chat", "qwen2"),
     "InternVLForConditionalGeneration": Seeing("internvl", "qwen2", "images, video"),
     "KimiK25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
     "KimiVLForConditionalGeneration": Seeing("kimi_vl", "deepseek_v3"),
     "Kimi_K25ForConditionalGeneration": Seeing("kimi_k25", "deepseek_v3"),
     "Lfm2VlForConditionalGeneration": Seeing("lfm2_vl", "lfm2"),
+    "Lfm3VlForConditionalGeneration": Seeing("lfm3_vl", "lfm3"),
     "LightOnOcrForConditionalGeneration": Seeing("lighton_ocr", "qwen3"),
     "Llama4ForConditionalGeneration": Seeing("llama4", "llama4_text"),
     "Llama_Nemotron_Nano_VL": Seeing("Llama_Nemotron_Nano_VL", "llama"),
@@ -193,6 +211,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Ovis2_5": Seeing("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": Seeing("paddleocr_vl", "paddleocr_vl_text"),
+    "QianfanOCRForConditionalGeneration": Seeing("qianfan_ocr", "qwen3"),
     "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2", "audio"),
     "Qwen2_5OmniModel": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
     "Qwen2_5OmniForConditionalGeneration": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
@@ -220,7 +239,7 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
     """The text part. End tokens and head tying may be in the whole model's fields, as all text fields are in old
     files."""
     fields = Fields(thinker(fields.values))
-    text = fields.table("text_config") or fields.table("llm_config")
+    text = next((table for each in _TEXT_FIELDS if (table := fields.table(each))), None)
     kind = seeing.text
     if text is None and fields.has("hidden_size"):
         text = fields.values
@@ -240,7 +259,7 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
         spec = _sees_pictures_whole(spec, windows_alone=False)
     elif kind == "gemma4_text" and Fields(text).text("use_bidirectional_attention", "") == "vision":
         spec = _sees_pictures_whole(spec, windows_alone=True)
-    return replace(spec, text_part=True, scales_media=kind.startswith("granite"))
+    return replace(spec, text_part=True, scales_media=kind.startswith(_SCALING))
 
 
 _OF_SPEECH: Final = ("talker.", "token2wav.", "code2wav.", "audio_invert_tower.")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final, Literal
 
+from .deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
 from .thinker import thinker
 
 Modality = Literal["image", "video", "audio"]
@@ -21,6 +22,8 @@ _BY_TIMM: Final = ("gemma3n",)
 """Model types whose pictures transformers encodes by timm."""
 _QWENS_PAD: Final = 151_655
 """``<|image_pad|>`` of Qwen2 and 3."""
+_CONTEXTS: Final[Mapping[object, int]] = {"qwen2": 151_667, "qwen3": 151_671, "qwen3_moe": 151_671}
+"""``<IMG_CONTEXT>`` of InternVL, by the model type of its decoder."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,24 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
         token = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
         if isinstance(token, int):
             found[modality] = _within(token, config)
-    if config.get("model_type") == "ovis2_5":
-        found.setdefault("image", _QWENS_PAD)  # published files omit it
+    if (missing := _unnamed(config)) is not None:
+        found.setdefault("image", missing)
     if lacks_timm(config):
         found.pop("image", None)
     return MediaSpec(found, len(tapped_layers(config)), speaks) if found else None
+
+
+def _unnamed(config: Mapping[str, object]) -> int | None:
+    """The placeholder of pictures that published files omit."""
+    if is_deepseek_ocr(config):
+        return PLACEHOLDER
+    match config.get("model_type"), config.get("llm_config"):
+        case "ovis2_5", _:
+            return _QWENS_PAD
+        case "internvl_chat", Mapping() as text:
+            return _CONTEXTS.get(text.get("model_type"))
+        case _:
+            return None
 
 
 def lacks_timm(config: Mapping[str, object]) -> bool:

@@ -7,15 +7,17 @@ from typing import Final
 from .attention_spec import AttentionSpec, RopeConfig
 from .config_fields import MOST_LAYERS, ConfigError, Fields
 from .mlp_spec import MLPSpec
-from .model_spec import SANDWICH, LayerSpec, NormKind, Norms
-from .vision_fields import MOST_SIDE, SeeingModel, activation_of, attention_of, side_of, two_products
+from .model_spec import SANDWICH, LayerSpec
+from .vision_fields import MOST_SIDE, SeeingModel, activation_of, side_of
+from .vision_internvl import internvl, internvl_chat
 from .vision_moonvit import kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
-from .vision_qwen import glm4v, glm_ocr, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
+from .vision_qwen import exaone4_5, glm4v, glm_ocr, hyperclovax_vision, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl
 from .vision_siglip import (
     aya_vision,
     clip,
     cohere2_vision,
+    deepseek_vl,
     gemma3,
     idefics3,
     lfm2_vl,
@@ -29,7 +31,7 @@ from .vision_siglip import (
     siglip,
 )
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
-from .vision_tiled import eagle, llama4, llama_nemotron_vl, merged_by, nemotron_h_vl
+from .vision_tiled import eagle, llama4, llama_nemotron_vl, nemotron_h_vl
 
 
 def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec:
@@ -45,56 +47,6 @@ def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec
     spec = _READERS[kind](SeeingModel(whole, Fields(vision), hidden))
     spec.check()
     return spec
-
-
-def _internvl(model: SeeingModel) -> VisionSpec:
-    """InternVL: a layer's two scales are multiplied into the preceding products at load."""
-    vision, whole = model.vision, model.whole
-    merge = merged_by(whole)
-    if whole.integer("vision_feature_layer", -1, least=-MOST_LAYERS) != -1:
-        raise ConfigError("vision_feature_layer is not -1, which has no native form")
-    if not vision.flag("use_absolute_position_embeddings", True) or not vision.flag("use_mean_pooling", True):
-        raise ConfigError("a tower without learned positions, or with a norm behind its layers, has no native form")
-    kinds: Mapping[str, NormKind] = {"layer_norm": "layer", "rms_norm": "rms"}
-    kind = kinds.get(named := vision.text("norm_type", "layer_norm"))
-    if kind is None:
-        raise ConfigError(f"norm_type is {named[:40]!r}, expected one of {', '.join(kinds)}")
-    hidden, size = vision.integer("hidden_size", 1024), side_of(vision, "patch_size", 14)
-    side = side_of(vision, "image_size", 448) // size
-    bias = vision.flag("attention_bias")
-    mixer = replace(
-        attention_of(vision.integer("num_attention_heads", 16), hidden, bias=bias),
-        name="attention",
-        out="projection_layer",
-        output_bias=True,
-        qk_norm="full" if vision.flag("use_qk_norm") else "none",
-    )
-    act = activation_of(vision, "hidden_act", "gelu")
-    mlp = MLPSpec(vision.integer("intermediate_size", 4096), act, True, ("mlp.fc1",), "mlp.fc2", gated=False)
-    norms = Norms(mixer_in="layernorm_before", mlp_in="layernorm_after", kind=kind, bias=kind == "layer")
-    return VisionSpec(
-        architecture=whole.text("model_type"),
-        names="internvl",
-        vocab_size=0,
-        hidden_size=hidden,
-        layers=(LayerSpec(mixer, mlp, norms),) * vision.integer("num_hidden_layers", 24, most=MOST_LAYERS),
-        max_position=side * side + 1,
-        norm_eps=vision.positive("layer_norm_eps", 1e-6),
-        prefix="encoder.layer",
-        patch=size,
-        channels=vision.integer("num_channels", 3),
-        patch_name="embeddings.patch_embeddings.projection",
-        positions="exact",
-        position_name="embeddings.position_embeddings",
-        class_token=True,
-        class_name="embeddings.cls_token",
-        merge=merge,
-        projector=ProjectorSpec(
-            two_products(model, biased=True),
-            norm=ProjectorNorm("projector.layer_norm", "layer", 1e-5, bias=True, joined=True),
-        ),
-        unused=("embeddings.mask_token",),
-    )
 
 
 def _gemma4(model: SeeingModel) -> VisionSpec:
@@ -150,6 +102,9 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "llava_onevision": llava_onevision,
     "aya_vision": aya_vision,
     "cohere2_vision": cohere2_vision,
+    "deepseek_vl": deepseek_vl,
+    "exaone4_5": exaone4_5,
+    "hyperclovax_vision_v2": hyperclovax_vision,
     "lfm2_vl": lfm2_vl,
     "glm4v": glm4v,
     "glm4v_moe": glm4v,
@@ -161,7 +116,9 @@ _READERS: Final[Mapping[str, Callable[[SeeingModel], VisionSpec]]] = {
     "llama4": llama4,
     "mistral3": mistral3,
     "modernvbert": modernvbert,
-    "internvl": _internvl,
+    "internvl": internvl,
+    "internvl_chat": internvl_chat,
+    "qianfan_ocr": internvl_chat,
     "ovis2": ovis2,
     "ovis2_5": ovis2_5,
     "qwen2_vl": qwen2_vl,

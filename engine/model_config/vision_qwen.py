@@ -88,6 +88,20 @@ def qwen2_5_vl(model: SeeingModel) -> VisionSpec:
     return replace(spec, window=window, whole_layers=whole)
 
 
+def exaone4_5(model: SeeingModel) -> VisionSpec:
+    """EXAONE 4.5: a Qwen2.5-VL with fewer key-value heads."""
+    spec, heads = qwen2_5_vl(model), model.vision.integer("num_key_value_heads", 8)
+    layers = (replace(each, mixer=replace(each.attention, kv_heads=heads)) for each in spec.layers)
+    return replace(spec, layers=tuple(layers))
+
+
+def hyperclovax_vision(model: SeeingModel) -> VisionSpec:
+    """HyperCLOVA X SEED: a Qwen2.5-VL whose embeddings are multiplied once more."""
+    spec = qwen2_5_vl(model)
+    last = ProjectorProduct("projector", model.hidden, True)
+    return replace(spec, projector=replace(spec.projector, products=(*spec.projector.products, last)))
+
+
 def qwen3_vl(model: SeeingModel) -> VisionSpec:
     vision = model.vision
     hidden = vision.integer("hidden_size", 1152)

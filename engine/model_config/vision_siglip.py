@@ -119,6 +119,14 @@ def paligemma(model: SeeingModel) -> VisionSpec:
     return siglip_tower(model, ProjectorSpec((ProjectorProduct("projector.linear", model.hidden, True),)))
 
 
+def deepseek_vl(model: SeeingModel) -> VisionSpec:
+    products = (
+        ProjectorProduct("projector.linear1", model.hidden, True, "gelu"),
+        ProjectorProduct("projector.linear2", model.hidden, True),
+    )
+    return siglip_tower(model, ProjectorSpec(products))
+
+
 def idefics3(model: SeeingModel) -> VisionSpec:
     projector = ProjectorSpec((ProjectorProduct("projector.modality_projection.proj", model.hidden, False),))
     spec = siglip_tower(model, projector, patch=32, width=1152, heads=16)

@@ -14,6 +14,7 @@ import torch
 from ..layers.parts import BeforePart
 from ..layers.weights import WeightMap
 from ..model_config.config_fields import ConfigError, Fields
+from ..model_config.deepseek_ocr import with_known_tower
 from ..model_config.media_spec import TWO_TOWERS, lacks_timm
 from ..model_config.thinker import thinker
 from ..model_config.transformers_config import configuration, first_line
@@ -66,7 +67,7 @@ class TransformersTower:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.initialization import no_init_weights
 
-        described = thinker(described)
+        described = with_known_tower(thinker(described))
         made = configuration(described)
         if getattr(made, "has_lora_adapter", False):
             raise ConfigError(
@@ -253,6 +254,18 @@ def leave_out_pictures(config: Any) -> None:
     AutoModel.register(kind, type("Unseen", (PreTrainedModel,), {"config_class": kind}), exist_ok=True)
 
 
+def _deepseek_ocr(
+    model: Any,
+    pixel_values: torch.Tensor,
+    num_local_patches: torch.Tensor,
+    patches_grid: torch.Tensor,
+    pixel_values_local: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """[embeddings, hidden] of one picture: its tiles row by row, then the whole."""
+    counts, grid = num_local_patches.tolist(), patches_grid.tolist()
+    return _rows(model.get_image_features(pixel_values, pixel_values_local, counts, grid).pooler_output)
+
+
 def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
     """bool [rows, length]: True for the first ``counts`` of each row."""
     return torch.arange(length, device=counts.device) < counts[:, None]
@@ -262,5 +275,6 @@ _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
     ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
+    ("UnlimitedOcrForConditionalGeneration", "image"): _deepseek_ocr,
 }
 """Encoder functions, by class name and modality, for classes without a method or with a method that omits a step."""

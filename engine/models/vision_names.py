@@ -15,7 +15,7 @@ _TOWER: Final = re.compile(
     r"\A(?:model\.)?(?:vision_tower|vision_model|visual|vision_encoder|visual_tokenizer\.vit)\.(?:vision_model\.)?"
 )
 _PROJECTOR: Final = re.compile(
-    r"\A(?:model\.)?(?:connector|multi_modal_projector|mm_projector|vision_projection|projector|mlp_AR)\."
+    r"\A(?:model\.)?(?:connector|(?:multi_modal_|mm_|vision_)?projector|vision_projection|mlp_AR|aligner)\."
 )
 _IN_PROJ: Final = re.compile(r"(.+)\.in_proj_(weight|bias)")
 """Queries, keys and values in torch's own attention."""
@@ -27,7 +27,7 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\.linear\.", "."),
         (r"\A(?:model\.)?embed_vision\.", "projector."),
     ),
-    "internvl": (),
+    "internvl": ((r"\.attn\.qkv\.", ".attn.qkv_proj."),),
     "llama4": (),
     "moonvit": (
         (r"\.wqkv\.", ".attn.qkv_proj."),
@@ -63,7 +63,10 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 
 _TURNED: Final = re.compile(r"\.(?:q|k)_(?:proj|norm)\.weight\Z")
 """Weights of rotated heads."""
-_SCALES: Final[Mapping[str, str]] = {"lambda_1": "attention.projection_layer", "lambda_2": "mlp.fc2"}
+_SCALES: Final[Mapping[str, str]] = {
+    **{"lambda_1": "attention.projection_layer", "lambda_2": "mlp.fc2"},
+    **{"ls1": "attn.proj", "ls2": "mlp.fc2"},
+}
 """The product whose outputs each layer scale multiplies (arXiv:2103.17239, InternVL)."""
 _SCALED: Final = tuple(f".{product}" for product in _SCALES.values())
 

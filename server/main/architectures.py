@@ -46,6 +46,7 @@ _TURNED: Final = (
     *("Qwen2VL", "Qwen2_5Omni", "Qwen2_5_VL", "Qwen3OmniMoe", "Qwen3VL", "Qwen3VLMoe"),
 )
 _MORE: Final[Mapping[str, Mapping[str, object]]] = {
+    **{f"DeepseekOCR{which}ForCausalLM": {"use_mla": False, "model_type": "deepseek_v2"} for which in ("", "2")},
     "Lfm2ForCausalLM": {"full_attn_idxs": [2]},
     "Lfm2MoeForCausalLM": {"full_attn_idxs": [2]},
     "GraniteMoeHybridForCausalLM": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 4},

@@ -42,8 +42,10 @@ from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
 from .picture_processors import (
     ColModernVBertProcessor,
+    DeepseekOcrProcessor,
     EagleProcessor,
     FrameProcessor,
+    InternVLChatProcessor,
     KimiVLProcessor,
     LonePictures,
     NemotronVLProcessor,
@@ -63,12 +65,13 @@ _OWN: Final[Mapping[str, Any]] = {
         each.__name__: each
         for each in (
             *(AudioFlamingo3Processor, ColModernVBertProcessor, FunAudioChatProcessor, GlmAsrProcessor),
-            *(GraniteSpeechProcessor, KimiVLProcessor),
+            *(GraniteSpeechProcessor, InternVLChatProcessor, KimiVLProcessor),
             *(Lfm2VlProcessor, NemotronVLProcessor, PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor),
             *(UltravoxProcessor, VoxtralProcessor),
         )
     },
     **dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures),
+    "DeepseekVLV2Processor": DeepseekOcrProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
     "Ovis2_5Processor": Ovis25Processor,
 }
@@ -83,8 +86,10 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name
 another."""
 _UNNAMED: Final[Mapping[str, str]] = {
+    "deepseek_vl_v2": "DeepseekVLV2Processor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
     "funaudiochat": "FunAudioChatProcessor",
+    "internvl_chat": "InternVLChatProcessor",
     "kimi_vl": "KimiVLProcessor",
     "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
     "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
@@ -175,6 +180,7 @@ class ModelProcessor:
             del parts["image"]
         for modality, part in parts.items():
             said = getattr(self._processor, f"{modality}_token", None)
+            said = getattr(self._processor, f"{modality}_placeholder_token", said)
             if modality == "audio" and _lacks_audio_encoder(files):
                 self.missing["audio"] = "the model has no encoder of sounds"
                 continue

@@ -1,6 +1,7 @@
 """Processors of multimodal models whose own needs torchvision or another package, or comes with the checkpoint: the
 text of a picture or a video. Run in the child."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,9 +10,11 @@ from transformers import Idefics3Processor
 from transformers.processing_utils import ProcessorMixin
 
 from stentor.engine.model_config.config_fields import Fields
+from stentor.engine.model_config.deepseek_ocr import FIRST
 from stentor.engine.model_config.vision_fields import side_of
 
 from ..text.placeholders import NUMBER
+from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
 from .images.ovis import Ovis25Images
 from .model_files import ModelFiles
@@ -176,6 +179,10 @@ class NemotronVLProcessor(ProcessorMixin):
     """Tiles as InternVL has them, normed as the model's files say."""
 
     image_token = "<image>"
+    embedded = image_token
+    """The token in whose place an embedding is."""
+    names: Mapping[str, str] = {"image_mean": "norm_mean", "image_std": "norm_std", "max_patches": "max_num_tiles"}
+    """Fields of the model's files."""
 
     def __init__(self, image_processor: Any = None) -> None:
         super().__init__(image_processor)  # type: ignore[no-untyped-call]
@@ -189,23 +196,53 @@ class NemotronVLProcessor(ProcessorMixin):
         settings = Fields({**whole.values, **files.read("preprocessor_config.json")})
         if not settings.flag("use_thumbnail", True):
             raise ValueError("use_thumbnail is false, expected true")
-        side = side_of(whole, "force_image_size", 512)
-        norms = {f"image_{name}": settings.numbers(f"norm_{name}") for name in ("mean", "std")}
+        vision = Fields(whole.table("vision_config") or {})
+        side = side_of(whole, "force_image_size", side_of(vision, "image_size", 512))
+        norms = {name: settings.numbers(cls.names[name]) for name in ("image_mean", "image_std")}
         made = cls(
             transformers.GotOcr2ImageProcessorPil(
                 size={"height": side, "width": side},
                 crop_to_patches=True,
-                max_patches=settings.integer("max_num_tiles", 12),
+                max_patches=settings.integer(cls.names["max_patches"], 12),
                 **{name: list(values) for name, values in norms.items() if values},
             )
         )
-        patch = side_of(Fields(whole.table("vision_config") or {}), "patch_size", 16)
+        patch = side_of(vision, "patch_size", 16)
         made._tokens = int(side // patch * whole.positive("downsample_ratio", 0.5)) ** 2
         return made
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         count = int(image_inputs["num_patches"][image_idx]) * self._tokens
-        return f"<img>{self.image_token * count}</img>"
+        return f"<img>{self.embedded * count}</img>"
+
+
+class InternVLChatProcessor(NemotronVLProcessor):
+    """Of InternVL as first published, and of Qianfan-OCR."""
+
+    embedded = "<IMG_CONTEXT>"
+    names: Mapping[str, str] = {
+        **{"image_mean": "image_mean", "image_std": "image_std"},
+        "max_patches": "max_dynamic_patch",
+    }
+
+
+class DeepseekOcrProcessor(ProcessorMixin):
+    image_token = "<image>"
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def of(cls, folder: Path) -> "DeepseekOcrProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        first = FIRST in (Fields(files.read("config.json")).texts("architectures") or ())
+        known = ("size", "tile_size", "min_patches", "max_patches")
+        given = {name: value for name, value in files.read("preprocessor_config.json").items() if name in known}
+        return cls((DeepseekOcrImages if first else DeepseekOcr2Images)(**given))
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
 
 
 class LonePictures:

@@ -11,11 +11,12 @@ import torch
 import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
+from stentor.engine.model_config.deepseek_ocr import with_known_tower
 from stentor.tests.parity.composed import Composed, Published
-from stentor.tests.parity.pictures import Kind, Picture, cat, qwen_picture
+from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
 from stentor.tests.parity.published_sounds import HEARING
 from stentor.tests.parity.published_tiles import IN_TILES
-from stentor.tests.support.vision_models import PATCH, SIZES, TEXT, randomised, token
+from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, randomised, token
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -92,6 +93,80 @@ def _rewrite(folder: Path, config: Mapping[str, object], names: Mapping[str, str
         return names[begin] + name.removeprefix(begin) if begin else name
 
     save_file({renamed(name): tensor for name, tensor in load_file(file).items()}, file)
+
+
+def _internvl(folder: Path, name: str) -> Any:
+    """``name``: a file of Qianfan-OCR, or one of InternVL's first form."""
+    config = transformers.QianfanOCRConfig(
+        text_config={"model_type": "qwen3", **TEXT, "head_dim": 16},
+        vision_config={**SIZES, "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH]},
+        image_token_id=token("<IMG_CONTEXT>"),
+        image_seq_length=4,
+    )
+    model = randomised(name, lambda: transformers.QianfanOCRForConditionalGeneration(config))
+    model.save_pretrained(folder)
+    described: dict[str, object] = model.config.to_dict()
+    if name == "internvl_chat":
+        described = {
+            **{
+                "architectures": ["InternVLChatModel"],
+                "model_type": name,
+                "img_context_token_id": token("<IMG_CONTEXT>"),
+            },
+            **{"llm_config": described["text_config"], "vision_config": {**SIZES, **_CHAT_TOWER}, "select_layer": -1},
+            **{"force_image_size": SIDE, "max_dynamic_patch": 6, "use_thumbnail": True, "downsample_ratio": 0.5},
+            **{"ps_version": "v2", "tie_word_embeddings": False},
+        }
+    # transformers' reverse of its renaming also changes the text model's names
+    _rewrite(folder, described, {"language_model.model.encoder.": "language_model.model."})
+    return model
+
+
+_CHAT_TOWER: Final = {
+    **{"model_type": "intern_vit_6b", "image_size": SIDE, "patch_size": PATCH, "qkv_bias": True},
+    **{"qk_normalization": False, "norm_type": "layer_norm", "hidden_act": "gelu", "layer_norm_eps": 1e-6},
+}
+
+
+def _deepseek_ocr(folder: Path) -> Any:
+    text = {**TEXT, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    text |= {"moe_intermediate_size": 48, "first_k_dense_replace": 1}
+    sam = {"width": 32, "layers": 2, "heads": 2, "global_attn_indexes": [1], "downsample_channels": [24, 32]}
+    clip = {"width": 32, "layers": 2, "heads": 2, "image_size": 28, "patch_size": 14}
+    described: dict[str, object] = {
+        **{"architectures": ["DeepseekOCRForCausalLM"], "model_type": "deepseek_vl_v2"},
+        "language_config": {"model_type": "deepseek_v2", **text, "use_mla": False, "topk_method": "greedy"},
+        "vision_config": {"image_size": 128, "width": {"sam_vit_b": sam, "clip-l-14-224": clip}},
+        "image_token_id": token("<image>"),
+    }
+    config = transformers.UnlimitedOcrConfig(
+        text_config={**text, "sliding_window": 4096},  # wider than any prompt
+        vision_config=with_known_tower(described)["vision_config"],
+        image_token_id=token("<image>"),
+    )
+    model = randomised("deepseek_ocr", lambda: transformers.UnlimitedOcrForConditionalGeneration(config))
+    model.save_pretrained(folder)
+    _rewrite(folder, described, {})
+    return model
+
+
+def _ocr_picture(random: torch.Generator, size: int) -> Picture:
+    """The whole, and for the second size two tiles side by side."""
+    tensors = {"pixel_values": torch.randn(1, 3, 128, 128, generator=random)}
+    tensors |= {"num_local_patches": torch.tensor([2 * size]), "patches_grid": torch.tensor([[1 + size, 1]])}
+    if size:
+        tensors["pixel_values_local"] = torch.randn(2, 3, 128, 128, generator=random)
+    return Picture(tensors, [token("<image>")] * (7 + 10 * size))
+
+
+def _as_lists(parts: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in parts:
+        for name, tensor in part.items():
+            found[name] = torch.cat([found[name], tensor]) if name in found else tensor
+    return {
+        name: each.tolist() if name in ("num_local_patches", "patches_grid") else each for name, each in found.items()
+    }
 
 
 class _NavitLayer(torch.nn.Module):
@@ -218,6 +293,9 @@ _KIMI: Final = Kind(_kimi_picture, token("<|image_pad|>"), cat())
 PUBLISHED: Final[Mapping[str, Published]] = {
     **HEARING,
     **IN_TILES,
+    "deepseek_ocr": Published("deepseek_vl_v2", _deepseek_ocr, Kind(_ocr_picture, token("<image>"), _as_lists)),
+    "internvl_chat": Published("internvl_chat", partial(_internvl, name="internvl_chat"), PICTURES["internvl"]),
+    "qianfan_ocr": Published("qianfan_ocr", partial(_internvl, name="qianfan_ocr"), PICTURES["internvl"]),
     "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
     "ovis2_5": Published("ovis2_5", _ovis2_5, _OVIS),

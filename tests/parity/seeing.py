@@ -11,6 +11,7 @@ import transformers as untyped_transformers
 from stentor.engine.models.transformers_tower import leave_out_pictures
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture, square
 from stentor.tests.parity.published import PUBLISHED
+from stentor.tests.parity.reading import READING
 from stentor.tests.parity.sounding import SOUNDING, grouped, model_of, with_a_talker
 from stentor.tests.support.vision_models import EOS, PAD, PATCH, SIDE, SIZES, TEXT, VOCAB, Maker, randomised, token
 
@@ -99,31 +100,6 @@ def _glm46v() -> Any:
     vision |= {"patch_size": PATCH, "image_size": 32}
     text = {**TEXT, "rope_parameters": {**_PLAIN, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
     return transformers.Glm46VConfig(text_config=text, vision_config=vision, **_glm_tokens())
-
-
-def _glm_ocr() -> Any:
-    vision = {"depth": 2, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
-    text = {**TEXT, "head_dim": 24, "rope_parameters": {**_PLAIN, "mrope_section": [4, 4, 4]}}
-    return transformers.GlmOcrConfig(
-        text_config={**text, "partial_rotary_factor": 1.0},
-        vision_config={**vision, "patch_size": PATCH},
-        **_glm_tokens(),
-    )
-
-
-def _paddleocr_vl() -> Any:
-    text = {**TEXT, "head_dim": 16, "rope_parameters": {**_PLAIN, "mrope_section": [2, 3, 3]}}
-    return transformers.PaddleOCRVLConfig(
-        text_config=text, vision_config={**SIZES, "image_size": 20, "patch_size": PATCH}, **_QWEN
-    )
-
-
-def _paddle_picture(random: torch.Generator, size: int) -> Picture:
-    """Patches row by row."""
-    whole = qwen_picture(random, size)
-    rows = int(whole.tensors["image_grid_thw"].prod())
-    pixels = torch.randn(rows, 3, PATCH, PATCH, generator=random)
-    return Picture({**whole.tensors, "pixel_values": pixels}, whole.tokens, whole.grid)
 
 
 def _cohere_sees(config: str, **more: object) -> Any:
@@ -429,9 +405,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "glm4v": (_glm4v, _QWEN_PICTURES),
     "glm4v_moe": (_glm4v_moe, _QWEN_PICTURES),
     "glm46v": (_glm46v, _QWEN_PICTURES),
-    "glm_ocr": (_glm_ocr, _QWEN_PICTURES),
     "glm4v_film": (_glm4v, Kind(_glm_frames, token("<|image_pad|>"), cat())),
-    "paddleocr_vl": (_paddleocr_vl, Kind(_paddle_picture, token("<|image_pad|>"), cat())),
     "aya_vision": (_aya_vision, Kind(square("<image>", 4), _IMAGE, cat())),
     "cohere2_vision": (_cohere2_vision, Kind(square("<image>", 4), _IMAGE, cat())),
     "qwen2_vl_film": (_qwen2_vl, Kind(_film, token("<|video_pad|>"), cat())),
@@ -455,6 +429,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "qwen3_asr": (_qwen3_asr, Kind(_sound, token("<video>"), cat())),
     "voxtral": (_voxtral, Kind(_voxtral_sound, token("<video>"), cat())),
     **SOUNDING,
+    **READING,
 }
 
 

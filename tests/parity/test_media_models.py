@@ -30,7 +30,7 @@ class Seeing:
     def __init__(self, name: str, folder: Path) -> None:
         self.reference = {**FAMILIES, **MAKERS}[name](folder)
         self.kind: Kind = KINDS[name]
-        self.engine = LocalEngine(model_config(folder, max_model_len=256, kv_cache_memory=8 << 20))
+        self.engine = LocalEngine(model_config(folder, max_model_len=1024, kv_cache_memory=8 << 20))
 
     def picture(self, seed: int, size: int = 0) -> Picture:
         return self.kind.draw(torch.Generator().manual_seed(seed), size)

@@ -17,6 +17,7 @@ from stentor.tests.support.vision_models import (
     FAMILIES,
     LLAVA,
     PATCH,
+    QWEN,
     SIDE,
     SPECIAL,
     Maker,
@@ -135,11 +136,35 @@ def _paddleocr_vl() -> _Processor:
     return _Processor("PaddleOCRVLProcessor", images, template, {"image_token": "<|IMAGE_PLACEHOLDER|>"}, spelled)
 
 
+def _qwen_like(name: str) -> _Processor:
+    images = transformers.Qwen2VLImageProcessorPil(patch_size=PATCH, temporal_patch_size=2, merge_size=2, size=_EDGES)
+    names = {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
+    return _Processor(name, images, QWEN, names)
+
+
+def _deepseek_ocr2() -> _Processor:
+    images = transformers.DeepseekOcr2ImageProcessorPil(size={"height": 128, "width": 128}, tile_size=64)
+    return _Processor("DeepseekOcr2Processor", images, CHATML.replace("IMAGE", "<image>\n"))
+
+
+def _deepseek_vl() -> _Processor:
+    images = transformers.DeepseekVLImageProcessorPil(size=_SQUARE, min_size=2)
+    settings = {"num_image_tokens": 16}
+    return _Processor(
+        "DeepseekVLProcessor", images, CHATML.replace("IMAGE", "<image>"), {"image_token": "<image>"}, settings=settings
+    )
+
+
 _PROCESSORS: Final = {
     "granite_vision": _llava_next,
     "glm4v": lambda: _glm("Glm4vProcessor", "Glm4vImageProcessorPil"),
     "glm46v": lambda: _glm("Glm46VProcessor", "Glm46VImageProcessorPil"),
     "paddleocr_vl": _paddleocr_vl,
+    "deepseek_ocr2": _deepseek_ocr2,
+    "deepseek_vl": _deepseek_vl,
+    "exaone4_5": lambda: _qwen_like("Exaone4_5_Processor"),
+    "hyperclovax_vision": lambda: _qwen_like("HyperCLOVAXVisionV2Processor"),
+    "lfm3_vl": lambda: _qwen_like("Lfm3VlProcessor"),
     "gemma4_large": _gemma4,
     "ovis2": _ovis2,
     "lighton_ocr": _lighton_ocr,

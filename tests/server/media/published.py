@@ -19,6 +19,8 @@ class _Files(NamedTuple):
     files: Mapping[str, Mapping[str, Any]]
     spelled: Mapping[str, str] = {}
     """Special tokens that the tokenizer spells otherwise."""
+    names: Mapping[str, str] = {}
+    """Of the tokenizer's special tokens."""
 
 
 _CONTENT: Final = (
@@ -48,6 +50,36 @@ _FILES: Final[Mapping[str, _Files]] = {
             }
         },
         {"<video>": "<|AUDIO|>", "<|vision_start|>": "<|audio_bos|>", "<|vision_end|>": "<|audio_eos|>"},
+    ),
+    "deepseek_ocr": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "processor_config.json": {"processor_class": "DeepseekVLV2Processor", "patch_size": 16},
+            "preprocessor_config.json": {"size": {"height": 128, "width": 128}, "tile_size": 64},
+        },
+    ),
+    "internvl_chat": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "preprocessor_config.json": {
+                **{"feature_extractor_type": "CLIPFeatureExtractor", "crop_size": SIDE, "size": SIDE},
+                **{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]},
+            }
+        },
+    ),
+    "qianfan_ocr": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "GotOcr2ImageProcessor", "size": {"height": SIDE, "width": SIDE}},
+                **{"crop_to_patches": True, "max_patches": 6},
+            },
+            "processor_config.json": {"processor_class": "QianfanOCRProcessor", "image_seq_length": 4},
+        },
+        names={
+            **{"start_image_token": "<img>", "end_image_token": "</img>"},
+            "context_image_token": "<IMG_CONTEXT>",
+        },
     ),
     "kimi_vl": _Files(
         CHATML.replace("IMAGE", "<|media_start|>image<|media_content|><|media_pad|><|media_end|>"),
@@ -90,7 +122,8 @@ def _made(name: str) -> Callable[[Path], None]:
         PUBLISHED[name].make(folder)
         for file, fields in found.files.items():
             (folder / file).write_text(json.dumps(fields))
-        write_tokenizer(folder, found.template, special=[found.spelled.get(text, text) for text in SPECIAL])
+        special = [found.spelled.get(text, text) for text in SPECIAL]
+        write_tokenizer(folder, found.template, names=found.names, special=special)
 
     return make
 

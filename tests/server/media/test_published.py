@@ -14,10 +14,12 @@ from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import tower_weights
 from stentor.engine.model_config.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.deepseek_ocr import with_known_tower
 from stentor.engine.model_config.media_spec import media_spec
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
 from stentor.engine.models.audio_tower import native_audio_tower
 from stentor.engine.models.payload import read_payload
+from stentor.engine.models.transformers_tower import TransformersTower
 from stentor.engine.models.vision_tower import native_tower
 from stentor.server.media.chat_media import ConversationMedia
 from stentor.server.media.model_processor import ModelProcessor, ProcessorError
@@ -43,9 +45,8 @@ class Whole:
         tower = native_tower(checkpoint.described, hidden, context) or native_audio_tower(
             checkpoint.described, hidden, context
         )
-        assert tower is not None
-        tower.load(tower_weights(checkpoint))
-        self.tower = tower
+        self.tower = tower or TransformersTower(checkpoint.described, torch.float32, context.device)
+        self.tower.load(tower_weights(checkpoint))
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,9 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 PROMPTS = {
     "eagle2_5": "<image 1><img>{}</img>",
+    "deepseek_ocr": "{}\n",
+    "internvl_chat": "<img>{}</img>\n",
+    "qianfan_ocr": "<img>{}</img>\n",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
     "llama_nemotron_vl": "<img>{}</img>\n",
     "ovis2_5": "{}\n",
@@ -214,10 +218,37 @@ def test_a_video_of_ovis_is_its_frames_between_two_marks(whole: Whole) -> None:
     assert placed.tokens == {"video": count}
 
 
-def test_what_published_files_of_ovis_leave_out_is_known() -> None:
-    spec = media_spec({"model_type": "ovis2_5", "llm_config": {"model_type": "qwen3"}})
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("ovis2_5", "qwen3", 151_655),
+        ("internvl_chat", "qwen2", 151_667),
+        ("internvl_chat", "qwen3", 151_671),
+    ],
+)
+def test_a_placeholder_that_published_files_leave_out_is_known(kind: str, text: str, expected: int) -> None:
+    spec = media_spec({"model_type": kind, "llm_config": {"model_type": text}})
     assert spec is not None
-    assert spec.placeholders == {"image": 151_655}
+    assert spec.placeholders == {"image": expected}
+
+
+def test_pictures_of_internvl_whose_decoder_has_an_unknown_placeholder_are_not_taken() -> None:
+    assert media_spec({"model_type": "internvl_chat", "llm_config": {"model_type": "gpt_oss"}}) is None
+
+
+def test_the_second_deepseek_ocr_has_the_tower_of_transformers_class() -> None:
+    published = {"architectures": ["DeepseekOCR2ForCausalLM"], "model_type": "deepseek_vl_v2", "vocab_size": 129_280}
+    known = with_known_tower({**published, "hidden_size": 1280, "num_attention_heads": 10, "vision_config": {}})
+    assert (known["model_type"], known["image_token_id"]) == ("deepseek_ocr2", 128_815)
+    spec = media_spec(published)
+    assert spec is not None
+    assert spec.placeholders == {"image": 128_815}
+
+
+@pytest.mark.parametrize("config", [{"select_layer": -4}, {"ps_version": "v1"}])
+def test_a_tower_of_internvl_of_another_form_is_refused(config: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="select_layer is not -1, or ps_version not 'v2', which has no native form"):
+        vision_spec_from_hf({"model_type": "internvl_chat", "vision_config": {"patch_size": 14}, **config}, 64)
 
 
 @pytest.mark.parametrize(("token", "expected"), [(128_256, 128_255), (128_002, 128_002)])
