@@ -42,6 +42,11 @@ def alive(pid: int) -> bool:
     return _stat(pid)[:1] not in ([], ["Z"])
 
 
+def stopped(pid: int) -> bool:
+    """Whether a signal has stopped it."""
+    return _stat(pid)[:1] == ["T"]
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU time of all threads, those that have ended included."""
     try:

@@ -13,6 +13,7 @@ from stentor.tests.e2e.processes import eventually
 
 SOON = 60.0
 PATIENT = "stentor.tests.engine.patient_engine"
+WATCHING = "stentor.tests.engine.watching_engine"
 
 
 @contextmanager

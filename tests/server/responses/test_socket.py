@@ -3,8 +3,9 @@
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -287,19 +288,46 @@ async def test_a_server_that_drains_takes_no_more_and_closes_when_it_ends() -> N
         await socket.recv()
 
 
-async def test_timers_of_http_do_not_end_a_websocket() -> None:
-    async with serving(fake_state(), header_timeout=0.2, keep_alive_timeout=0.2) as address, opened(address) as socket:
-        await asyncio.sleep(0.5)
+async def test_timers_of_http_do_not_end_a_websocket(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    limits = {"header_timeout": 611.0, "keep_alive_timeout": 612.0}
+    timers: list[tuple[asyncio.TimerHandle, Callable[[], object]]] = []
+    call_later = loop.call_later
+
+    def watched(delay: float, callback: Callable[..., object], *args: Any, **options: Any) -> asyncio.TimerHandle:
+        timer = call_later(delay, callback, *args, **options)
+        if delay in limits.values():
+            timers.append((timer, partial(callback, *args)))
+        return timer
+
+    monkeypatch.setattr(loop, "call_later", watched)
+    async with serving(fake_state(), **limits) as address, opened(address) as socket:
+        assert timers
+        for timer, due in timers:
+            if not timer.cancelled():
+                due()
         await ask(socket, input="hello")
         assert (await until_the_end(socket))[-1]["type"] == "response.incomplete"
 
 
 async def test_a_connection_ends_after_its_time_but_what_runs_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_module, "MAX_SECONDS", 0.2)
+    lifetimes: list[anyio.CancelScope] = []
+    move_on_after = anyio.move_on_after
+
+    def watched(seconds: float | None, **options: Any) -> anyio.CancelScope:
+        scope = move_on_after(seconds, **options)
+        if seconds == socket_module.MAX_SECONDS:
+            lifetimes.append(scope)
+        return scope
+
+    monkeypatch.setattr(anyio, "move_on_after", watched)
     engine = FakeEngine(answer=says("well"))
     engine.gate.clear()
     async with serving(fake_state(engine)) as address, opened(address) as socket:
         await ask(socket, input="hello")
+        await until(lambda: engine.streams)
+        (lifetime,) = lifetimes
+        lifetime.deadline = anyio.current_time()  # the hour has passed
         while (event := json.loads(await socket.recv()))["type"] != "error":
             pass
         assert event["error"]["code"] == "websocket_connection_limit_reached"
