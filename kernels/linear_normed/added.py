@@ -9,6 +9,7 @@ from ..linear import few_rows_unsupported_reason, linear
 from ..repeated import Kept
 from ..variants import Choice, Variant, select_variant, wanted
 
+_CHOSEN: Kept[Variant] = Kept()
 _PREPARED: Kept[Callable[..., Tensor]] = Kept()
 
 
@@ -21,8 +22,10 @@ def choose_added(x: Tensor, weight: Tensor, variant: Choice = "auto") -> Variant
     Raises:
         ValueError: a variant is asked for that cannot run.
     """
+    if (chosen := _CHOSEN.find((x, weight), variant)) is not None:
+        return chosen
     reason = "it takes two rows or more" if x.shape[0] < 2 else few_rows_unsupported_reason(x, weight, variant)
-    return select_variant(variant, triton=reason)
+    return _CHOSEN.keep(select_variant(variant, triton=reason), (x, weight), variant)
 
 
 def add_linear_(
