@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import torch
 from torch.nn.functional import pad
@@ -120,16 +120,18 @@ class Attention:
         unused = ("q_scale", "q_proj.q_scale", "q_proj.output_scale", "prob_scale", "prob_output_scale")
         weights.pass_over(*(f"{prefix}.{name}" for name in unused))
 
-    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden], plain, quantised or unnormed → [tokens, hidden]; writes K and V if there are caches."""
-        return self.out(self._attended(x, batch), batch.adapter_rows)
+    @overload
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream: ...
 
-    def late(self, x: Input, batch: ForwardBatch) -> Delta:
-        """As a call; the last product may be left to the next norm."""
-        return self.out.late(self._attended(x, batch), batch.adapter_rows)
+    @overload
+    def __call__(self, x: Input, batch: ForwardBatch, *, late: bool) -> Delta: ...
 
-    def _attended(self, x: Input, batch: ForwardBatch) -> Stream:
-        """The input of the last product."""
+    def __call__(self, x: Input, batch: ForwardBatch, *, late: bool = False) -> Delta:
+        """x [tokens, hidden], plain, quantised or unnormed → [tokens, hidden]; writes K and V if there are caches.
+
+        ``late``: the last product may be left to the next norm.
+        """
+        out = self.out.late if late else self.out
         made: Stream = self.into(x, batch.adapter_rows)
         if self._full_norms is not None and self._ranks is not None:
             made = self._normed_over_ranks(made)
@@ -138,8 +140,8 @@ class Attention:
         if self._full_norms is not None and self._ranks is None:
             q, k = self._full_norms[0].plain(q), self._full_norms[1].plain(k)
         if isinstance(q, Traced) or isinstance(k, Traced) or isinstance(v, Traced):
-            return self._traced(q, k, v, batch)
-        return self.attend(q, k, v, batch)
+            return out(self._traced(q, k, v, batch), batch.adapter_rows)
+        return out(self.attend(q, k, v, batch), batch.adapter_rows)
 
     def _normed_over_ranks(self, made: Stream) -> Stream:
         """Norm queries and keys over the heads of all workers; [tokens, q, k and v] → the same."""

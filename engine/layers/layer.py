@@ -64,6 +64,8 @@ class Layer:
         self._mlp_in = norm(norms.mlp_in, None if self._mlp is None or self._renews else self._mlp.input)
         self._mlp_out = norm(norms.mlp_out)
         self._mlp_sum = norm(norms.mlp_sum)
+        self._late_mixer = _late(self._mixer, self._mixer_scale, self._mixer_out)
+        self._late_mlp = _late(self._mlp, self._mlp_scale, self._mlp_out)
         self._own = PerLayer(weights, layer, model, inputs, context) if inputs else None
         self._scalar: torch.Tensor | None = None
         if spec.scalar:
@@ -80,7 +82,10 @@ class Layer:
         """
         if self._mixer is not None:
             x, residual = self._taken(delta, residual, self._mixer_in) if given is None else (given, residual)
-            delta = _output(self._mixer, x, batch, self._mixer_scale, self._mixer_out)
+            if self._late_mixer is not None:
+                delta = self._late_mixer(x, batch, late=True)
+            else:
+                delta = _scaled(self._mixer(x, batch), self._mixer_scale, self._mixer_out)
             if isinstance(x, Unnormed):
                 residual = x.stream
             if self._stream_scales[0] != 1.0:
@@ -90,7 +95,7 @@ class Layer:
             if self._parallel:
                 assert self._mlp is not None
                 x = x if self._mlp_in is None else self._mlp_in(residual)
-                return _output(self._mlp, x, batch, self._mlp_scale), added_(residual, delta)
+                return _scaled(self._mlp(x, batch), self._mlp_scale), added_(residual, delta)
             delta, residual = _summed(delta, residual, self._mixer_sum)
             if self._sum_scale != 1.0:
                 residual = residual if delta is None else added_(residual, delta)
@@ -99,7 +104,10 @@ class Layer:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
         if self._mlp is not None:
             x, residual = self._taken(delta, residual, self._mlp_in)
-            delta = _output(self._mlp, x, batch, self._mlp_scale, self._mlp_out)
+            if self._late_mlp is not None:
+                delta = self._late_mlp(x, batch, late=True)
+            else:
+                delta = _scaled(self._mlp(x, batch), self._mlp_scale, self._mlp_out)
             if isinstance(x, Unnormed):
                 residual = x.stream
             if self._stream_scales[1] != 1.0:
@@ -127,12 +135,9 @@ class Layer:
         return residual if self._scalar is None else scaled_(residual, self._scalar)
 
 
-_Mixer = Attention | SharedAttention | LatentAttention | Recurrent
-
-
 def _mixer(
     weights: WeightMap, layer: int, model: Backbone, spec: MixerSpec, rotary: RotaryTables, context: LayerContext
-) -> _Mixer:
+) -> Attention | SharedAttention | LatentAttention | Recurrent:
     match spec:
         case AttentionSpec(shares=shared) if shared >= 0:
             return SharedAttention(weights, layer, model, rotary, context)
@@ -165,12 +170,11 @@ def _feed_forward(
     return MLP(weights, prefix, spec, hidden, context, model.adapters)
 
 
-def _output(part: _Mixer | MLP | MoE, x: Input, batch: ForwardBatch, scale: float, norm: Norm | None = None) -> Delta:
-    """The part's output, scaled and normed; if it is added to the stream as it is, its last product may be
-    :class:`.quantized.Unadded`."""
-    if scale == 1.0 and norm is None and isinstance(part, Attention | MLP):
-        return part.late(x, batch)
-    return _scaled(part(x, batch), scale, norm)
+def _late(part: object, scale: float, norm: Norm | None) -> Attention | MLP | None:
+    """The part, if its output is added to the stream as it is, by one kernel with its last product."""
+    if scale == 1.0 and norm is None and isinstance(part, Attention | MLP) and part.out.adds:
+        return part
+    return None
 
 
 def _scaled(delta: Stream, scale: float, norm: Norm | None = None) -> Stream:

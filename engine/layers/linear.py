@@ -38,6 +38,8 @@ from .weights import WeightError, WeightMap
 
 _LEAST_ROWS: Final = 16
 """Least rows of a part of a product; for fewer, reading the weights takes longer than multiplying."""
+_TUNED_ROWS: Final = (16, 32, MOST_ROWS)
+"""Numbers of rows that the tuning table distinguishes; others have the entry of the next."""
 
 
 class _Multiplier(Protocol):
@@ -167,11 +169,22 @@ class Linear:
         bare = self._bare(x)
         return bare is not None and bare.takes_norm(x, self.gate, squared=squared)
 
+    @property
+    def adds(self) -> bool:
+        """Whether :meth:`late` may leave a product of some number of rows, by the tuning table as it is now."""
+        multiply = self._multiply
+        return isinstance(multiply, PlainLinear) and any(
+            self._unadded(multiply.weight.new_empty(rows, multiply.weight.shape[1])) for rows in _TUNED_ROWS
+        )
+
     def late(self, x: Input, adapters: AdapterRows | None = None) -> Delta:
         """As a call, of a product for the stream: left to the norm behind if one kernel also adds it to the stream."""
-        bare = self._bare(x) if isinstance(x, torch.Tensor) else None
-        unadded = None if bare is None or not isinstance(x, torch.Tensor) else bare.unadded(x)
+        unadded = self._unadded(x) if isinstance(x, torch.Tensor) else None
         return self(x, adapters) if unadded is None else unadded
+
+    def _unadded(self, x: torch.Tensor) -> Unadded | None:
+        bare = self._bare(x)
+        return None if bare is None else bare.unadded(x)
 
     def _bare(self, x: torch.Tensor) -> PlainLinear | None:
         """The plain weight, if a call only multiplies ``x`` by it."""
@@ -265,8 +278,9 @@ class SummedLinear(Linear):
     def __call__(self, x: Input, adapters: AdapterRows | None = None) -> Stream:
         return summed_(super().__call__(x, adapters), self._ranks)
 
-    def late(self, x: Input, adapters: AdapterRows | None = None) -> Delta:
-        return self(x, adapters)  # a sum over ranks needs the product
+    @property
+    def adds(self) -> bool:
+        return False  # the sum over ranks needs the product
 
 
 def summed_(product: Stream, ranks: RankGroup | None) -> Stream:

@@ -1,6 +1,7 @@
 """The feed-forward network of a layer, the same for all tokens."""
 
 from collections.abc import Callable
+from typing import overload
 
 import torch
 from torch.nn import functional
@@ -75,11 +76,11 @@ class MLP:
         self.input = Linear.of(
             weights, prefix, into, context, adapters=adapters, adaptable=True, activation=fused, dtype=dtype
         )
-        self._down = Linear.of(
+        self.out = Linear.of(
             weights, prefix, out, context, adapters=adapters, adaptable=True, dtype=context.stream, summed=summed
         )
         plain = spec.gate_scale == 1.0 and spec.gate_cutoff is None
-        gated = spec.gated and plain and self._down.input_scheme is None
+        gated = spec.gated and plain and self.out.input_scheme is None
         if gated and spec.activation != "relu" and spec.activation != "xielu":
             self.input.gate = spec.activation
         if spec.also:
@@ -88,19 +89,21 @@ class MLP:
                 weights.alias(f"{prefix}.{other}.weight", f"{prefix}.{name}.weight")
         self._xielu = XIELU(weights, f"{prefix}.{spec.act}", context) if spec.activation == "xielu" else None
 
-    def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden], plain, quantised or unnormed → [tokens, hidden]"""
-        return self._down(self._inner(x, batch), batch.adapter_rows)
+    @overload
+    def __call__(self, x: Input, batch: ForwardBatch) -> Stream: ...
 
-    def late(self, x: Input, batch: ForwardBatch) -> Delta:
-        """As a call; the last product may be left to the next norm."""
-        return self._down.late(self._inner(x, batch), batch.adapter_rows)
+    @overload
+    def __call__(self, x: Input, batch: ForwardBatch, *, late: bool) -> Delta: ...
 
-    def _inner(self, x: Input, batch: ForwardBatch) -> Input:
-        """The input of the last product."""
+    def __call__(self, x: Input, batch: ForwardBatch, *, late: bool = False) -> Delta:
+        """x [tokens, hidden], plain, quantised or unnormed → [tokens, hidden]
+
+        ``late``: the last product may be left to the next norm.
+        """
         up = self.input(x, batch.adapter_rows)
         gated = isinstance(x, Unnormed) and self.input.gate is not None
-        return up if gated else self._activated(up)
+        out = self.out.late if late else self.out
+        return out(up if gated else self._activated(up), batch.adapter_rows)
 
     def _activated(self, up: Stream) -> Input:
         """The input of the last product; ``up`` may begin with gates."""
@@ -115,9 +118,9 @@ class MLP:
             up = _regated(up, "gates that are cut off", self._cut_off_)
         if isinstance(up, Traced):
             return up.gated(self._activation)
-        if (scheme := self._down.input_scheme) is None:
+        if (scheme := self.out.input_scheme) is None:
             return kernels.gated_activation(up, self._activation)
-        return kernels.gated_activation_quantized(up, self._activation, scheme, self._down.input_scale)
+        return kernels.gated_activation_quantized(up, self._activation, scheme, self.out.input_scale)
 
     def _scale_(self, up: torch.Tensor) -> torch.Tensor:
         up[:, : up.shape[1] // 2] *= self._gate_scale

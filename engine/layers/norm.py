@@ -2,7 +2,7 @@
 (arXiv:1607.06450)."""
 
 from dataclasses import replace
-from typing import overload
+from typing import Final, overload
 
 import torch
 
@@ -14,6 +14,8 @@ from .layer_context import LayerContext
 from .linear import Linear
 from .quantized import Delta, Input, Stream, Unadded, Unnormed, multiplied
 from .weights import WeightMap
+
+_NOT_COMPUTED: Final = (Unadded, Traced)
 
 
 class RMSNorm:
@@ -77,13 +79,8 @@ class RMSNorm:
     def add(self, x: Delta, residual: Stream) -> Input:
         """Add x [tokens, size] to ``residual`` in place and normalise the sum; an :class:`Unnormed` sum of one row is a
         new tensor."""
-        if isinstance(x, Unadded):
-            before = self._before
-            if before is not None and isinstance(residual, torch.Tensor) and before.takes_norm(residual, squared=True):
-                return self._unnormed(residual, before, squares=x.add_(residual))
-            x = x.product()
-        if isinstance(x, Traced) or isinstance(residual, Traced):
-            return self.plain(added_(residual, x))
+        if isinstance(x, _NOT_COMPUTED) or isinstance(residual, Traced):
+            return self._add_later(x, residual)
         if self._before is not None and x.shape[0] == 1 and self._before.takes_norm(x) and x.dtype == residual.dtype:
             return self._unnormed(x, self._before, residual=residual)
         if self._scheme is None:
@@ -91,6 +88,15 @@ class RMSNorm:
         return kernels.add_rms_norm_quantized(
             x, residual, self.weight, self._eps, self._scheme, self._scale, plus_one=self._plus_one
         )
+
+    def _add_later(self, x: Delta, residual: Stream) -> Input:
+        """:meth:`add` of what is not computed yet."""
+        if isinstance(residual, Traced) or not isinstance(x, Unadded):
+            return self.plain(added_(residual, x))
+        before = self._before
+        if before is not None and before.takes_norm(residual, squared=True):
+            return self._unnormed(residual, before, squares=x.add_(residual))
+        return self.add(x.product(), residual)
 
     def _unnormed(
         self,

@@ -22,7 +22,7 @@ from ..tuning import Config, pick
 from . import NormedProduct, Prepared
 
 OPERATION = "normed_row"
-LIBRARY = Config.of(BLOCK_N=1, PROGRAMS_PER_SM=1, STAGES=1)
+LIBRARY = Config.of(BLOCK_N=1, PROGRAMS_PER_SM=1, STAGES=0)
 """Stands for the separate operations, which run if no table has better sizes."""
 DEFAULT = Config.of(num_warps=8, BLOCK_N=2, PROGRAMS_PER_SM=2, STAGES=2)
 """The block sizes if this kernel is asked for by name and the table has none."""

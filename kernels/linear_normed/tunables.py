@@ -32,14 +32,14 @@ def candidates(width: int, *, gated: bool) -> list[Config]:
 
 
 def skinny_candidates(tokens: int, *, gated: bool) -> list[Config]:
-    """Returns block sizes for 16, 32 or 64 rows."""
+    """Returns block sizes for 16, 32 or 64 rows, of which a thread norms up to 64 values at once."""
     parts = 2 if gated else 1
     return [
         Config.of(num_warps=4, num_stages=stages, BLOCK_T=tokens, BLOCK_N=rows, BLOCK_K=width)
         for rows in (32, 64, 128)
         for width in (64, 128, 256)
         for stages in (3, 5)
-        if 2 * (parts * rows + tokens) * width * stages <= SHARED_BYTES
+        if tokens * width <= 64 * 128 and 2 * (parts * rows + tokens) * width * stages <= SHARED_BYTES
     ]
 
 

@@ -52,6 +52,11 @@ def row() -> None:
     kernels.normed_linear(*given, 1e-5, residual=empty(1, HIDDEN), variant="triton")
 
 
+def rows() -> None:
+    given = empty(4, HIDDEN), empty(HIDDEN), empty(1024, HIDDEN)
+    kernels.normed_linear(*given, 1e-5, squares=empty(64, 4, dtype=torch.float32), variant="triton")
+
+
 def multiply_fp8(tokens: int) -> None:
     weight = empty(1024, HIDDEN, dtype=torch.float8_e4m3fn)
     kernels.linear_fp8(empty(tokens, HIDDEN), weight, empty(1024, dtype=torch.float32), variant="triton")
@@ -64,6 +69,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "decode_kernel": attend,
     "linear_gemv_kernel": lambda: kernels.linear(empty(1, HIDDEN), empty(1024, HIDDEN), variant="triton"),
     "normed_row_kernel": row,
+    "normed_skinny_kernel": rows,
     "skinny_kernel": lambda: kernels.linear(empty(4, HIDDEN), empty(1024, HIDDEN), variant="triton"),
     "gemv_kernel": lambda: multiply_fp8(1),
     "add_parts_kernel": lambda: multiply_fp8(4),
@@ -71,6 +77,7 @@ CALLS: dict[str, Callable[[], object]] = {
 WEIGHTS = {
     "linear_gemv_kernel": "x weight out",
     "normed_row_kernel": "x residual norm weight out total",
+    "normed_skinny_kernel": "x squares norm weight out",
     "skinny_kernel": "x weight out",
     "gemv_kernel": "x weight weight_scale out",
 }

@@ -190,6 +190,7 @@ class _Tensors:
             max_seq_len=30,
             decode_rows=tokens // 2,
         )
+        self.square, self.squares = make(64, 64), torch.ones(2, tokens)
         self.latent_q, self.latents = make(tokens, 4, 24), make(8, 16, 24)
         self.logits = torch.zeros(tokens, 8)
         self.routing = kernels.Routing(self.batch.block_tables, torch.zeros(tokens, 2))
@@ -202,11 +203,19 @@ def _experts(t: _Tensors) -> torch.Tensor:
     return kernels.experts_mlp(t.x, t.routing, t.experts_in, t.experts_out, "silu")
 
 
+def _few(t: _Tensors) -> torch.Tensor:
+    variant: kernels.Choice = "triton" if len(t.x) > 1 else "auto"
+    kernels.add_linear_(t.x, t.square, t.residual, variant=variant)
+    given = t.residual, t.weight, t.square, 1e-5
+    return kernels.normed_linear(*given, squares=t.squares, kind="silu", variant=variant).product
+
+
 ROUTER = kernels.Router(2)
 BY_TOKEN, BY_TENSOR = (ActivationScheme(FP8, by) for by in ("token", "tensor"))
 OPERATIONS: dict[str, Callable[[_Tensors], object]] = {
     "norm": lambda t: kernels.rms_norm(t.x, t.weight, 1e-5),
     "sum and norm": lambda t: kernels.add_rms_norm(t.x, t.residual, t.weight, 1e-5),
+    "products of few rows with sum, norm and gate": _few,
     "activation": lambda t: kernels.gated_activation(t.gate_up, "silu"),
     "rotation": lambda t: rotate_and_write_kv_(
         t.q, t.k, t.v, t.cos, t.sin, t.places, t.k_cache, t.v_cache, t.places, k_norm=t.weight[:16], eps=1e-5

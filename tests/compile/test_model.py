@@ -162,33 +162,39 @@ def test_a_batch_invariant_step_has_the_same_products_and_attention_for_every_ro
     assert not {"decode_kernel", "_prefill_kernel", "_rotate_and_write_kernel"} & {*names}
 
 
-def test_a_row_takes_six_launches_a_layer_where_the_table_has_its_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stentor.kernels.linear.triton_gemv import DEFAULT as PLAIN
-    from stentor.kernels.linear.triton_gemv import OPERATION, tunables
-    from stentor.kernels.linear_normed.triton_row import (
-        DEFAULT,  # these late: they import Triton
-        row_key,
-    )
-    from stentor.kernels.linear_normed.triton_row import OPERATION as NORMED
-    from stentor.kernels.linear_normed.tunables import SHAPES
+@pytest.mark.parametrize(
+    ("rows", "normed", "product"),
+    [
+        (1, "normed_row_kernel", "linear_gemv_kernel"),
+        (2, "normed_skinny_kernel", "skinny_kernel"),
+        (64, "normed_skinny_kernel", "skinny_kernel"),
+    ],
+)
+def test_few_rows_take_six_launches_a_layer_where_the_table_has_their_products(
+    rows: int, normed: str, product: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stentor.kernels.linear import triton_gemv, triton_skinny  # these late: they import Triton
+    from stentor.kernels.linear_normed import tunables
 
     def entries(*_: object) -> table.Table:
-        normed = {row_key(rows, width, torch.bfloat16, gated=gated): DEFAULT.to_json() for rows, width, gated in SHAPES}
-        return {NORMED: normed, OPERATION: {each.key: PLAIN.to_json() for each in tunables()}}
+        offered = [*tunables.tunables(), *triton_gemv.tunables(), *triton_skinny.tunables()]
+        return {
+            operation: {each.key: each.candidates[0].to_json() for each in offered if each.operation == operation}
+            for operation in {each.operation for each in offered}
+        }
 
     monkeypatch.setattr(table, "_table", entries)
     table._picked.cache_clear()
     try:
-        names = [kernel.name for kernel in _run(LLAMA_8B, GraphSize(1), torch.bfloat16)]
-        many = [kernel.name for kernel in _run(LLAMA_8B, GraphSize(2), torch.bfloat16)]
+        two = replace(LLAMA_8B, layers=2 * LLAMA_8B.layers)
+        names = [kernel.name for kernel in _run(two, GraphSize(rows), torch.bfloat16)]
+        more = [kernel.name for kernel in _run(LLAMA_8B, GraphSize(65), torch.bfloat16)]
     finally:
         table._picked.cache_clear()
-    first, *layer, norm, head = names
-    assert (first, norm, head) == ("gather_kernel", "rms_norm_kernel", "linear_gemv_kernel")
-    assert layer == [
-        *("normed_row_kernel", "_rotate_and_write_kernel"),
-        "split_kernel",  # once for all layers
-        *("decode_kernel", "linear_gemv_kernel"),
-        *("normed_row_kernel", "linear_gemv_kernel"),
-    ]
-    assert "normed_row_kernel" not in many
+    # no product has summed the squares of embeddings
+    before = [normed] if rows == 1 else ["rms_norm_kernel", product]
+    assert names[: len(before) + 1] == ["gather_kernel", *before]
+    layer = [normed, "_rotate_and_write_kernel", "decode_kernel", product, normed, product]
+    assert names[-8:] == [*layer, "rms_norm_kernel", product]
+    assert len(names) == 1 + len(before) - 1 + 2 * len(layer) + 1 + 2  # one plan for all layers
+    assert not {normed, product} & {*more}

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from stentor.kernels import ActivationKind, NormedProduct, add_linear_, linear, normed_linear
 from stentor.kernels.linear_fp8.triton_skinny import block_of_tokens
-from stentor.kernels.linear_normed import choose, choose_added
+from stentor.kernels.linear_normed import choose, choose_added, triton_row, triton_skinny
 from stentor.kernels.linear_normed.triton_skinny import default, skinny_key
+from stentor.kernels.linear_normed.tunables import candidates, skinny_candidates, tunables
 from stentor.kernels.tuning import Config, overridden, table
 from stentor.tests.kernels.gpu import DEVICE
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
@@ -232,10 +233,15 @@ def test_a_sum_of_other_numbers_of_rows_is_refused_by_name(rows: int, why: str) 
         choose_added(torch.zeros(rows, 8).half(), torch.zeros(4, 8).half(), "triton")
 
 
+def test_no_candidate_stands_for_the_separate_operations() -> None:
+    for tunable in tunables():
+        module = triton_row if tunable.operation == triton_row.OPERATION else triton_skinny
+        assert tunable.candidates
+        assert module.LIBRARY not in tunable.candidates
+
+
 @pytest.mark.gpu
 def test_every_candidate_gives_the_product() -> None:
-    from stentor.kernels.linear_normed.tunables import candidates, skinny_candidates  # late: it imports Triton
-
     of = operands(4096, 600, torch.bfloat16)
     for kind in (None, "silu"):
         expected = run(of, "reference", "residual", kind=kind)
