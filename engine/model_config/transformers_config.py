@@ -75,6 +75,11 @@ def drawing_class(config: Mapping[str, object]) -> DrawingClass:
     of_text = _names(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind))
     seeing = _names(auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(kind))
     known = tuple(dict.fromkeys((*of_text, *seeing)))
+    if not known and any(kind in names for names in (auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES, *_hearing(auto))):
+        raise ConfigError(
+            f"of model type {kind!r} transformers has a class that hears, of which only decoders of text run here: "
+            "transcribe with such as Whisper, Voxtral or Qwen3-ASR"
+        )
     if not known:
         raise ConfigError(f"transformers has no decoder of model type {kind!r}; code in checkpoints is never run")
     found = known[0] if named is None else next((name for name in named if name in known), None)
@@ -83,6 +88,11 @@ def drawing_class(config: Mapping[str, object]) -> DrawingClass:
             f"its architecture {', '.join(named or ())} is no decoder in transformers, expected {' or '.join(known)}"
         )
     return DrawingClass(found, found in seeing)
+
+
+def _hearing(auto: Any) -> tuple[Mapping[str, object], ...]:
+    """transformers' classes from sounds to text, by model type."""
+    return auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES, auto.MODEL_FOR_CTC_MAPPING_NAMES
 
 
 def _names(listed: str | Sequence[str] | None) -> tuple[str, ...]:

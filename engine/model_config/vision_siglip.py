@@ -127,6 +127,35 @@ def deepseek_vl(model: SeeingModel) -> VisionSpec:
     return siglip_tower(model, ProjectorSpec(products))
 
 
+_PAINTER: Final = ("vqmodel.", "generation_embeddings.", "generation_aligner.", "generation_head.")
+"""Parts of Janus that make pictures."""
+
+
+def janus(model: SeeingModel) -> VisionSpec:
+    """What of Janus sees."""
+    vision = model.vision
+    if vision.flag("use_qk_norm") or vision.integer("depth", 2) != 2:
+        raise ConfigError("use_qk_norm is set, or depth is not 2, which has no native form")
+    if (size := vision.integer("projection_dim", 2048)) != model.hidden:
+        raise ConfigError(f"projection_dim is {size}, expected hidden_size of the decoder, {model.hidden}")
+    activation = activation_of(vision, "hidden_act", "gelu")
+    products = (
+        ProjectorProduct("projector.fc1", size, True, activation),
+        ProjectorProduct("projector.hidden_layers.0", size, True),
+    )
+    width = vision.integer("hidden_size", 1024)
+    values = {
+        "intermediate_size": int(width * vision.positive("mlp_ratio", 4.0)),
+        "image_size": 384,
+        "hidden_act": "gelu",
+    }
+    tower = replace(model, vision=Fields({**values, "num_hidden_layers": 24, **vision.values}))
+    spec = siglip_tower(tower, ProjectorSpec(products), width=1024, heads=16)
+    mixer = replace(spec.layers[0].attention, qkv_bias=vision.flag("attention_bias", True), out="projection_layer")
+    layers = (replace(spec.layers[0], mixer=mixer),) * len(spec.layers)
+    return replace(spec, layers=layers, unused=tuple(f"model.{part}" for part in _PAINTER))
+
+
 def idefics3(model: SeeingModel) -> VisionSpec:
     projector = ProjectorSpec((ProjectorProduct("projector.modality_projection.proj", model.hidden, False),))
     spec = siglip_tower(model, projector, patch=32, width=1152, heads=16)

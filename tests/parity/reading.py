@@ -64,6 +64,40 @@ def _deepseek_vl() -> Any:
     )
 
 
+def _deepseek_vl_hybrid() -> Any:
+    high: dict[str, Any] = {**SIZES, "output_channels": 16, "image_size": 64, "patch_size": PATCH, "window_size": 3}
+    high |= {"model_type": "sam_vision_model", "mlp_dim": 96, "global_attn_indexes": [1]}
+    return transformers.DeepseekVLHybridConfig(
+        text_config={"model_type": "llama", **TEXT},
+        vision_config=_SIGLIP,
+        high_res_vision_config=high,
+        image_token_id=token("<image>"),
+    )
+
+
+def _in_two_sizes(random: torch.Generator, size: int) -> Picture:
+    pixels, high = (torch.randn(1, 3, side, side, generator=random) for side in (SIDE, 64))
+    return Picture({"pixel_values": pixels, "high_res_pixel_values": high}, [token("<image>")] * 16)
+
+
+def _janus() -> Any:
+    vision = {**SIZES, "image_size": SIDE, "patch_size": PATCH, "mlp_ratio": 1.5, "projection_dim": 64}
+    painter = {
+        "embed_dim": 8,
+        "num_embeddings": 8,
+        "latent_channels": 8,
+        "base_channels": 32,
+        "channel_multiplier": [1],
+    }
+    painter |= {"num_res_blocks": 1, "projection_dim": 64, "image_token_embed_dim": 64, "num_patches": 4}
+    return transformers.JanusConfig(
+        text_config={"model_type": "llama", **TEXT},
+        vision_config=vision,
+        vq_config=painter,
+        image_token_id=token("<image>"),
+    )
+
+
 def _exaone4_5() -> Any:
     text = {"model_type": "exaone4", **TEXT, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 32}
     text["layer_types"] = ["sliding_attention"] * 3 + ["full_attention"]
@@ -128,6 +162,8 @@ READING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "paddleocr_vl": (_paddleocr_vl, Kind(_paddle_picture, _PAD, cat())),
     "deepseek_ocr2": (_deepseek_ocr2, Kind(_ocr2_picture, _IMAGE, _one_by_one)),
     "deepseek_vl": (_deepseek_vl, Kind(square("<image>", 16), _IMAGE, cat())),
+    "deepseek_vl_hybrid": (_deepseek_vl_hybrid, Kind(_in_two_sizes, _IMAGE, cat())),
+    "janus": (_janus, Kind(square("<image>", 16), _IMAGE, cat())),
     "exaone4_5": (_exaone4_5, Kind(_plain_picture, _PAD, cat())),
     "hyperclovax_vision": (_hyperclovax_vision, Kind(_plain_picture, _PAD, cat())),
     "lfm3_vl": (_lfm3_vl, Kind(_plain_picture, _PAD, cat())),

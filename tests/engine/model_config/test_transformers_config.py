@@ -46,6 +46,16 @@ def test_an_encoder_decoder_is_refused(config: Any, architecture: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [("wav2vec2", "Wav2Vec2ForCTC"), ("vibevoice_asr", "VibeVoiceAsrForConditionalGeneration")],
+)
+def test_a_model_that_hears_is_refused_with_those_that_transcribe(kind: str, architecture: str) -> None:
+    message = refusal({"architectures": [architecture], "model_type": kind})
+    assert f"of model type '{kind}' transformers has a class that hears" in message
+    assert "transcribe with such as Whisper" in message
+
+
+@pytest.mark.parametrize(
     ("config", "architecture", "reason"),
     [
         (transformers.MiniMaxConfig(), "MiniMaxForCausalLM", "has layers of linear attention, expected layers that"),

@@ -155,6 +155,19 @@ def _deepseek_vl() -> _Processor:
     )
 
 
+def _deepseek_vl_hybrid() -> _Processor:
+    images = transformers.DeepseekVLHybridImageProcessorPil(
+        size=_SQUARE, high_res_size={"height": 64, "width": 64}, min_size=2
+    )
+    return _deepseek_vl()._replace(name="DeepseekVLHybridProcessor", images=images)
+
+
+def _janus() -> _Processor:
+    images = transformers.JanusImageProcessorPil(size=_SQUARE, min_size=2)
+    names = {"image_token": "<image>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
+    return _deepseek_vl()._replace(name="JanusProcessor", images=images, names=names)
+
+
 _PROCESSORS: Final = {
     "granite_vision": _llava_next,
     "glm4v": lambda: _glm("Glm4vProcessor", "Glm4vImageProcessorPil"),
@@ -162,6 +175,8 @@ _PROCESSORS: Final = {
     "paddleocr_vl": _paddleocr_vl,
     "deepseek_ocr2": _deepseek_ocr2,
     "deepseek_vl": _deepseek_vl,
+    "deepseek_vl_hybrid": _deepseek_vl_hybrid,
+    "janus": _janus,
     "exaone4_5": lambda: _qwen_like("Exaone4_5_Processor"),
     "hyperclovax_vision": lambda: _qwen_like("HyperCLOVAXVisionV2Processor"),
     "lfm3_vl": lambda: _qwen_like("Lfm3VlProcessor"),
