@@ -79,7 +79,7 @@ class WorkerKeeper:
             logger.warning("%s; the engine goes on without CUDA graphs", why)
 
     async def _start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
-        group = await WorkerGroup.spawn(self._source, self._config.tensor_parallel_size, self._patience)
+        group = await WorkerGroup.spawn(self._source, self._config.group_size, self._patience)
         try:
             # The configuration stays the same but for graphs: a worker finds what its predecessor cached by it.
             ready = await group.start(self._config, on_progress, clock=self._clock, sleep=self._sleep)

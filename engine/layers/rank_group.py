@@ -44,9 +44,9 @@ class RankGroup:
         _joined(lambda: self._group.allreduce([x]).wait())
         return x
 
-    def tell_(self, x: torch.Tensor) -> torch.Tensor:
-        """Copy rank 0's x to all ranks, in place."""
-        _joined(lambda: self._group.broadcast(x, 0).wait())
+    def tell_(self, x: torch.Tensor, rank: int = 0) -> torch.Tensor:
+        """Copy one rank's x to all ranks, in place; x must be contiguous."""
+        _joined(lambda: self._group.broadcast(x, rank).wait())
         return x
 
     def told(self, values: list[int]) -> list[int]:

@@ -5,6 +5,7 @@ biases, how queries and keys are normed and turned, and a handful of scalar fact
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -52,6 +53,8 @@ class Decoder:
         self.context = context
         if context.adapters is not None:
             context.adapters.begin(config, context.part)
+        self._stage_ends = {} if context.part is None else context.part.stage_ends
+        of_layers = replace(context, ranks=None) if self._stage_ends else context
         self._embedding = self._table(config.embedding, config.vocab_size, context)
         self._positions: torch.Tensor | PackedTable | None = None
         if config.positions:
@@ -76,7 +79,7 @@ class Decoder:
         self._streams: Streams | None = None
         if config.altup is None:
             self._layers = [
-                Layer(self.weights, at, config, rotary, context, inputs) for at in range(len(config.layers))
+                Layer(self.weights, at, config, rotary, of_layers, inputs) for at in range(len(config.layers))
             ]
         else:
             assert inputs is not None, "streams are corrected by an embedding of each layer"
@@ -181,11 +184,20 @@ class Decoder:
             delta, residual = layer(delta, residual, batch)
             if media is not None and number in self._media.layers:
                 residual = _changed(residual, "features of media", partial(_add, number), batch)
+            if number in self._stage_ends:
+                summed = residual if delta is None else added_(residual, delta)
+                tell = partial(self._told, self._stage_ends[number])
+                delta, residual = None, _changed(summed, "the stream of a stage", tell, batch)
             if batch.after_layer is not None:
                 batch.after_layer()
         if self._streams is not None:
             return self._streams.narrowed(residual)
         return residual if delta is None else added_(residual, delta)
+
+    def _told(self, rank: int, x: torch.Tensor, _batch: ForwardBatch) -> torch.Tensor:
+        """The stream of the worker that has the last layers, in place of x: all go on with it."""
+        assert self.context.ranks is not None
+        return self.context.ranks.tell_(x, rank)
 
     def _embedded(self, tokens: torch.Tensor | TracedTokens, positions: torch.Tensor) -> Stream:
         if isinstance(tokens, TracedTokens):

@@ -109,7 +109,7 @@ def graph_sizes(config: WorkerConfig) -> list[GraphSize]:
     rows and so on, which hold all others with at most as much padding again; then prompts, with few decode rows before
     many and the most tokens first; then the decode steps between.
     """
-    if not config.cuda_graphs or config.tensor_parallel_size > 1:
+    if not config.cuda_graphs or config.group_size > 1:
         return []
     most = config.max_num_seqs
     decodes = sorted(set(config.cuda_graph_sizes)) or default_sizes(most)

@@ -29,7 +29,7 @@ def check_host_tier(config: WorkerConfig, family: Family, taken: int = 0) -> Non
     if _share(config) > room:
         raise SetupError(
             f"{_OPTION}: {format_bytes(config.kv_offloading_size)} do not fit, this host has "
-            f"{format_bytes(max(room, 0) * config.tensor_parallel_size)} left for it: lower it"
+            f"{format_bytes(max(room, 0) * config.group_size)} left for it: lower it"
         )
 
 
@@ -67,4 +67,4 @@ def host_lines(config: WorkerConfig, host: HostSizes, device: torch.device) -> l
 
 def _share(config: WorkerConfig) -> int:
     """Bytes of this worker, of those that split a model."""
-    return (config.kv_offloading_size or 0) // config.tensor_parallel_size
+    return (config.kv_offloading_size or 0) // config.group_size

@@ -185,7 +185,7 @@ class MediaEncoder:
         if self._sees_whole:
             whole = max(1, min(config.max_prefill_chunk, config.max_num_batched_tokens - config.max_num_seqs))
         # workers that split the text would not complete an encoding in the same step
-        sliced = self._device == "cpu" and config.tensor_parallel_size == 1
+        sliced = self._device == "cpu" and config.group_size == 1
         kept = CacheGroup("cross", capacity=self._capacity(sizes), sliced=sliced, whole=whole)
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 

@@ -103,7 +103,7 @@ class Worker:
 
     def _start(self, config: WorkerConfig) -> Failed | None:
         """Load the model and report it, or return why it cannot be loaded."""
-        process = "worker" if config.tensor_parallel_size == 1 else f"worker {config.rank}"
+        process = "worker" if config.group_size == 1 else f"worker {config.rank}"
         set_up_logging(config.log_level, config.log_format, process_name(process, config.name))
         # rank 0 takes the device for all: the others wait for it in their first collective
         lease_fd = self._lease_fd if config.rank == 0 else None

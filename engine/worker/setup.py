@@ -89,7 +89,11 @@ def choose_device(wanted: str) -> torch.device:
 def device_of_worker(config: WorkerConfig, count: int) -> torch.device:
     """The device of this worker; each has its own."""
     if config.workers > count:
-        sizes = {"tensor": config.tensor_parallel_size, "data": config.data_parallel_size}
+        sizes = {
+            "tensor": config.tensor_parallel_size,
+            "pipeline": config.pipeline_parallel_size,
+            "data": config.data_parallel_size,
+        }
         asked = " ".join(f"--{kind}-parallel-size {size}" for kind, size in sizes.items() if size > 1)
         raise SetupError(f"{asked}: torch sees {count} CUDA devices here")
     return torch.device("cuda", config.worker_number)
@@ -107,7 +111,7 @@ def open_family(config: WorkerConfig, device: str) -> Family:
             "--enable-expert-parallel: experts are given out to the workers of one engine, and --tensor-parallel-size "
             "is 1: raise it, or leave this out"
         )
-    if config.tensor_parallel_size > 1:
+    if config.group_size > 1:
         checkpoint = split_checkpoint(checkpoint, config)
     if (media := sees(checkpoint, config)) is not None:
         return (PoolingFamily if config.is_pooling else TextWithMedia)(checkpoint, device, media)

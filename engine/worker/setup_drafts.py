@@ -128,8 +128,8 @@ def open_draft(config: WorkerConfig, family: Family, longest: int) -> DraftSourc
     if asked is None or asked.method not in BY_MODELS:
         return None
     assert isinstance(family, Text)
-    if config.tensor_parallel_size > 1:
-        raise SetupError(f"{_OPTION}: what drafts is not split over workers; leave --tensor-parallel-size out")
+    if config.group_size > 1:
+        raise SetupError(f"{_OPTION}: what drafts is not split over workers; let one worker have the model")
     model = family.spec
     source = DraftSource(
         family.checkpoint, model, asked.num_speculative_tokens, model, sum(len(group.layers) for group in family.groups)

@@ -312,7 +312,7 @@ def _threads_of_torch(family: Family) -> bool:
 def _joined(config: WorkerConfig, meeting_fd: int, device: torch.device, progress: ProgressCallback) -> RankGroup:
     """Join the other ranks, once all have come."""
     progress(_MEETING, 0, 1)
-    ranks = RankGroup(config.rank, config.tensor_parallel_size, meeting_fd, device)
+    ranks = RankGroup(config.rank, config.group_size, meeting_fd, device)
     progress(_MEETING, 1, 1)
     return ranks
 

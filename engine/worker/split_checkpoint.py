@@ -8,8 +8,9 @@ from stentor.protocols.ipc.config import WorkerConfig
 from ..loading.checkpoint import Checkpoint
 from ..loading.stored_cuts import stored_block, stored_cuts, stored_format
 from ..model_config.config_fields import ConfigError
-from ..model_config.model_spec import Backbone
+from ..model_config.model_spec import Backbone, ModelSpec
 from ..model_config.pooling_config import PoolingConfig
+from ..model_config.stages import part_of, stage_ends
 from ..model_config.tensor_parallel.cuts import Cut, Rank
 from ..model_config.tensor_parallel.rank_part import RankPart
 from ..model_config.tensor_parallel.split import split_model
@@ -19,6 +20,8 @@ from .errors import SetupError
 
 def split_checkpoint(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint:
     """With what this worker takes of it. Raises :class:`.errors.SetupError` for a model that cannot be split."""
+    if config.pipeline_parallel_size > 1:
+        return _stage(checkpoint, config)
     asked = f"--tensor-parallel-size {config.tensor_parallel_size}"
     if config.batch_invariant and config.tensor_parallel_size > 2:
         raise SetupError(f"{asked}: sums of more than 2 workers depend on the batch; leave --batch-invariant out")
@@ -36,6 +39,31 @@ def split_checkpoint(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint
     if quantized is not None and loose:
         quantized = replace(quantized, parts=quantized.parts | loose)
     return replace(checkpoint, quantized=quantized, part=RankPart(spec, part, cuts, stored, blocks, left_out))
+
+
+def _stage(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint:
+    """The same where workers have different layers."""
+    asked = f"--pipeline-parallel-size {config.pipeline_parallel_size}"
+    others = {
+        "--tensor-parallel-size": config.tensor_parallel_size > 1,
+        "--enable-lora": config.enable_lora,
+        "--enable-return-routed-experts": config.return_routed_experts,
+    }
+    if wrong := [name for name, wanted in others.items() if wanted]:
+        raise SetupError(f"{asked}: not together with {wrong[0]}; leave one of them out")
+    spec = checkpoint.config
+    if not isinstance(spec, ModelSpec):
+        raise SetupError(
+            f"{asked}: {spec.architecture} draws no tokens of text, and decoders are given out; leave it out"
+        )
+    try:
+        ends = stage_ends(spec, config.pipeline_parallel_size)
+    except ConfigError as error:
+        raise SetupError(f"{asked}: {error}") from error
+    part = part_of(spec, ends, config.rank)
+    layers = enumerate(zip(spec.layers, part.layers, strict=True))
+    left_out = frozenset(f"{spec.prefix}.{number}" for number, (whole, own) in layers if own is not whole)
+    return replace(checkpoint, part=RankPart(spec, part, {}, {}, {}, left_out, ends))
 
 
 def _as_stored(

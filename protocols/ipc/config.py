@@ -107,6 +107,15 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             aliases=("tp",),
         ),
     ] = 1
+    pipeline_parallel_size: Annotated[
+        int,
+        Flag(
+            "number of workers that have some of the model's layers each, one after the other",
+            1,
+            64,
+            aliases=("pp",),
+        ),
+    ] = 1
     data_parallel_size: Annotated[
         int,
         Flag(
@@ -298,14 +307,19 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_format: Annotated[LogFormat, Flag("log lines as text or JSON", group="server")] = "text"
 
     @property
+    def group_size(self) -> int:
+        """Workers of one engine."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
     def workers(self) -> int:
         """Workers of all engines that run this model."""
-        return self.tensor_parallel_size * self.data_parallel_size
+        return self.group_size * self.data_parallel_size
 
     @property
     def worker_number(self) -> int:
         """Its own among them."""
-        return self.replica * self.tensor_parallel_size + self.rank
+        return self.replica * self.group_size + self.rank
 
 
 class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -94,7 +94,7 @@ def first_engines(
                     fork_servers[config.worker_module] = ForkServer(config.worker_module)
                     held.callback(fork_servers[config.worker_module].close)
                 for replica in config.replicas:
-                    weights = [create_weight_file() for _ in range(config.worker.tensor_parallel_size)]
+                    weights = [create_weight_file() for _ in range(config.worker.group_size)]
                     for file in weights:
                         held.callback(os.close, file)
                     # models share the device of the first engine; those after it have devices, or cores, of their own

@@ -74,7 +74,7 @@ def _place(worker: WorkerConfig, gpus: Gpus, host: int) -> tuple[str, int]:
     if worker.device == "cpu" or not gpus:
         engines, where = worker.data_parallel_size, "this machine or container"
         return (where, host) if engines == 1 else (f"each of {engines} engines on {where}", host // engines)
-    used = gpus[: worker.tensor_parallel_size]
+    used = gpus[: worker.group_size]
     room = int(min(size for _, size in used) * len(used) * worker.gpu_memory_fraction)
     names = " and ".join(sorted({name for name, _ in used}))
     return f"{worker.gpu_memory_fraction:.0%} of {len(used)} x {names}" if len(used) > 1 else names, room
@@ -113,7 +113,7 @@ def _refusal(
     ways = []
     if smaller < room - taken:
         ways.append(f"serve it in 4 bits a weight (a GGUF file of type Q4_0), some {_size(smaller)}")
-    if worker.device != "cpu" and worker.tensor_parallel_size < gpus:
+    if worker.device != "cpu" and worker.group_size < gpus:
         ways.append(f"spread it over GPUs (--tensor-parallel-size, {gpus} are here)")
     ways.append("choose a smaller model")
     return f"{said}{beside}. What would fit: {', or '.join(ways)}; `stentor env MODEL` says what one takes."

@@ -23,7 +23,7 @@ _OTHERWISE: Final[Mapping[str, str]] = {
     "mem-fraction-static": "--gpu-memory-fraction",
     "middleware": "a proxy in front of the server",
     "model-path": "MODEL, without an option",
-    "pipeline-parallel-size": "--tensor-parallel-size",
+    "pp-size": "--pipeline-parallel-size",
     "override-pooler-config": "--pooler",
     "pooler-config": "--pooler",
     "parallel": "--max-num-seqs",

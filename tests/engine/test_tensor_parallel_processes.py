@@ -132,6 +132,20 @@ async def test_two_workers_give_what_one_gives(folder: Path, params: SamplingPar
         assert stats.host_hits > 0
 
 
+async def test_two_workers_with_some_of_the_layers_each_give_what_one_gives_and_outlive_a_loss(folder: Path) -> None:
+    params = msgspec.structs.replace(GREEDY, max_tokens=20)
+    expected = whole(folder, params)
+    config = config_of(folder, 1, pipeline_parallel_size=2, kv_offloading_size=1 << 20)
+    async with served(config) as client:
+        assert client.ready is not None
+        assert any("the stream of a stage" in note for note in client.ready.notes)
+        for victims in ([], [1]):
+            found = await answers(client, params, victims)
+            assert [reader.tokens for reader in found] == [reader.tokens for reader in expected]
+        assert client.stats.worker_restarts == 1
+        assert client.stats.prefix_hits > 0
+
+
 async def test_two_workers_with_half_of_the_experts_each_give_what_one_gives(tmp_path: Path) -> None:
     tiny.make("qwen2-moe", tmp_path)
     params = msgspec.structs.replace(GREEDY, max_tokens=8)

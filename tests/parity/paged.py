@@ -52,6 +52,7 @@ class PagedDecoder:
         states: StateDType = "auto",
         ranks: RankGroup | None = None,
         whole_experts: bool = False,
+        staged: bool = False,
         moe_backend: MoEBackend = "auto",
         max_lora_rank: int = 0,
         tables: bool = False,
@@ -59,7 +60,7 @@ class PagedDecoder:
         """``packed``: whether a pass is a program over packed weights, or a call an operation, as on a GPU; None: as
         a worker on this CPU settles it, but for kernels that were asked for by name. The cache is of ``dtype`` unless
         another is named. ``states`` is what recurrent states are kept in. With ``ranks`` it is a part of the model,
-        and has ``whole_experts`` or a part of each.
+        and has ``whole_experts`` or a part of each, or some of the layers where it is ``staged``.
         Above a ``max_lora_rank`` of 0 rows may have adapters, in ``tables`` as on a GPU."""
         config = WorkerConfig(
             model=str(path),
@@ -67,7 +68,8 @@ class PagedDecoder:
             quantization=quantization,
             model_impl=model_impl,
             mamba_cache_dtype=states,
-            tensor_parallel_size=1 if ranks is None else ranks.size,
+            tensor_parallel_size=1 if ranks is None or staged else ranks.size,
+            pipeline_parallel_size=ranks.size if ranks is not None and staged else 1,
             rank=0 if ranks is None else ranks.rank,
             enable_expert_parallel=whole_experts,
             moe_backend=moe_backend,

@@ -27,14 +27,14 @@ def on_each_rank(size: int, run: Callable[[RankGroup], list[torch.Tensor]]) -> l
 
 
 def logits_of(
-    path: Path, size: int, *, packed: bool | None = False, whole_experts: bool = False
+    path: Path, size: int, *, packed: bool | None = False, whole_experts: bool = False, staged: bool = False
 ) -> list[list[torch.Tensor]]:
-    """Of two prompts in chunks and single tokens, by rank; ``packed`` and ``whole_experts`` as
+    """Of two prompts in chunks and single tokens, by rank; ``packed``, ``whole_experts`` and ``staged`` as
     :class:`.paged.PagedDecoder` has them."""
     prompt, other = prompt_of(1), prompt_of(2, 40)
 
     def run(ranks: RankGroup) -> list[torch.Tensor]:
-        ours = PagedDecoder(path, packed=packed, ranks=ranks, whole_experts=whole_experts)
+        ours = PagedDecoder(path, packed=packed, ranks=ranks, whole_experts=whole_experts, staged=staged)
         ours.add(0, prompt)
         ours.add(1, other)
         start, whole = ours.run((0, 0, 50), (1, 0, 40))

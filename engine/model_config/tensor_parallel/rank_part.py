@@ -1,7 +1,7 @@
 """What one of several workers that split a model has of it. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..model_spec import Backbone
 from .cuts import Cut
@@ -19,11 +19,16 @@ class RankPart:
     blocks: Mapping[str, Cut]
     """Of blocks of GGUF files that come as they are stored."""
     left_out: frozenset[str] = frozenset()
-    """Parts of which it takes nothing, by their names without the last ending."""
+    """Names, without endings, of what it takes nothing of."""
+    stage_ends: Mapping[int, int] = field(default_factory=dict)
+    """The last layer of each worker, with its number, if workers have different layers."""
 
     def leaves_out(self, name: str) -> bool:
         """Whether it takes nothing of a stored tensor."""
-        return name.rpartition(".")[0] in self.left_out
+        while name := name.rpartition(".")[0]:
+            if name in self.left_out:
+                return True
+        return False
 
     def cut_of(self, name: str, *, raw: bool) -> Cut | None:
         """Of a stored tensor, of which blocks come as they are stored where it is ``raw``; None: it is taken whole."""

@@ -74,6 +74,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "batch-invariant": ("true", True),
     "tensor-parallel-size": ("4", 4),
     "enable-expert-parallel": ("true", True),
+    "pipeline-parallel-size": ("2", 2),
     "data-parallel-size": ("2", 2),
     "threads": ("3", 3),
     "speculative-config": (
