@@ -81,7 +81,9 @@ class Layer:
         ``given``: input of the mixer in place of the stream.
         """
         if self._mixer is not None:
-            x, residual = self._taken(delta, residual, self._mixer_in) if given is None else (given, residual)
+            x = joined(delta, residual, self._mixer_in) if given is None else given
+            if self._renews and given is None:
+                residual = x = _settled(x)
             if self._late_mixer is not None:
                 delta = self._late_mixer(x, batch, late=True)
             else:
@@ -103,7 +105,9 @@ class Layer:
         if self.cross is not None:
             delta = self.cross(joined(delta, residual, self._cross_in), batch)
         if self._mlp is not None:
-            x, residual = self._taken(delta, residual, self._mlp_in)
+            x = joined(delta, residual, self._mlp_in)
+            if self._renews:
+                residual = x = _settled(x)
             if self._late_mlp is not None:
                 delta = self._late_mlp(x, batch, late=True)
             else:
@@ -116,15 +120,6 @@ class Layer:
         if self._own is None and self._scalar is None:
             return delta, residual
         return None, self._completed(delta, residual, batch)
-
-    def _taken(self, delta: Delta | None, residual: Stream, norm: Norm | None) -> tuple[Input, Stream]:
-        """(input of the next part, stream)"""
-        x = joined(delta, residual, norm)
-        if not self._renews:
-            return x, residual
-        assert not isinstance(x, Quantized | Unnormed), "only a norm before one product quantises, or waits"
-        stream = x.settled() if isinstance(x, Traced) else x
-        return stream, stream
 
     def _completed(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> Stream:
         """The stream with the layer's per-layer input added, and scaled."""
@@ -168,6 +163,12 @@ def _feed_forward(
         return MoE(weights, prefix, spec, hidden, context)
     assert not isinstance(spec, OpaqueSpec), "another library's modules compute it"
     return MLP(weights, prefix, spec, hidden, context, model.adapters)
+
+
+def _settled(x: Input) -> Stream:
+    """The input of a part as a stream."""
+    assert not isinstance(x, Quantized | Unnormed), "only a norm before one product quantises, or waits"
+    return x.settled() if isinstance(x, Traced) else x
 
 
 def _late(part: object, scale: float, norm: Norm | None) -> Attention | MLP | None:

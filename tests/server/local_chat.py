@@ -106,6 +106,7 @@ class LocalChat:
         self.engine = _Engine(model_config(folder, batch_invariant=True, kv_cache_memory=_CACHE, **changes))
         self.ready: EngineReady | None = engine_ready(self.engine.ready)
         self.failure = self.stalled = None
+        self.controls = None  # nobody pauses it
         self.engine_restarts = 0
         self.stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
         self.burst = 1
