@@ -143,7 +143,8 @@ def _qwen_like(name: str) -> _Processor:
 
 
 def _deepseek_ocr2() -> _Processor:
-    images = transformers.DeepseekOcr2ImageProcessorPil(size={"height": 128, "width": 128}, tile_size=64)
+    # 144 embeddings of a square of 12 by 12 times 64 pixels, as many as the tower makes of any
+    images = transformers.DeepseekOcr2ImageProcessorPil(size={"height": 768, "width": 768}, tile_size=768)
     return _Processor("DeepseekOcr2Processor", images, CHATML.replace("IMAGE", "<image>\n"))
 
 
