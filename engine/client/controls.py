@@ -114,8 +114,10 @@ class Controls:
                 self._discard_weights()
             self._woken = asyncio.Event()
             self._found.set()
-            await self._woken.wait()
-        self._woken = None
+            try:
+                await self._woken.wait()
+            finally:
+                self._woken = None
 
     def begin(self) -> None:
         """Pass pause and sleep to a new engine that has no requests yet."""

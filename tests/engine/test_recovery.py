@@ -315,6 +315,16 @@ async def test_a_sleep_that_follows_a_wake_at_once_starts_no_engine() -> None:
         assert len(world.engines.all) == 1
 
 
+async def test_a_wake_is_let_go_once_the_client_has_ended_asleep() -> None:
+    async with running() as (world, tasks):
+        tasks.start_soon(world.client.controls.sleep)
+        await world.step()
+        world.engines.now.die()
+        await settle()
+    with anyio.fail_after(60):
+        await world.client.controls.wake()
+
+
 async def test_a_sleep_that_loses_its_engine_is_over_since_no_other_starts() -> None:
     async with running() as (world, _tasks):
         with anyio.fail_after(60):
