@@ -250,11 +250,13 @@ class _Mixer:
 
         self._mono = AudioResampler(format="s16", layout="mono", rate=frame.sample_rate)
         self._floats: AudioResampler | None = None
-        """For channels unknown to FFmpeg: their mean."""
+        """For channels unknown to FFmpeg, and floats that are no numbers, which it makes the loudest: their mean."""
 
     def mix(self, frame: "av.AudioFrame") -> bytes:
         import av
 
+        if self._floats is None and _has_nan(frame):
+            self._floats = av.AudioResampler(format="flt", layout=frame.layout, rate=frame.sample_rate)
         if self._floats is None:
             try:
                 return b"".join(bytes(mixed.planes[0])[: 2 * mixed.samples] for mixed in self._mono.resample(frame))
@@ -272,6 +274,16 @@ class _Mixer:
                 loud = np.nan_to_num(np.rint(floats.mean(axis=1) * 32767))
             mixed.append(np.clip(loud, -32768, 32767).astype("<i2").tobytes())
         return b"".join(mixed)
+
+
+def _has_nan(frame: "av.AudioFrame") -> bool:
+    """Whether the samples of a wav file do; those that are decompressed are planar, and numbers."""
+    if frame.format.name not in ("flt", "dbl"):
+        return False
+    import numpy as np
+
+    samples = np.frombuffer(memoryview(frame.planes[0]), np.float32 if frame.format.name == "flt" else np.float64)
+    return bool(np.isnan(samples[: frame.samples * frame.layout.nb_channels]).any())
 
 
 def _too_long(most: float) -> Refused:

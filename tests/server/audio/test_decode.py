@@ -143,6 +143,21 @@ def test_channels_are_mixed_whatever_they_are(run_shared: Callable[[Use], None])
     run_shared(use)
 
 
+@pytest.mark.parametrize("codec", ["pcm_f32le", "pcm_f64le"])
+def test_samples_that_are_no_numbers_are_silent(run_shared: Callable[[Use], None], codec: str) -> None:
+    async def use(decoder: AudioDecoder) -> None:
+        floats = np.frombuffer(tone(1), "<i2") / 32768
+        data = bytearray(file_of(tone(1), "wav", codec, 16_000, "mono"))
+        kind = "<f4" if codec == "pcm_f32le" else "<f8"
+        begin = data.index(b"data") + 8
+        data[begin:] = np.where(np.arange(16_000) % 2, np.nan, floats).astype(kind).tobytes()
+        found = np.frombuffer((await decoder.decode(bytes(data))).pcm, "<i2")
+        assert not found[1::2].any()
+        assert np.abs(found[::2] - floats[::2] * 32767).max() <= 1
+
+    run_shared(use)
+
+
 def test_what_is_no_sound_is_refused_with_the_field_and_soon() -> None:
     async def use(decoder: AudioDecoder) -> None:
         await decoder.decode(encode_whole(tone(1), "wav", 16_000))
