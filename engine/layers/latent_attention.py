@@ -13,6 +13,7 @@ from stentor.kernels.low_rank import LowRank
 from ..model_config.attention_spec import LatentAttentionSpec
 from ..model_config.model_spec import Backbone
 from .adapters import AdapterRows
+from .elementwise import elementwise
 from .forward_batch import ForwardBatch, LayerCache
 from .layer_context import LayerContext
 from .linear import Linear, plain_weight
@@ -110,15 +111,17 @@ class LatentAttention:
         return self.attend(made.to(self._dtype), batch)
 
     def attend(self, made: torch.Tensor, batch: ForwardBatch, x: torch.Tensor | None = None) -> torch.Tensor:
-        """Attend with [tokens, queries or their latent, and the token's latent], before norms and rotation → [tokens,
-        heads * v_dim].
+        """Attend with [tokens, queries or their latent, the token's latent, and gates], before norms and rotation →
+        [tokens, heads * v_dim].
 
         ``x``: the layer's input, for an index.
         """
         spec = self._spec
         cache = batch.caches[self._cache]
         paged = batch.paged[cache.group]
-        query, kept = made.split_with_sizes((made.shape[1] - spec.latent_dim, spec.latent_dim), dim=1)
+        gates = spec.heads if spec.gate else 0
+        asked = made.shape[1] - spec.latent_dim - gates
+        query, kept, gate = made.split_with_sizes((asked, spec.latent_dim, gates), dim=1)
         if self._queries is not None:
             assert self._q_norm is not None
             low = self._q_norm(query)
@@ -137,7 +140,12 @@ class LatentAttention:
         normed = self._kv_norm.plain(latent)
         kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, paged.slots)
         chosen = None if spec.index is None else batch.chosen.positions
-        return self._attended(q, q_rotated, cache, paged, chosen, self._added_by(batch.adapter_rows), batch.drawn)
+        added = self._added_by(batch.adapter_rows)
+        found = self._attended(q, q_rotated, cache, paged, chosen, added, batch.drawn)
+        if not gates:
+            return found
+        by_head = found.view(-1, spec.heads, spec.v_dim)
+        return (by_head * elementwise(torch.sigmoid, gate.float()).to(found.dtype).unsqueeze(2)).flatten(1)
 
     def _added_by(self, rows: AdapterRows | None) -> Added:
         """The adapters that change the matrix of keys and values."""

@@ -125,7 +125,11 @@ class GatedDelta:
 
     def _decay(self, a: torch.Tensor) -> torch.Tensor:
         """Logarithms of decay factors: of each state [tokens, v_heads], or of its channels [tokens, v_heads, k_dim]."""
-        steps = elementwise(softplus, a.float() + self._step_bias)
+        steps, bound = a.float() + self._step_bias, self._spec.least_decay
+        if bound:
+            by_head = steps.view(-1, self._spec.v_heads, self._spec.k_dim)
+            return bound * elementwise(torch.sigmoid, self._a_log.exp()[:, None] * by_head)
+        steps = elementwise(softplus, steps)
         rates = -self._a_log.exp()
         if self._spec.by_channel:
             return rates[:, None] * steps.view(-1, self._spec.v_heads, self._spec.k_dim)

@@ -339,11 +339,14 @@ class LatentAttentionSpec:
     """Whether the projections to the latents and ``o_proj`` have biases."""
     index: IndexSpec | None = None
     """Chooses the visible tokens; None: all before the current one."""
+    gate: str = ""
+    """Stored name of a gate of each head, whose sigmoid multiplies the head's output (Ling 3.0); "": none."""
     made_apart: bool = False
     """Whether the projections from the latent are stored as ``k_b_proj`` [heads, kv_lora_rank, nope_dim] and
     ``v_b_proj`` [heads, v_dim, kv_lora_rank] (GGUF)."""
     name: str = "self_attn"
     """Prefix of its tensors' names."""
+    out: str = "o_proj"
 
     window: ClassVar[int] = 0
     """None: any earlier token may be visible."""
@@ -377,16 +380,26 @@ class LatentAttentionSpec:
         index = self.index.projections(self.index_name, hidden, self.q_lora_rank) if self.index else ()
         return (*self.attending(hidden), *index)
 
+    @property
+    def gates(self) -> tuple[tuple[str, int], ...]:
+        """The part of the first projection with the heads' gates, its last; empty without."""
+        return ((f"{self.name}.{self.gate}", self.heads),) if self.gate else ()
+
     def attending(self, hidden: int) -> tuple[Projection, ...]:
         """The projections to latents; from the queries' latent, if there is one; from the cached latent to keys and
         values; and to the output."""
         name, rank, kept = self.name, self.q_lora_rank, (f"{self.name}.kv_a_proj_with_mqa", self.latent_dim)
         made = Projection(((f"{name}.kv_b_proj", self.heads * (self.nope_dim + self.v_dim)),), self.kv_lora_rank, False)
-        out = Projection(((f"{name}.o_proj", hidden),), self.v_size, self.bias)
+        out = Projection(((f"{name}.{self.out}", hidden),), self.v_size, self.bias)
+        unbiased = tuple(gate for gate, _ in self.gates)
         if not rank:
             query = f"{name}.q_proj"
-            return Projection(((query, self.q_size), kept), hidden, self.bias, (query,)), made, out
-        into = Projection(((f"{name}.q_a_proj", rank), kept), hidden, self.bias)
+            return (
+                Projection(((query, self.q_size), kept, *self.gates), hidden, self.bias, (query, *unbiased)),
+                made,
+                out,
+            )
+        into = Projection(((f"{name}.q_a_proj", rank), kept, *self.gates), hidden, self.bias, unbiased)
         return into, Projection(((f"{name}.q_b_proj", self.q_size),), rank, False), made, out
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -134,6 +134,7 @@ _ALONE: Mapping[str, Decoder] = {
     "DeepseekV32ForCausalLM": Decoder("deepseek_v32", hf_latent.deepseek_v32),
     "GlmMoeDsaForCausalLM": Decoder("glm_moe_dsa", hf_latent.glm_moe_dsa),
     "KimiLinearForCausalLM": Decoder("kimi_linear", hf_latent.kimi_linear),
+    "BailingHybridForCausalLM": Decoder("bailing_hybrid", hf_latent.ling),
     "Glm4MoeLiteForCausalLM": Decoder("glm4_moe_lite", hf_latent.glm4_moe_lite),
     "MixtralForCausalLM": Decoder("mixtral", hf_moe.mixtral),
     "Qwen3MoeForCausalLM": Decoder("qwen3_moe", hf_moe.qwen3_moe),

@@ -10,7 +10,7 @@ from .hf_common import check_silu, common
 from .hf_hybrid import kinds_of, mixed
 from .hf_moe import MIXTRAL, deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
 from .hf_rope import rope_from_hf
-from .mlp_spec import MoESpec, RouterSpec
+from .mlp_spec import APART, MoESpec, RouterSpec
 from .model_spec import ModelSpec, dense_mlp, with_layers
 from .recurrent_spec import GatedDeltaSpec
 
@@ -190,6 +190,43 @@ def kimi_linear(fields: Fields, name: str) -> ModelSpec:
     if moe.shared is not None:
         moe = replace(moe, shared=shared_experts(spec, "block_sparse_moe.shared_experts", moe.shared.inner))
     return _with_listed_experts(fields, spec, moe, first=1)
+
+
+def ling(fields: Fields, name: str) -> ModelSpec:
+    """Ling 3.0: most layers have the gated delta rule by channel, the last of every few latent attention with a gate
+    of each head; all but the first have experts."""
+    check_silu(fields)
+    values = fields.values
+    old = {new: values[given] for given, new in _KIMI_LINEAR.items() if given in values}
+    defaults = {"moe_intermediate_size": 768, "routed_scaling_factor": 2.5, "num_experts": 512, "n_group": 8}
+    others = {"topk_group": 4, "norm_topk_prob": True, "rope_theta": 6_000_000.0, "max_position_embeddings": 1 << 18}
+    fields = Fields({**defaults, **others, **values, **old, "q_lora_rank": None, "rope_interleave": True})
+    dim = fields.integer("linear_head_dim", fields.integer("head_dim", 128))
+    # head_dim is the size of its rotating part
+    spec = common(Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64)}), name)
+    spec = latent(fields, spec)
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, LatentAttentionSpec)
+    spec = with_layers(spec, mixer=replace(mixer, gate="g_proj", name="attention", out="dense"))
+    delta = GatedDeltaSpec(
+        mixer.heads,
+        mixer.heads,
+        dim,
+        dim,
+        fields.integer("short_conv_kernel_size", 4),
+        stored="full_rank",
+        least_decay=fields.number("kda_lower_bound", -5.0) if fields.flag("kda_safe_gate", True) else 0.0,
+        name="attention",
+        out="dense",
+    )
+    period = fields.integer("layer_group_size", 6)
+    kinds = kinds_of(fields, ("linear_attention", "full_attention"))
+    attends = [kind == "full_attention" for kind in kinds]
+    spec = mixed(spec, attends or [(layer + 1) % period == 0 for layer in range(len(spec.layers))], delta)
+    moe = deepseek_experts(fields, spec, renormalize=True, top_k=8, shared=1)
+    moe = replace(moe, names=(replace(APART, correction="mlp.gate.expert_bias"),))
+    spec = replace(spec, embedding="model.word_embeddings", draft_prefix=f"{spec.prefix}.{len(spec.layers)}.")
+    return _with_listed_experts(fields, spec, moe, first=2)
 
 
 def youtu(fields: Fields, name: str) -> ModelSpec:

@@ -13,11 +13,11 @@ from .config_fields import ConfigError
 from .projection import Projection
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
-DeltaStorage = Literal["by_head", "by_part", "apart", "low_rank"]
+DeltaStorage = Literal["by_head", "by_part", "apart", "low_rank", "full_rank"]
 """``by_head``: queries, keys, values and gates by key head, then two numbers a value head (Qwen3-Next). ``by_part``:
 all convolved channels, then gates, then numbers (Qwen3.5). ``apart``: a matrix each, and three convolutions (OLMo
 Hybrid). ``low_rank``: the same, with low-rank gates and decays, separate decays of key channels, and sigmoid gates
-(Kimi Linear, arXiv:2510.26692)."""
+(Kimi Linear, arXiv:2510.26692). ``full_rank``: as that, with gates and decays from a matrix each (Ling 3.0)."""
 Mamba2Norm = Literal["gated", "ungated", "none"]
 """``gated``: the norm's input is multiplied by gates. ``ungated``: its output is. ``none``: gates only."""
 
@@ -95,9 +95,14 @@ class GatedDeltaSpec:
     """Factor on the update; beyond 1 a key's former value is reversed (OLMo Hybrid)."""
     norm_eps: float | None = None
     """Epsilon of the gated norm; None: the model's."""
+    least_decay: float = 0.0
+    """If below 0, logarithms of decays are this times the sigmoid of rate times step, not minus rate times softplus of
+    it (Ling 3.0)."""
     tiled: bool = False
     """Whether the output projection takes the first value head of every key head, then the second of each (GGUF)."""
     name: str = "linear_attn"
+    out: str = ""
+    """Stored name of the output projection; "": its usual one."""
 
     @property
     def keys(self) -> int:
@@ -115,7 +120,7 @@ class GatedDeltaSpec:
     @property
     def by_channel(self) -> bool:
         """Whether channels of a key decay separately."""
-        return self.stored == "low_rank"
+        return self.stored in ("low_rank", "full_rank")
 
     @property
     def decays(self) -> int:
@@ -125,15 +130,15 @@ class GatedDeltaSpec:
     @property
     def rates(self) -> tuple[int, ...]:
         """Shape of the stored decay rates."""
-        return (1, 1, self.v_heads, 1) if self.by_channel else (self.v_heads,)
+        return (1, 1, self.v_heads, 1) if self.stored == "low_rank" else (self.v_heads,)
 
     @property
     def split(self) -> tuple[int, int, int, int]:
         """Sizes of the projected parts unless stored by head: convolved channels, gates, and two numbers a value head;
         or the low-rank inputs of gates and decays."""
-        if self.by_channel:
+        if self.stored == "low_rank":
             return self.channels, self.v_dim, self.v_heads, self.k_dim
-        return self.channels, self.values, self.v_heads, self.v_heads
+        return self.channels, self.values, self.v_heads, self.decays
 
     def projections(self, hidden: int) -> tuple[Projection, ...]:
         """The projections to convolved channels, gates and two numbers a value head; out; with low rank also to gates
@@ -152,20 +157,23 @@ class GatedDeltaSpec:
             case "low_rank":
                 stored = ("q_proj", keys), ("k_proj", keys), ("v_proj", values), ("g_a_proj", self.v_dim)
                 stored += ("b_proj", heads), ("f_a_proj", self.k_dim)
+            case "full_rank":
+                stored = ("q_proj", keys), ("k_proj", keys), ("v_proj", values), ("g_proj", values)
+                stored += ("b_proj", heads), ("f_proj", self.decays)
         into = tuple((f"{self.name}.{part}", size) for part, size in stored)
-        out = "o_proj" if self._apart else "out_proj"
+        out = self.out or ("o_proj" if self._apart else "out_proj")
         outer = (
             Projection(into, hidden, bias=False),
             Projection(((f"{self.name}.{out}", hidden),), values, bias=False),
         )
-        if not self.by_channel:
+        if self.stored != "low_rank":
             return outer
         gates = Projection(((f"{self.name}.g_b_proj", values),), self.v_dim, bias=False)
         return *outer, gates, Projection(((f"{self.name}.f_b_proj", self.decays),), self.k_dim, bias=False)
 
     @property
     def _apart(self) -> bool:
-        return self.stored in ("apart", "low_rank")
+        return self.stored in ("apart", "low_rank", "full_rank")
 
     @property
     def convolutions(self) -> tuple[tuple[str, int], ...]:
@@ -208,6 +216,8 @@ class GatedDeltaSpec:
         _check_width(self.width)
         if self.v_heads % self.k_heads:
             raise ConfigError(f"{self.v_heads} value heads do not divide among {self.k_heads} key heads")
+        if self.least_decay > 0 or (self.least_decay and not self.by_channel):
+            raise ConfigError(f"logarithms of decays are at least {self.least_decay}, expected less than 0, by channel")
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "GraniteMoeHybridForCausalLM": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 4},
     "BambaForCausalLM": {"attn_layer_indices": [1], "mamba_n_heads": 4},
     "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "BailingHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "Mamba2ForCausalLM": {"num_heads": 8},
     "NemotronHForCausalLM": {"hybrid_override_pattern": "M*-E"},
     "NemotronH_Nano_VL_V2": {"hybrid_override_pattern": "M*-E"},

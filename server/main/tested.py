@@ -11,6 +11,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "AfmoeForCausalLM": ("afmoe",),
     "ApertusForCausalLM": ("apertus",),
     "ArceeForCausalLM": ("arcee",),
+    "BailingHybridForCausalLM": (
+        "ling",
+        "ling-unbound",
+    ),
     "BambaForCausalLM": ("bamba",),
     "Cohere2ForCausalLM": ("cohere2",),
     "Cohere2MoeForCausalLM": (

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 transformers: Any = untyped_transformers
 EACH_KIND = (
     *("lfm2", "granite4-hybrid", "qwen3-next", "nemotron-h", "falcon-h1", "olmo-hybrid"),
-    *("mamba2", "falcon-mamba", "jamba", "kimi-linear", "minimax", "recurrent-gemma"),
+    *("mamba2", "falcon-mamba", "jamba", "kimi-linear", "minimax", "recurrent-gemma", "ling"),
 )
 """One of each kind of state, and of each way to combine it with attention."""
 QWEN: Mapping[str, Any] = {
@@ -96,6 +96,21 @@ MINIMAX: Mapping[str, Any] = {
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
     "block_size": 16,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
+LING: Mapping[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 24,
+    "head_dim": 16,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }
 CONVOLVED = ["conv", "full_attention", "conv"]
@@ -209,6 +224,10 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         "minimax-plain": lambda: transformers.MiniMaxConfig(**MINIMAX, **shape),
         "recurrent-gemma": lambda: transformers.RecurrentGemmaConfig(
             **_without(shape, "max_position_embeddings"), lru_width=96, attention_window_size=24
+        ),
+        "ling": lambda: transformers.BailingHybridConfig(**LING, **_without(shape, "num_key_value_heads")),
+        "ling-unbound": lambda: transformers.BailingHybridConfig(
+            **{**LING, "kda_safe_gate": False}, **_without(shape, "num_key_value_heads")
         ),
         "lfm3": lambda: transformers.Lfm3Config(**{**shape, "num_hidden_layers": 6}, head_dim=32, sliding_window=24),
         "lfm3-plain": lambda: transformers.Lfm3Config(

@@ -67,6 +67,8 @@ CALLED = {
     "minimax": {"lightning attention"},
     "minimax-plain": {"lightning attention"},
     "recurrent-gemma": {"a gated linear recurrence"},
+    "ling": {"a gated delta rule", "latent attention"},
+    "ling-unbound": {"a gated delta rule", "latent attention"},
     "mimo-v2-flash": {"attention with narrow values"},
     "qwen2-moe": {"a shared expert's gate"},
     "qwen3-next": {"attention with a gate", "a gated delta rule"},

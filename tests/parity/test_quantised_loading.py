@@ -11,7 +11,7 @@ from stentor.tests.parity.paged import PagedDecoder
 from stentor.tests.parity.tiny_moe import clearest, is_mixture
 
 
-@pytest.mark.parametrize("name", ["falcon-mamba", "jamba-dense", "mimo-v2-flash", "minimax", "recurrent-gemma"])
+@pytest.mark.parametrize("name", ["falcon-mamba", "jamba-dense", "mimo-v2-flash", "minimax", "recurrent-gemma", "ling"])
 def test_weights_are_quantised_while_they_load(name: str, tmp_path: Path) -> None:
     model = tiny.make(name, tmp_path)
     ours = PagedDecoder(tmp_path, dtype=torch.bfloat16, quantization="int8")

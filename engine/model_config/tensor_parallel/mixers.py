@@ -9,6 +9,7 @@ from itertools import repeat
 from ..attention_spec import AttentionSpec, LatentAttentionSpec
 from ..config_fields import ConfigError
 from ..model_spec import MixerSpec
+from ..projection import Projection
 from .cuts import Cut, Cuts, Ranges, Rank
 from .recurrent import split_recurrent
 
@@ -89,6 +90,8 @@ def _cut_latent(spec: LatentAttentionSpec, rank: Rank, prefix: str, hidden: int)
     *_, queries, made, out = spec.attending(hidden)
     queries = replace(queries, parts=queries.parts[:1])  # without those of the latent beside them
     yield from rank.columns(queries, prefix, [of_heads(spec.nope_dim + spec.rope_dim)])
+    if spec.gate:
+        yield from rank.columns(Projection(spec.gates, hidden, bias=False), prefix, [of_heads(1)])
     if spec.made_apart:
         yield from ((f"{prefix}.{spec.name}.{which}.weight", Cut(0, spec.heads, (own,))) for which in _APART)
     else:

@@ -86,6 +86,8 @@ def _cut_delta(spec: GatedDeltaSpec, rank: Rank, prefix: str, hidden: int) -> Cu
             ranges = [*apart, (of_values,), (heads,), (heads,)]
         case "low_rank":  # the few columns that gates and decays are made of are whole in each
             ranges = [*apart, ((0, spec.v_dim),), (heads,), ((0, spec.k_dim),)]
+        case "full_rank":
+            ranges = [*apart, (of_values,), (heads,), (of_decays,)]
     into, out, *low = spec.projections(hidden)
     yield from rank.columns(into, prefix, ranges)
     for projection, own in zip(low, (of_values, of_decays), strict=False):
@@ -95,7 +97,7 @@ def _cut_delta(spec: GatedDeltaSpec, rank: Rank, prefix: str, hidden: int) -> Cu
     for (name, channels), part in zip(convolutions, apart if len(convolutions) > 1 else [convolved], strict=True):
         yield from _cut_convolution(f"{prefix}.{name}", channels, part, bias=False)
     yield f"{prefix}.{spec.name}.dt_bias", Cut(0, spec.decays, (of_decays,))
-    yield f"{prefix}.{spec.name}.A_log", Cut(2 if spec.by_channel else 0, spec.v_heads, (heads,))
+    yield f"{prefix}.{spec.name}.A_log", Cut(2 if len(spec.rates) > 1 else 0, spec.v_heads, (heads,))
 
 
 def _by_key_head(spec: GatedDeltaSpec, rank: Rank, before: int, width: int) -> Ranges:

@@ -14,6 +14,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
 from stentor.engine.model_config.mlp_spec import MLPSpec, MoESpec, RouterSpec
 from stentor.engine.model_config.model_spec import ModelSpec, with_layers
+from stentor.engine.model_config.recurrent_spec import GatedDeltaSpec
 from stentor.engine.worker.caches import PageGroup, page_groups
 from stentor.tests.engine.plain_shapes import plain_shapes
 from stentor.tests.parity import latent, tiny
@@ -283,8 +284,50 @@ def test_a_wrong_field_of_kimi_linear_is_named(change: dict[str, Any], message: 
         model_spec_from_hf({**KIMI, **change})
 
 
-def test_shapes_of_kimi_linear_are_those_of_the_file(tmp_path: Path) -> None:
-    tiny.make("kimi-linear", tmp_path)
+LING: dict[str, Any] = {
+    "architectures": ["BailingHybridForCausalLM"],
+    "head_dim": 128,
+    "hidden_size": 2560,
+    "intermediate_size": 6144,
+    "model_max_length": 262144,
+    "moe_renormalize": True,
+    "num_attention_heads": 32,
+    "num_expert_group": 8,
+    "num_experts": 512,
+    "num_experts_per_token": 8,
+    "num_hidden_layers": 42,
+    "num_nextn_predict_layers": 1,
+    "num_shared_experts": 1,
+    "vocab_size": 157184,
+}
+"""Ling 3.0's names of fields, with transformers' defaults."""
+
+
+def test_every_sixth_layer_of_ling_attends_with_a_gate_and_the_others_bound_their_decays() -> None:
+    spec = model_spec_from_hf(LING)
+    (kept,) = spec.cache_groups
+    assert (kept.kind, kept.layers) == ("latent", tuple(range(5, 42, 6)))
+    mixers = [spec.layers[layer].mixer for layer in (0, 5)]
+    delta, latent = mixers
+    assert isinstance(delta, GatedDeltaSpec)
+    assert isinstance(latent, LatentAttentionSpec)
+    assert (delta.k_dim, delta.least_decay, delta.stored) == (128, -5.0, "full_rank")
+    assert (latent.gate, latent.rope and latent.rope.theta) == ("g_proj", 6_000_000.0)
+    assert [isinstance(layer.mlp, MoESpec) for layer in spec.layers] == [False] * 2 + [True] * 40
+    moe = spec.layers[2].mlp
+    assert isinstance(moe, MoESpec)
+    assert (moe.router.groups, moe.router.top_groups, moe.router.scale, moe.experts) == (8, 4, 2.5, 512)
+    assert spec.draft_prefix == "model.layers.42."
+    unbound = model_spec_from_hf({**LING, "kda_safe_gate": False}).layers[0].mixer
+    assert isinstance(unbound, GatedDeltaSpec)
+    assert unbound.least_decay == 0.0
+    with pytest.raises(ConfigError, match=r"logarithms of decays are at least 5\.0, expected less than 0"):
+        model_spec_from_hf({**LING, "kda_lower_bound": 5.0})
+
+
+@pytest.mark.parametrize("name", ["kimi-linear", "ling", "recurrent-gemma"])
+def test_shapes_of_mixers_with_a_state_are_those_of_the_file(name: str, tmp_path: Path) -> None:
+    tiny.make(name, tmp_path)
     spec = open_checkpoint(tmp_path, "auto").decoder
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
