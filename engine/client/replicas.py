@@ -147,7 +147,8 @@ class EngineReplicas:
     ) -> RequestStream:
         """See :meth:`.client.EngineClient.submit`; raises as that of the engine that was chosen.
 
-        An engine that the client chose is taken in any state."""
+        An engine that the client chose gets the request in whatever state it is.
+        """
         wish = engine_choice.get()
         living = [number for number, client in enumerate(self._clients) if client.failure is None]
         able = [number for number in living if self._clients[number].stalled is None] or living or [0]

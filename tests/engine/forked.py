@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import anyio
+
 from stentor.engine.client.client import EngineClient
 from stentor.engine.processes.fork_server_owner import ForkServer
 from stentor.engine.processes.launch import launch_engine
@@ -23,6 +25,18 @@ def fork_server() -> ForkServer:
 def client_of(config: EngineConfig, weights_fds: Sequence[int] = (), lease_fd: int | None = None) -> EngineClient:
     """Of an engine that has been launched already; :meth:`EngineClient.run` serves it, and ends it."""
     return EngineClient(config, process=launch_engine(config, weights_fds, fork_server(), lease_fd))
+
+
+async def told_of_losses(client: EngineClient, *, workers: int | None = None, engines: int = 0) -> None:
+    """Wait until the client counts so many: of a loss it learns later than of answers that were complete before.
+
+    ``workers``: None if they do not matter.
+    """
+    with anyio.fail_after(60):
+        while client.engine_restarts < engines or client.stats.worker_restarts < (workers or 0):
+            await anyio.sleep(0.001)
+    assert client.engine_restarts == engines
+    assert workers in (None, client.stats.worker_restarts)
 
 
 def worker_of(client: EngineClient) -> int | None:

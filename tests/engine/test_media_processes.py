@@ -16,7 +16,7 @@ from stentor.protocols.ipc.actors import Finished, SequenceTokens
 from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.engine.forked import client_of, worker_of
+from stentor.tests.engine.forked import client_of, told_of_losses, worker_of
 from stentor.tests.engine.local import model_config
 from stentor.tests.parity.pictures import PICTURES, Prompt, prompt_of
 from stentor.tests.support.vision_models import FAMILIES
@@ -108,9 +108,9 @@ async def test_answers_about_pictures_go_on_after_their_worker_or_engine_was_kil
         ]
         assert not written, "a second question about pictures whose blocks are known"
         assert await answers(client, "worker") == expected
-        assert (client.stats.worker_restarts, client.engine_restarts) == (1, 0)
+        await told_of_losses(client, workers=1)
         assert await answers(client, "engine") == expected
-        assert client.engine_restarts == 1
+        await told_of_losses(client, engines=1)
 
 
 async def test_a_model_that_is_to_read_text_alone_refuses_pictures(folder: Path) -> None:

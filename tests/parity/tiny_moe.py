@@ -114,7 +114,9 @@ def _routers(model: Any) -> list[Any]:
 
 
 def _gap(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """How far the last of the ``count`` best is from the next one."""
+    """How far the last of the ``count`` best is from the next one; infinity if there is none."""
+    if count == scores.shape[-1]:
+        return torch.full(scores.shape[:-1], torch.inf)
     best = scores.topk(count + 1, dim=-1).values
     return best[:, -2] - best[:, -1]
 
