@@ -76,8 +76,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=limits.INT64_MAX)] | None = None
-    truncation_side: Literal["left"] | None = None
-    """Only the end of a prompt can be kept."""
+    truncation_side: Literal["left", "right"] | None = None
+    """The side that ``truncate_prompt_tokens`` cuts; None: the left."""
     prompt_logprobs: TopLogprobs | None = None
     return_token_ids: bool | None = None
     return_routed_experts: bool | None = None

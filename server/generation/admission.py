@@ -38,17 +38,20 @@ def context_length(chat: ChatModel) -> int:
     return length
 
 
-def truncate(prompt: list[int], limit: int | None, budget: Budget, context: int) -> list[int]:
-    """The last ``limit`` tokens; -1 keeps as many as leave room for the answer. Raises BadRequest."""
+def kept_tokens(prompt_len: int, body: SamplingFields, budget: Budget, context: int) -> tuple[int, int]:
+    """The half-open interval of a prompt's tokens that ``truncate_prompt_tokens`` keeps; -1 keeps as many as leave room
+    for the answer. Raises BadRequest."""
+    limit = body.truncate_prompt_tokens
     if limit is None:
-        return prompt
+        return 0, prompt_len
     if limit == 0:
         raise wrong("truncate_prompt_tokens", "must be -1, or 1 and more")
     if limit > context:
         raise wrong("truncate_prompt_tokens", f"({limit}) is more than the model's context of {context} tokens")
     if limit < 0:
         limit = max(1, context - max(1, budget.wanted or budget.default or 1))
-    return prompt[max(0, len(prompt) - limit) :]
+    limit = min(limit, prompt_len)
+    return (0, limit) if body.truncation_side == "right" else (prompt_len - limit, prompt_len)
 
 
 def most_prompt_tokens(chat: ChatModel) -> int:

@@ -26,11 +26,11 @@ from .admission import (
     Budget,
     check_prompt,
     context_length,
+    kept_tokens,
     most_prompt_tokens,
     output_room,
     resolve_sampling,
     too_long,
-    truncate,
 )
 from .bad_words import with_bad_words
 from .chat_model import ChatModel
@@ -222,7 +222,8 @@ async def _job(
     shared: _SharedParams,
     budget: Budget,
 ) -> PromptJob:
-    prompt = truncate(tokens, body.truncate_prompt_tokens, budget, context_length(chat))
+    first, end = kept_tokens(len(tokens), body, budget, context_length(chat))
+    prompt = tokens[first:end]
     check_prompt(prompt, chat, "prompt")
     max_tokens = output_room(len(prompt), budget, chat)
     prompt_logprobs = _prompt_logprobs(body)
@@ -232,7 +233,7 @@ async def _job(
         max_tokens = output_room(len(prompt), Budget(1, None, "max_tokens", "prompt"), chat)
     params = await shared.of(max_tokens)
     check_start(params.routed_experts, len(prompt))
-    echo = await _echo(chat, raw, prompt, prompt is tokens) if body.echo else None
+    echo = await _echo(chat, raw, prompt, len(prompt) == len(tokens)) if body.echo else None
     batches: Batches[list[Delta]]
     if prompt_only and prompt_logprobs is None:
         batches = _nothing(body.choices)

@@ -23,10 +23,10 @@ from .admission import (
     Budget,
     check_prompt,
     context_length,
+    kept_tokens,
     most_prompt_tokens,
     most_tokens_of,
     resolve_sampling,
-    truncate,
 )
 from .bad_words import with_bad_words
 from .chat_model import ChatModel
@@ -86,8 +86,8 @@ async def prepare_generation(
     most_tokens = most_prompt_tokens(chat) if body.truncate_prompt_tokens is None else None
     use = tool_use(body, chat.limits)
     prompted = await write_prompt(chat, body, use, most_tokens, context.queue_slot.memory)
-    prompt = truncate(prompted.tokens, body.truncate_prompt_tokens, budget, max_len)
-    media = prompted.media.within(len(prompted.tokens) - len(prompt), len(prompted.tokens))
+    first, end = kept_tokens(len(prompted.tokens), body, budget, max_len)
+    prompt, media = prompted.tokens[first:end], prompted.media.within(first, end)
     check_prompt(prompt, chat, "messages")
     experts = first_position(chat, body, wanted_tokens=body.wanted_tokens) if tells_experts else None
     check_start(experts, len(prompt))

@@ -175,6 +175,12 @@ async def test_the_last_tokens_are_kept_when_the_prompt_is_to_be_truncated() -> 
     assert bytes(engine.streams[0].prompt).endswith(b"x\n<assistant>")
 
 
+async def test_the_first_tokens_are_kept_when_the_right_side_is_to_be_truncated() -> None:
+    engine = FakeEngine(answer=says("ok"))
+    await post(engine, messages=HELLO, truncate_prompt_tokens=6, truncation_side="right")
+    assert bytes(engine.streams[0].prompt) == b"<user>"
+
+
 async def test_content_parts_of_text_are_joined() -> None:
     engine = FakeEngine(answer=says("ok"))
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]

@@ -188,3 +188,12 @@ async def test_parameters_count_for_each_prompt_as_the_engine_is_given_them() ->
     assert (refused.status_code, refused.json()["error"]["param"]) == (413, "bad_words")
     assert len(engine.streams) == 1
     assert state.admission.memory.bytes == 0
+
+
+async def test_either_side_of_a_prompt_can_be_truncated_and_the_echo_is_what_was_kept() -> None:
+    for side, kept in (("left", "cdef"), ("right", "abcd")):
+        engine = FakeEngine()
+        answer = await post(
+            engine, prompt="abcdef", truncate_prompt_tokens=4, truncation_side=side, echo=True, max_tokens=0
+        )
+        assert answer.json()["choices"][0]["text"] == kept

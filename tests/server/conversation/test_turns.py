@@ -308,7 +308,6 @@ def prompt_of(state: ServerState) -> str:
         ({"echo": True}, "echo"),
         ({"web_search_options": {}}, "web_search_options"),
         ({"logprob_token_ids": [1], "logprobs": True}, "logprob_token_ids"),
-        ({"truncation_side": "right"}, "truncation_side"),
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
         ({"messages": [{"role": "assistant", "content": "a", "audio": {"id": "1"}}, *HELLO]}, "messages[0].audio"),
     ],
