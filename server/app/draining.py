@@ -25,8 +25,8 @@ async def drain_on_signals(
 ) -> None:
     """Waits for SIGTERM or SIGINT; the first drains for ``timeout`` seconds, the second ends at once.
 
-    ``close`` flushes connections; then ``end`` is called with the exit code. No request is waited for while the server
-    is ``asleep``.
+    ``close`` flushes connections; then ``end`` is called with the exit code. Requests for generation are not waited for
+    while ``asleep``, nor once it becomes true (:meth:`.AdmissionControl.look_again`).
     """
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
@@ -34,7 +34,7 @@ async def drain_on_signals(
 
             async def drain(number: int) -> None:
                 with draining:
-                    code = await _drain(admission, timeout, number, asleep=asleep())
+                    code = await _drain(admission, timeout, number, asleep)
                     await _close(close, None if code == DONE else _LAST_WORDS_SECONDS)
                     end(code)
 
@@ -55,16 +55,16 @@ async def _close(close: Callable[[], Awaitable[None]], seconds: float | None) ->
         await close()
 
 
-async def _drain(admission: AdmissionControl, timeout: float, number: int, *, asleep: bool) -> int:
+async def _drain(admission: AdmissionControl, timeout: float, number: int, asleep: Callable[[], bool]) -> int:
     """Returns the exit code."""
-    if asleep and admission.generates:
+    logger.info("draining: %d requests have %g s to finish", admission.live_requests, timeout)
+    until = anyio.current_time() + timeout
+    if await admission.drained(timeout, unless=lambda: asleep() and admission.generates):
+        return DONE
+    if asleep() and admission.generates:
         logger.warning("the server sleeps: the requests that wait for it were cut off")
         admission.cut_off(transfers=False)
-        await admission.drained(timeout)
-        return cut_off_by(number)
-    logger.info("draining: %d requests have %g s to finish", admission.live_requests, timeout)
-    if await admission.drained(timeout):
-        return DONE
+        await admission.drained(until - anyio.current_time())
     await _cut_off(admission)
     return cut_off_by(number)
 

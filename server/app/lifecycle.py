@@ -175,7 +175,7 @@ async def _run(
                     listener.close,
                     config.http.shutdown_timeout,
                     end,
-                    lambda: state.control.level is not None,
+                    lambda: state.control.no_request_ends,
                 ),
             )
             ready = await engines.wait_started()

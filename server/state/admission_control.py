@@ -168,10 +168,11 @@ class AdmissionControl:
         if refusal.code is not None:
             self._metrics.rejected[refusal.code].inc()
 
-    async def drained(self, timeout: float) -> bool:
-        """Waits up to ``timeout`` seconds for the last live request; False if some are left."""
+    async def drained(self, timeout: float, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Waits up to ``timeout`` seconds for the last live request, or until :meth:`look_again` finds that ``unless``
+        holds; False if some are left."""
         with anyio.move_on_after(timeout):
-            await self._wait_until(lambda: not self.live_requests)
+            await self._wait_until(lambda: not self.live_requests or unless())
         return not self.live_requests
 
     @property
@@ -184,7 +185,7 @@ class AdmissionControl:
         await self._wait_until(lambda: not self._live or unless())
 
     def look_again(self) -> None:
-        """Have :meth:`generated` check ``unless`` again."""
+        """Have :meth:`generated` and :meth:`drained` check ``unless`` again."""
         self._one_ended.set()
 
     async def _wait_until(self, over: Callable[[], bool]) -> None:

@@ -72,6 +72,11 @@ class EngineControl:
         """Level of the sleep; None while awake."""
         return self._level
 
+    @property
+    def no_request_ends(self) -> bool:
+        """Whether a sleep keeps requests from ending until the server is woken; not while it waits for them to end."""
+        return self._level is not None and self._halts
+
     async def pause(self, mode: PauseMode, *, clear_cache: bool) -> bool:
         """No engine runs a step from its return until :meth:`resume`; False if that was called meanwhile.
 

@@ -248,6 +248,21 @@ async def test_a_wake_while_a_sleep_waits_for_what_is_live_has_the_last_word() -
         assert (await begin(client)).status_code == 200
 
 
+async def test_requests_end_under_a_sleep_that_waits_for_them_and_not_under_one_that_keeps_them() -> None:
+    async with serving() as (client, engine, state):
+        live = await hold(client, engine)
+        sleeping = asyncio.create_task(state.control.sleep(1, "wait"))
+        await until(lambda: state.admission.paused)
+        assert (state.control.level, state.control.no_request_ends) == (0, False)
+        await state.control.sleep(1, "keep")
+        assert state.control.no_request_ends
+        assert await sleeping
+        await client.post("/wake_up")
+        assert not state.control.no_request_ends
+        engine.gate.set()
+        assert (await live).status_code == 200
+
+
 async def test_a_sleep_that_was_woken_does_not_deepen_the_one_after_it() -> None:
     async with serving() as (client, engine, state):
         live = await hold(client, engine)

@@ -220,8 +220,10 @@ async def test_a_second_signal_lets_connections_write_out_their_last_words() -> 
 
 
 @pytest.mark.anyio
-async def test_no_request_is_waited_for_while_the_server_sleeps_but_a_transfer_is() -> None:
+@pytest.mark.parametrize("falls_asleep", ["before", "while it drains"])
+async def test_no_request_is_waited_for_while_the_server_sleeps_but_a_transfer_is(falls_asleep: str) -> None:
     admission = fake_state().admission
+    asleep = falls_asleep == "before"
     transferred = anyio.Event()
     codes: list[int] = []
 
@@ -244,9 +246,15 @@ async def test_no_request_is_waited_for_while_the_server_sleeps_but_a_transfer_i
 
         tasks.start_soon(request)
         tasks.start_soon(transfer)
-        tasks.start_soon(drain_on_signals, admission, close, 600.0, end, lambda: True)
+        tasks.start_soon(drain_on_signals, admission, close, 600.0, end, lambda: asleep)
         await anyio.wait_all_tasks_blocked()
         os.kill(os.getpid(), signal.SIGTERM)
+        if not asleep:
+            await until(lambda: admission.draining)
+            await anyio.wait_all_tasks_blocked()
+            assert admission.live_requests == 2
+            asleep = True
+            admission.look_again()
         await until(lambda: not admission.generates)
         assert admission.live_requests == 1
         transferred.set()
