@@ -2,7 +2,7 @@
 
 from . import activation, attention, norm, precompiled, sampling
 from .activation import ActivationKind, activate_, gated_activation, gated_activation_quantized
-from .attention import AttentionBatch, paged_attention
+from .attention import MAX_DECODE_QUERY_LEN, AttentionBatch, paged_attention
 from .attention.whole_spans import WholeSpan, attend_whole_spans_
 from .causal_conv import causal_conv
 from .embedding import embedding
@@ -39,6 +39,7 @@ from .varlen_attention import KeyLayout, lay_out_keys, varlen_attention
 precompiled.use()
 
 __all__ = [
+    "MAX_DECODE_QUERY_LEN",
     "ActivationKind",
     "ActivationScheme",
     "AttentionBatch",

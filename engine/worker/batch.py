@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from stentor.kernels import AttentionBatch
+from stentor.kernels import MAX_DECODE_QUERY_LEN, AttentionBatch
 from stentor.protocols.ipc.steps import RowStep
 
 from ..layers.forward_batch import ForwardBatch, LayerCache
@@ -29,6 +29,8 @@ def build_batch(
     rows: Sequence[RowStep], table: RowTable, caches: Sequence[LayerCache] | None, device: torch.device
 ) -> Batch:
     """Lay out a step whose blocks are in ``table`` already.
+
+    The leading rows of few tokens are decode rows of its attention; see :func:`few_tokens`.
 
     ``caches``: None if rows are whole texts; empty for a model of recurrent layers only.
     """
@@ -56,12 +58,22 @@ def build_batch(
     )
 
 
+def few_tokens(row: RowStep) -> bool:
+    """Whether a row may be a decode row: one that samples, with its drafts, or the short rest of a prompt."""
+    return row.count <= MAX_DECODE_QUERY_LEN
+
+
 def _paged(layout: Layout, longest: int, table: RowTable, device: torch.device) -> list[AttentionBatch]:
     """The attention inputs of each cache group."""
     starts = torch.from_numpy(layout.query_start).to(device)
     seq_lens = torch.from_numpy(layout.seq_lens.astype(np.int32)).to(device)
     most = int(layout.seq_lens.max())
     columns = -(-most // table.block_size)
+    many = layout.lengths > MAX_DECODE_QUERY_LEN
+    decode_rows = int(many.argmax()) if many.any() else len(many)
+    decodes = layout.lengths[:decode_rows]
+    # A kernel is compiled for each number of tokens, hence 1, 2, 4 or 8 of them at most.
+    query_len = 1 << (int(decodes.max(initial=1)) - 1).bit_length()
     return [
         AttentionBatch(
             query_start=starts,
@@ -70,6 +82,9 @@ def _paged(layout: Layout, longest: int, table: RowTable, device: torch.device) 
             slots=torch.from_numpy(of_group).to(device),
             max_query_len=longest,
             max_seq_len=most,
+            decode_rows=decode_rows,
+            decode_query_len=query_len,
+            ragged_tokens=int(decodes.sum()) if query_len > 1 else None,
         )
         for tables, of_group in zip(table.blocks, table.kv_slots(layout), strict=True)
     ]

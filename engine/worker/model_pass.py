@@ -15,7 +15,7 @@ from ..models.pooling_model import PoolingModel
 from ..models.transformers_decoder import TransformersDecoder
 from ..models.voxtral_realtime import VoxtralRealtime
 from ..models.whisper import Whisper
-from .batch import build_batch
+from .batch import build_batch, few_tokens
 from .rows import RowTable
 from .runner import Findings, RowExtras
 
@@ -48,6 +48,9 @@ class ModelPass:
         self._whole = isinstance(model, PoolingModel) and not caches
         self._rows = rows
         self._device = device
+        self._decodes_first = device.type != "cpu"
+        """Whether rows of few tokens come before others, as one kernel attends to their keys and another to those of
+        prompts."""
         self._adapted = isinstance(model, Decoder) and model.context.adapters is not None
         """Whether the model uses adapters; a draft model does not."""
         self._nobody = [-1] * len(rows.adapters)
@@ -80,9 +83,12 @@ class ModelPass:
         """
         expands = [self._expands and self._rows.expands(row) for row in rows]
         coded = expands.count(False)
-        if not any(expands[:coded]):
+        order = list(range(len(rows)))
+        if self._decodes_first:
+            order.sort(key=lambda at: not few_tokens(rows[at]))
+        order.sort(key=expands.__getitem__)
+        if order == list(range(len(rows))):
             return self._run(rows, coded, extras, every=every, taps=taps)
-        order = sorted(range(len(rows)), key=expands.__getitem__)
         passed = self._run([rows[at] for at in order], coded, extras, every=every, taps=taps)
         return _in_order(passed, rows, order)
 

@@ -25,10 +25,10 @@ class AttentionBatch:
     Token i of the n new tokens of sequence s has position ``seq_lens[s] - n + i`` and sees the keys of positions [0,
     position]. All tensors are contiguous and on one device.
 
-    Decode rows come first. Each has the same number of new tokens, known on the host. The numbers of tokens of the
-    sequences after them, which may be 0, are read on the device, so that a launch can be replayed with other lengths. A
-    sequence with ``seq_lens`` 0 is padding: its tokens have slots like any other, in a block that nobody reads, and
-    their output is zeros. Only the Triton and the reference variants take padding.
+    Decode rows come first. Each has the same number of new tokens, known on the host, or up to as many if they are
+    ``ragged``. The numbers of tokens of the other sequences, which may be 0, are read on the device, so that a launch
+    can be replayed with other lengths. A sequence with ``seq_lens`` 0 is padding: its tokens have slots like any other,
+    in a block that nobody reads, and their output is zeros. Only the Triton and the reference variants take padding.
 
     The lengths must not change while a batch is in use, except in replays of a graph that holds all of its operations:
     layers share what the first of them planned.
@@ -50,9 +50,11 @@ class AttentionBatch:
     max_seq_len: int
     """The largest of ``seq_lens``."""
     decode_rows: int = 0
-    """The number of first sequences that have exactly ``decode_query_len`` new tokens each."""
+    """The number of first sequences that have ``decode_query_len`` new tokens each."""
     decode_query_len: int = 1
     """From 1 to 8."""
+    ragged_tokens: int | None = None
+    """If given, decode rows have up to ``decode_query_len`` new tokens each, and this many in all."""
 
     def __post_init__(self) -> None:
         sequences = self.seq_lens.shape[0]
@@ -73,6 +75,11 @@ class AttentionBatch:
             raise ValueError(
                 f"AttentionBatch: {self.decode_rows} decode rows of {self.decode_query_len} tokens do not fit "
                 f"{sequences} sequences of {self.num_tokens} tokens"
+            )
+        if self.ragged_tokens is not None and not 0 <= self.ragged_tokens <= self.decode_rows * self.decode_query_len:
+            raise ValueError(
+                f"AttentionBatch: {self.decode_rows} decode rows of up to {self.decode_query_len} tokens cannot have "
+                f"{self.ragged_tokens}"
             )
 
     @property
@@ -95,7 +102,7 @@ class AttentionBatch:
     def numbers(self) -> tuple[int, ...]:
         """The numbers that launches for the batch depend on."""
         tables = self.block_tables.shape[1]
-        decodes = self.decode_rows, self.decode_query_len
+        decodes = self.decode_rows, self.decode_query_len, self.decode_tokens, self.ragged
         return self.num_sequences, self.num_tokens, tables, *decodes, self.bound, self.whole_prompt
 
     @cached_property
@@ -128,5 +135,10 @@ class AttentionBatch:
         return self.slots.shape[0]
 
     @property
+    def ragged(self) -> bool:
+        """Whether only the device knows how many tokens each decode row has."""
+        return self.ragged_tokens is not None
+
+    @property
     def decode_tokens(self) -> int:
-        return self.decode_rows * self.decode_query_len
+        return self.decode_rows * self.decode_query_len if self.ragged_tokens is None else self.ragged_tokens

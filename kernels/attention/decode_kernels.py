@@ -36,10 +36,23 @@ def ceil_div(a, b):
 
 
 @triton.jit
-def first_key(length, window, QUERY_LEN: tl.constexpr, WINDOWED: tl.constexpr):
-    """Returns the first key that the first new token sees."""
+def new_tokens(query_start, row, there, QUERY_LEN: tl.constexpr):
+    """Returns where the new tokens of rows begin, and how many they are; nothing for rows that are not ``there``.
+
+    Without ``query_start`` each row has QUERY_LEN of them, otherwise at most as many.
+    """
+    if query_start is None:
+        return row.to(tl.int64) * QUERY_LEN, row * 0 + QUERY_LEN
+    else:
+        begin = tl.load(query_start + row, mask=there, other=0)
+        return begin.to(tl.int64), tl.load(query_start + row + 1, mask=there, other=0) - begin
+
+
+@triton.jit
+def first_key(length, count, window, WINDOWED: tl.constexpr):
+    """Returns the first key that the first of ``count`` new tokens sees."""
     if WINDOWED:
-        return first_seen(length - QUERY_LEN, window)
+        return first_seen(length - count, window)
     else:
         return length * 0
 
@@ -47,6 +60,7 @@ def first_key(length, window, QUERY_LEN: tl.constexpr, WINDOWED: tl.constexpr):
 @triton.jit
 def split_counts(
     seq_lens,
+    query_start,
     rows,
     target,
     window,
@@ -60,7 +74,8 @@ def split_counts(
     target + rows in all, and 0 from ``rows`` on."""
     row = tl.arange(0, ROWS)
     length = tl.load(seq_lens + row, mask=row < rows, other=0)
-    tiles = ceil_div(length, TILE) - first_key(length, window, QUERY_LEN, WINDOWED) // TILE
+    _, count = new_tokens(query_start, row, row < rows, QUERY_LEN)
+    tiles = ceil_div(length, TILE) - first_key(length, count, window, WINDOWED) // TILE
     fair = tl.maximum(ceil_div(tl.sum(tiles, 0), target), MIN_TILES)
     return row, tl.where(row < rows, tl.maximum(ceil_div(tiles, fair), 1), 0)
 
@@ -68,6 +83,7 @@ def split_counts(
 @triton.jit(do_not_specialize=["rows", "items", "target", "window"])
 def split_kernel(
     seq_lens,
+    query_start,
     plan,
     rows,
     items,
@@ -81,13 +97,17 @@ def split_kernel(
     BLOCK: tl.constexpr,
 ):
     """Program i writes items [i * BLOCK, (i + 1) * BLOCK) of ``plan`` [items, ITEM_NUMBERS]."""
-    every_row, counts = split_counts(seq_lens, rows, target, window, QUERY_LEN, WINDOWED, TILE, MIN_TILES, ROWS)
+    # fmt: off
+    every_row, counts = split_counts(seq_lens, query_start, rows, target, window,
+                                     QUERY_LEN, WINDOWED, TILE, MIN_TILES, ROWS)
+    # fmt: on
     item = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.sum((tl.cumsum(counts, 0)[None, :] <= item[:, None]).to(tl.int32), 1)
     first = tl.sum(tl.where(every_row[None, :] < row[:, None], counts[None, :], 0), 1)
     splits = tl.maximum(tl.sum(tl.where(every_row[None, :] == row[:, None], counts[None, :], 0), 1), 1)
     length = tl.load(seq_lens + row, mask=row < rows, other=0)
-    start = first_key(length, window, QUERY_LEN, WINDOWED) // TILE
+    _, count = new_tokens(query_start, row, row < rows, QUERY_LEN)
+    start = first_key(length, count, window, WINDOWED) // TILE
     stop = ceil_div(length, TILE)
     each = tl.maximum(ceil_div(stop - start, splits), 1)
     begin = start + (item - first) * each
@@ -124,6 +144,7 @@ def decode_kernel(
     k_scale,
     v_scale,
     out,
+    query_start,
     plan,
     partial,
     arrived,
@@ -156,6 +177,8 @@ def decode_kernel(
 ):
     """Program (i, j): the j-th item of ``plan`` (:func:`split_kernel`), for BLOCK_M of the queries of one kv head.
 
+    Each row has QUERY_LEN new tokens, or as many of them as ``query_start`` says if it is given.
+
     If its sequence is one item, it writes to ``out``. Otherwise it writes to ``partial``: means [items, queries, DIM],
     followed by their weights [items, queries]. ``arrived`` [rows, programs of an item] counts the finished items of a
     sequence. JOIN_M: how many of BLOCK_M are queries, rounded up. JOINED: items read at once.
@@ -169,17 +192,18 @@ def decode_kernel(
     length = tl.load(numbers + 1)
     begin = tl.load(numbers + 2)
     end = tl.load(numbers + 3)
-    start = first_key(length, window, QUERY_LEN, WINDOWED)
+    first, count = new_tokens(query_start, row, True, QUERY_LEN)
+    start = first_key(length, count, window, WINDOWED)
 
     QUERIES: tl.constexpr = GROUP * QUERY_LEN
     M_BLOCKS: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
     FLOAT8: tl.constexpr = k_cache.dtype.element_ty == tl.float8e4nv
     kv_head = (tl.program_id(0) // M_BLOCKS).to(tl.int64)
     m = tl.program_id(0) % M_BLOCKS * BLOCK_M + tl.arange(0, BLOCK_M)
-    token = row.to(tl.int64) * QUERY_LEN + m // GROUP
+    token = first + m // GROUP
     head = kv_head * GROUP + m % GROUP
     dim = tl.arange(0, BLOCK_D)
-    inside = (m < QUERIES)[:, None] & (dim < DIM)[None, :]
+    inside = (m < GROUP * count)[:, None] & (dim < DIM)[None, :]
     queries = tl.load(q + token[:, None] * q_stride + head[:, None] * DIM + dim[None, :], mask=inside, other=0.0)
     factor = tl.full([BLOCK_M], scale, tl.float32)
     if FLOAT8:
@@ -195,7 +219,7 @@ def decode_kernel(
     else:
         factor *= LOG2_E
 
-    position = length - QUERY_LEN + m // GROUP
+    position = length - count + m // GROUP
     table = block_tables + row.to(tl.int64) * table_stride
     keys_of_head = k_cache + kv_head * k_head_stride
     values_of_head = v_cache + kv_head * v_head_stride
@@ -246,7 +270,8 @@ def decode_kernel(
 
     # read again here: the loop has no registers for what only the end needs
     row = tl.load(numbers, volatile=True)
-    token = row.to(tl.int64) * QUERY_LEN + m // GROUP
+    first, count = new_tokens(query_start, row, True, QUERY_LEN)
+    token = first + m // GROUP
     first_item = tl.load(numbers + 4)
     used = tl.load(numbers + 5)
     total = tl.sum(totals, 1)
@@ -267,11 +292,11 @@ def decode_kernel(
         tl.store(partial + at[:, None] * DIM + dim[None, :], result, mask=inside)
         tl.store(partial_lse + at, peak + tl.log2(total), mask=m < QUERIES)
         tl.debug_barrier()  # one thread counts for all: their stores come before it
-        count = arrived + row * tl.num_programs(0) + tl.program_id(0)
-        if tl.atomic_add(count, 1, sem="acq_rel", scope="gpu") == used - 1:
-            tl.store(count, 0)
+        counter = arrived + row * tl.num_programs(0) + tl.program_id(0)
+        if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == used - 1:
+            tl.store(counter, 0)
             # fmt: off
-            join_items(partial, partial_lse, out, out_stride, sinks, row, first_item, used, every_query,
+            join_items(partial, partial_lse, out, out_stride, sinks, first, count, first_item, used, every_query,
                        kv_head, tl.program_id(0) % M_BLOCKS * BLOCK_M,
                        QUERY_LEN, GROUP, DIM, BLOCK_D, JOIN_M, JOINED)
             # fmt: on
@@ -284,7 +309,8 @@ def join_items(
     out,
     out_stride,
     sinks,
-    row,
+    first,
+    count,
     first_item,
     used,
     every_query,
@@ -298,12 +324,12 @@ def join_items(
     JOINED: tl.constexpr,
 ):
     """Joins the ``used`` items of a sequence from ``first_item`` on, for JOIN_M queries of a kv head from
-    ``first_query`` on, and writes to ``out``.
+    ``first_query`` on, and writes to ``out``. The sequence has ``count`` tokens from ``first`` on.
 
     Reads bypass this multiprocessor's cache, to see what the other ones wrote.
     """
     m = first_query + tl.arange(0, JOIN_M)
-    fits = m < GROUP * QUERY_LEN
+    fits = m < GROUP * count
     head = kv_head * GROUP + m % GROUP
     dim = tl.arange(0, BLOCK_D)
     peak = tl.full([JOIN_M], LOWEST, tl.float32)
@@ -331,6 +357,6 @@ def join_items(
         sums = sums * shrink[:, None] + tl.sum(weights[:, :, None] * means, 0)
         peak = higher
     result = sums / tl.where(total > 0.0, total, 1.0)[:, None]
-    token = row.to(tl.int64) * QUERY_LEN + m // GROUP
+    token = first + m // GROUP
     to = out + token[:, None] * out_stride + head[:, None] * DIM + dim[None, :]
     tl.store(to, result.to(out.dtype.element_ty), mask=fits[:, None] & (dim < DIM)[None, :])

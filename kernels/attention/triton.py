@@ -33,7 +33,8 @@ class AttentionLaunch(NamedTuple):
         """Launches the kernels with tensors of the layout, and a batch of the numbers, that it was prepared for."""
         given = q, k_cache, v_cache, batch.block_tables, sinks, k_scale, v_scale, out
         if self.decode is not None:
-            self.decode.run(*given, seq_lens=batch.seq_lens, plans=batch.plans)
+            starts = batch.query_start if batch.ragged else None
+            self.decode.run(*given, seq_lens=batch.seq_lens, query_start=starts, plans=batch.plans)
         if self.prefill is not None:
             self.prefill.run(*given, query_start=batch.query_start, seq_lens=batch.seq_lens)
 
@@ -76,7 +77,7 @@ def paged_attention(
         paged_invariant(paged)
         return out, None
     rows, tokens = batch.decode_rows, batch.num_tokens - batch.decode_tokens
-    decode = prepare_decode(paged, rows=rows, query_len=batch.decode_query_len) if rows else None
+    decode = prepare_decode(paged, rows=rows, query_len=batch.decode_query_len, ragged=batch.ragged) if rows else None
     if (whole := batch.whole_prompt) and runs_on_library(paged, whole):
         AttentionLaunch(decode, None).run(q, k_cache, v_cache, batch, sinks, k_scale, v_scale, out)
         attend_whole_prompt(paged, skipped=rows, tokens=whole)

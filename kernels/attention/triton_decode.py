@@ -57,36 +57,40 @@ class DecodeLaunch(NamedTuple):
         out: Tensor,
         *,
         seq_lens: Tensor,
+        query_start: Tensor | None,
         plans: dict[Hashable, Tensor],
     ) -> None:
         """Launches the kernels with tensors of the layout that it was prepared for.
 
-        Uses the plan in ``plans``, which belong to these ``seq_lens``, and adds it if missing.
+        Uses the plan in ``plans``, which belong to these lengths, and adds it if missing.
         """
         plan = plans.get(self.planned_by)
         if plan is None:
             plan = torch.empty((self.items, ITEM_NUMBERS.value), dtype=torch.int32, device=q.device)
-            self.split(seq_lens, plan)
+            self.split(seq_lens, query_start, plan)
             plans[self.planned_by] = plan
         scratch = torch.empty(self.scratch, dtype=torch.float32, device=q.device)
         given = q, k_cache, v_cache, block_tables, sinks, k_scale, v_scale, out
-        self.start(*given, plan, scratch, self.arrived)
+        self.start(*given, query_start, plan, scratch, self.arrived)
 
 
-def paged_decode(paged: Paged, *, rows: int, query_len: int, plans: dict[Hashable, Tensor] | None = None) -> None:
-    """Attends the new tokens of the first ``rows`` sequences, ``query_len`` each; writes out[: rows * query_len].
+def paged_decode(
+    paged: Paged, *, rows: int, query_len: int, ragged: bool = False, plans: dict[Hashable, Tensor] | None = None
+) -> None:
+    """Attends the new tokens of the first ``rows`` sequences, and writes their rows of ``out``.
 
-    Token i of sequence s is row s * query_len + i: ``query_start`` is not read. For the same lengths of all ``rows``
-    the result is always the same. Other lengths in the batch may split a sequence elsewhere, which changes its sums by
-    rounding. Float8 caches need compute capability 8.9. ``plans``: the plans shared by layers
-    (:class:`.AttentionBatch`).
+    Each has ``query_len`` of them, and ``query_start`` is not read; if ``ragged``, it has at most as many, and
+    ``query_start`` says which. For the same lengths of all ``rows`` the result is always the same. Other lengths in the
+    batch may split a sequence elsewhere, which changes its sums by rounding. Float8 caches need compute capability 8.9.
+    ``plans``: the plans shared by layers (:class:`.AttentionBatch`).
     """
     if rows:
-        launch = prepare_decode(paged, rows=rows, query_len=query_len)
-        launch.run(*paged.tensors, seq_lens=paged.seq_lens, plans={} if plans is None else plans)
+        launch = prepare_decode(paged, rows=rows, query_len=query_len, ragged=ragged)
+        starts = paged.query_start if ragged else None
+        launch.run(*paged.tensors, seq_lens=paged.seq_lens, query_start=starts, plans={} if plans is None else plans)
 
 
-def prepare_decode(paged: Paged, *, rows: int, query_len: int) -> DecodeLaunch:
+def prepare_decode(paged: Paged, *, rows: int, query_len: int, ragged: bool = False) -> DecodeLaunch:
     """Returns the prepared launch of :func:`paged_decode`, for one row or more."""
     q, k_cache, v_cache, window = paged.q, paged.k_cache, paged.v_cache, paged.window
     _, kv_heads, dim, size = k_cache.shape
@@ -109,12 +113,13 @@ def prepare_decode(paged: Paged, *, rows: int, query_len: int) -> DecodeLaunch:
     join_m = min(block_m, next_power_of_2(queries))
     plan = torch.empty((items, ITEM_NUMBERS.value), dtype=torch.int32, device=q.device)
     sharing = {"QUERY_LEN": query_len, "WINDOWED": windowed}
+    starts = paged.query_start if ragged else None
     padded = padded_rows(rows)
     block = max(1, min(PLANNED_NUMBERS // padded, next_power_of_2(items)))
     split = prepare(
         split_kernel,
         (cdiv(items, block),),
-        (paged.seq_lens, plan),
+        (paged.seq_lens, starts, plan),
         rows,
         items,
         target,
@@ -128,7 +133,7 @@ def prepare_decode(paged: Paged, *, rows: int, query_len: int) -> DecodeLaunch:
     start = prepare(
         decode_kernel,
         (programs, items),
-        (*paged.tensors, plan, scratch, arrived),
+        (*paged.tensors, starts, plan, scratch, arrived),
         paged.scale,
         window,
         paged.softcap,

@@ -26,6 +26,7 @@ def compiled(
     dtype: torch.dtype,
     *,
     query_len: int = 1,
+    ragged: bool = False,
     dim: int = 128,
     capability: int = 90,
     config: Config | None = None,
@@ -63,7 +64,7 @@ def compiled(
             v_scale=scale,
             max_seq_len=keys,
         )
-        paged_decode(paged, rows=rows, query_len=query_len)
+        paged_decode(paged, rows=rows, query_len=query_len, ragged=ragged)
     return kernels
 
 
@@ -105,6 +106,12 @@ def test_several_new_tokens_and_large_heads_spill_nothing(
     heads: int, query_len: int, dim: int, dtype: torch.dtype
 ) -> None:
     check(compiled(heads, 64, 64, dtype, query_len=query_len, dim=dim, everything=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8])
+@pytest.mark.parametrize(("heads", "query_len"), [(LLAMA_8B, 2), (LLAMA_8B, 8), (QWEN_32B, 8)])
+def test_rows_of_drafts_spill_nothing(heads: int, query_len: int, dtype: torch.dtype) -> None:
+    check(compiled(heads, 64, 64, dtype, query_len=query_len, ragged=True, everything=True))
 
 
 def test_a_program_copies_without_a_word_to_its_other_warps_and_is_one_for_all_sizes_of_batches() -> None:

@@ -15,6 +15,7 @@ from stentor.kernels.launch import launch
 from stentor.kernels.tuning import Config, overridden
 from stentor.tests.kernels.gpu import DEVICE, TRITON_FLOATS
 from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal
+from stentor.tests.kernels.paged_sequences import make_step
 from stentor.tests.support.interpreter import shuffled
 
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 1.6e-2}
@@ -40,6 +41,8 @@ class Decode:
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
     longest: int = 0
+    counts: list[int] | None = None
+    """The new tokens of each row, up to ``query_len``; None: as many."""
 
     def run(self, config: Config | None = None) -> Tensor:
         """Under ``config``, or the default one."""
@@ -48,7 +51,8 @@ class Decode:
         with overridden("paged_decode", chosen):
             lengths = torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE)
             longest = self.longest or max(self.lengths)
-            paged_decode(self.paged(lengths, out, longest), rows=len(self.lengths), query_len=self.query_len)
+            rows, ragged = len(self.lengths), self.counts is not None
+            paged_decode(self.paged(lengths, out, longest), rows=rows, query_len=self.query_len, ragged=ragged)
         return out
 
     def paged(self, lengths: Tensor, out: Tensor, longest: int) -> Paged:
@@ -63,18 +67,20 @@ class Decode:
             self._starts(),
             torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE),
             self.tables,
-            torch.zeros(count * self.query_len, dtype=torch.int64, device=DEVICE),
+            torch.zeros(len(self.q), dtype=torch.int64, device=DEVICE),
             self.query_len,
             max(self.lengths),
             decode_rows=count,
             decode_query_len=self.query_len,
+            ragged_tokens=None if self.counts is None else len(self.q),
         )
         # The reference multiplies hidden values by zero.
         k, v = (cache.float().nan_to_num().to(cache.dtype) for cache in (self.k_cache, self.v_cache))
         return reference.paged_attention(self.q, k, v, batch, **self._numbers())
 
     def _starts(self) -> Tensor:
-        return torch.arange(len(self.lengths) + 1, dtype=torch.int32, device=DEVICE) * self.query_len
+        counts = self.counts or [self.query_len] * len(self.lengths)
+        return torch.tensor([0, *counts], device=DEVICE).cumsum(0).int()
 
     def _numbers(self) -> dict[str, Any]:
         return {
@@ -101,9 +107,11 @@ def make(
     window: int = 0,
     softcap: float = 0.0,
     transposed: bool = False,
+    new: list[int] | None = None,
 ) -> Decode:
-    """``transposed``: keys lie as on the CPU, ``[blocks, heads, dim, size]``."""
+    """``transposed``: keys lie as on the CPU, ``[blocks, heads, dim, size]``. ``new``: the new tokens of each row."""
     counts = [-(-length // size) for length in lengths]
+    news = new or [query_len] * len(lengths)
     blocks = sum(counts) + 2
     order = torch.randperm(blocks, generator=torch.Generator().manual_seed(1)).int()
     tables = torch.full((len(lengths), max(counts) + 1), -9, dtype=torch.int32)  # unused entries lead nowhere
@@ -111,7 +119,7 @@ def make(
     caches = [torch.full((blocks, kv_heads, size, dim), float("nan")).to(cache_dtype) for _ in "kv"]
     for row, (length, count) in enumerate(zip(lengths, counts, strict=True)):
         used = order[sum(counts[:row]) : sum(counts[:row]) + count]
-        first = max(0, int(reference.first_seen(length - query_len, window))) // size
+        first = max(0, int(reference.first_seen(length - news[row], window))) // size
         tables[row, first:count] = used[first:]
         for part, cache in enumerate(caches):
             slots = normal(count * size, kv_heads, dim, seed=10 * row + part)
@@ -123,7 +131,7 @@ def make(
     if cache_dtype == FP8:
         scales = [(0.5 + torch.arange(kv_heads) / 8 + part).to(DEVICE) for part in (0.0, 0.25)]
     return Decode(
-        normal(len(lengths) * query_len, heads, dim, seed=7, dtype=dtype).to(DEVICE),
+        normal(sum(news), heads, dim, seed=7, dtype=dtype).to(DEVICE),
         k.contiguous() if transposed else k,
         v,
         lengths,
@@ -133,6 +141,7 @@ def make(
         softcap,
         k_scale=scales[0],
         v_scale=scales[1],
+        counts=new,
     )
 
 
@@ -180,6 +189,59 @@ def test_rows_of_any_length_are_the_reference(
     assert not out[query_len : 2 * query_len].any()
 
 
+ROWS_OF_UNEQUAL_LENGTH = ([16, 0, 17, 70, 5, 33], [1, 2, 4, 3, 4, 1])
+"""Keys and new tokens; new tokens of the third and the last begin behind a page, and a row of padding has two."""
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", TRITON_FLOATS)
+@pytest.mark.parametrize("config", [None, MANY_SPLITS])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "size", "query_len", "window", "softcap"),
+    [
+        (4, 2, 32, 16, 4, 0, 0.0),
+        (7, 1, 64, 16, 8, 0, 5.0),
+        (2, 2, 24, 64, 5, 20, 0.0),
+        (6, 2, 16, 32, 4, -21, 0.0),  # chunks of 21
+    ],
+)
+def test_rows_may_have_different_numbers_of_new_tokens(
+    dtype: torch.dtype,
+    config: Config | None,
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    size: int,
+    query_len: int,
+    window: int,
+    softcap: float,
+) -> None:
+    lengths, new = ROWS_OF_UNEQUAL_LENGTH
+    shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "dim": dim, "size": size}
+    decode = make(lengths, dtype=dtype, query_len=query_len, window=window, softcap=softcap, new=new, **shape)
+    decode.sinks = torch.linspace(-1.0, 2.0, heads, device=DEVICE)
+    out = decode.run(config)
+    assert_close(out, decode.expected(), TOLERANCE[dtype])
+    assert not out[new[0] : new[0] + new[1]].any()
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("window", [0, 21])
+def test_a_row_of_drafts_has_the_bits_of_rows_of_equal_length(window: int) -> None:
+    equal = make([40, 23, 70], query_len=3, window=window)
+    assert_same_bits(replace(equal, counts=[3, 3, 3]).run(MANY_SPLITS), equal.run(MANY_SPLITS))
+
+
+@pytest.mark.triton
+def test_rows_of_drafts_before_prompts_run_on_the_decode_kernel() -> None:
+    sequences = [(33, 3), (64, 1), (70, 70), (9, 2)]
+    step = make_step(sequences)
+    mixed = replace(step, batch=replace(step.batch, decode_rows=2, decode_query_len=4, ragged_tokens=4))
+    assert_close(mixed.run(), step.run("reference"), TOLERANCE[torch.float32])
+    assert mixed.batch.plans  # of the decode kernel
+    assert not step.batch.plans
+
+
 @pytest.mark.triton
 @pytest.mark.parametrize("size", [16, 64])
 @pytest.mark.parametrize("window", [0, 21])
@@ -210,7 +272,7 @@ def test_whoever_arrives_last_joins_in_one_order_and_leaves_no_count(query_len: 
     for seed in range(4):
         out.fill_(float("nan"))
         with shuffled(seed):
-            launch.run(*decode.paged(lengths, out, 100).tensors, seq_lens=lengths, plans={})
+            launch.run(*decode.paged(lengths, out, 100).tensors, seq_lens=lengths, query_start=None, plans={})
         assert not launch.arrived.any()
         found.append(out.clone())
     assert_close(found[0], decode.expected(), TOLERANCE[torch.float32])
@@ -313,7 +375,7 @@ def planned(lengths: list[int], target: int, *, query_len: int = 2, window: int 
     config = Config.of(TILE=16, BLOCK=8)
     constants = {"MIN_TILES": 3, "ROWS": padded_rows(len(lengths)), "QUERY_LEN": query_len, "WINDOWED": window != 0}
     numbers = len(lengths), items, target, window
-    launch(split_kernel, (-(-items // 8),), of_rows, plan, *numbers, config=config, **constants)
+    launch(split_kernel, (-(-items // 8),), of_rows, None, plan, *numbers, config=config, **constants)
     *found, behind = plan.tolist()
     assert behind == [-2] * 6
     return [item for item in found if item[0] != -1]
@@ -344,7 +406,7 @@ def test_a_plan_says_where_the_items_of_a_row_begin() -> None:
     of_rows = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
     plan = torch.empty((24, 6), dtype=torch.int32, device=DEVICE)
     constants = {"MIN_TILES": 1, "ROWS": padded_rows(4), "QUERY_LEN": 1, "WINDOWED": False}
-    launch(split_kernel, (3,), of_rows, plan, 4, 24, 20, 0, config=Config.of(TILE=16, BLOCK=8), **constants)
+    launch(split_kernel, (3,), of_rows, None, plan, 4, 24, 20, 0, config=Config.of(TILE=16, BLOCK=8), **constants)
     found = plan.tolist()
     for at, (row, *_, first, used) in enumerate(found):
         if row >= 0:

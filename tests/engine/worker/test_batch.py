@@ -41,6 +41,23 @@ def test_rows_lie_end_to_end_and_each_token_knows_its_place_in_the_cache() -> No
     assert batch.last.tolist() == [4]
 
 
+def test_leading_rows_of_few_tokens_are_decode_rows_and_may_have_different_numbers_of_drafts() -> None:
+    table = _table()
+    table.add(NewRow(1, list(range(300, 320)), 20, SamplingParams(max_tokens=1), 0, [1, 2]))
+
+    def decodes(*rows: RowStep) -> tuple[int, int, int | None]:
+        _, paged = _laid_out(build_batch(rows, table, CACHES, CPU))
+        return paged.decode_rows, paged.decode_query_len, paged.ragged_tokens
+
+    prompt, one = RowStep(2, 0, 40, [], True), RowStep(0, 2, 1, [], True)
+    two, five = RowStep(0, 1, 2, [], True, 1), RowStep(1, 10, 5, [], True, 4)
+    assert decodes(one) == (1, 1, None)
+    assert decodes(two) == (1, 2, 2)
+    assert decodes(two, five, prompt) == (2, 8, 7)
+    assert decodes(one, prompt, five) == (1, 1, None)
+    assert decodes(prompt, two) == (0, 1, None)
+
+
 def test_a_step_that_draws_nothing_has_no_last_tokens() -> None:
     batch = build_batch([RowStep(2, 0, 40, [], False)], _table(), CACHES, CPU)
     assert batch.last.tolist() == []

@@ -1,0 +1,65 @@
+"""A pass over rows in the order that a device computes them in."""
+
+import pytest
+import torch
+
+from stentor.engine.layers.forward_batch import ForwardBatch
+from stentor.engine.layers.layer_context import LayerContext
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.weights import iterate_weights
+from stentor.engine.models.decoder import Decoder
+from stentor.engine.worker.caches import allocate_caches
+from stentor.engine.worker.model_pass import ModelPass
+from stentor.engine.worker.rows import RowTable
+from stentor.kernels import force_variant
+from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.steps import NewRow, RowStep
+from stentor.tests.parity import tiny
+
+CPU = torch.device("cpu")
+BLOCK = 16
+
+
+class _Watched(Decoder):
+    decodes: tuple[int, int, int | None] = (0, 0, None)
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        (paged,) = batch.paged
+        self.decodes = paged.decode_rows, paged.decode_query_len, paged.ragged_tokens
+        return super().forward(batch)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> _Watched:
+    folder = tmp_path_factory.mktemp("model")
+    tiny.make("llama", folder)
+    checkpoint = open_checkpoint(folder)
+    found = _Watched(checkpoint.decoder, LayerContext(CPU, torch.float32, True), 96)
+    found.load(iterate_weights(checkpoint, torch.float32))
+    return found
+
+
+def test_a_device_computes_rows_with_drafts_before_prompts_and_answers_in_the_plans_order(model: _Watched) -> None:
+    table = RowTable(3, 96, BLOCK)
+    for slot, length in enumerate((40, 30, 20)):
+        blocks = [3 * slot, 3 * slot + 1, 3 * slot + 2]
+        tokens = [(7 * at + slot) % tiny.VOCAB for at in range(length)]
+        table.add(NewRow(slot, tokens, length, SamplingParams(max_tokens=1), 0, blocks))
+    rows = [RowStep(0, 0, 40, [], True), RowStep(1, 0, 30, [], False), RowStep(2, 0, 20, [], True, 3)]
+    rows[2] = RowStep(2, 16, 4, [], True, 3)
+
+    def run(*, decodes_first: bool) -> torch.Tensor:
+        caches = allocate_caches(model.config.cache_groups, 9, BLOCK, CPU, torch.float32)
+        passes = ModelPass(model, caches, table, CPU)
+        passes._decodes_first = decodes_first
+        with force_variant("reference"):
+            passes.run([RowStep(2, 0, 16, [], False)])
+            logits = passes.run(rows).logits
+        assert logits is not None
+        return logits
+
+    expected = run(decodes_first=False)
+    assert model.decodes == (0, 1, None)
+    assert expected.shape == (5, tiny.VOCAB)  # of the first row, and of the last with its drafts
+    torch.testing.assert_close(run(decodes_first=True), expected, rtol=1e-5, atol=1e-5)
+    assert model.decodes == (1, 4, 4)
