@@ -108,6 +108,8 @@ class FakeStream:
         self.prompt = prompt
         self.params = params
         self.aborted: list[int] = []
+        self.steps = 0
+        """Those that have been told; who asks for the next one has taken them."""
         self._engine = engine
         self._rid = rid
         self._rest = {index: list(engine.answer(prompt, index))[: params.max_tokens] for index in range(n)}
@@ -130,6 +132,7 @@ class FakeStream:
 
     async def __anext__(self) -> list[Event]:
         await self._engine.pace()
+        self.steps += 1
         events: list[Event] = []
         if not self._prompt_done and self._rest:
             self._prompt_done = True

@@ -64,7 +64,7 @@ async def test_a_client_that_goes_away_frees_its_place(stream: bool, path: str, 
         if moment == "running" and stream:
             assert b"200 OK" in await reader.readline()
         elif moment == "running":
-            await asyncio.sleep(0.05)
+            await until(lambda: engine.streams[0].steps > 2)
         writer.transport.abort()
         await until(lambda: not engine.live and not state.admission.live_requests)
         assert all(one.aborted for one in engine.streams)
@@ -160,8 +160,8 @@ async def test_an_engine_that_dies_in_the_middle_ends_streams_with_an_error_and_
     async with on_loopback(state) as url, httpx.AsyncClient(base_url=url) as client:
         streamed = asyncio.create_task(client.post(path, json={**body, "stream": True}))
         whole = asyncio.create_task(client.post(path, json=body))
-        await until(lambda: engine.live >= 2)
-        await asyncio.sleep(0.05)
+        sequences = 2 if path == CHAT else 4
+        await until(lambda: engine.live == sequences and all(stream.steps > 2 for stream in engine.streams))
         engine.failure = "killed by signal 9"
         response = await asyncio.wait_for(streamed, 60)
         events = events_of(response.text)

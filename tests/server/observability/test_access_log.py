@@ -102,8 +102,7 @@ async def test_a_stream_that_fails_half_way_says_so_and_why(access: Any, caplog:
     async with in_memory(logged(engine)) as client:
         logging.getLogger("stentor").setLevel(logging.WARNING)
         request = asyncio.create_task(client.post(CHAT, json={"messages": HELLO, "max_tokens": 90, "stream": True}))
-        await until(lambda: engine.live)
-        await asyncio.sleep(0.03)
+        await until(lambda: engine.live and engine.streams[0].steps > 2)
         engine.failure = "killed"
         response = await request
     assert response.status_code == 200

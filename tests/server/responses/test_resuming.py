@@ -18,6 +18,7 @@ from stentor.server.parsing.output import settle_output
 from stentor.server.storage.opening import opened_store
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
+from stentor.tests.server.responses.restarting import dies, until_written
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.wire.responses import check_stream
 from stentor.tests.wire.validate import assert_same_answer, frames_of
@@ -40,12 +41,6 @@ OUTPUT = settle_output("deepseek_r1", "hermes", "", "")
 
 async def server(path: Path, engine: FakeEngine, **fields: Any) -> ServerState:
     return fake_state(engine, store=await opened_store(StoreConfig(path)), output=OUTPUT, **fields)
-
-
-async def dies(state: ServerState) -> None:
-    """As it were: what it had not written is lost."""
-    await state.responses.close()
-    await state.store.close()
 
 
 def writes(steps: int | None, text: str = WRITES) -> FakeEngine:
@@ -95,7 +90,7 @@ async def test_wherever_it_ends_the_log_goes_on_without_a_gap(
         begun = (await client.post(RESPONSES, json=BODY)).json()["id"]
         url = f"{RESPONSES}/{begun}"
         await until(lambda: not engine.gate.is_set() or not list(first.responses))
-        await asyncio.sleep(0.03)  # longer than events wait to be written
+        await until_written(first)
     await dies(first)
     other = writes(None)
     second = await server(tmp_path / "store.db", other)
@@ -148,7 +143,7 @@ async def test_a_model_that_would_have_said_something_else_fails_the_response_an
     async with in_memory(first) as client:
         begun = (await client.post(RESPONSES, json=BODY)).json()["id"]
         await until(lambda: not engine.gate.is_set())
-        await asyncio.sleep(0.12)
+        await until_written(first)
     await dies(first)
     second = await server(tmp_path / "store.db", writes(None))
     second = replace(second, chat=replace(second.chat, output=settle_output("none", "none", "", "")))
@@ -195,7 +190,7 @@ async def begun_in(path: Path, engine: FakeEngine, count: int) -> list[str]:
     async with in_memory(first) as client:
         names = [(await client.post(RESPONSES, json=BODY)).json()["id"] for _ in range(count)]
         await until(lambda: not engine.gate.is_set())
-        await asyncio.sleep(0.12)
+        await until_written(first)
     await dies(first)
     return names
 

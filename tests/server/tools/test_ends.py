@@ -15,6 +15,7 @@ from stentor.server.app.state import ServerState
 from stentor.server.config.config import McpConfig, StoreConfig
 from stentor.server.storage.opening import opened_store
 from stentor.tests.server.harness import in_memory, until
+from stentor.tests.server.responses.restarting import dies, until_written
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
 from stentor.tests.server.tools.scripted import Script, call, state_of
 from stentor.tests.server.tools.tool_process import tool_process
@@ -117,11 +118,6 @@ def _turn(prompt: list[int]) -> int:
     return 1 if "<tool>34" in text else 0
 
 
-async def dies(state: ServerState) -> None:
-    await state.responses.close()
-    await state.store.close()
-
-
 @pytest.mark.parametrize("steps", [0, 3, 16, 25, 34, 40, 46])
 async def test_wherever_it_ends_the_next_server_goes_on_without_a_gap(
     tools_url: str, tmp_path: Path, steps: int
@@ -133,7 +129,7 @@ async def test_wherever_it_ends_the_next_server_goes_on_without_a_gap(
     async with in_memory(first) as client:
         begun = (await client.post(RESPONSES, json=body)).json()["id"]
         await until(lambda: servers.gate.is_set() or not list(first.responses), LONG)
-        await asyncio.sleep(0.12)  # longer than events wait to be written
+        await until_written(first)
     await dies(first)
     made = [one for one in seen(tools_url)[before:] if one["tool"] == "add"]
     second = await servers.server()
@@ -168,7 +164,7 @@ async def test_one_that_goes_on_from_another_is_gone_on_with_from_there(tools_ur
         body |= {"input": "second", "previous_response_id": before["id"], "background": True}
         begun = (await client.post(RESPONSES, json=body)).json()["id"]
         await until(lambda: servers.gate.is_set() or not list(first.responses), LONG)
-        await asyncio.sleep(0.12)
+        await until_written(first)
     await dies(first)
     second = await servers.server()
     second.chat.client.answer = answer  # type: ignore[union-attr]
@@ -219,7 +215,7 @@ async def test_a_server_that_let_us_in_is_not_asked_once_the_key_is_lost(tools_u
         body = {"input": "?", "tools": [tool(tools_url, authorization="s3cret")], "background": True}
         begun = (await client.post(RESPONSES, json=body)).json()["id"]
         await until(servers.gate.is_set, LONG)
-        await asyncio.sleep(0.12)
+        await until_written(first)
     await dies(first)
     second = await servers.server()
     second.chat.client.answer = lambda prompt, index: [  # type: ignore[union-attr]
