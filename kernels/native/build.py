@@ -36,6 +36,9 @@ FLAGS: tuple[str, ...] = (
 THIS_CPU = "native"
 """The value of ``-march`` unless another is given."""
 ABANDONED_SECONDS = 3600.0
+STUCK_SECONDS = 300.0
+"""How long a build of another process is waited for while it finishes no unit."""
+_LOOK_SECONDS = 0.1
 COMPILERS: tuple[str, ...] = ("g++", "c++", "clang++")
 
 ProgressCallback = Callable[[int, int], None]
@@ -90,7 +93,8 @@ def build(
         headers: files that units include from ``kernels/native``; part of the hash.
         compiler: a C++ compiler; None takes the first found on PATH.
         cache_dir: where libraries are kept; None takes :func:`default_cache_dir`.
-        progress: called with the number of units done; not called if the library is cached.
+        progress: called with the number of units done, also of another process's build while it is waited for; not
+            called if the library is cached.
         march: the processor to compile for, as the compiler names it; this one by default.
         options: further options of compiler and linker; part of the hash.
 
@@ -113,11 +117,10 @@ def build(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
-        with _alone_in(folder), tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
-            if target.exists():
-                return target
-            built = _compile(sources, compiler, options, Path(scratch), progress)
-            os.replace(built, target)
+        with _alone_in(folder, progress, len(sources) + 1):
+            if not target.exists():
+                with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch:
+                    os.replace(_compile(sources, compiler, options, Path(scratch), progress), target)
     except OSError as error:
         raise BuildError(
             f"cannot build the native kernels in {folder}: {error}; set XDG_CACHE_HOME to a writable folder"
@@ -126,14 +129,44 @@ def build(
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Lets one process build at a time: others that want a library wait."""
+def _alone_in(folder: Path, progress: ProgressCallback | None, total: int) -> Iterator[None]:
+    """Lets one process build at a time: others that want a library wait, and tell how far that build is.
+
+    A build that does not move on, as its process was stopped, is waited for no longer than ``STUCK_SECONDS``: two at a
+    time are only slower.
+    """
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        seen, since = -1, time.monotonic()
+        while not _locked(held):
+            done = _units_done(folder)
+            if done != seen:
+                seen, since = done, time.monotonic()
+                if progress:
+                    progress(min(done, total), total)
+            elif time.monotonic() - since > STUCK_SECONDS:
+                break
+            time.sleep(_LOOK_SECONDS)
         yield
     finally:
         os.close(held)
+
+
+def _locked(held: int) -> bool:
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _units_done(folder: Path) -> int:
+    """Returns how many units are compiled in the builds that run in ``folder``."""
+    done = 0
+    for scratch in folder.glob(".build-*"):
+        with contextlib.suppress(FileNotFoundError):  # a build that has just ended
+            done += sum(name.endswith(".o") for name in os.listdir(scratch))
+    return done
 
 
 def _sweep(folder: Path) -> None:

@@ -1,11 +1,13 @@
 """The native library: built once, kept by content, and never in the way when it cannot be built."""
 
 import ctypes
+import fcntl
 import os
 import platform
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,38 @@ def test_builders_that_race_agree_on_one_whole_library(source: Path, tmp_path: P
     assert len(set(found)) == 1
     assert answer(found[0]) == 42
     assert list((tmp_path / "cache").iterdir()) == [found[0]]
+
+
+@pytest.fixture
+def other_build(tmp_path: Path) -> Iterator[int]:
+    """What another process holds while it builds in ``tmp_path``; it has compiled two units."""
+    scratch = tmp_path / ".build-other"
+    scratch.mkdir()
+    for name in ("0.o", "3.o", "kernels.s"):
+        (scratch / name).touch()
+    held = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    yield held
+    os.close(held)
+
+
+def test_who_waits_for_another_build_tells_how_far_it_is(source: Path, tmp_path: Path, other_build: int) -> None:
+    steps: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        steps.append((done, total))
+        fcntl.flock(other_build, fcntl.LOCK_UN)
+
+    assert answer(build(sources=[source], cache_dir=tmp_path, progress=progress)) == 42
+    assert steps == [(2, 2), (0, 2), (1, 2), (2, 2)]
+
+
+@pytest.mark.usefixtures("other_build")
+def test_a_build_that_does_not_move_on_is_not_waited_for(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stentor.kernels.native.build.STUCK_SECONDS", 0.0)
+    assert answer(build(sources=[source], cache_dir=tmp_path)) == 42
 
 
 def test_a_damaged_library_is_removed_so_that_the_next_start_builds_it(tmp_path: Path) -> None:
