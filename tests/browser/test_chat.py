@@ -18,7 +18,7 @@ from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
 from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.realtime.session_fakes import fake_speech
-from stentor.tests.server.responses.test_socket import serving
+from stentor.tests.server.responses.sockets import serving
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

@@ -7,7 +7,7 @@ import pytest
 
 from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
 from stentor.tests.fakes import fake_state
-from stentor.tests.server.responses.test_socket import serving
+from stentor.tests.server.responses.sockets import serving
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

@@ -10,7 +10,7 @@ import pytest
 
 from stentor.server.config.config import McpConfig, ToolServer
 from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
-from stentor.tests.server.responses.test_socket import serving
+from stentor.tests.server.responses.sockets import serving
 from stentor.tests.server.tools.scripted import Script, call, state_of
 from stentor.tests.server.tools.tool_process import tool_server
 

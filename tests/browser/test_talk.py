@@ -13,7 +13,7 @@ from stentor.server.app.state import ServerState
 from stentor.tests.browser.visitor import CHROMIUM, MILLISECONDS, browser_flags, missing
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import until
-from stentor.tests.server.responses.test_socket import serving
+from stentor.tests.server.responses.sockets import serving
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page

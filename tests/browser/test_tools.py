@@ -11,7 +11,7 @@ from stentor.tests.fakes import fake_state
 from stentor.tests.server.asr import scripted
 from stentor.tests.server.asr.test_http import WavReader, hears, wav
 from stentor.tests.server.pooling.pooler import FakePooler, config, model_of
-from stentor.tests.server.responses.test_socket import serving
+from stentor.tests.server.responses.sockets import serving
 from stentor.tests.server.tts.test_model import speaking_model
 
 pytestmark = [

@@ -17,7 +17,7 @@ from anyio.from_thread import start_blocking_portal
 from stentor.loadtest.server_process import ServerProcess
 from stentor.server.config.config import McpConfig, ToolServer
 from stentor.tests.browser.visitor import MILLISECONDS, browsing, spoken, visiting
-from stentor.tests.server.responses.test_socket import serving
+from stentor.tests.server.responses.sockets import serving
 from stentor.tests.server.tools.scripted import Script, call, state_of
 from stentor.tests.server.tools.tool_process import tool_server
 

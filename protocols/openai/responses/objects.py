@@ -145,7 +145,7 @@ class ResponseFailure(msgspec.Struct, frozen=True):
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
-    reason: Literal["max_output_tokens", "content_filter"]
+    reason: Literal["max_output_tokens", "content_filter", "steered"]
 
 
 class ConversationName(msgspec.Struct, frozen=True):

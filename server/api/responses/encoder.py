@@ -215,6 +215,18 @@ class ResponseEncoder:
         self.response.completed_at = int(time.time())
         return self._end("completed")
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether the turn is in its midst and has begun no call, so that :meth:`stop` leaves nothing unanswered."""
+        return self.finish is None and not (self._asks or self._items.in_call or self._items.calls)
+
+    def stop(self) -> list[bytes]:
+        """Ends it early, as it was steered."""
+        self._items.close("incomplete")
+        self.response.status = "incomplete"
+        self.response.incomplete_details = IncompleteDetails("steered")
+        return self._end("incomplete")
+
     def fail(self, why: ResponseFailure) -> list[bytes]:
         self._items.close("incomplete")
         self._items.drop_calls()

@@ -76,6 +76,11 @@ class ItemWriter:
         """Complete calls of the model without a result."""
         return tuple(self._calls)
 
+    @property
+    def in_call(self) -> bool:
+        """Whether the item that was opened last is a call."""
+        return self._in_call
+
     # ---- what the open item is made of
 
     def add_text(self, text: str, logprobs: Sequence[TokenLogprob]) -> None:

@@ -91,6 +91,9 @@ class ResponseTask:
         self._writing = asyncio.Lock()
         self._row_is_there = stored
         self._give_up = give_up
+        self._steered = False
+        self._stopped = False
+        """It has been steered, and has ended early."""
         self._encoder = ResponseEncoder(
             prepared.response,
             prepared.ids.new,
@@ -153,6 +156,10 @@ class ResponseTask:
         """May be called at any time, and again."""
         self._scope.cancel()
 
+    def steer(self) -> None:
+        """Ends it as soon as nothing is lost: not within a call, nor before the results of the server's own calls."""
+        self._steered = True
+
     async def abandon(self) -> None:
         """Drops a run that was not started."""
         if isinstance(self._turns, PreparedGeneration):
@@ -182,7 +189,7 @@ class ResponseTask:
                 await self._generate()
             if self._scope.cancelled_caught and not log.end:
                 self.begin()
-            ending = self._encoder.cancel() if self._scope.cancelled_caught else self._encoder.complete()
+            ending = self._ending(cancelled=self._scope.cancelled_caught)
         except Exception as error:
             if isinstance(error, Diverged) and self._give_up is not None:
                 with anyio.CancelScope(shield=True):
@@ -212,6 +219,11 @@ class ResponseTask:
             if failure is None:
                 await self._store_the_end()
             log.close(failure)
+
+    def _ending(self, *, cancelled: bool) -> list[bytes]:
+        if cancelled:
+            return self._encoder.cancel()
+        return self._encoder.stop() if self._stopped else self._encoder.complete()
 
     @property
     def _survives(self) -> bool:
@@ -246,7 +258,12 @@ class ResponseTask:
             self.begin()
         async with aclosing(self._turns.turns(self._encoder, self._tell, self._commit)) as turns:
             async for turn in turns:
-                await self._take(turn)
+                if self._steered:
+                    self._stopped = True
+                else:
+                    await self._take(turn)
+                if self._stopped:
+                    return
 
     def _tell(self, events: list[bytes]) -> None:
         if self.log is not None:
@@ -275,6 +292,9 @@ class ResponseTask:
                         log.add((), END_OF_TURN)
                     if log.full and self._prepared.request.stored:
                         await self.write()
+                if self._steered and encoder.may_stop:
+                    self._stopped = True
+                    return
 
     async def _store_the_end(self) -> None:
         """A background response has not ended for anybody before it is stored, so storing is retried for a while."""

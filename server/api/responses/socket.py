@@ -2,13 +2,14 @@
 
 A client sends ``response.create`` with the fields of a request, and gets each event of the response as one message.
 Responses with one ``stream_id`` run in order; events repeat it. A response that is not stored can be continued on the
-same connection while it is among the last few.
+same connection while it is among the last few. ``response.steer`` brings input for one that runs (:mod:`.steering`).
 """
 
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -32,6 +33,7 @@ from .items import items_of
 from .preparing import Prepared, prepare
 from .services import ResponseServices
 from .starting import AttachedStream, run_of
+from .steering import Steered, Steering, successor, together
 
 MAX_PENDING: Final = 32
 """Responses of one connection that run or wait."""
@@ -81,6 +83,7 @@ class ResponseSocket:
         self._lanes: dict[str | None, anyio.Event] = {}
         self._pending = 0
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._steering = Steering(services.limits, partial(services.admission.memory.share, 0), self._send)
 
     async def serve(self) -> None:
         """Serves until the client disconnects, which ends its responses. Raises Unavailable before it is accepted."""
@@ -94,6 +97,7 @@ class ResponseSocket:
                     await self._expire()
                 tasks.cancel_scope.cancel()
         finally:
+            self._steering.close()
             while self._kept:
                 self._forget_oldest()
 
@@ -138,9 +142,10 @@ class ResponseSocket:
                 self._pending += 1
                 start(self._create, kind.stream_id, message, share, before, done)
             case "response.steer":
-                await self._refuse_to_steer(kind)
+                size = len(message) + decoded_bytes(message, self._services.limits)
+                await self._steering.take(kind.stream_id, kind.previous_response_id, kind.input, size)
             case other:
-                raise refused("type", f"there is no event `{other[:80]}`; send response.create")
+                raise refused("type", f"there is no event `{other[:80]}`; send response.create or response.steer")
 
     async def _create(
         self, lane: str | None, message: bytes, share: MemoryShare, before: anyio.Event | None, done: anyio.Event
@@ -149,7 +154,7 @@ class ResponseSocket:
             with share:
                 if before is not None:
                     await before.wait()
-                await self._answer(lane, message)
+                await self._answer_all(lane, decode(_create_decoder, message, self._services.limits), len(message))
         except WebSocketDisconnect:
             pass  # the reader notices too
         except Exception as error:
@@ -160,27 +165,49 @@ class ResponseSocket:
             if self._lanes.get(lane) is done:
                 del self._lanes[lane]
 
-    async def _answer(self, lane: str | None, message: bytes) -> None:
-        services = self._services
-        body = decode(_create_decoder, message, services.limits)
+    async def _answer_all(self, lane: str | None, body: _Create, size: int) -> None:
+        """The response, and the successors of those that are steered."""
         if body.background:
             raise wrong("background", "is not for WebSockets; send the request by POST")
-        before = self._kept.get(body.previous_response_id or "")
-        extra = None if before is None else before.items
-        size = len(message) + (0 if before is None else before.size)
+        one = self._steering.waiting(body, lane)
+        if one is not None:
+            body = together(body, one.steers)
+        steered = await self._answer(lane, body, size, one)
+        while steered is not None and (steers := await self._steering.ended(steered)):
+            body = successor(body, steered.response.id, steers)
+            size = sum(steer.share.size for steer in steers)
+            before, steered.steers = steered, steers
+            try:
+                steered = await self._answer(lane, body, size, before)
+            except WebSocketDisconnect:
+                raise
+            except Exception as error:
+                await self._steering.fail(before, steers, describe(error)[1].message)
+                return
+
+    async def _answer(self, lane: str | None, body: _Create, size: int, before: Steered | None) -> Steered | None:
+        """One response, which takes over what waits of ``before``. Returns it if it may have been steered."""
+        services = self._services
+        kept = self._kept.get(body.previous_response_id or "")
+        extra = None if kept is None else kept.items
+        size += 0 if kept is None else kept.size
         with services.admission.admit() as context:
             with context.bounded():
                 prepared = await prepare(services, body, self._caller, context.queue_slot.memory, extra=extra)
                 if body.generate is False:
                     await self._only_prepare(prepared, lane, size)
-                    return
+                    self._steering.commit(before)
+                    return None
                 run = await run_of(services, prepared, context, watched=True)
-            async with aclosing(AttachedStream(run, context.bounded)) as events:
-                async for batch in events:
-                    for event in batch:
-                        await self._send(event, lane)
+            with self._steering.of(run, lane, body) as steered:
+                async with aclosing(AttachedStream(run, context.bounded)) as events:
+                    async for batch in events:
+                        self._steering.commit(before)
+                        for event in batch:
+                            await self._send(event, lane)
         if not body.stored:
             self._keep(prepared, items_of(run.response.output), size)
+        return steered
 
     async def _only_prepare(self, prepared: Prepared, lane: str | None, size: int) -> None:
         """A response without output, to go on from on this connection."""
@@ -204,16 +231,6 @@ class ResponseSocket:
     def _forget_oldest(self) -> None:
         with self._kept.popitem(last=False)[1].share:
             pass  # which gives it back
-
-    async def _refuse_to_steer(self, kind: _Kind) -> None:
-        error = {
-            "type": "invalid_request_error",
-            "code": "steering_not_supported",
-            "message": "Responses cannot be steered here; send another response.create.",
-        }
-        steer = {"input": kind.input, "previous_response_id": kind.previous_response_id or ""}
-        event = {"type": "response.steer.failed", "error": error, "steer": steer, "sequence_number": 0}
-        await self._send(encode(event), kind.stream_id)
 
     async def _tell(self, error: Exception, lane: str | None) -> None:
         status, body = describe(error)

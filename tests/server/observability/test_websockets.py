@@ -19,7 +19,7 @@ from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import until
 from stentor.tests.server.middleware.keyrings import keyring
 from stentor.tests.server.observability.collector import Collector, attributes, collecting
-from stentor.tests.server.responses.test_socket import serving
+from stentor.tests.server.responses.sockets import serving
 
 pytestmark = pytest.mark.anyio
 

@@ -30,7 +30,7 @@ from stentor.tests.fakes import FakeEngine, says
 from stentor.tests.server.harness import until
 from stentor.tests.server.realtime.session_fakes import VOICE_RATE, FakeVoice, voice_state
 from stentor.tests.server.realtime.sounds import LoudnessDetector
-from stentor.tests.server.responses.test_socket import serving
+from stentor.tests.server.responses.sockets import serving
 
 pytest.importorskip("aiortc", reason="the extra `webrtc` is not installed")
 

@@ -40,7 +40,7 @@ from stentor.tests.server.realtime import test_socket
 from stentor.tests.server.realtime.session_fakes import Running, voice_state
 from stentor.tests.server.realtime.sounds import LoudnessDetector, Model, passes, silence, until, words
 from stentor.tests.server.realtime.test_any_input_audio import inputs, steps
-from stentor.tests.server.responses.test_socket import serving
+from stentor.tests.server.responses.sockets import serving
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import until
 from stentor.tests.server.realtime.session_fakes import voice_state
 from stentor.tests.server.realtime.wire import EXTENSIONS, Ledger
-from stentor.tests.server.responses.test_socket import serving
+from stentor.tests.server.responses.sockets import serving
 from stentor.tests.wire.validate import check_event, check_object
 
 pytestmark = pytest.mark.anyio

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,63 +11,19 @@ import anyio
 import httpx
 import pytest
 import websockets
-from openai.types.responses.response_steer_failed_event import ResponseSteerFailedEvent
-from openai.types.responses.responses_server_event import ResponsesServerEvent
 from websockets.asyncio.client import ClientConnection, connect
 
 from stentor.server.api.responses import socket as socket_module
 from stentor.server.api.responses.socket import MAX_PENDING
-from stentor.server.app.lifecycle import make_listener
-from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
-from stentor.server.config.config import AccessConfig
 from stentor.server.config.limits import ConnectionLimits, OverloadConfig
-from stentor.server.http.address import listening
-from stentor.server.http.listening import address_of
 from stentor.server.middleware.access_control import AccessControl
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import until
-from stentor.tests.server.middleware.listeners import config_of
-from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
-from stentor.tests.wire.validate import check_event
+from stentor.tests.server.responses.shapes import RESPONSES
+from stentor.tests.server.responses.sockets import ask, opened, serving, until_the_end
 
 pytestmark = pytest.mark.anyio
-
-ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
-EXTENDED = {**EXTENSIONS}
-
-
-@asynccontextmanager
-async def serving(state: ServerState, **limits: Any) -> AsyncIterator[str]:
-    """The address, without its scheme."""
-    counted = ConnectionLimits(**limits)
-    listener = make_listener(state, counted)
-    with listening(config_of(AccessConfig())) as sock:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.run_until_closed, sock)
-            await until(lambda: listener.started)
-            try:
-                yield address_of(sock, tls=False).removeprefix("http://")
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await listener.close()
-            tasks.cancel_scope.cancel()
-
-
-def opened(address: str, **options: Any) -> connect:
-    return connect(f"ws://{address}{RESPONSES}", compression=None, proxy=None, max_size=None, **options)
-
-
-async def ask(socket: ClientConnection, **body: Any) -> None:
-    await socket.send(json.dumps({"type": "response.create", "max_output_tokens": 6, **body}))
-
-
-async def until_the_end(socket: ClientConnection) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = []
-    while not events or events[-1]["type"] not in ENDS:
-        events.append(json.loads(await asyncio.wait_for(socket.recv(), 60)))
-        check_event(ResponsesServerEvent, events[-1], EXTENDED)
-    return events
 
 
 async def test_events_are_those_of_the_stream_and_responses_follow_one_another() -> None:
@@ -142,15 +97,6 @@ async def test_a_wrong_message_is_told_and_the_connection_goes_on(message: str, 
         assert (error["type"], error["status"], error["error"]["param"]) == ("error", 400, param)
         await ask(socket, input="hello")
         assert (await until_the_end(socket))[-1]["type"] == "response.incomplete"
-
-
-async def test_steering_is_refused_in_the_words_of_the_protocol() -> None:
-    async with serving(fake_state()) as address, opened(address) as socket:
-        steer = {"type": "response.steer", "input": "stop that", "previous_response_id": "resp_1"}
-        await socket.send(json.dumps(steer))
-        event = json.loads(await socket.recv())
-        check_event(ResponseSteerFailedEvent, event)
-        assert event["error"]["code"] == "steering_not_supported"
 
 
 async def test_no_more_wait_than_may_and_all_end_with_the_connection() -> None:

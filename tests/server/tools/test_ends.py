@@ -14,9 +14,12 @@ from stentor.server.api.responses.resuming import resume_unfinished
 from stentor.server.app.state import ServerState
 from stentor.server.config.config import McpConfig, StoreConfig
 from stentor.server.storage.opening import opened_store
+from stentor.server.tools.gateway import McpGateway
 from stentor.tests.server.harness import in_memory, until
 from stentor.tests.server.responses.restarting import dies, until_written
 from stentor.tests.server.responses.shapes import EXTENSIONS, RESPONSES
+from stentor.tests.server.responses.sockets import opened, serving, until_the_end, until_told
+from stentor.tests.server.responses.steered import Held, begun, calling, steer
 from stentor.tests.server.tools.scripted import Script, call, state_of
 from stentor.tests.server.tools.tool_process import tool_process
 from stentor.tests.wire.responses import check_stream
@@ -206,6 +209,24 @@ async def test_a_call_that_may_have_had_an_effect_is_not_made_again(
     assert (called["status"], called["error"]["type"]) == ("failed", "mcp_protocol_error")
     assert answer["output"][2]["content"][0]["text"] == "Not known."
     assert slow_since(tools_url, before).count("begun") == 1
+
+
+async def test_a_steered_response_ends_behind_the_results_of_the_servers_own_calls(tools_url: str) -> None:
+    text = call("calc__echo", text="between the lines")
+    engine = Held(text=text, steps=text.index("lines"), max_model_len=1 << 16)
+    state = calling(engine, gateway=McpGateway(config_of(tools_url)))
+    async with serving(state) as address, opened(address) as socket:
+        first = await begun(socket, engine, tools=[tool(tools_url)])
+        await steer(socket, first, "Louder.")
+        await until_told(socket, "response.steer.accepted")
+        engine.gate.set()
+        ended = (await until_the_end(socket))[-1]["response"]
+        assert ended["incomplete_details"] == {"reason": "steered"}
+        assert [item["type"] for item in ended["output"]] == ["mcp_list_tools", "mcp_call"]
+        assert "between the lines" in ended["output"][1]["output"]
+        await until_the_end(socket)
+        assert engine.prompts[-1].count("between the lines") == 2  # in the call and in its result
+        assert engine.prompts[-1].endswith("<user>Louder.\n<assistant>")
 
 
 async def test_a_server_that_let_us_in_is_not_asked_once_the_key_is_lost(tools_url: str, tmp_path: Path) -> None:
