@@ -63,10 +63,17 @@ class GGUFFacts:
 
     def slides(self, period: int) -> list[bool]:
         """Which layers have the window: as listed, or all but every ``period``-th."""
-        pattern = self.fields.get("attention.sliding_window_pattern")
-        if isinstance(pattern, list):
-            return [bool(each) for each in pattern[: self.layers]]
-        return [kind == "sliding" for kind in alternating_layers(self.layers, period)]
+        key = "attention.sliding_window_pattern"
+        pattern = self.fields.get(key)
+        if not isinstance(pattern, list):
+            return [kind == "sliding" for kind in alternating_layers(self.layers, period)]
+        if len(pattern) < self.layers:
+            raise ConfigError(f"{key} is of {len(pattern)} layers, expected {self.layers}")
+        return [bool(each) for each in pattern[: self.layers]]
+
+    def layer_types(self, period: int) -> list[str]:
+        """``layer_types`` by :meth:`slides`."""
+        return ["sliding_attention" if each else "full_attention" for each in self.slides(period)]
 
 
 Values = dict[str, object]

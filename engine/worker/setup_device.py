@@ -28,24 +28,20 @@ from .profile import MemoryProfile, measure, run_plans, worst_steps
 from .routed_rows import JoinedExtras
 from .row_states import StateDTypes
 from .runner import ModelRunner, RowExtras
-from .setup_parts import ProgressCallback, dtype_name, fit_length
+from .setup_choices import SetupChoices
+from .setup_parts import dtype_name, fit_length
 from .warmup import warm_up
 
 
 def run_ahead(
-    config: WorkerConfig,
-    family: Text,
-    model: Decoder,
-    wanted: int,
-    device: Device,
-    cache_dtype: torch.dtype,
-    progress: ProgressCallback,
+    family: Text, chosen: SetupChoices, model: Decoder, device: Device
 ) -> tuple[AsyncRunner, AsyncCompute, Sizes, list[MemoryLine]]:
-    """The runner of ``model``, which was made for ``wanted`` tokens, and the use of the device's memory."""
+    """The runner of ``model``, which was made for the longest wanted context, and the use of the device's memory."""
+    config, wanted, cache_dtype = chosen.config, chosen.wanted, chosen.cache_dtype
     spec, dtype, graphs = family.spec, model.context.dtype, graph_sizes(config)
     pages = page_groups(family.groups, wanted)
     media = family.media_rows(config, model)
-    profile = _profile(config, family, device, model, wanted, graphs, cache_dtype, pages, media, progress)
+    profile = _profile(family, chosen, model, device, graphs, pages, media)
     budget = profile.kv_budget(config.gpu_memory_fraction * config.memory_share)
     places = model.context.adapters
     beside = family.media_bytes(budget, wanted, profile.total) + adapter_bytes(config, places)
@@ -138,21 +134,20 @@ def size_cache(
 
 
 def _profile(
-    config: WorkerConfig,
     family: Text,
-    device: Device,
+    chosen: SetupChoices,
     model: Decoder,
-    max_model_len: int,
+    device: Device,
     graphs: list[GraphSize],
-    cache_dtype: torch.dtype,
     pages: tuple[PageGroup, ...],
     media: MediaRows | None,
-    progress: ProgressCallback,
 ) -> MemoryProfile:
+    """Measure the largest steps on one block of cache. Raises :class:`SetupError` if the device has no room."""
+    config, max_model_len, progress = chosen.config, chosen.wanted, chosen.progress
     slots, tokens, vocab_size = config.max_num_seqs, config.max_num_batched_tokens, model.config.vocab_size
     try:
         caches = allocate_caches(
-            model.config.cache_groups, 1, config.block_size, device.torch_device, cache_dtype, pages
+            model.config.cache_groups, 1, config.block_size, device.torch_device, chosen.cache_dtype, pages
         )
         least = Sizes(1, max_model_len, 0, pages, num_states=1)
         runner, compute = _runner(config, family, model, caches, device, least, graphs, media)

@@ -2,65 +2,47 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import msgspec
 import torch
 
-from stentor.kernels import native
-from stentor.kernels.linear_packed import PLAIN
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import StepPlan
 
 from ..layers.forward_batch import LayerCache
-from ..layers.layer_context import LayerContext
-from ..layers.rank_group import RankGroup
-from ..model_config.attention_spec import AttentionSpec
-from ..model_config.model_spec import LayerSpec
-from ..model_config.transformers_encoder_config import TransformersEncoder
 from ..models.decoder import Decoder
 from ..models.pooling_model import PoolingModel
 from .adapter_rows import store_of
-from .adapter_setup import adapter_bytes, check_room, places_for
+from .adapter_setup import adapter_bytes, check_room
 from .async_compute import AsyncCompute, AsyncRunner
-from .audio_families import Transcription
 from .cached_weights import open_cached
-from .caches import allocate_caches, cache_groups, cache_tensors, choose_cache_dtype, host_memory
+from .caches import allocate_caches, cache_groups, cache_tensors, host_memory
 from .device import Device
 from .device_lease import DeviceLease
 from .errors import SetupError
 from .executor import AsyncExecutor, Executor, Send, SyncExecutor
 from .families import Family, Settled, Sizes, Text, agreed, with_rows
 from .host_tier import check_host_tier, device_bytes, host_lines, with_host
-from .limits import limits_of, with_limits
+from .limits import limits_of
 from .memory import available_memory, default_kv_bytes, format_bytes, resident_bytes
-from .pooling_family import PoolingFamily
 from .prefault import Prefault
 from .runner import ModelRunner
+from .setup_choices import SetupChoices, choose
 from .setup_device import attention_notes, run_ahead
-from .setup_drafts import Drafter, DraftSource, check_drafts, draft_lines, draft_of, make_proposer, open_draft
+from .setup_drafts import Drafter, draft_lines, draft_of, make_proposer
 from .setup_parts import (
     ProgressCallback,
     Setup,
     cache_note,
-    choose_dtype,
     cut_note,
     dtype_name,
-    layer_context,
     load_weights,
-    multiplied_from_codes,
-    prepare_kernels,
-    share_threads,
 )
 from .sync_compute import SyncCompute, SyncRunner
-from .transformers_family import TransformersText
-
-_MEETING: Final = "waiting for the other workers"
-_NOT_OURS: Final = "adapters are served of Whisper and of models of text that run in this server's own code"
-_CPU: Final = torch.device("cpu")
 
 
 def set_up_family(
@@ -77,7 +59,7 @@ def set_up_family(
     model is made for the longest context wanted, and a step's memory is measured before the cache takes the rest. If
     the cache then holds less, a rotary scaling that depends on the length stays that of the longer context.
     """
-    chosen = _choose(family, config, progress, device, meeting_fd)
+    chosen = choose(family, config, progress, device, meeting_fd)
     config, context = chosen.config, chosen.context
     kept = open_cached(
         family.checkpoint, config, context, weights_fd, lambda: _bytes_of(chosen.shapes()), family.beside
@@ -99,11 +81,11 @@ def set_up_family(
         kept.keep(sizes.max_model_len, sizes.blocks, sizes.num_states)
     drafter = None if chosen.draft is None else chosen.draft.load(config, model, longest, progress)
     if device is not None and isinstance(family, Text) and family.runs_ahead(config):
-        running = _running_ahead(family, chosen, model, device, progress)
+        running = _running_ahead(family, chosen, model, device)
     else:
         if sizes is None:
             assert device is not None
-            sizes = _sizes_of_device(family, chosen, model, device, progress)
+            sizes = _sizes_of_device(family, chosen, model, device)
         running = _running_in_turn(family, chosen, model, sizes, drafter)
     _complete(running.runner, family.first_steps(running.config, model, running.sizes), progress)
     ready = _ready(family, chosen, model, running)
@@ -116,24 +98,6 @@ def set_up_family(
         chosen.has_own_cpus,
         store_of(running.runner.extras),
     )
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """What is decided before the model is made."""
-
-    config: WorkerConfig
-    wanted: int
-    """The longest sequence before the cache is sized."""
-    context: LayerContext
-    device: Device | None
-    """None for the host's cores."""
-    cache_dtype: torch.dtype
-    draft: DraftSource | None
-    shapes: Callable[[], Any]
-    """The model without memory; made once."""
-    has_own_cpus: bool
-    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -150,49 +114,7 @@ class _Running:
     ahead: AsyncCompute | None = None
 
 
-def _choose(
-    family: Family, config: WorkerConfig, progress: ProgressCallback, device: Device | None, meeting_fd: int | None
-) -> _Chosen:
-    """Check the options against the model, prepare kernels, choose dtypes, and meet the other ranks."""
-    at = _CPU if device is None else device.torch_device
-    checkpoint = family.checkpoint
-    if config.enable_lora:
-        _check_adaptable(config, family)
-    if config.batch_invariant and device is not None:
-        _check_invariant(config, family)
-    config = with_limits(config, family.limits)
-    check_drafts(config, family)
-    check_host_tier(config, family)
-    wanted = family.longest(config)
-    draft = open_draft(config, family, wanted)
-    if isinstance(family, PoolingFamily) and not family.groups:
-        config = msgspec.structs.replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, wanted))
-    notes: list[str] = []
-    has_own_cpus = False
-    if device is None:
-        notes, has_own_cpus = prepare_kernels(config, progress, alone=not _threads_of_torch(family))
-    else:
-        share_threads(config)
-    packs = device is None and family.packs and native.library() is not None
-    from_codes = packs and (config.quantization == "int8" or multiplied_from_codes(checkpoint.quantized))
-    dtype = choose_dtype(
-        config.dtype, at, checkpoint.dtype, batch_invariant=config.batch_invariant, from_codes=from_codes
-    )
-    cache_dtype = choose_cache_dtype(config.kv_cache_dtype, dtype, at, family.groups)
-    ranks = None if meeting_fd is None else _joined(config, meeting_fd, at, progress)
-    adapters = places_for(config, on_device=device is not None)
-    context = layer_context(checkpoint, config, at, dtype, adapters)
-    context = replace(context, packed=packs and dtype in PLAIN, ranks=ranks)
-
-    @cache
-    def shapes() -> Any:
-        places = places_for(config, on_device=device is not None)
-        return family.make(replace(context, shapes_only=True, adapters=places), 1)
-
-    return _Chosen(config, wanted, context, device, cache_dtype, draft, shapes, has_own_cpus, notes)
-
-
-def _sizes_of_host(family: Family, chosen: _Chosen, settled: Settled | None) -> Sizes:
+def _sizes_of_host(family: Family, chosen: SetupChoices, settled: Settled | None) -> Sizes:
     """Divide the host's memory before weights are loaded. ``settled``: weights are there, in a memory file."""
     config, shapes = chosen.config, chosen.shapes
     budget = config.kv_cache_memory or 0
@@ -210,31 +132,31 @@ def _sizes_of_host(family: Family, chosen: _Chosen, settled: Settled | None) -> 
     return sizes
 
 
-def _sizes_of_device(family: Family, chosen: _Chosen, model: Any, device: Device, progress: ProgressCallback) -> Sizes:
+def _sizes_of_device(family: Family, chosen: SetupChoices, model: Any, device: Device) -> Sizes:
     """Divide what a device has left beside ``model`` and its largest step."""
     config, context = chosen.config, chosen.context
-    budget = _measured(config, family, model, chosen.wanted, device, chosen.cache_dtype, progress)
+    budget = _measured(family, chosen, model, device)
     budget -= adapter_bytes(config, context.adapters)
     sizes = family.size(config, lambda: model, chosen.wanted, chosen.cache_dtype, budget)
     return with_host(config, agreed(sizes, context.ranks))
 
 
-def _running_ahead(
-    family: Text, chosen: _Chosen, model: Decoder, device: Device, progress: ProgressCallback
-) -> _Running:
+def _running_ahead(family: Text, chosen: SetupChoices, model: Decoder, device: Device) -> _Running:
     """A device that computes a step while the next is prepared."""
     config, context = chosen.config, chosen.context
-    runner, ahead, sizes, memory = run_ahead(config, family, model, chosen.wanted, device, chosen.cache_dtype, progress)
+    runner, ahead, sizes, memory = run_ahead(family, chosen, model, device)
     notes = attention_notes(config, family.spec, context.dtype, chosen.cache_dtype, context.device)
     config = with_rows(config, sizes.num_states)
     return _Running(config, runner, partial(AsyncExecutor, runner, ahead), sizes, memory, notes, ahead)
 
 
-def _running_in_turn(family: Family, chosen: _Chosen, model: Any, sizes: Sizes, drafter: Drafter | None) -> _Running:
+def _running_in_turn(
+    family: Family, chosen: SetupChoices, model: Any, sizes: Sizes, drafter: Drafter | None
+) -> _Running:
     """A CPU, or a device whose steps follow one another."""
     at, device = chosen.context.device, chosen.device
     config = with_rows(chosen.config, sizes.num_states)
-    runner, calls, caches = _runner(config, family, model, sizes, at, chosen.cache_dtype, chosen.draft, drafter)
+    runner, calls, caches = _runner(family, chosen, model, sizes, drafter)
     pages = Prefault(cache_tensors(caches)) if device is None and caches and isinstance(family, Text) else None
     name = str(at) if device is None else device.name
     memory = [
@@ -245,7 +167,7 @@ def _running_in_turn(family: Family, chosen: _Chosen, model: Any, sizes: Sizes, 
     return _Running(config, runner, partial(SyncExecutor, runner, pages=pages), sizes, memory, call_notes(calls))
 
 
-def _ready(family: Family, chosen: _Chosen, model: Any, running: _Running) -> WorkerReady:
+def _ready(family: Family, chosen: SetupChoices, model: Any, running: _Running) -> WorkerReady:
     """What the engine and the operator learn of the worker."""
     config, sizes, at = running.config, running.sizes, chosen.context.device
     memory = [*running.memory, *host_lines(config, sizes.host, at)]
@@ -273,50 +195,6 @@ def _ready(family: Family, chosen: _Chosen, model: Any, running: _Running) -> Wo
     return family.completed(ready, config, model, sizes)
 
 
-def _check_adaptable(config: WorkerConfig, family: Family) -> None:
-    """Raise :class:`SetupError` if the model cannot have adapters."""
-    why = ""
-    if isinstance(family, PoolingFamily):
-        if isinstance(family.spec.backbone, TransformersEncoder):
-            why = f"{_NOT_OURS}; leave it out"
-        elif family.spec.adapters:
-            why = f"the model has adapters of its own, for {', '.join(family.spec.adapters)}; leave it out"
-    elif not isinstance(family, Text | Transcription) or isinstance(family, TransformersText):
-        why = f"{_NOT_OURS}; leave it out"
-    if why:
-        raise SetupError(f"--enable-lora: {why}")
-
-
-def _check_invariant(config: WorkerConfig, family: Family) -> None:
-    """Raise :class:`SetupError` if the model cannot be batch-invariant on a device."""
-    why = ""
-    if config.tensor_parallel_size > 1:
-        why = "sums over GPUs have no order of their own; leave --tensor-parallel-size out"
-    elif config.enable_lora:
-        why = "what adapters add on a GPU depends on the batch; leave --enable-lora out"
-    elif type(family) is not Text or family.spec.states or not all(map(_attends, family.spec.layers)):
-        why = "on a GPU it holds for models of text that attend to keys and values in every layer; use --device cpu"
-    if why:
-        raise SetupError(f"--batch-invariant: {why}")
-
-
-def _attends(layer: LayerSpec) -> bool:
-    return isinstance(layer.mixer, AttentionSpec)
-
-
-def _threads_of_torch(family: Family) -> bool:
-    """Whether large computations may run in torch beside our kernels."""
-    return isinstance(family, Text) or (isinstance(family, PoolingFamily) and family.has_encoder)
-
-
-def _joined(config: WorkerConfig, meeting_fd: int, device: torch.device, progress: ProgressCallback) -> RankGroup:
-    """Join the other ranks, once all have come."""
-    progress(_MEETING, 0, 1)
-    ranks = RankGroup(config.rank, config.group_size, meeting_fd, device)
-    progress(_MEETING, 1, 1)
-    return ranks
-
-
 def _bytes_of(model: Any) -> int:
     """Bytes of all weights."""
     total: int = model.total_bytes if isinstance(model, PoolingModel) else model.weights.total_bytes
@@ -324,19 +202,13 @@ def _bytes_of(model: Any) -> int:
 
 
 def _runner(
-    config: WorkerConfig,
-    family: Family,
-    model: Any,
-    sizes: Sizes,
-    at: torch.device,
-    cache_dtype: torch.dtype,
-    source: DraftSource | None = None,
-    drafter: Drafter | None = None,
+    family: Family, chosen: SetupChoices, model: Any, sizes: Sizes, drafter: Drafter | None = None
 ) -> tuple[SyncRunner, list[str], list[LayerCache]]:
     """Make the runner; returns it with the operations outside its program, and its caches.
 
-    ``drafter`` is what ``source`` has loaded. Raises :class:`SetupError` without memory for the caches.
+    Raises :class:`SetupError` without memory for the caches.
     """
+    config, at, cache_dtype = with_rows(chosen.config, sizes.num_states), chosen.context.device, chosen.cache_dtype
     caches: list[LayerCache] = []
     try:
         if family.groups:
@@ -345,7 +217,7 @@ def _runner(
         room = format_bytes(sizes.blocks * sizes.block_bytes)
         raise SetupError(f"{at} has no room for {room} of KV cache: lower --kv-cache-memory") from error
     extras = family.extras(config, model, sizes)
-    own, draft = draft_of(source, drafter, caches)
+    own, draft = draft_of(chosen.draft, drafter, caches)
     compute = SyncCompute(
         model,
         own,
@@ -361,36 +233,29 @@ def _runner(
     return ModelRunner(compute, extras), compute.calls, caches
 
 
-def _measured(
-    config: WorkerConfig,
-    family: Family,
-    model: Any,
-    longest: int,
-    device: Device,
-    cache_dtype: torch.dtype,
-    progress: ProgressCallback,
-) -> int:
+def _measured(family: Family, chosen: SetupChoices, model: Any, device: Device) -> int:
     """Bytes of a device for caches: its share, without weights and the largest step."""
+    config = chosen.config
     if config.kv_cache_memory is not None:
         return config.kv_cache_memory
-    progress("measuring memory", 0, 1)
+    chosen.progress("measuring memory", 0, 1)
     device.settle()
     device.forget_peak()
     before = device.memory()
     left = int(before.total * config.gpu_memory_fraction * config.memory_share) - before.reserved - before.outside
-    largest = family.largest_step(config, longest)
+    largest = family.largest_step(config, chosen.wanted)
     if largest is None:
         return left // 2  # the rest is for activations, whose size depends on the step
     plan, sizes = largest
     try:
-        runner, *_ = _runner(config, family, model, sizes, device.torch_device, cache_dtype)
+        runner, *_ = _runner(family, chosen, model, sizes)
         runner.step(plan)
     except (torch.OutOfMemoryError, SetupError) as error:
         raise SetupError(f"{device.name} has no room for its largest step: {family.no_room}") from error
     peak = device.memory().peak
     del runner
     device.settle()
-    progress("measuring memory", 1, 1)
+    chosen.progress("measuring memory", 1, 1)
     return left - (peak - before.reserved)
 
 

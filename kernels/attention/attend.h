@@ -1,13 +1,11 @@
 // Causal attention over the paged cache with an online softmax.
 //
-// The work is cut into items: one sequence, some query heads of one kv head, a few tokens. The rows of an item (its
-// tokens times its query heads) meet each tile of keys together, so that keys and values are loaded and widened once
-// for several rows.
+// Work is split into items: one sequence, some query heads of one kv head, a few tokens. The rows of an item (tokens
+// times query heads) share each tile of keys, so that keys and values are loaded and widened once for several rows.
 //
-// Tiles of 64 keys stand at absolute positions, and so do the parts of 512 keys that they add up to. A row takes the
-// tiles of a part in order (scores, maximum, rescale, sum, values key by key), and its parts in order; a key that a
-// row does not see contributes an exact zero. So a row's result depends on its own position, query and keys, and not
-// on the rows beside it, nor on who computed which part.
+// Tiles of 64 keys, and parts of 512, begin at absolute positions. A row processes its parts, and the tiles of a part, in
+// order (scores, maximum, rescale, sum, values key by key). A masked key contributes an exact zero. So a row's result
+// depends on its own position, query and keys, not on other rows or on which thread computed which part.
 #pragma once
 
 #include "coded.h"
@@ -24,15 +22,15 @@ namespace stentor {
 namespace attention {
 
 constexpr float ZEROS[DEEP] = {};
-constexpr int64_t PART = 512;  // keys that are summed by themselves, at absolute positions
-constexpr int64_t ITEMS = 4;   // of a thread, with every kv head by itself: fewer are few
+constexpr int64_t PART = 512;  // keys of a partial sum, at absolute positions
+constexpr int64_t ITEMS = 4;   // of one kv head for each thread; if there would be fewer, items are made smaller
 constexpr int64_t SMALL = 1 << 17;  // multiply-adds below which a second thread does not pay
 
-// Rows of an item, when one token has no more than that; half where items are few. Tiles lay keys and values out anew for
-// each item.
+// Rows of an item, unless one token has more; half if there are few items. The processor's tiles copy keys and values
+// into their layout for each item.
 static inline int64_t rows_of_item() { return tiles::form() == tiles::Form::NONE ? 96 : 192; }
 
-// Q: the type of queries and of what comes out; T: of the cache.
+// Q: the type of queries and outputs. T: the type of the cache.
 template <class Q, class T>
 struct Call {
     const Q* q;        // [tokens, heads, dim], rows of q_stride
@@ -46,10 +44,10 @@ struct Call {
     float softcap;
     const float* sinks;  // [heads], scores without a value that take part in the softmax; null: none
     int64_t after = 0;  // keys after its own that it sees; -1: all
-    bool fewer = false;  // a sequence may have fewer keys than queries
+    bool fewer = false;  // whether a sequence may have fewer keys than queries
     const float *k_scales = nullptr, *v_scales = nullptr;  // int8: [blocks, kv_heads, size]; float8: [kv_heads]
 
-    // What all keys, or values, of a head are multiplied by.
+    // The scale of all keys, or values, of a head.
     float key_factor(int64_t kv_head) const { return factor(k_scales, kv_head); }
     float value_factor(int64_t kv_head) const { return factor(v_scales, kv_head); }
 
@@ -60,11 +58,11 @@ struct Call {
 };
 
 struct Item {
-    // `count` tokens from `token`, the first at `position` among `length` keys; below 0 where there are fewer keys.
+    // `count` tokens from `token`, the first at `position` among `length` keys; `position` is negative if there are fewer keys.
     int64_t sequence, token, count, position, length;
 };
 
-// Room for the rows of an item.
+// Scratch memory for the rows of an item.
 struct Scratch {
     Room queries, scores, weights, tile, numbers;
 
@@ -80,14 +78,14 @@ int64_t first_visible(const C& c, int64_t position) {
     return c.window > 0 ? std::max<int64_t>(0, position - c.window + 1) : 0;
 }
 
-// One past the last key that the item's token number `token` sees; 0 or less where it sees none.
+// One past the last key that token number `token` of the item sees; 0 or less if it sees none.
 template <class C>
 int64_t end_visible(const C& c, const Item& item, int64_t token) {
     return c.after < 0 ? item.length : std::min(item.length, item.position + token + 1 + c.after);
 }
 
 // The queries of an item, scaled, for the query heads [first, last) of a kv head's: `count * (last - first)` rows.
-// Scores come out times log2 e, since powers of two are taken of them; a soft cap is applied before.
+// Scores are multiplied by log2 e, because weights are powers of two; a soft cap is applied before.
 template <class Kernel, class Q, class T>
 void load_queries(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, float* queries) {
     const int64_t group = c.heads / c.kv_heads, stride = Kernel::query_floats(c.dim);
@@ -97,8 +95,7 @@ void load_queries(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_
             Kernel::put_query(c.q + (item.token + t) * c.q_stride + (kv_head * group + h) * c.dim, factor, c.dim, queries);
 }
 
-// The keys and values of the tile after this one are fetched meanwhile: few rows wait for memory, many for the cache
-// that the cores share.
+// Prefetches keys and values of the next tile: steps of few rows wait for memory, steps of many for the shared cache.
 template <class Q, class T>
 void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int64_t tile, int64_t stop) {
     const int64_t bytes = c.dim * c.size * (int64_t)sizeof(T), step = std::min(KEYS, c.size);
@@ -116,15 +113,15 @@ void fetch_tile(const Call<Q, T>& c, const int32_t* table, int64_t kv_head, int6
     }
 }
 
-// Lines of what is read next, from the line `first` of each run, while tiles multiply: as many at a time as can be on their
-// way by then. More would keep products waiting behind them.
+// Cache lines to prefetch while tiles multiply, from line `first` of each run: as many as can be in flight at once. More
+// would delay the products.
 template <class T>
 void fetch_lines(const T* const* runs, int64_t count, int64_t first, int64_t lines) {
     for (int64_t run = 0; run < count; ++run)
         for (int64_t line = first; line < first + lines; ++line) __builtin_prefetch((const char*)runs[run] + line * 64);
 }
 
-// Weighs N keys for one row that sees [begin, end) of them.
+// Computes the weights of N keys for one row that sees [begin, end) of them.
 template <int N, bool FROM_ZERO, class Weight>
 void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const Running& state, int64_t row,
                 Weight* weights) {
@@ -134,7 +131,7 @@ void weigh_some(float* scores, int64_t begin, int64_t end, float softcap, const 
     weigh<N, 1>(scores, weights, N, state, row);
 }
 
-// Weighs the keys of a tile for one row: [begin, end) of the whole tile are those that it sees.
+// Computes the weights of a tile for one row, which sees [begin, end) of its keys.
 template <class Kernel, class T>
 void weigh_runs(float* scores, const Tile<T>& tile, int64_t begin, int64_t end, float softcap, const Running& state,
                 int64_t row, typename Kernel::Weight* weights) {
@@ -148,7 +145,7 @@ void weigh_runs(float* scores, const Tile<T>& tile, int64_t begin, int64_t end, 
     }
 }
 
-// What the rows of an item see of the keys [part * PART, (part + 1) * PART): `each` rows a token.
+// Computes the softmax state of an item over the keys [part * PART, (part + 1) * PART); `each` rows a token.
 template <class Kernel, class Q, class T>
 void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t each, int64_t part,
                  const float* queries, Scratch& scratch, const Running& state) {
@@ -225,22 +222,22 @@ void attend_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t
     }
 }
 
-// What a head's sink adds to the sum of a row's weights: once, when all its keys are summed. At most 2^126, to stay
-// finite; no value shows beside that.
+// The weight that a head's sink adds to the sum of a row, once, after all keys. Capped at 2^126 to stay finite; no value
+// contributes measurably beside that.
 template <class C>
 float sink_weight(const C& c, int64_t head, const Running& state, int64_t row) {
     if (!c.sinks) return 0.0f;
     return exp2(set1(std::min(c.sinks[head] * LOG2E + state.starts[row], 126.0f)))[0];
 }
 
-// Divides by the sum of weights and puts one row where it belongs: zeros where it saw nothing.
+// Divides by the sum of weights and writes one row of the output: zeros if it saw no key.
 template <class Q, class T>
 void finish(const Call<Q, T>& c, int64_t token, int64_t head, const Running& state, int64_t row) {
     Q* to = c.out + (token * c.heads + head) * c.dim;
     const float sum = hsum(load(state.totals + row * LANES)) + sink_weight(c, head, state, row);
     const vf total = set1(sum > 0 ? sum : 1.0f), factor = set1(c.value_factor(head / (c.heads / c.kv_heads)));
     for (int64_t d = 0; d < c.dim; d += LANES) {
-        const vf mean = load(state.sums + row * state.width + d) / total * factor + 0.0f;  // no zero has a sign
+        const vf mean = load(state.sums + row * state.width + d) / total * factor + 0.0f;  // turns -0 into 0
         if (d + LANES <= c.dim)
             store(to + d, mean);
         else
@@ -280,7 +277,7 @@ void attend_one_part_by(const Call<Q, T>& c, const Item& item, int64_t kv_head, 
     attend_part<Kernel>(c, item, kv_head, last - first, part, queries, scratch, state);
 }
 
-// Calls body(Kernel()) with what takes the products: tiles where there are any, for all rows alike, else vectors.
+// Calls body(Kernel()) with the products to use: tiles if the processor has them, else vectors; the same for all rows.
 template <class T, class Body>
 void by_kernel(int64_t rows, int64_t dim, const Body& body) {
     [[maybe_unused]] constexpr bool brain = std::is_same<T, bf16>::value || std::is_same<T, e4m3>::value;
@@ -305,7 +302,7 @@ void by_kernel(int64_t rows, int64_t dim, const Body& body) {
         body(Singles<T>());
 }
 
-// An item whole, for the query heads [first, last) of a kv head's.
+// Computes a whole item, for the query heads [first, last) of a kv head.
 template <class Q, class T>
 void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last) {
     by_kernel<T>(item.count * (last - first), c.dim, [&](auto kernel) {
@@ -313,7 +310,7 @@ void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t firs
     });
 }
 
-// One part of a single token's row, for the query heads [first, last) of a kv head's, into `state`.
+// Computes one part of a single token's rows, for the query heads [first, last) of a kv head, into `state`.
 template <class Q, class T>
 void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last, int64_t part,
                      const Running& state) {
@@ -322,7 +319,7 @@ void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int
     });
 }
 
-// Both take long to compile: a unit does it for each type of cache, native*.cpp, once for all who call them.
+// Both take long to compile, so each type of cache has one translation unit that instantiates them (native*.cpp).
 #define STENTOR_ATTEND(EXTERN, Q, T)                                                                                \
     EXTERN template void attend(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first, int64_t last); \
     EXTERN template void attend_one_part(const Call<Q, T>& c, const Item& item, int64_t kv_head, int64_t first,      \
@@ -336,7 +333,7 @@ STENTOR_ATTEND(extern, bf16, i8)
 STENTOR_ATTEND(extern, float, e4m3)
 STENTOR_ATTEND(extern, bf16, e4m3)
 
-// The first sequence whose lengths or blocks lead outside what the tensors hold, or -1.
+// The first sequence whose lengths or blocks are outside the tensors, or -1.
 template <class C>
 int64_t find_fault(const C& c) {
     for (int64_t s = 0; s < c.sequences; ++s) {
@@ -354,7 +351,7 @@ int64_t find_fault(const C& c) {
     return -1;
 }
 
-// The items of a step, the longest first, so that no thread is left with one at the end; and how much there is to do.
+// The items of a step, longest first, so that threads finish together; and their total work.
 template <class C>
 std::vector<Item> items_of(const C& c, int64_t threads, int64_t* work) {
     const int64_t rows = rows_of_item();

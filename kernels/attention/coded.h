@@ -7,7 +7,7 @@
 namespace stentor {
 namespace attention {
 
-// In single precision, of what the codes stand for.
+// In single precision, over dequantised codes.
 struct SingleCodes : Singles<i8> {
     template <int R>
     static void score(const float* queries, const Tile<i8>& tile, const float* starts, float* scores) {
@@ -51,10 +51,10 @@ static inline vp both(const void* pair) {
     return (vp)(vi{} + bits);
 }
 
-// In products of codes: queries and weights are codes of 16 bits with a scale a row, sums are exact in 32.
+// As products of integers: queries and weights are 16-bit codes with a scale for each row, sums are exact in 32 bits.
 struct Codes {
     using Weight = float;
-    struct Held {};  // while rows meet the tiles of a part: nothing
+    struct Held {};  // state kept over the tiles of a part: none
     static constexpr bool ON_TILES = false;
     static constexpr int64_t SCORED = DEEP;
 
@@ -110,7 +110,7 @@ struct Codes {
         }
     }
 
-    // Weights become codes where they are, with their scale behind them.
+    // Quantises weights in place; their scale follows them.
     static void accumulate(int64_t rows, float* weights, const Tile<i8>& tile, float* sums, int64_t stride) {
         for (int64_t row = 0; row < rows; ++row) put_weights(weights + row * KEYS, tile);
         by_rows<DEEP>(rows, [&](int64_t row, auto deep) {
@@ -126,7 +126,7 @@ struct Codes {
    private:
     static constexpr int PER_RUN = RUN / LANES;
     static constexpr int64_t ACROSS = WIDE * LANES;
-    static constexpr float LEAST = 1e-30f;  // below, the quotient is not finite
+    static constexpr float LEAST = 1e-30f;  // below this, the quotient is not finite
     static_assert(WIDE % PER_RUN == 0, "a register tile is whole runs");
 
     static void put(vi codes, int16_t* to) {
@@ -134,7 +134,7 @@ struct Codes {
         std::memcpy(to, &halves, sizeof halves);
     }
 
-    // Sixteen of `first`, each with its neighbour of `second`.
+    // Interleaves sixteen numbers of `first` and `second`.
     static void beside(const i8* first, const i8* second, vp* out) {
         const __m128i a = _mm_loadu_si128((const __m128i*)first), b = _mm_loadu_si128((const __m128i*)second);
         const __m128i low = _mm_unpacklo_epi8(a, b), high = _mm_unpackhi_epi8(a, b);
@@ -146,7 +146,7 @@ struct Codes {
 #endif
     }
 
-    // Times the scales of their values; those of keys that no row sees are zero.
+    // Multiplies by the scales of the values; weights of keys that no row sees are zero.
     static void put_weights(float* weights, const Tile<i8>& tile) {
         vi lane;
         for (int i = 0; i < LANES; ++i) lane[i] = i;

@@ -38,7 +38,7 @@ struct Expanded : Singles<bf16> {
         for (; i < count; ++i) narrow(widen(from[i]), to + i);
     }
 
-    // What is below bfloat16's bits is zero.
+    // Bits below bfloat16's are zero.
     static void store_upper(vf x, bf16* to) {
         const vh half = __builtin_convertvector((vu)x >> 16, vh);
         std::memcpy(to, &half, sizeof half);

@@ -1,4 +1,4 @@
-// Paged attention as an operation of its own: one call, one layer. A cache's dtype has a unit of its own, native*.cpp.
+// Paged attention outside a program: one call for one layer. Each dtype of caches has a translation unit (native*.cpp).
 #pragma once
 
 #include "attend.h"
@@ -24,8 +24,8 @@ int64_t paged_attention(const Call<Q, T>& c, int64_t threads) {
 }  // namespace attention
 }  // namespace stentor
 
-// Returns -1, or the first sequence whose lengths or blocks lead outside the tensors, or -2 where there is no memory to
-// plan the batch; nothing is written then.
+// Returns -1; or the first sequence whose lengths or blocks are outside the tensors, or -2 if there is no memory to plan the
+// batch, and writes nothing.
 #define STENTOR_PAGED_ATTENTION(NAME, Q, T)                                                                           \
     STENTOR_EXPORT int64_t NAME(const Q* q, const T* k_cache, const T* v_cache, Q* out, const int32_t* query_start,   \
                                 const int32_t* seq_lens, const int32_t* tables, int64_t sequences, int64_t tokens,    \

@@ -1,5 +1,5 @@
-// Keys and values as products of pairs take them: in bfloat16, two dimensions of a key side by side, or two keys at a
-// dimension. Codes of float8 become that on the way, which holds them exactly.
+// Converts keys and values to the layout of products of pairs: in bfloat16, two dimensions of a key side by side, or two
+// keys at one dimension. bfloat16 represents float8 codes exactly.
 #pragma once
 
 #include "products.h"
@@ -7,7 +7,7 @@
 namespace stentor {
 namespace attention {
 
-// Numbers of `first`, each with its neighbour of `second`, for `count` of them, a multiple of LANES; nothing is zeros.
+// Interleaves `count` numbers, a multiple of LANES, of `first` and `second`; a null pointer stands for zeros.
 template <class T>
 static inline void put_beside(const T* first, const T* second, int64_t count, bf16* to) {
     for (int64_t i = 0; i < count; i += LANES) {
@@ -31,23 +31,23 @@ static inline void pair_values(const T* first, const T* second, int64_t dim, bf1
 
 #if defined(__AVX512BW__)
 
-// The halves of a register side by side: each of the first sixteen with its neighbour of the second.
+// Interleaves the two halves of a register.
 static inline __m512i turned(__m512i halves) {
     alignas(64) static constexpr uint16_t TURNS[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     return _mm512_permutexvar_epi16(_mm512_load_si512(TURNS), halves);
 }
 
-// Those of a line, which a block that holds one run has at two neighbouring dimensions.
+// Interleaves the two halves of a cache line: two neighbouring dimensions in a block of one run.
 static inline __m512i turned(const bf16* line) { return turned(_mm512_loadu_si512(line)); }
 
-// Sixteen of `first`, each with its neighbour of `second`.
+// Interleaves sixteen numbers of `first` and `second`.
 static inline __m512i beside(const bf16* first, const bf16* second) {
     const __m512i low = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i*)first));
     return turned(_mm512_inserti64x4(low, _mm256_loadu_si256((const __m256i*)second), 1));
 }
 
-// Thirty-two of `first`, each with its neighbour of `second`; nothing is zeros.
+// Interleaves thirty-two numbers of `first` and `second`; a null pointer stands for zeros.
 static inline void two_beside(const bf16* first, const bf16* second, __m512i* out) {
     alignas(64) static constexpr uint16_t TURNS[2][32] = {
         {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,

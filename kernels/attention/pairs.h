@@ -12,7 +12,7 @@ namespace attention {
 template <class T>
 struct Pairs {
     using Weight = bf16;
-    struct Held {};  // while rows meet the tiles of a part: nothing
+    struct Held {};  // state kept over the tiles of a part: none
     static constexpr bool ON_TILES = false;
     static constexpr int64_t SCORED = DEEP;
 
@@ -29,7 +29,7 @@ struct Pairs {
         }
     }
 
-    // Room that a tile's pairs take where they are put together once for all rows: none for a few rows over bfloat16.
+    // Bytes for a tile's pairs if they are made once for all rows; 0 for a few rows over bfloat16.
     static int64_t laid_out(int64_t rows, int64_t dim) {
         return rows > MANY || !std::is_same<T, bf16>::value ? 2 * KEYS * dim : 0;
     }
@@ -65,7 +65,7 @@ struct Pairs {
                 default: return score_by<R, 4>(queries, half, key, starts, scores + first);
             }
         }
-        // a block that holds one run has its keys' values at two neighbouring dimensions fill one line
+        // in a block of one run, two neighbouring dimensions of its keys fill one cache line
         if (tile.size == RUN)
             return score_by<R, 4>(
                 queries, half, [&](int64_t d, int v) { return (__m512bh)turned(tile.keys[v] + 2 * d * RUN); },
@@ -77,7 +77,7 @@ struct Pairs {
         score_by<R, 4>(queries, half, key, starts, scores);
     }
 
-    // Keys go in pairs: one before `begin` has weight zero, one at `end` is not read.
+    // Keys are read in pairs: a key before `begin` has weight zero, the key at `end` is not read.
     static void accumulate(int64_t rows, const bf16* weights, const Tile<bf16>& tile, float* sums, int64_t stride) {
         int64_t d = 0;
         for (; d + WIDE * LANES <= tile.dim; d += WIDE * LANES)
@@ -91,9 +91,9 @@ struct Pairs {
     }
 
    private:
-    static constexpr int64_t MANY = 15;  // rows above which the pairs are worth putting together once
+    static constexpr int64_t MANY = 15;  // rows above which making the pairs once pays
 
-    // The next R rows meet V runs; key(d, v) gives those of one run at dimensions 2d and 2d + 1.
+    // Scores of R rows and V runs; key(d, v) returns one run at dimensions 2d and 2d + 1.
     template <int R, int V, class Key>
     static void score_by(const float* queries, int64_t half, const Key& key, const float* starts, float* scores) {
         __m512 acc[R][V];
@@ -137,7 +137,7 @@ struct Pairs {
         columns_by<R, V>(weights, tile, make, sums, stride);
     }
 
-    // R rows meet V vectors of values; pair(key, value) gives those of a key and the next one.
+    // Products of R rows and V vectors of values; pair(key, value) returns those of a key and the next one.
     template <int R, int V, class Pair>
     static void columns_by(const bf16* weights, const Tile<bf16>& tile, const Pair& pair, float* sums, int64_t stride) {
         __m512 acc[R][V];

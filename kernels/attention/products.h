@@ -11,20 +11,20 @@
 namespace stentor {
 namespace attention {
 
-constexpr int64_t RUN = 16;   // keys that lie side by side in every block, whatever its size
+constexpr int64_t RUN = 16;   // contiguous keys in every block, whatever its size
 constexpr int64_t KEYS = 64;  // keys of one online-softmax update
 constexpr int64_t RUNS = KEYS / RUN;
 // Vectors across and rows down in the register tiles.
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int WIDE = 4, DEEP = 4;  // 16 sums keep two units busy, and the next rows' begin before these are done
+constexpr int WIDE = 4, DEEP = 4;  // 16 sums keep two units busy, and the next rows' sums overlap them
 #elif defined(__AVX2__)
-constexpr int WIDE = 2, DEEP = 6;  // 12 of 16 registers are sums, which meet three loads for every four products
+constexpr int WIDE = 2, DEEP = 6;  // 12 of 16 registers are sums; three loads for every four products
 #else
 constexpr int WIDE = 4, DEEP = 2;
 #endif
 static_assert(RUN % LANES == 0 && KEYS % (WIDE * LANES) == 0, "tiles are whole vectors");
 
-// Keeps what was loaded in a register where the compiler would load it again for every use.
+// Keeps a loaded value in a register; the compiler would load it again for every use.
 static inline vf held(vf x) {
 #if defined(__AVX512F__)
     asm("" : "+v"(x));
@@ -44,7 +44,7 @@ static void by_rows(int64_t rows, const Body& body) {
 }
 
 // sums[r][...] += weights[r][key] * value[key][at ...] over keys [begin, end), which lie in runs, for R rows and V vectors;
-// `lanes` is less than LANES only where the last vector of a row is not whole.
+// `lanes` is below LANES only for a partial last vector of a row.
 template <int R, int V, class T>
 static void add_columns(const float* weights, const T* const* runs, int64_t dim, int64_t begin, int64_t end, int64_t at,
                         int64_t lanes, float* sums, int64_t stride) {
@@ -73,15 +73,15 @@ static void add_columns(const float* weights, const T* const* runs, int64_t dim,
         for (int v = 0; v < V; ++v) store(sums + r * stride + v * LANES, acc[r][v]);
 }
 
-// A tile of keys as an item's rows meet it.
+// A tile of keys for the rows of an item.
 template <class T>
 struct Tile {
-    // Where each run begins. One without a key that some row sees is a copy of one that has: its scores are masked.
+    // The start of each run. A run without a visible key points to one with such a key; its scores are masked.
     const T *keys[RUNS], *values[RUNS];
-    int64_t size, dim;    // of a block; of a head
+    int64_t size, dim;    // tokens of a block; dimensions of a head
     int64_t begin, end;   // keys that some row sees
-    const T *paired_keys = nullptr, *paired_values = nullptr;  // what was laid out in pairs for many rows
-    const float *key_scales[RUNS] = {}, *value_scales[RUNS] = {};  // of each run's codes
+    const T *paired_keys = nullptr, *paired_values = nullptr;  // the tile in pairs, made once for many rows
+    const float *key_scales[RUNS] = {}, *value_scales[RUNS] = {};  // scales of each run's codes
 
     // The runs that some row sees.
     int64_t first_run() const { return begin / RUN; }
@@ -91,13 +91,13 @@ struct Tile {
 template <class T>
 struct Singles {
     using Weight = float;
-    struct Held {};  // while rows meet the tiles of a part: nothing
+    struct Held {};  // state kept over the tiles of a part: none
     static constexpr bool ON_TILES = false;
-    static constexpr int64_t SCORED = DEEP;  // rows whose scores are made at once, at most
+    static constexpr int64_t SCORED = DEEP;  // most rows whose scores are computed at once
 
     static int64_t query_floats(int64_t dim) { return dim; }
 
-    // Room that it takes to lay a tile out once for all rows, and the tile as it then lies: none, and as it is.
+    // Bytes to convert a tile once for all rows, and the converted tile: 0, and the tile itself.
     static int64_t laid_out(int64_t, int64_t) { return 0; }
     static const Tile<T>& lay_out(const Tile<T>& tile, int64_t, bf16*) { return tile; }
 

@@ -1,4 +1,4 @@
-// An online softmax over tiles of keys: what it has come to so far, and the step of one row and tile.
+// An online softmax over tiles of keys: its state, and the update of one row by a tile.
 #pragma once
 
 #include "simd_math.h"
@@ -10,27 +10,27 @@
 namespace stentor {
 namespace attention {
 
-// How far a score may rise above the one that weights are relative to. Sums are then seldom brought to a new scale, and
-// weights of up to 2^8 leave them far from overflow.
+// How far a score may exceed the origin of the weights before sums are rescaled. Rescaling is then rare, and weights of up
+// to 2^8 are far from overflow.
 constexpr float SLACK = 8.0f;
 constexpr float LOG2E = 1.44269504088896341f;
 
 static inline int64_t padded(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
 
-// What a softmax over some keys has come to, for each row. Scores (times log2 e) are relative to an origin: they start
-// from `starts`, which is -origin, or 0 where no key has been seen yet. One above `limits`, SLACK or then -infinity,
-// moves the origin. `totals` is the sum of weights in LANES parts, `sums` that of weighted values, `width` floats a row.
+// The state of a softmax over some keys, for each row. Scores (times log2 e) are relative to an origin: they are added to
+// `starts`, which is -origin, or 0 before the first key. A score above `limits` (SLACK, or -infinity before the first key)
+// moves the origin. `totals` is the sum of weights in LANES parts, `sums` the sum of weighted values, `width` floats a row.
 struct Running {
     float *starts, *limits, *totals, *sums;
     int64_t width;
 
-    // Floats of so many rows; `at` is where they begin.
+    // Number of floats of this many rows; `at` is their memory.
     static int64_t floats(int64_t rows, int64_t width) { return 2 * padded(rows) + rows * (LANES + width); }
     static Running at(float* at, int64_t rows, int64_t width) {
         float *const limits = at + padded(rows), *const totals = limits + padded(rows);
         return {at, limits, totals, totals + rows * LANES, width};
     }
-    // The rows from `row` on.
+    // The state of the rows from `row` on.
     Running from(int64_t row) const {
         return {starts + row, limits + row, totals + row * LANES, sums + row * width, width};
     }
@@ -44,7 +44,7 @@ struct Running {
 
     bool empty(int64_t row) const { return limits[row] == NOTHING; }
 
-    // Makes weights relative to what is `above` the origin; out of line, for it is rare.
+    // Moves the origin up by `above`; out of line, because it is rare.
     __attribute__((noinline)) void move(int64_t row, float above) const {
         starts[row] -= above;
         if (empty(row)) {
@@ -56,7 +56,7 @@ struct Running {
         scale(sums + row * width, factor, width);
     }
 
-    // Takes in what `part` saw of the keys that follow.
+    // Adds the state of `part`, whose keys follow.
     void join(int64_t row, const Running& part, int64_t part_row) const {
         if (part.empty(part_row)) return;
         const float theirs = -part.starts[part_row], ours = empty(row) ? NOTHING : -starts[row];
@@ -79,14 +79,14 @@ struct Running {
     }
 };
 
-// Weights as the products take them.
+// Converts weights to the form that the products take.
 template <int VECTORS>
 static inline void put_weights(const vf* weights, float* to) {
     #pragma GCC unroll 16
     for (int v = 0; v < VECTORS; ++v) store(to + v * LANES, weights[v]);
 }
 #if defined(__AVX512BF16__)
-// What is too small for a normal number becomes zero, as the products would take it to be.
+// Flushes subnormal numbers to zero, as the products do.
 template <int VECTORS>
 static inline void put_weights(const vf* weights, bf16* to) {
     #pragma GCC unroll 16
@@ -107,14 +107,14 @@ static inline void put_weights(const vf* weights, bf16* to) {
 }
 #endif
 
-// Caps the scores of one row, which come from zero and without the factor log2 e: they get it, and their start.
+// Caps the scores of one row, which have neither their start nor the factor log2 e, and then applies both.
 template <int KEYS_HERE>
 void cap(float* scores, float softcap, float start) {
     for (int64_t i = 0; i < KEYS_HERE; i += LANES)
         store(scores + i, tanh(load(scores + i) / set1(softcap)) * set1(softcap * LOG2E) + set1(start));
 }
 
-// Hides all keys but [begin, end).
+// Masks all keys but [begin, end).
 template <int KEYS_HERE>
 void hide(float* scores, int64_t begin, int64_t end) {
     vi lane;
@@ -137,8 +137,8 @@ static inline bool any_above(vf x, float limit) {
 #endif
 }
 
-// Turns the scores of R rows over KEYS_HERE keys, not all of them hidden, into weights, and brings their origins,
-// totals and sums up to date; scores and weights of a row are `apart`. FROM_ZERO: scores do not have their start yet.
+// Turns the scores of R rows over KEYS_HERE keys, at least one of them visible, into weights, and updates origins, totals
+// and sums; rows of scores and weights lie `apart`. FROM_ZERO: scores do not include their start yet.
 template <int KEYS_HERE, int R, bool FROM_ZERO = false, class Weight>
 void weigh(const float* scores, Weight* weights, int64_t apart, const Running& state, int64_t row) {
     constexpr int VECTORS = KEYS_HERE / LANES;

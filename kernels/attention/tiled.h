@@ -1,7 +1,8 @@
-// The two products of attention by the processor's tiles (native/amx.h), over keys and values in bfloat16 or float8. Queries
-// and weights are rounded to bfloat16 too.
+// The two products of attention on the processor's tiles (native/amx.h), over keys and values in bfloat16 or float8. Queries
+// and weights are rounded to bfloat16.
 //
-// Scores sum dimensions, and values sum keys, 32 at a time from zero, as the instruction does: at absolute places.
+// Sums over dimensions (scores) and over keys (values) take 32 at a time from zero, as the instruction does, at absolute
+// positions.
 #pragma once
 
 #include "amx.h"
@@ -12,7 +13,7 @@ namespace attention {
 
 #if defined(STENTOR_TILES)
 
-constexpr int64_t SUMMED = 2 * tiles::PAIRS;  // dimensions or keys; a head has whole chunks of them
+constexpr int64_t SUMMED = 2 * tiles::PAIRS;  // dimensions or keys of one instruction; a head has whole multiples
 
 template <class Tiles, class T>
 struct Tiled {
@@ -28,7 +29,7 @@ struct Tiled {
         for (int64_t d = 0; d < dim; d += LANES) store((bf16*)to + d, load(from + d) * set1(factor));
     }
 
-    // Room for a tile's keys and, behind them, its values.
+    // Scratch memory for a tile's keys and, after them, its values.
     static int64_t laid_out(int64_t, int64_t dim) { return 2 * KEYS * dim; }
 
     // Keys become [dim / 2, KEYS, 2].
@@ -39,8 +40,8 @@ struct Tiled {
         return {{}, {}, tile.size, dim, tile.begin, tile.end, room, room + KEYS * dim};
     }
 
-    // Values become [KEYS / 2, dim, 2], those of keys that no row sees zero. The processor does it while it waits for scores
-    // and weights, which nothing here depends on.
+    // Values become [KEYS / 2, dim, 2]; those of keys that no row sees are zero. This overlaps the scores and weights, on
+    // which it does not depend.
     static void lay_out_values(const Tile<T>& tile, bf16* room) {
         const int64_t dim = tile.dim;
         for (int64_t key = 0; key < KEYS; key += 2) {
@@ -53,8 +54,8 @@ struct Tiled {
         }
     }
 
-    // scores[r][key] = queries[r] · key of some rows at a time; weigh(first, count, scores) is called for these then.
-    // `scores` has room for SCORED rows. Queries meet two runs of keys at a time.
+    // scores[r][key] = queries[r] · key, for some rows at a time; then calls weigh(first, count, scores) for these rows.
+    // `scores` holds SCORED rows. Each product takes two runs of keys.
     template <class Weigh>
     static void score(Held& held, int64_t rows, const float* queries, const Tile<bf16>& tile, float* scores,
                       const Weigh& weigh) {

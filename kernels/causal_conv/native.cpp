@@ -18,7 +18,7 @@ struct Shape {
     bool silu;
 };
 
-// Element i of each of n groups of W that lie one after another becomes element [i][group] of `columns`.
+// Transposes n adjacent groups of W elements to `columns` [W, n].
 template <int W, class T>
 void split_groups(const T* from, int64_t n, vf* columns) {
     float together[W * LANES] = {}, apart[W][LANES];
@@ -31,7 +31,7 @@ void split_groups(const T* from, int64_t n, vf* columns) {
     for (int i = 0; i < W; ++i) columns[i] = load(apart[i]);
 }
 
-// The other way.
+// The inverse.
 template <int W, class T>
 void join_groups(const vf* columns, int64_t n, T* to) {
     float together[W * LANES], apart[W][LANES];
@@ -44,8 +44,8 @@ void join_groups(const vf* columns, int64_t n, T* to) {
         for (int64_t i = 0; i < n * W; ++i) narrow(together[i], to + i);
 }
 
-// `n` channels from `channel` on, through the tokens [first, end): `from` (null: zeros) and `to` (null: nowhere) are
-// their last W - 1 inputs, kept as S.
+// Runs `n` channels, from `channel` on, through the tokens [first, end); `from` (null: zeros) and `to` (null: not stored) are
+// their last W - 1 inputs before and after, stored as S.
 template <int W, class T, class S>
 void run_channels(const Shape<T>& s, int64_t first, int64_t end, int64_t channel, int64_t n, const S* from, S* to) {
     vf weight[W], last[W] = {}, bias = {};
@@ -83,7 +83,7 @@ void convolve(const Shape<T>& s, S* state, const StateRows& rows, int64_t thread
     });
 }
 
-// Returns the first row that names tokens or slots that are not there, and does nothing then; -1 otherwise.
+// Returns -1; or the first row whose tokens or slots are out of range, and writes nothing.
 template <class T, class S>
 int64_t causal_conv(const Shape<T>& s, S* state, const StateRows& rows, int64_t slots, int64_t tokens, int64_t width,
                     int64_t threads) {

@@ -1,5 +1,5 @@
-// The gated delta rule token by token; see reference.py. Columns of a head's state do not depend on each other. Each is
-// computed by the same operations in the same order, whatever tile it is in and however a prompt is cut.
+// The gated delta rule token by token; see reference.py. Columns of a head's state are independent. Each is computed by the
+// same operations in the same order, in any tile and however a prompt is cut.
 #include "parallel.h"
 #include "simd_math.h"
 #include "state_rows.h"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t MAX_K_DIM = 256;
 constexpr int64_t BLOCK = 32;  // tokens whose queries and keys are widened and normed at once
-constexpr int WIDE = LANES == 16 ? 8 : 4;  // vectors of columns where the state is passed through once: it is read in long runs
-constexpr int NARROW = 2;                  // and where it is passed through token by token: the tile stays in the nearest cache
+constexpr int WIDE = LANES == 16 ? 8 : 4;  // vectors of columns if the state is read once, in long runs
+constexpr int NARROW = 2;                  // the same if it is read for each token: the tile stays in the L1 cache
 constexpr float L2_EPS = 1e-6f;
 
 template <class T>
@@ -26,7 +26,7 @@ struct Shape {
     bool l2norm;
 };
 
-// Of some tokens of one head: queries and keys, ready for use, and the factors.
+// Normed queries and keys, and factors, of some tokens of one head.
 struct Block {
     alignas(64) float q[BLOCK][MAX_K_DIM];
     alignas(64) float k[BLOCK][MAX_K_DIM];
@@ -36,7 +36,7 @@ struct Block {
     int64_t tokens;
 };
 
-// BY_CHANNEL, here and below: channels of a key decay by themselves.
+// BY_CHANNEL, here and below: each channel of a key has a decay.
 template <bool BY_CHANNEL, class T>
 void prepare(const Shape<T>& s, int64_t head, int64_t first, int64_t tokens, Block& block) {
     const int64_t k_head = head / (s.v_heads / s.k_heads);
@@ -65,7 +65,7 @@ void prepare(const Shape<T>& s, int64_t head, int64_t first, int64_t tokens, Blo
     }
 }
 
-// beta (v - decay · found): what the columns from `column` on get along the key.
+// beta (v - decay · found): the update of the columns from `column` on.
 template <int N, class T>
 static inline void changes(const T* v, int64_t columns, float decay, float beta, const vf* found, vf* change) {
     for (int j = 0; j < N; ++j) {
@@ -86,8 +86,8 @@ static inline void store_out(T* out, int64_t columns, float scale, const vf* sum
     }
 }
 
-// Takes N vectors of columns through the tokens of a block, from one state to another that may be the same; `columns` of
-// them exist. S is what states are kept as. After the first token a token's change and the next one's question are one pass.
+// Runs N vectors of columns, of which `columns` exist, through the tokens of a block, from one state to another or the same.
+// S is the stored type of states. After the first token, one pass applies a token's update and reads for the next.
 template <bool BY_CHANNEL, int N, class T, class S>
 void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, int64_t column, int64_t columns,
           const S* from, S* to, int64_t stride) {
@@ -126,7 +126,7 @@ void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, in
     }
 }
 
-// The same for any columns of `state`, in a copy that lies close together.
+// The same for any columns of `state`, in a contiguous copy.
 template <bool BY_CHANNEL, class T, class S>
 void walk_copied(const Shape<T>& s, const Block& block, int64_t first, int64_t head, int64_t column, S* state) {
     constexpr int64_t WIDTH = NARROW * LANES;
@@ -139,7 +139,7 @@ void walk_copied(const Shape<T>& s, const Block& block, int64_t first, int64_t h
     for (int64_t i = 0; i < s.k_dim; ++i) std::copy_n(tile + i * WIDTH, columns, at + i * s.v_dim);
 }
 
-// All tokens of a row, [first, end), through one head: `to` is its state afterwards, `from` before (null: zeros).
+// Runs all tokens of a row, [first, end), through one head; `from` is its state before (null: zeros), `to` after.
 template <bool BY_CHANNEL, class T, class S>
 void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const S* from, S* to) {
     const int64_t size = s.k_dim * s.v_dim;
@@ -167,7 +167,7 @@ void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const
     }
 }
 
-// Returns the first row that names tokens or slots that are not there, and does nothing then; -1 otherwise.
+// Returns -1; or the first row whose tokens or slots are out of range, and writes nothing.
 template <bool BY_CHANNEL, class T, class S>
 int64_t gated_delta(const Shape<T>& s, S* state, const StateRows& rows, int64_t slots, int64_t tokens,
                     int64_t threads) {

@@ -1,11 +1,11 @@
 // Causal attention over a paged cache of latents, with an online softmax.
 //
-// The heads of a token share what they see: they are the rows of one product with the latents of a tile, which are
-// keys first and values then, while they are in the cache. Tiles of 64 latents stand at absolute positions, and so do
-// the parts of 512 that they add up to. A row takes the tiles of a part in order and its parts in order: its result
-// depends on its own position, query and latents, and not on the rows beside it, nor on who computed which part. On tiles
-// several tokens share an item, since each pairs values anew.
-// Where a token sees chosen latents alone, these stand for all: number i of them is at position i of its tiles.
+// All heads of a token see the same latents: they are the rows of one product with a tile, whose latents are used as keys
+// and then, still in the cache, as values. Tiles of 64 latents, and parts of 512, begin at absolute positions. A row
+// processes its parts, and the tiles of a part, in order: its result depends on its own position, query and latents, not on
+// other rows or on which thread computed which part. On the processor's tiles several tokens share an item, because each
+// item converts its values.
+// If a token sees chosen latents only, chosen latent number i is at position i of its tiles.
 #include "../attention/products.h"
 #include "../attention/softmax.h"
 #include "../linear/tiles.h"
@@ -22,9 +22,9 @@ namespace {
 
 using namespace attention;
 
-constexpr int64_t PART = 512;       // latents that are summed by themselves
-constexpr int64_t HEADS = 32;       // of an item, at most
-constexpr int64_t TILED_ROWS = 64;  // of an item of several tokens, at most
+constexpr int64_t PART = 512;       // latents of a partial sum
+constexpr int64_t HEADS = 32;       // most heads of an item
+constexpr int64_t TILED_ROWS = 64;  // most rows of an item of several tokens
 constexpr int64_t SMALL = 1 << 17;  // multiply-adds below which a second thread does not pay
 static_assert(RUN % products::GROUP == 0 && RUN == paged::RUN, "runs are whole groups of columns");
 
@@ -39,7 +39,7 @@ struct Call {
     float scale;
 };
 
-// Some heads of a token, or of some tokens, of which the last one sees so much.
+// Some heads of one token or several; `seen` is that of the last token.
 struct Item {
     int64_t sequence, token, count, seen, first, last;
 
@@ -48,7 +48,7 @@ struct Item {
     int64_t parts() const { return (seen - 1) / PART + 1; }
     int64_t token_of(int64_t row) const { return row / heads(); }
     int64_t seen_by(int64_t row) const { return seen - (count - 1 - token_of(row)); }
-    // Which of all rows of heads that is, in queries and in what comes out.
+    // Its row in queries and outputs.
     int64_t place(int64_t row, int64_t all_heads) const {
         return (token + token_of(row)) * all_heads + first + row % heads();
     }
@@ -63,7 +63,7 @@ bool on_tiles([[maybe_unused]] const Call<T>& c) {
     return false;
 }
 
-// Rows of which there is a state: on tiles whole tiles of them.
+// Rows with a state; on tiles, rounded up to whole tiles.
 template <class T>
 int64_t kept_rows(const Call<T>& c, int64_t rows) {
     return on_tiles(c) ? (rows + tiles::ROWS - 1) / tiles::ROWS * tiles::ROWS : rows;
@@ -126,7 +126,7 @@ void attend_part_on_tiles(const Call<bf16>& c, const Item& item, int64_t part, c
         const int64_t count = std::min(KEYS, stop - key);
         const bf16* runs[RUNS];
         find_runs(c, item, key, count, copies, runs);
-        for (int64_t run = (count + RUN - 1) / RUN; run < RUNS; ++run) runs[run] = runs[0];  // nobody sees them
+        for (int64_t run = (count + RUN - 1) / RUN; run < RUNS; ++run) runs[run] = runs[0];  // masked
         rows.meet(runs, count, [&](int64_t row) {
             return row < item.rows() ? std::min(count, item.seen_by(row) - key) : 0;
         });
@@ -135,7 +135,7 @@ void attend_part_on_tiles(const Call<bf16>& c, const Item& item, int64_t part, c
 
 #endif
 
-// What the rows of an item see of the latents [part * PART, (part + 1) * PART).
+// Computes the softmax state of an item over the latents [part * PART, (part + 1) * PART).
 template <class T>
 void attend_part(const Call<T>& c, const Item& item, int64_t part, const Running& state) {
 #if defined(STENTOR_TILES)
@@ -177,7 +177,7 @@ void attend_part(const Call<T>& c, const Item& item, int64_t part, const Running
     }
 }
 
-// Divides by the sums of weights, and puts the rows where they belong.
+// Divides by the sums of weights and writes the rows of the output.
 template <class T>
 void finish(const Call<T>& c, const Item& item, const Running& state) {
     for (int64_t row = 0; row < item.rows(); ++row) {
@@ -193,7 +193,7 @@ void finish(const Call<T>& c, const Item& item, const Running& state) {
     }
 }
 
-// Joins the parts [0, parts) of an item, of which part(number) gives the state.
+// Joins the parts [0, parts) of an item; part(number) returns the state of one.
 template <class T, class Part>
 void join(const Call<T>& c, const Item& item, const Running& state, const Part& part) {
     const int64_t parts = item.parts();
@@ -206,7 +206,7 @@ void join(const Call<T>& c, const Item& item, const Running& state, const Part& 
     finish(c, item, state);
 }
 
-// The first sequence of which a token's choice leads outside what it sees, or -1.
+// The first sequence with a token that chose a latent which it does not see, or -1.
 template <class T>
 int64_t find_wrong_choice(const Call<T>& c) {
     int64_t fault = -1;
@@ -218,11 +218,11 @@ int64_t find_wrong_choice(const Call<T>& c) {
     return fault;
 }
 
-// Of all tokens, those that see most first, so that no thread is left with one at the end.
+// The items of all tokens, longest first, so that threads finish together.
 template <class T>
 std::vector<Item> items_of(const Call<T>& c, int64_t threads) {
     const int64_t pieces = (c.heads + HEADS - 1) / HEADS, each = (c.heads + pieces - 1) / pieces;
-    const bool few = c.batch.tokens * pieces < 8 * threads;  // threads would be left with none
+    const bool few = c.batch.tokens * pieces < 8 * threads;  // some threads would get none
     const int64_t together = on_tiles(c) && !c.chosen && !few ? std::max<int64_t>(1, TILED_ROWS / each) : 1;
     std::vector<Item> items;
     c.batch.each_span(together, [&](int64_t sequence, int64_t token, int64_t count, int64_t position) {
@@ -242,7 +242,7 @@ int64_t latent_attention(const Call<T>& c, int64_t threads) {
     const std::vector<Item> items = items_of(c, threads);
     const int64_t width = padded(c.rank);
     int64_t work = 0, most = 0;
-    std::vector<int64_t> starts{0};  // of each item's parts among all
+    std::vector<int64_t> starts{0};  // index of each item's first part among all
     for (const Item& item : items) {
         work += item.seen * item.rows() * (c.dim + c.rank);
         most = std::max(most, kept_rows(c, item.rows()));
@@ -281,8 +281,8 @@ int64_t latent_attention(const Call<T>& c, int64_t threads) {
 
 using namespace stentor;
 
-// Returns -1, or the first sequence whose lengths, blocks or choices lead outside the tensors, or -2 where there is no memory to
-// plan the batch; nothing is written then.
+// Returns -1; or the first sequence whose lengths, blocks or choices are outside the tensors, or -2 if there is no memory to
+// plan the batch, and writes nothing.
 #define STENTOR_LATENT_ATTENTION(NAME, T)                                                                           \
     STENTOR_EXPORT int64_t NAME(const T* q, const T* cache, T* out, const int32_t* query_start,                     \
                                 const int32_t* seq_lens, const int32_t* tables, int64_t sequences, int64_t tokens,  \

@@ -1,4 +1,4 @@
-// The sequences of a batch, and where a paged cache has what it keeps of their tokens: [blocks, size, dim].
+// The sequences of a batch, and the places of their tokens in a paged cache [blocks, size, dim].
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace stentor {
 namespace paged {
 
-constexpr int64_t RUN = 16;  // tokens whose vectors lie side by side in every block, whatever its size
+constexpr int64_t RUN = 16;  // contiguous tokens in every block, whatever its size
 
 struct Sequences {
     const int32_t *query_start, *seq_lens, *tables;
@@ -19,7 +19,7 @@ struct Sequences {
         return (int64_t)tables[sequence * table_width + position / size] * size + position % size;
     }
 
-    // The first sequence whose lengths or blocks lead outside what the tensors hold, or -1.
+    // The first sequence whose lengths or blocks are outside the tensors, or -1.
     int64_t find_fault() const {
         for (int64_t s = 0; s < count; ++s) {
             const int64_t begin = query_start[s], end = query_start[s + 1], length = seq_lens[s];

@@ -1,11 +1,11 @@
-// Attention to latents on tiles (native/amx.h), in bfloat16: both products, of up to 16 rows at a time, which are heads of
-// one token or of some.
+// Attention to latents on tiles (native/amx.h), in bfloat16: both products, for up to 16 rows at a time, which are heads of
+// one token or several.
 //
-// Latents lie as the left side of a product takes them, so that scores come out by latent: they are turned. As values, two
-// latents have to stand side by side first, 32 numbers of each of 64 at a time, which stay in the first-level cache.
+// Latents in the cache have the layout of a product's left operand, so that scores are computed by latent and then
+// transposed. As values, latents are interleaved in pairs, 32 numbers of each of 64 at a time, which fit the L1 cache.
 //
-// Scores sum numbers of a latent, and values sum latents, 32 at a time from zero, as the instruction does: at absolute
-// places.
+// Sums over numbers of a latent (scores) and over latents (values) take 32 at a time from zero, as the instruction does, at
+// absolute positions.
 #pragma once
 
 #include "../attention/paired.h"
@@ -20,7 +20,7 @@ namespace latent {
 
 using namespace attention;
 
-constexpr int64_t SUMMED = 2 * tiles::PAIRS;  // numbers, or latents: there are whole chunks of them
+constexpr int64_t SUMMED = 2 * tiles::PAIRS;  // numbers or latents of one instruction; there are whole multiples
 
 // to[j][i] = from[i][j] of 16 times 16 numbers of 32 bits; rows of `to` lie `stride` numbers apart.
 static inline void turn(const float* const* from, float* to, int64_t stride) {
@@ -68,11 +68,11 @@ static inline Rooms& rooms_of_thread() {
     return rooms;
 }
 
-// Some rows with their state, while they meet the latents of a part.
+// Some rows with their state over the latents of a part.
 template <class Tiles>
 class TiledRows {
    public:
-    // `rows` has whole tiles of them: `row_at(i)` is the query of row i, [dim], null behind the last one.
+    // `rows` is a multiple of a tile's rows; `row_at(i)` is the query of row i, [dim], null after the last one.
     template <class RowAt>
     TiledRows(int64_t rows, int64_t dim, int64_t rank, float factor, const Running& state, const RowAt& row_at)
         : rows_(rows), dim_(dim), rank_(rank), factor_(factor), state_(state) {
@@ -80,7 +80,7 @@ class TiledRows {
         queries_ = rooms.queries.of<bf16>(rows * dim);
         scores_ = rooms.scores.of<float>(rows * KEYS);
         weights_ = rooms.weights.of<bf16>(rows * KEYS);
-        const bf16* const nothing = rooms.nothing.of<bf16>(SUMMED);  // zeros, as all of a room to begin with
+        const bf16* const nothing = rooms.nothing.of<bf16>(SUMMED);  // zeros: a room begins so
         for (int64_t first = 0; first < rows; first += tiles::ROWS)
             for (int64_t d = 0; d < dim; d += SUMMED) {
                 const float* from[tiles::ROWS];
@@ -94,8 +94,7 @@ class TiledRows {
         shaped_.take(2 * tiles::ROWS);
     }
 
-    // Rows meet 64 latents, whose runs of 16 lie anywhere, of `count` of which they know; row i sees `seen(i)` of these,
-    // none where that is 0 or less.
+    // Adds 64 latents in runs of 16, of which `count` exist; row i sees the first `seen(i)`, none if that is 0 or less.
     template <class Seen>
     void meet(const bf16* const* runs, int64_t count, const Seen& seen) {
         for (int64_t first = 0; first < rows_; first += tiles::ROWS) score(first, runs);
@@ -155,9 +154,9 @@ class TiledRows {
         weigh<KEYS, 1, true>(scores, to, KEYS, state_, row);
     }
 
-    // What 32 numbers of each latent add to all rows. Those of latents that there are not are zero.
+    // Adds 32 numbers of each latent to all rows. Missing latents are zero.
     void accumulate(int64_t d, const bf16* const* runs, int64_t count) {
-        constexpr int64_t ACROSS = 2 * tiles::BYTES;  // of two latents side by side
+        constexpr int64_t ACROSS = 2 * tiles::BYTES;  // bytes of two interleaved latents
         alignas(64) bf16 values[KEYS * SUMMED];
         const auto at = [&](int64_t key) { return key < count ? runs[key / RUN] + key % RUN * dim_ + d : nullptr; };
         for (int64_t key = 0; key < KEYS; key += 2) pair_values(at(key), at(key + 1), SUMMED, values + key * SUMMED);

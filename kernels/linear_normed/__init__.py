@@ -33,8 +33,18 @@ class NormedProduct(NamedTuple):
     """[T, K]: the input of the norm."""
 
 
-Prepared = Callable[[Tensor, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None], NormedProduct]
-"""Takes ``x``, ``residual``, ``squares``, ``norm``, ``weight`` and ``bias``."""
+class NormedInputs(NamedTuple):
+    """The tensors of :func:`normed_linear`."""
+
+    x: Tensor
+    norm: Tensor
+    weight: Tensor
+    residual: Tensor | None
+    squares: Tensor | None
+    bias: Tensor | None
+
+
+Prepared = Callable[[NormedInputs], NormedProduct]
 _CHOICES: Kept[Variant] = Kept()
 _PREPARED: Kept[Prepared] = Kept()
 
@@ -89,10 +99,11 @@ def normed_linear(
     Raises:
         ValueError: shapes or dtypes that do not fit.
     """
-    given = (x, norm, weight, *[each for each in (residual, squares, bias) if each is not None])
+    inputs = NormedInputs(x, norm, weight, residual, squares, bias)
+    given = tuple(each for each in inputs if each is not None)
     numbers = (residual is None, squares is None, bias is None, eps, kind, plus_one, variant)
     if (prepared := _PREPARED.find(given, *numbers)) is not None:
-        return prepared(x, residual, squares, norm, weight, bias)
+        return prepared(inputs)
     if x.dim() != 2 or weight.dim() != 2 or norm.shape != x.shape[1:] or weight.shape[1:] != x.shape[1:]:
         raise ValueError(
             f"normed_linear: x {describe(x)}, norm {describe(norm)} and weight {describe(weight)} do not fit; want "
@@ -119,8 +130,7 @@ def normed_linear(
         from .triton_skinny import prepare_skinny
 
         prepare = prepare_row if x.shape[0] == 1 else prepare_skinny
-        prepared = prepare(x, residual, squares, norm, weight, bias, eps, plus_one, kind)
-        return _PREPARED.keep(prepared, given, *numbers)(x, residual, squares, norm, weight, bias)
+        return _PREPARED.keep(prepare(inputs, eps, plus_one, kind), given, *numbers)(inputs)
     own: Choice = "reference" if wanted(variant) == "reference" else "auto"
     if residual is None:
         normed, total = rms_norm(x, norm, eps, plus_one=plus_one, variant=own), x

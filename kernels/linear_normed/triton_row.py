@@ -19,7 +19,7 @@ from ..linear.triton_gemv import gemv_key
 from ..norm.triton_tiles import weighted
 from ..repeated import prepare
 from ..tuning import Config, pick
-from . import NormedProduct, Prepared
+from . import NormedInputs, NormedProduct, Prepared
 
 OPERATION = "normed_row"
 LIBRARY = Config.of(BLOCK_N=1, PROGRAMS_PER_SM=1, STAGES=0)
@@ -90,18 +90,9 @@ def normed_row_kernel(
         tl.store(out + row, made.to(DTYPE), mask=there)
 
 
-def prepare_row(
-    x: Tensor,
-    residual: Tensor | None,
-    squares: Tensor | None,
-    norm: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    plus_one: bool,
-    kind: ActivationKind | None,
-) -> Prepared:
+def prepare_row(inputs: NormedInputs, eps: float, plus_one: bool, kind: ActivationKind | None) -> Prepared:
     """Prepares the product of these and other tensors of the same layout. It adds up the squares itself."""
+    x, norm, weight, residual, _, bias = inputs
     config = config_of(x, weight, kind)
     if config == LIBRARY:
         config = DEFAULT
@@ -126,9 +117,8 @@ def prepare_row(
         KIND=kind or "",
     )
 
-    def normed(
-        x: Tensor, residual: Tensor | None, _: Tensor | None, norm: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> NormedProduct:
+    def normed(inputs: NormedInputs) -> NormedProduct:
+        x, norm, weight, residual, _, bias = inputs
         product, total = x.new_empty((1, outputs)), None if residual is None else torch.empty_like(x)
         start(x, residual, norm, weight, bias, product, total)
         return NormedProduct(product, x if total is None else total)

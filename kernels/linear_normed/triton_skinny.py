@@ -21,7 +21,7 @@ from ..quantize.fp8 import capability
 from ..repeated import prepare
 from ..tuning import Config, pick
 from ..warpgroup import waited
-from . import NormedProduct, Prepared
+from . import NormedInputs, NormedProduct, Prepared
 from .triton_row import row_key
 
 OPERATION = "normed_skinny"
@@ -93,18 +93,9 @@ def normed_skinny_kernel(
     tl.store(target, made.to(DTYPE), mask=there & real[None, :])
 
 
-def prepare_skinny(
-    x: Tensor,
-    residual: Tensor | None,
-    squares: Tensor | None,
-    norm: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    plus_one: bool,
-    kind: ActivationKind | None,
-) -> Prepared:
+def prepare_skinny(inputs: NormedInputs, eps: float, plus_one: bool, kind: ActivationKind | None) -> Prepared:
     """Prepares the product of these and other tensors of the same layout, with squares and without a residual."""
+    x, norm, weight, _, squares, bias = inputs
     assert squares is not None
     config = config_of(x, weight, kind)
     if config == LIBRARY:
@@ -124,9 +115,8 @@ def prepare_skinny(
         HOPPER=capability() == 90,
     )
 
-    def normed(
-        x: Tensor, _: Tensor | None, squares: Tensor | None, norm: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> NormedProduct:
+    def normed(inputs: NormedInputs) -> NormedProduct:
+        x, norm, weight, _, squares, bias = inputs
         product = x.new_empty((tokens, outputs))
         start(x, squares, norm, weight, bias, product)
         return NormedProduct(product, x)

@@ -1,5 +1,5 @@
-// The state space of Mamba-2 token by token; see reference.py. Rows of a head's state, one to a dim of the head, do not
-// depend on each other. Each is computed by the same operations in the same order, however a prompt is cut.
+// The state space of Mamba-2 token by token; see reference.py. Rows of a head's state, one for each dim, are independent.
+// Each is computed by the same operations in the same order, however a prompt is cut.
 #include "parallel.h"
 #include "state_rows.h"
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t MAX_STATE_DIM = 256;
 constexpr int64_t BLOCK = 16;  // tokens whose B and C are widened at once
-constexpr int TOGETHER = 4;    // dims of a head that share a look at B and C
+constexpr int TOGETHER = 4;    // dims of a head that share a load of B and C
 
 template <class T>
 struct Shape {
@@ -21,7 +21,7 @@ struct Shape {
     int64_t x_stride, B_stride, C_stride, heads, groups, head_dim, state_dim;
 };
 
-// Of some tokens of one head.
+// Inputs of some tokens of one head.
 struct Block {
     alignas(64) float B[BLOCK][MAX_STATE_DIM];
     alignas(64) float C[BLOCK][MAX_STATE_DIM];
@@ -42,8 +42,7 @@ void prepare(const Shape<T>& s, int64_t head, int64_t first, int64_t tokens, Blo
     }
 }
 
-// Takes N dims of a head, from `dim` on, through the tokens of a block; `from` and `to` are their states,
-// kept as S.
+// Runs N dims of a head, from `dim` on, through the tokens of a block; `from` and `to` are their states, stored as S.
 template <int N, class T, class S>
 void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, int64_t dim, const S* from, S* to) {
     for (int64_t t = 0; t < block.tokens; ++t) {
@@ -79,7 +78,7 @@ void walk(const Shape<T>& s, const Block& block, int64_t first, int64_t head, in
     }
 }
 
-// All tokens of a row, [first, end), through one head: `to` is its state afterwards, `from` before (null: zeros).
+// Runs all tokens of a row, [first, end), through one head; `from` is its state before (null: zeros), `to` after.
 template <class T, class S>
 void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const S* from, S* to) {
     const int64_t size = s.head_dim * s.state_dim;
@@ -89,7 +88,7 @@ void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const
     Block block;
     for (; first < end; first += BLOCK) {
         prepare(s, head, first, std::min(BLOCK, end - first), block);
-        int64_t dim = 0;  // a single token's states are read once, and best in the order in which they lie
+        int64_t dim = 0;  // states are read once for a single token, best in memory order
         for (; block.tokens > 1 && dim + TOGETHER <= s.head_dim; dim += TOGETHER)
             walk<TOGETHER>(s, block, first, head, dim, from + dim * s.state_dim, to + dim * s.state_dim);
         for (; dim < s.head_dim; ++dim)
@@ -98,7 +97,7 @@ void run_head(const Shape<T>& s, int64_t first, int64_t end, int64_t head, const
     }
 }
 
-// Returns the first row that names tokens or slots that are not there, and does nothing then; -1 otherwise.
+// Returns -1; or the first row whose tokens or slots are out of range, and writes nothing.
 template <class T, class S>
 int64_t mamba2(const Shape<T>& s, S* state, const StateRows& rows, int64_t slots, int64_t tokens, int64_t threads) {
     const int64_t bad = rows.misfit(slots, tokens);

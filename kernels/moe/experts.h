@@ -1,4 +1,4 @@
-// The products of experts with the tokens that chose them, as two phases over many items.
+// The products of experts and the tokens that chose them, as two phases over many items.
 #pragma once
 
 #include "../linear_packed/gated.h"
@@ -9,7 +9,7 @@ namespace stentor {
 
 // Weights [experts * outputs, inputs]: an expert is a range of outputs, in whole tiles.
 struct Experts {
-    const Packed *gate_up, *down;  // gates first, where there are any
+    const Packed *gate_up, *down;  // gates first, if there are any
     const float *gate_up_bias, *down_bias;
     int64_t inner, hidden, activation, weight_input;
 
@@ -19,9 +19,8 @@ struct Experts {
     int64_t inner_stride() const { return prepared_stride(inner_format(), inner); }
 };
 
-// act(gate) * up, or act(up), of each row of `routed`, in the form that `down` takes; x has the tokens. Each thread has one
-// of its own: it copies the tokens of an expert side by side, where tiles load them, and keeps them for the blocks of columns
-// that follow.
+// act(gate) * up, or act(up), of each row of `routed`, in the input format of `down`; x has the tokens. Each thread has its
+// own: it copies the tokens of an expert side by side, as tiles load them, and keeps them for the next blocks of columns.
 class GateUpPhase {
    public:
     GateUpPhase(const Experts& of, const Routed& routed, const Prepared& x, uint8_t* inner)
@@ -48,7 +47,7 @@ class GateUpPhase {
     const Routed& routed;
     const Prepared x;
     uint8_t* const inner;  // [tokens * top_k, inner_stride]
-    int64_t gathered = -1;  // of the rows of `routed`
+    int64_t gathered = -1;  // index of the copied rows of `routed`
     uint8_t* beside = nullptr;
 
     void gather(int64_t block) {
@@ -69,7 +68,7 @@ struct DownPhase {
     float* out;
     int64_t stride, tokens, threads;
 
-    static constexpr int64_t WIDE = 8, FEW = FEW_ROWS;  // tiles and rows whose sums stay in the cache
+    static constexpr int64_t WIDE = 8, FEW = FEW_ROWS;  // most tiles and rows whose sums stay in the cache
 
     int64_t tiles() const {
         int64_t tiles = WIDE;

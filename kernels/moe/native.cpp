@@ -1,4 +1,4 @@
-// Routers by themselves, and experts whose weights are packed.
+// Routers as an operation, and experts with packed weights.
 #include "experts.h"
 
 #include "../forward/team.h"
@@ -37,7 +37,7 @@ STENTOR_EXPORT void stentor_route(const Router* router, const float* logits, int
 }
 
 // out [tokens, hidden] = the weighted sum of the chosen experts' outputs; rows of x lie `stride` floats apart. `of` has
-// `count` experts; -1 adds nothing. Returns 0, 1 where there is no memory, or 2 for an expert that there is not; nothing is written then.
+// `count` experts; -1 adds nothing. Returns 0; or 1 without memory, 2 for an unknown expert, and writes nothing.
 STENTOR_EXPORT int64_t stentor_packed_experts(const Experts* of, int64_t count, const float* x, int64_t stride,
                                               int64_t tokens, const int32_t* experts, const float* weights,
                                               int64_t top_k, float* out, int64_t threads) try {

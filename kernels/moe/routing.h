@@ -11,7 +11,7 @@
 
 namespace stentor {
 
-// The largest of `count` values, of equal ones the first; what is no number comes before all.
+// The `wanted` largest of `count` values, the first of equal ones; NaN counts as infinity.
 static inline void choose_largest(const float* values, int64_t count, int64_t wanted, int32_t* chosen, float* kept) {
     int64_t found = 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -23,7 +23,7 @@ static inline void choose_largest(const float* values, int64_t count, int64_t wa
     }
 }
 
-// Scores of a row of logits; `scores` has room for whole vectors.
+// Scores of a row of logits; `scores` is padded to whole vectors.
 static inline void score_row(const Router& router, const float* logits, float* scores) {
     const int64_t count = router.experts;
     float most = -INFINITY;
@@ -39,7 +39,7 @@ static inline void score_row(const Router& router, const float* logits, float* s
     for (int64_t i = 0; i < count; ++i) scores[i] /= total;
 }
 
-// Of each choice the softmax over the experts left that come near it; `kept` has room for top_k.
+// For each choice, its softmax over the remaining experts that come near it; `kept` holds top_k.
 static inline void mix_row(const Router& router, const float* logits, int32_t* experts, float* weights, float* kept) {
     const float nearness = (float)router.nearness;
     choose_largest(logits, router.experts, router.top_k, experts, kept);
@@ -65,7 +65,7 @@ static inline void route_row(const Router& router, const float* logits, int32_t*
     if (router.mixer) return mix_row(router, logits, experts, weights, kept);
     score_row(router, logits, scores);
     const bool some_groups = router.top_groups < router.groups;
-    // scores keep the order of logits, but for large ones they round to the same number
+    // scores have the order of logits, except that large ones round to the same number
     const float* const ranked = router.bias || some_groups ? scores : logits;
     for (int64_t i = 0; i < count; ++i) ranks[i] = ranked[i] + (router.bias ? router.bias[i] : 0.0f);
     if (some_groups) {
@@ -92,8 +92,7 @@ static inline void route_row(const Router& router, const float* logits, int32_t*
     for (int64_t k = 0; k < router.top_k; ++k) weights[k] = scores[experts[k]] / divisor * (float)router.scale;
 }
 
-// What each token has chosen, and the same in the order of the experts: of an expert's rows the tokens rise. A choice of
-// -1 has no row.
+// The choices of each token, and the same sorted by expert, then by token. A choice of -1 has no row.
 struct Routed {
     struct Rows {
         int64_t expert, first, end;
@@ -103,9 +102,9 @@ struct Routed {
     std::vector<int32_t> tokens;  // [tokens * top_k], by expert
     std::vector<float> factors;
     std::vector<int64_t> ends;  // [experts]
-    std::vector<Rows> rows;     // of experts that are used, in blocks that one thread takes
+    std::vector<Rows> rows;     // of used experts, in blocks for one thread
 
-    // Takes all memory that it needs. Throws std::bad_alloc.
+    // Allocates all memory that it needs. Throws std::bad_alloc.
     void reserve(int64_t token_count, int64_t top_k, int64_t expert_count) {
         const size_t all = (size_t)(token_count * top_k);
         if (all > experts.size()) experts.resize(all), weights.resize(all), tokens.resize(all), factors.resize(all);
@@ -121,7 +120,7 @@ struct Routed {
         for (int64_t expert = 0, begin = 0; expert < expert_count; ++expert) {
             const int64_t count = ends[expert], end = begin + count;
             ends[expert] = begin;
-            const int64_t step = count ? rows_of_block(count, GATED_ROWS, 1) : 1;  // threads have columns of their own
+            const int64_t step = count ? rows_of_block(count, GATED_ROWS, 1) : 1;  // threads split the columns
             for (; begin < end; begin += step) rows.push_back({expert, begin, std::min(begin + step, end)});
             begin = end;
         }

@@ -1,4 +1,4 @@
-// Top-k, min-p and top-p without a full sort: a bound that the wanted tokens certainly reach, then work on those alone.
+// Top-k, min-p and top-p without a full sort: finds a lower bound of the wanted tokens, then filters those above it.
 #pragma once
 
 #include <algorithm>
@@ -140,7 +140,7 @@ inline int64_t filter(const float* x, int64_t vocabulary, float peak, const RowP
     return cut_to_nucleus(n, needed_mass(params.top_p, total), scratch);
 }
 
-// Nothing can win against an infinite logit: what is left are the infinite ones, all equally likely.
+// If a logit is infinite, only the infinite ones remain, all equally likely.
 inline int64_t filter_infinite(const float* x, int64_t vocabulary, double top_p, Scratch& scratch) {
     int64_t n = 0;
     for (int64_t i = 0; i < vocabulary; ++i) {

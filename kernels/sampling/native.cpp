@@ -1,4 +1,4 @@
-// Draws, edits and log-probabilities of the sampler. reference.py is the definition; choices equal its, bit for bit.
+// Sampling, edits of logits, and log-probabilities. reference.py is the definition; choices are the same bit for bit.
 #include <numeric>
 
 #include "filter.h"
@@ -12,9 +12,9 @@ namespace {
 using namespace stentor;
 using namespace stentor::sampling;
 
-// Below this a second thread costs more than it brings.
+// Work below which a second thread does not pay.
 constexpr int64_t LOGITS_PER_THREAD = 1 << 18;
-// A mask is a few microseconds a row: less than to wait for a helper that has lost its core in the middle of one.
+// Masking a row takes microseconds, less than waiting for a helper thread that was descheduled within one.
 constexpr int64_t MASKED_PER_THREAD = 1 << 21;
 
 int64_t useful_threads(int64_t logits, int64_t threads, int64_t each = LOGITS_PER_THREAD) {
@@ -84,11 +84,11 @@ int64_t rank_of(const float* x, int64_t vocabulary, int64_t token) {
     return 1 + above + equal;
 }
 
-// The largest logits, best first, lowest id first among equals: `top` places from the front of scratch.ids.
+// Writes the `top` largest logits to the front of scratch.ids, best first, lowest id first among equals.
 void find_best(const float* x, int64_t vocabulary, int64_t top, Scratch& scratch) {
     const float bound = reached_by(top, vocabulary, scratch);
     int64_t n = collect(x, vocabulary, 0.0f, bound, -INF, scratch);
-    if (n < top) {  // the impossible ones follow
+    if (n < top) {  // -inf and NaN follow
         std::iota(scratch.ids.begin(), scratch.ids.begin() + vocabulary, 0);
         n = vocabulary;
     }
@@ -106,7 +106,7 @@ bool outside(const int64_t* ids, int64_t n, int64_t limit) {
     return bad;
 }
 
-// A call over ragged lists; false where a row, an offset or an id is out of range.
+// The arguments of a call over ragged lists; false if a row, an offset or an id is out of range.
 template <class Body>
 bool each_row(int64_t batch, int64_t vocabulary, int64_t rows, const int64_t* row, const int64_t* offsets,
               const int64_t* ids, int64_t total, const Body& body) {
@@ -140,8 +140,8 @@ void mask_row(float* x, int64_t vocabulary, const uint32_t* words) {
 
 }  // namespace
 
-// The first arguments of each are: logits [batch, vocabulary], batch, vocabulary. The result is 0, or 1 where an
-// index is out of range, and then nothing was written.
+// First arguments of each: logits [batch, vocabulary], batch, vocabulary. Returns 0; or 1 if an index is out of range, and
+// writes nothing.
 
 STENTOR_EXPORT int64_t stentor_sampling_penalise(float* logits, int64_t batch, int64_t vocabulary, int64_t rows,
                                                  const int64_t* row, const int64_t* offsets, int64_t total,
@@ -243,7 +243,7 @@ STENTOR_EXPORT int64_t stentor_sampling_logprobs(const float* logits, int64_t ba
     return 0;
 }
 
-// The noise and the masses themselves, for whoever wants to hold them against the definition.
+// The noise and the masses, for tests that compare them with the definition.
 STENTOR_EXPORT void stentor_sampling_gumbel(const uint32_t* words, int64_t n, double* noise) {
     for (int64_t i = 0; i < n; ++i) noise[i] = gumbel(words[i]);
 }

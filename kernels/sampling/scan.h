@@ -1,4 +1,4 @@
-// Passes over one row of logits: the largest of each block, and the few tokens that can matter.
+// Passes over one row of logits: the largest of each block, and the candidates for sampling.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace stentor::sampling {
 constexpr int64_t BLOCK = 64;
 constexpr float INF = std::numeric_limits<float>::infinity();
 
-// What one row needs for its draw; kept by each thread, so that no call allocates once it has seen the vocabulary.
+// Scratch memory to sample one row. Each thread keeps one, so that only its first call for a vocabulary allocates.
 struct Scratch {
     std::vector<float> maxima;   // of each block
     std::vector<float> ordered;  // partly sorted copies
@@ -100,7 +100,7 @@ inline float kth_largest(const float* x, int64_t n, int64_t k, std::vector<float
     return copy[k - 1];
 }
 
-// A logit that at least k tokens reach: the k-th largest block maximum, each being another token. -inf if unknown.
+// A logit that at least k tokens reach: the k-th largest block maximum, since each belongs to another token. -inf if unknown.
 inline float reached_by(int64_t k, int64_t vocabulary, Scratch& scratch) {
     const int64_t blocks = blocks_of(vocabulary);
     return k > blocks ? -INF : kth_largest(scratch.maxima.data(), blocks, k, scratch.ordered);

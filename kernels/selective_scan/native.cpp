@@ -1,5 +1,5 @@
-// The selective scan of Mamba token by token; see reference.py. Channels do not depend on each other: each is a lane of
-// vectors, computed by the same operations in the same order, wherever it lies and however a prompt is cut.
+// The selective scan of Mamba token by token; see reference.py. Channels are independent: each is a lane of vectors, computed
+// by the same operations in the same order, in any lane and however a prompt is cut.
 #include "../activation/gates.h"
 #include "parallel.h"
 #include "state_rows.h"
@@ -10,7 +10,7 @@ namespace stentor {
 namespace {
 
 constexpr int64_t MAX_STATE_DIM = 256;
-constexpr int64_t CHANNELS = 64;  // taken at once, a multiple of LANES
+constexpr int64_t CHANNELS = 64;  // channels of one pass, a multiple of LANES
 
 template <class T>
 struct Shape {
@@ -20,13 +20,13 @@ struct Shape {
     int64_t x_stride, gate_stride, dt_stride, B_stride, C_stride, channels, state_dim;
 };
 
-// Rates and states of some channels; zeros behind the last of them.
+// Rates and states of some channels, padded with zeros.
 struct Block {
     alignas(64) float A[MAX_STATE_DIM][CHANNELS];
     alignas(64) float state[MAX_STATE_DIM][CHANNELS];
 };
 
-// Of n channels as many as a vector holds.
+// How many of n channels the next vector holds.
 template <class T>
 vf load_some(const T* x, int64_t n) {
     return n >= LANES ? load(x) : load_part(x, n);
@@ -48,7 +48,7 @@ vf softplus(vf x) {
     return fma(p, s, vmax(x, vf{}));
 }
 
-// A token through channels [channel, channel + n), n of at most a vector, in the columns of the block from `column` on.
+// Runs a token through channels [channel, channel + n), at most a vector, at the block's columns from `column` on.
 template <class S, class T>
 void walk(const Shape<T>& s, Block& block, int64_t token, int64_t channel, int64_t column, int64_t n) {
     const vf x = load_some(s.x + token * s.x_stride + channel, n);
@@ -67,8 +67,8 @@ void walk(const Shape<T>& s, Block& block, int64_t token, int64_t channel, int64
     store_some(s.out + token * s.channels + channel, sum, n);
 }
 
-// All tokens of a row, [first, end), through channels [channel, channel + count): `from` is their state before (null:
-// zeros), `to` afterwards (null: nobody wants it).
+// Runs all tokens of a row, [first, end), through channels [channel, channel + count); `from` is their state before (null:
+// zeros), `to` after (null: not stored).
 template <class S, class T>
 void run_block(const Shape<T>& s, int64_t first, int64_t end, int64_t channel, int64_t count, const S* from, S* to) {
     Block block;
@@ -87,7 +87,7 @@ void run_block(const Shape<T>& s, int64_t first, int64_t end, int64_t channel, i
             store_some(to + i * s.channels + channel + column, load(block.state[i] + column), count - column);
 }
 
-// Returns the first row that names tokens or slots that are not there, and does nothing then; -1 otherwise.
+// Returns -1; or the first row whose tokens or slots are out of range, and writes nothing.
 template <class T, class S>
 int64_t selective_scan(
     const Shape<T>& s, S* state, const StateRows& rows, int64_t slots, int64_t tokens, int64_t threads) {

@@ -1,8 +1,8 @@
-// Which tokens each new token attends to: those with the largest sums over heads of weight · relu(q · k).
+// Chooses the tokens that each new token attends to, by the largest sums over heads of weight · relu(q · k).
 //
-// The heads of a token are the rows of one product with runs of keys, as they lie in the cache. A score is one number of
-// one query and one key, whose heads are added in order: it does not depend on the rows beside it. Scores are compared as
-// whole numbers in the order of the floats that they are, so that no NaN leaves a comparison without an answer.
+// The heads of a token are the rows of one product with runs of keys in the cache. A score adds the heads of one query and
+// one key in order, so it does not depend on other rows. Scores are compared as integers that have the order of the floats,
+// so that NaN has a place in the order too.
 #include "../latent_attention/paged.h"
 #include "../linear/tiles.h"
 #include "parallel.h"
@@ -19,7 +19,7 @@ namespace {
 
 using paged::RUN;
 
-constexpr int64_t PART = 512;       // keys of one item, where several threads score for a token
+constexpr int64_t PART = 512;       // keys of one item, if several threads score for a token
 constexpr int64_t SMALL = 1 << 17;  // multiply-adds below which a second thread does not pay
 static_assert(RUN % products::GROUP == 0 && RUN % LANES == 0 && PART % RUN == 0, "parts are whole runs, runs vectors");
 
@@ -33,7 +33,7 @@ struct Call {
     int64_t heads, dim, top_k;
 };
 
-// A token that sees more than it may choose.
+// A token that sees more tokens than it may choose.
 struct Item {
     int64_t sequence, token, seen;
 };
@@ -41,14 +41,14 @@ struct Item {
 template <class T>
 using Kind = std::conditional_t<std::is_same_v<T, float>, products::Single, products::Brain>;
 
-// A number that is larger where the float is.
+// An integer with the order of the float.
 inline int32_t ordered(float x) {
     int32_t bits;
     std::memcpy(&bits, &x, sizeof bits);
     return bits ^ (bits >> 31 & 0x7fffffff);
 }
 
-// The scores of keys [begin, end), `begin` a multiple of RUN, to the same places of `scores`.
+// Writes the scores of keys [begin, end), `begin` a multiple of RUN, to the same indices of `scores`.
 template <class T>
 void score(const Call<T>& c, const Item& item, int64_t begin, int64_t end, int32_t* scores) {
     static thread_local std::vector<float> room;
@@ -78,7 +78,7 @@ void score(const Call<T>& c, const Item& item, int64_t begin, int64_t end, int32
     }
 }
 
-// The positions of the `top_k` largest scores in order, of equal ones the first.
+// The positions, ascending, of the `top_k` largest scores; the first of equal ones.
 void select(const int32_t* scores, int64_t seen, int64_t top_k, int32_t* out) {
     static thread_local std::vector<int32_t> room;
     room.assign(scores, scores + seen);
@@ -137,8 +137,8 @@ int64_t top_tokens(const Call<T>& c, int64_t threads) {
 
 using namespace stentor;
 
-// Returns -1, or the first sequence whose lengths or blocks lead outside the tensors, or -2 where there is no memory to
-// plan the batch.
+// Returns -1; or the first sequence whose lengths or blocks are outside the tensors, or -2 if there is no memory to plan the
+// batch.
 #define STENTOR_TOP_TOKENS(NAME, T)                                                                                   \
     STENTOR_EXPORT int64_t NAME(const T* q, const float* weights, const T* cache, int32_t* out,                       \
                                 const int32_t* query_start, const int32_t* seq_lens, const int32_t* tables,           \

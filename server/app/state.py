@@ -143,7 +143,7 @@ class ServerState:
     @cached_property
     def for_embeddings(self) -> EmbeddingServices:
         return EmbeddingServices(
-            self.config.model, self.admission, self.registry, self.auxiliary.embedding, self.chat.turns
+            self.config.model, self.admission, self.registry, self.auxiliary.embedding, self.chat.loop_turns
         )
 
 
@@ -234,6 +234,6 @@ def _for_transcription(asked: TranscribingChat, chat: ChatModel) -> ChatModel:
         registry=chat.registry,
         metrics=chat.metrics,
         media=asked.media,
-        turns=chat.turns,
+        loop_turns=chat.loop_turns,
         role="transcription",
     )

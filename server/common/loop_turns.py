@@ -44,9 +44,9 @@ class LoopTurns:
 class Slices:
     """One piece of long work."""
 
-    def __init__(self, turns: LoopTurns, most: int = SLICE_BYTES) -> None:
+    def __init__(self, loop_turns: LoopTurns, most: int = SLICE_BYTES) -> None:
         """At most ``most`` run at a time."""
-        self._turns = turns
+        self._loop_turns = loop_turns
         self._most = most
         self._done = 0
 
@@ -55,4 +55,4 @@ class Slices:
         self._done += amount
         if self._done >= self._most:
             self._done = 0
-            await self._turns.take()
+            await self._loop_turns.take()

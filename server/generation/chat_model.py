@@ -72,7 +72,7 @@ class ChatModel:
     """Processes these media, and documents; None if neither is supported."""
     facts: ModelFacts = field(default_factory=ModelFacts)
     """Description of the model for clients."""
-    turns: LoopTurns = field(default_factory=LoopTurns)
+    loop_turns: LoopTurns = field(default_factory=LoopTurns)
     """Runs work that would block the event loop for long."""
     role: ModelRole = "chat"
     """The model's role; a role other than ``chat`` means that it serves nothing else."""

@@ -106,8 +106,8 @@ class CompletionLists:
 
     __slots__ = ("all",)
 
-    def __init__(self, room: AnswerBudget) -> None:
-        self.all = [JsonList(room) for _ in CompletionLogprobs.__struct_fields__]
+    def __init__(self, budget: AnswerBudget) -> None:
+        self.all = [JsonList(budget) for _ in CompletionLogprobs.__struct_fields__]
         """In the order of the fields of :class:`CompletionLogprobs`."""
 
     def extend(self, lists: CompletionLogprobs) -> None:

@@ -94,7 +94,7 @@ class ObservedGeneration:
         self._tracker = tracker
         named = msgspec.structs.replace(request, name=current_request_id())  # by now the body has had its say
         with arena_room():
-            self._generation = generate(self._client, chat.pool, named, self._observe, chat.turns)
+            self._generation = generate(self._client, chat.pool, named, self._observe, chat.loop_turns)
         # from now on they are in shared memory, or wait to be written there, which bounds both
         self._request = msgspec.structs.replace(request, media=())
         media_bytes, self._media_bytes = self._media_bytes, 0

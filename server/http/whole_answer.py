@@ -53,17 +53,17 @@ class AnswerBudget:
 class JsonList:
     """A JSON array that grows. ``data`` is without its brackets."""
 
-    __slots__ = ("_room", "data")
+    __slots__ = ("_budget", "data")
 
-    def __init__(self, room: AnswerBudget) -> None:
-        self._room = room
+    def __init__(self, budget: AnswerBudget) -> None:
+        self._budget = budget
         self.data = bytearray()
 
     def extend(self, items: Sequence[Any]) -> bytes:
         """Returns the array of ``items`` alone. Raises as :meth:`AnswerBudget.add`."""
         written = encode(items)
         if items:
-            self._room.add(len(written))
+            self._budget.add(len(written))
             if self.data:
                 self.data += b","
             self.data += memoryview(written)[1:-1]
@@ -91,8 +91,8 @@ def array(*lists: JsonList) -> list[Buffer]:
 class AnswerParts:
     """Parts that are encoded separately from their object."""
 
-    def __init__(self, room: AnswerBudget) -> None:
-        self._room = room
+    def __init__(self, budget: AnswerBudget) -> None:
+        self._budget = budget
         self._parts: list[Sequence[Buffer]] = []
 
     def place(self, parts: Sequence[Buffer]) -> Any:
@@ -107,7 +107,7 @@ class AnswerParts:
         for number, text in enumerate(texts):
             segments += self._parts[int(text)] if number % 2 else (text,)
         answer = WholeAnswer(segments)
-        self._room.check(answer.size)
+        self._budget.check(answer.size)
         return answer
 
 

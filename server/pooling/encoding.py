@@ -27,10 +27,10 @@ class NumberWriter:
     Its methods raise as :meth:`..http.whole_answer.AnswerBudget.add`.
     """
 
-    def __init__(self, room: AnswerBudget, turns: LoopTurns) -> None:
-        self._room = room
-        self._slices = Slices(turns)
-        self._parts = AnswerParts(room)
+    def __init__(self, budget: AnswerBudget, loop_turns: LoopTurns) -> None:
+        self._budget = budget
+        self._slices = Slices(loop_turns)
+        self._parts = AnswerParts(budget)
 
     async def one(self, pooled: Pooled, wanted: NumberFields, *, flat: bool) -> Any:
         """One text's numbers for a JSON answer; ``flat`` is one vector, otherwise there is a row for each token."""
@@ -53,7 +53,7 @@ class NumberWriter:
         kept: list[Buffer] = [before]
         for part in parts:
             kept.append(part)
-            self._room.add(len(part))
+            self._budget.add(len(part))
             await self._slices.did(len(part))
         kept.append(after)
         return self._parts.place(kept)

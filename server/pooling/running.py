@@ -49,11 +49,11 @@ class PoolingJob:
         *,
         priority: int = 0,
         salt: str = "",
-        room: AnswerBudget | None = None,
+        budget: AnswerBudget | None = None,
         adapter: AdapterRef | None = None,
     ) -> None:
-        """``room`` counts the numbers; None: not counted. ``adapter`` is the LoRA adapter."""
-        self._room = room or without_bound()
+        """``budget`` counts the numbers; None: not counted. ``adapter`` is the LoRA adapter."""
+        self._budget = budget or without_bound()
         self._model = model
         self._queue_slot = queue_slot
         self._record = record
@@ -80,7 +80,7 @@ class PoolingJob:
         :func:`..common.errors.generation_error`; :class:`..common.errors.Overloaded` and
         :class:`stentor.engine.client.client.EngineUnavailable`. Cancelling aborts running requests.
         """
-        most = min(MAX_BYTES // 4, self._room.most // number_bytes)
+        most = min(MAX_BYTES // 4, self._budget.most // number_bytes)
         if sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > most:
             raise _too_large(field, most)
         total = sum(len(prompt.ids) for prompt in prompts)
@@ -109,7 +109,7 @@ class PoolingJob:
                 made += len(done[-1].data)
                 if made > 4 * most:
                     raise _too_large(field, most)
-                self._room.add(len(done[-1].data))
+                self._budget.add(len(done[-1].data))
                 held -= length
                 self._queue_slot.processed(length)
                 if self._model.metrics is not None:

@@ -101,7 +101,17 @@ class Generation:
     ``contextlib.aclosing``: closing it, or cancelling an iteration, aborts running sequences.
     """
 
-    __slots__ = ("_choices", "_experts", "_observe", "_open", "_prompt_done", "_scored", "_slices", "_stream", "_turns")
+    __slots__ = (
+        "_choices",
+        "_experts",
+        "_loop_turns",
+        "_observe",
+        "_open",
+        "_prompt_done",
+        "_scored",
+        "_slices",
+        "_stream",
+    )
 
     def __init__(
         self,
@@ -109,7 +119,7 @@ class Generation:
         pool: TokenizerPool,
         request: GenerationRequest,
         observe: Observer | None,
-        turns: LoopTurns,
+        loop_turns: LoopTurns,
     ) -> None:
         params = request.params
         stops = compiled_stops(request.stop) if request.stop else None
@@ -140,7 +150,7 @@ class Generation:
         ]
         self._open = len(self._choices)
         self._observe = observe
-        self._turns = turns
+        self._loop_turns = loop_turns
         self._scored = params.logprobs is not None or params.prompt_logprobs is not None
         self._experts = params.routed_experts is not None
         self._slices: deque[list[EngineEvent]] = deque()
@@ -165,7 +175,7 @@ class Generation:
         while self._open:
             try:
                 if self._slices:
-                    await self._turns.take()
+                    await self._loop_turns.take()
                     events = self._slices.popleft()
                 else:
                     events = await self._stream.__anext__()
@@ -254,13 +264,13 @@ def generate(
     pool: TokenizerPool,
     request: GenerationRequest,
     observe: Observer | None = None,
-    turns: LoopTurns | None = None,
+    loop_turns: LoopTurns | None = None,
 ) -> Generation:
     """Submits a request and returns its deltas, one batch per engine batch; ``observe`` sees each before it is read.
 
-    Long work runs in ``turns``.
+    Long work runs in slices, at ``loop_turns``.
 
     Raises :class:`stentor.engine.client.client.EngineUnavailable` at once if the engine accepts no requests, and
     ``ValueError`` for an empty stop string. Close the result.
     """
-    return Generation(client, pool, request, observe, turns or LoopTurns())
+    return Generation(client, pool, request, observe, loop_turns or LoopTurns())

@@ -9,7 +9,7 @@ from .step import StepBuilder
 
 
 def plan_decodes(
-    draft: StepBuilder, memory: KVCacheManager, *, drafting: bool = False, yielding_from: float = math.inf
+    step: StepBuilder, memory: KVCacheManager, *, drafting: bool = False, yielding_from: float = math.inf
 ) -> list[Sequence]:
     """Plan every running row that has one position left to compute; returns those that have more.
 
@@ -24,7 +24,7 @@ def plan_decodes(
     """
     running = memory.rows.running
     block_size = memory.block_size
-    streams, states, yielding = draft.streams, memory.states, yielding_from < math.inf
+    streams, states, yielding = step.streams, memory.states, yielding_from < math.inf
     longer: list[Sequence] = []
     visited = 0
     while visited < len(running):
@@ -33,7 +33,7 @@ def plan_decodes(
         if sequence.length_capped:
             continue
         if streams and sequence.num_scheduled_tokens + sequence.num_drafts_in_flight >= sequence.ready_len:
-            draft.waiting += 1  # its next audio has not come
+            step.waiting += 1  # its next audio has not come
             continue
         # the last position of a prompt may be of a medium that must be encoded first
         if sequence.length - sequence.num_scheduled_tokens > 1 or (sequence.spans and sequence.spans[0].start >= 0):
@@ -41,19 +41,19 @@ def plan_decodes(
             continue
         at = sequence.num_scheduled_tokens
         if yielding and _yields_to_burst(sequence, yielding_from):
-            draft.waiting += 1
+            step.waiting += 1
             continue
         new_blocks: list[int] = []
         if drafting and sequence.num_drafts_in_flight:
             at += sequence.num_drafts_in_flight
             if at + 1 >= sequence.limit_len:
-                draft.waiting += 1
+                step.waiting += 1
                 continue
         if at == sequence.num_blocks * block_size:
             if not memory.preempt_for(sequence):
                 break
             new_blocks = memory.cover(sequence, at + 1)
-        draft.add(sequence, 1, new_blocks, -1 if states is None else states.next_slot(sequence))
+        step.add(sequence, 1, new_blocks, -1 if states is None else states.next_slot(sequence))
     return longer
 
 
@@ -64,21 +64,21 @@ def _yields_to_burst(sequence: Sequence, yielding_from: float) -> bool:
     return request.first_scheduled >= yielding_from and sequence.num_scheduled_tokens >= request.prompt_len
 
 
-def plan_drafts(draft: StepBuilder, memory: KVCacheManager, control: DraftControl) -> None:
+def plan_drafts(step: StepBuilder, memory: KVCacheManager, control: DraftControl) -> None:
     """Add draft tokens to rows that decode, as many as pay, most important row first.
 
     Drafts use the rest of the step and the pool: they delay no prompt, and no row is preempted for them. They do not go
     beyond a row's last token or its streamed input. A row that has not sampled a token has none.
     """
-    decoding = sum(row.sample and row.count == 1 for row in draft.rows)
+    decoding = sum(row.sample and row.count == 1 for row in step.rows)
     if (limit := control.limit(decoding)) <= 0:
         return
-    for place, (sequence, _, end, most) in enumerate(draft.owners):
-        row = draft.rows[place]
+    for place, (sequence, _, end, most) in enumerate(step.owners):
+        row = step.rows[place]
         if not most or row.count > 1 or row.start < sequence.request.prompt_len:
             continue
         furthest = end + sequence.num_drafts_in_flight
-        wanted = min(draft.room, sequence.limit_len - furthest - 1, sequence.ready_len - furthest)
+        wanted = min(step.room, sequence.limit_len - furthest - 1, sequence.ready_len - furthest)
         if (asked := sequence.request.params.num_drafts) is not None:
             wanted = min(wanted, asked)
         if wanted <= 0 or (wanted := min(wanted, control.wanted(sequence, decoding, limit))) <= 0:
@@ -92,4 +92,4 @@ def plan_drafts(draft: StepBuilder, memory: KVCacheManager, control: DraftContro
             continue
         known = sequence.num_blocks - len(row.new_blocks) // memory.groups
         memory.cover(sequence, furthest + count)
-        draft.add_drafts(place, count, [block for table in sequence.tables for block in table[known:]])
+        step.add_drafts(place, count, [block for table in sequence.tables for block in table[known:]])

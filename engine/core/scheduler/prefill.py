@@ -11,35 +11,35 @@ from .kv_cache_manager import KVCacheManager
 from .step import StepBuilder
 
 
-def plan_chunks(draft: StepBuilder, memory: KVCacheManager, sequences: list[Sequence]) -> None:
+def plan_chunks(step: StepBuilder, memory: KVCacheManager, sequences: list[Sequence]) -> None:
     """Continue running prefills while the budget lasts, most important first.
 
     Their blocks were promised at admission.
     """
     for sequence in sequences:
-        if not draft.budget:
+        if not step.budget:
             return
-        count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
+        count = memory.affordable(sequence, min(sequence.plannable, step.budget, step.chunk))
         # blocks that it left behind are held by others too: it waits for them while another row has work
         if count <= 0:
-            if draft.works or not memory.preempt_for(sequence):
+            if step.works or not memory.preempt_for(sequence):
                 continue
-            count = memory.affordable(sequence, min(sequence.plannable, draft.budget, draft.chunk))
+            count = memory.affordable(sequence, min(sequence.plannable, step.budget, step.chunk))
         if memory.states is not None:
             count = memory.states.cut(sequence, count)
-        if draft.whole_spans:
-            count = _within_spans(draft, sequence.spans, sequence.num_scheduled_tokens, count)
-            count = count if _make_room(draft, memory, sequence, count) else 0
-        count = _bounded(draft, sequence, _encode(draft, memory, sequence, count))
+        if step.whole_spans:
+            count = _within_spans(step, sequence.spans, sequence.num_scheduled_tokens, count)
+            count = count if _make_room(step, memory, sequence, count) else 0
+        count = _bounded(step, sequence, _encode(step, memory, sequence, count))
         if (sequence.request.inputs and count <= 0) or waits_for_media(memory, sequence):
-            draft.waiting += 1
+            step.waiting += 1
         if count > 0:
             state = -1 if memory.states is None else memory.states.next_slot(sequence)
-            draft.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count), state)
-            draft.budget = max(draft.budget, 0)
+            step.add(sequence, count, memory.cover(sequence, sequence.num_scheduled_tokens + count), state)
+            step.budget = max(step.budget, 0)
 
 
-def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> list[Resource]:
+def admit_waiting(step: StepBuilder, memory: KVCacheManager, now: float) -> list[Resource]:
     """Admit waiting sequences in order of importance; returns the resources that were lacking at the end.
 
     A resource that a sequence lacks is kept for it: no sequence behind it that needs it is admitted, however small. All
@@ -48,29 +48,29 @@ def admit_waiting(draft: StepBuilder, memory: KVCacheManager, now: float) -> lis
     row had its share, so the rows with work never outnumber the budget, and each advances in every step.
     """
     lacked: list[Resource] = []
-    while draft.budget and memory.rows.has_free_slot and (not draft.waiting or draft.room > draft.waiting):
+    while step.budget and memory.rows.has_free_slot and (not step.waiting or step.room > step.waiting):
         sequence = memory.queue.peek(lacked)
         if sequence is None:
             return lacked
-        found = _lacks(sequence, draft, memory)
+        found = _lacks(sequence, step, memory)
         if found == "media":  # no other sequence lacks these
             memory.queue.stand_aside(sequence.request, found)
-            draft.wanted.append(sequence.request.rid)
+            step.wanted.append(sequence.request.rid)
         elif isinstance(found, str):
             lacked.append(found)
         else:
-            _admit(sequence, found, draft, memory, now)
+            _admit(sequence, found, step, memory, now)
     return [*lacked, "step" if memory.rows.has_free_slot else "row"]
 
 
-def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Resource | Prefix:
+def _lacks(sequence: Sequence, step: StepBuilder, memory: KVCacheManager) -> Resource | Prefix:
     """The first resource that the sequence lacks, or the prefix to start from if it lacks none."""
     request = sequence.request
-    if request.no_chunking and draft.room < sequence.length:
+    if request.no_chunking and step.room < sequence.length:
         return "step"
-    if request.sees_all and draft.rows and draft.budget < sequence.length:
+    if request.sees_all and step.rows and step.budget < sequence.length:
         return "step"  # only a prompt that has the step for itself may exceed its budget
-    if not draft.takes(sequence):
+    if not step.takes(sequence):
         return "step"
     if request.adapter is not None and not memory.adapters.has_room(request.adapter.number):
         return "adapter_slot"
@@ -82,15 +82,15 @@ def _lacks(sequence: Sequence, draft: StepBuilder, memory: KVCacheManager) -> Re
         if lacks_media(request, memory, start):
             return "media"
         spans = request.spans_behind(start)
-        if draft.whole_spans and not _within_spans(draft, spans, start, 1):
+        if step.whole_spans and not _within_spans(step, spans, start, 1):
             return "step"
         if not memory.encoder_cache.has_room(spans):
             return "encoder"
         if request.sees_all:  # no part of it can wait for a later step
             wanted = sequence.length - start
-            if _reach(draft, memory, spans, start, wanted, at_once=True) < wanted:
+            if _reach(step, memory, spans, start, wanted, at_once=True) < wanted:
                 return "encoder"
-        elif not _moves(draft, memory, request, spans, start):
+        elif not _moves(step, memory, request, spans, start):
             return "encoder"
     return prefix
 
@@ -114,7 +114,7 @@ def _find_room(sequence: Sequence, memory: KVCacheManager) -> Prefix | None:
             return None
 
 
-def _within_spans(draft: StepBuilder, spans: list[InputSpan], start: int, count: int) -> int:
+def _within_spans(step: StepBuilder, spans: list[InputSpan], start: int, count: int) -> int:
     """How many of the ``count`` positions from ``start`` on can be computed without cutting a span.
 
     Stops before a span, or takes all of one that comes next, which may exceed the budget; 0 if the step has no space
@@ -125,21 +125,21 @@ def _within_spans(draft: StepBuilder, spans: list[InputSpan], start: int, count:
         if span.start < end < span.end:
             if span.start > start:
                 return span.start - start
-            return span.end - start if span.end - start <= draft.room else 0
+            return span.end - start if span.end - start <= step.room else 0
     return count
 
 
-def _make_room(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int) -> bool:
+def _make_room(step: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int) -> bool:
     """Whether there are blocks for ``count`` positions; if no other row has work, preempts less important rows."""
     while memory.affordable(sequence, count) < count:
-        if draft.works or memory.rows.running[-1] is sequence:
+        if step.works or memory.rows.running[-1] is sequence:
             return False
         memory.preempt(memory.rows.running[-1])
     return True
 
 
 def _reach(
-    draft: StepBuilder,
+    step: StepBuilder,
     memory: KVCacheManager,
     spans: list[InputSpan],
     start: int,
@@ -155,8 +155,8 @@ def _reach(
         sliced: whether no medium is encoded whole.
         at_once: whether a step without encodings may encode any number.
     """
-    left = 0 if sliced else draft.max_encodings - len(draft.encode)
-    if at_once and not draft.encode:
+    left = 0 if sliced else step.max_encodings - len(step.encode)
+    if at_once and not step.encode:
         left = len(spans)
     for span in spans:
         if span.start >= start + count:
@@ -184,22 +184,22 @@ def waits_for_media(memory: KVCacheManager, sequence: Sequence) -> bool:
     return any(span.start <= at and not memory.encoder_cache.is_encoded(span.digest) for span in sequence.spans)
 
 
-def _waits_with_row(draft: StepBuilder, memory: KVCacheManager) -> bool:
+def _waits_with_row(step: StepBuilder, memory: KVCacheManager) -> bool:
     """Whether a row may enter before its media are encoded, with nothing to compute.
 
     Not with recurrent states, which a row reads in its first step.
     """
-    return draft.sliced and memory.states is None
+    return step.sliced and memory.states is None
 
 
-def _moves(draft: StepBuilder, memory: KVCacheManager, request: Request, spans: list[InputSpan], start: int) -> bool:
+def _moves(step: StepBuilder, memory: KVCacheManager, request: Request, spans: list[InputSpan], start: int) -> bool:
     """Whether a row that enters at ``start`` has positions to compute in this step, or an encoding to wait for."""
-    if (draft.media_budget or request.no_chunking) and _reach(draft, memory, spans, start, 1):
+    if (step.media_budget or request.no_chunking) and _reach(step, memory, spans, start, 1):
         return True
-    return _waits_with_row(draft, memory) and not all(memory.encoder_cache.is_encoded(span.digest) for span in spans)
+    return _waits_with_row(step, memory) and not all(memory.encoder_cache.is_encoded(span.digest) for span in spans)
 
 
-def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int, *, enters: bool = False) -> int:
+def _encode(step: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int, *, enters: bool = False) -> int:
     """How many of the next ``count`` positions of a running sequence the step can compute, as :func:`_reach`.
 
     Mutates the step: adds the encodings of the media, or slices of them.
@@ -209,42 +209,42 @@ def _encode(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence, coun
     start = sequence.num_scheduled_tokens
     wanted = start + count
     at_once = sequence.request.sees_all
-    sliced = draft.sliced and not at_once
-    if enters and not _waits_with_row(draft, memory):
+    sliced = step.sliced and not at_once
+    if enters and not _waits_with_row(step, memory):
         sliced &= sequence.spans[0].start > start
-    count = _reach(draft, memory, sequence.spans, start, count, sliced=sliced, at_once=at_once)
+    count = _reach(step, memory, sequence.spans, start, count, sliced=sliced, at_once=at_once)
     if sliced and start + count < wanted:
-        _encode_slices(draft, memory, sequence)
+        _encode_slices(step, memory, sequence)
     for span in sequence.spans:
         if count and span.start < start + count and memory.encoder_cache.encode(span):
             adapter = sequence.request.adapter if span.start < 0 else None
             own = -1 if adapter is None else memory.adapters.slot_of(adapter.number)
-            draft.encode.append(EncodeJob(memory.encoder_cache.slots[span.digest], span.data, adapter=own))
-            draft.readers.add(sequence.request.rid)
+            step.encode.append(EncodeJob(memory.encoder_cache.slots[span.digest], span.data, adapter=own))
+            step.readers.add(sequence.request.rid)
     return count
 
 
-def _bounded(draft: StepBuilder, sequence: Sequence, count: int) -> int:
+def _bounded(step: StepBuilder, sequence: Sequence, count: int) -> int:
     """How many of ``count`` positions fit into the budget for media beside rows that decode; mutates that budget."""
     if not sequence.request.inputs or sequence.request.no_chunking:
         return count
-    count = min(count, draft.media_budget)
-    draft.media_budget -= max(0, count)
+    count = min(count, step.media_budget)
+    step.media_budget -= max(0, count)
     return count
 
 
-def _encode_slices(draft: StepBuilder, memory: KVCacheManager, sequence: Sequence) -> None:
+def _encode_slices(step: StepBuilder, memory: KVCacheManager, sequence: Sequence) -> None:
     """Add slices of the media that a row waits for, up to the step's limit."""
     cache = memory.encoder_cache
     for span in sequence.spans:
-        if len(draft.encode) >= draft.max_encodings:
+        if len(step.encode) >= step.max_encodings:
             return
         slot = cache.slots[span.digest]
-        if cache.is_encoded(span.digest) or any(job.encoder_slot == slot for job in draft.encode):
+        if cache.is_encoded(span.digest) or any(job.encoder_slot == slot for job in step.encode):
             continue
-        draft.slices.append((slot, span.digest, cache.encode_slice(span)))
-        draft.encode.append(EncodeJob(slot, span.data, sliced=True))
-        draft.readers.add(sequence.request.rid)
+        step.slices.append((slot, span.digest, cache.encode_slice(span)))
+        step.encode.append(EncodeJob(slot, span.data, sliced=True))
+        step.readers.add(sequence.request.rid)
 
 
 def find_prefix(sequence: Sequence, memory: KVCacheManager) -> Prefix:
@@ -271,7 +271,7 @@ def _reads_cache(request: Request, memory: KVCacheManager) -> bool:
     return memory.prefix.enabled and (request.prompt_done or request.params.prompt_logprobs is None)
 
 
-def _admit(sequence: Sequence, prefix: Prefix, draft: StepBuilder, memory: KVCacheManager, now: float) -> None:
+def _admit(sequence: Sequence, prefix: Prefix, step: StepBuilder, memory: KVCacheManager, now: float) -> None:
     """Give a row to a sequence that lacks nothing; it begins with this step."""
     request = sequence.request
     memory.queue.take_out(sequence)
@@ -292,16 +292,16 @@ def _admit(sequence: Sequence, prefix: Prefix, draft: StepBuilder, memory: KVCac
     sequence.num_hashed_blocks = len(prefix.tables[0])
     memory.rows.enter(sequence)
     memory.settle_fork(sequence)
-    count = sequence.length if request.no_chunking else min(sequence.plannable, draft.budget, draft.chunk)
+    count = sequence.length if request.no_chunking else min(sequence.plannable, step.budget, step.chunk)
     if memory.states is not None:
         count = memory.states.cut(sequence, count)
-    if draft.whole_spans:
-        count = _within_spans(draft, sequence.spans, sequence.num_scheduled_tokens, count)
-    count = _bounded(draft, sequence, _encode(draft, memory, sequence, count, enters=True))
+    if step.whole_spans:
+        count = _within_spans(step, sequence.spans, sequence.num_scheduled_tokens, count)
+    count = _bounded(step, sequence, _encode(step, memory, sequence, count, enters=True))
     memory.cover(sequence, sequence.num_scheduled_tokens + count)
-    draft.enter(sequence)
+    step.enter(sequence)
     if not count:
-        draft.waiting += 1
+        step.waiting += 1
         return
-    draft.add(sequence, count, [], sequence.state_slot)
-    draft.budget = max(draft.budget, 0)
+    step.add(sequence, count, [], sequence.state_slot)
+    step.budget = max(step.budget, 0)

@@ -35,24 +35,24 @@ class PromptBudget:
         return self._burst_since if self._burst and now < self._burst_since + _YIELDING_SECONDS else math.inf
 
     def bound(
-        self, draft: StepBuilder, memory: KVCacheManager, unfinished: list[Sequence], now: float, *, crowded: bool
+        self, step: StepBuilder, memory: KVCacheManager, unfinished: list[Sequence], now: float, *, crowded: bool
     ) -> None:
         """Set the budgets for prompts of a step that has its decodes already; mutates the step.
 
         ``unfinished``: running prefills. ``crowded``: other engines wait for the device.
         """
         limits = self._limits
-        self._note_burst(len(draft.rows), memory, unfinished, now)
-        if crowded or (draft.rows and not self._burst):
-            draft.budget = min(draft.budget, limits.max_mixed_prefill_tokens)
+        self._note_burst(len(step.rows), memory, unfinished, now)
+        if crowded or (step.rows and not self._burst):
+            step.budget = min(step.budget, limits.max_mixed_prefill_tokens)
         if limits.sees_all:
-            draft.budget = min(draft.budget, limits.max_prefill_chunk)
-        draft.max_encodings = limits.max_mixed_encodings if crowded or draft.rows else limits.max_encodings
+            step.budget = min(step.budget, limits.max_prefill_chunk)
+        step.max_encodings = limits.max_mixed_encodings if crowded or step.rows else limits.max_encodings
         if memory.cross is not None:
-            draft.whole_spans, draft.sliced = memory.cross.whole > 0, memory.cross.sliced
-            bounded = draft.sliced and not draft.whole_spans and self._media_room
-            if bounded and (crowded or any(not sequence.request.inputs for sequence, *_ in draft.owners)):
-                draft.media_budget = self._media_room
+            step.whole_spans, step.sliced = memory.cross.whole > 0, memory.cross.sliced
+            bounded = step.sliced and not step.whole_spans and self._media_room
+            if bounded and (crowded or any(not sequence.request.inputs for sequence, *_ in step.owners)):
+                step.media_budget = self._media_room
 
     def begun(self, prompts: int) -> None:
         """Count the prompts that begin with the step."""

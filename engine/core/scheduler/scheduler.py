@@ -259,7 +259,7 @@ class Scheduler:
         memory, limits = self._memory, self._limits
         if memory.cross is not None and not memory.cross.window:
             memory.drop_read_spans()
-        draft = StepBuilder(
+        step = StepBuilder(
             limits.max_num_batched_tokens,
             limits.max_prefill_chunk,
             memory,
@@ -267,50 +267,50 @@ class Scheduler:
             max_bytes=limits.max_plan_bytes,
         )
         drafting, yielding_from = limits.max_drafts > 0, self._prompts.yielding_from(now)
-        unfinished = plan_decodes(draft, memory, drafting=drafting, yielding_from=yielding_from)
-        self._prompts.bound(draft, memory, unfinished, now, crowded=crowded)
-        plan_chunks(draft, memory, unfinished)
-        withheld = max(0, draft.budget - limits.max_admitted_tokens)
-        draft.budget -= withheld
-        self._lacked = admit_waiting(draft, memory, now)
-        draft.budget += withheld
-        self._prompts.begun(len(draft.new) + len(draft.forks))
-        self.prerequisites.media_wanted += draft.wanted
-        if not draft.works and yielding_from < math.inf:  # no prompt can use the step: let the rows that yield decode
-            plan_decodes(draft, memory, drafting=drafting)
-        if not draft.works:
+        unfinished = plan_decodes(step, memory, drafting=drafting, yielding_from=yielding_from)
+        self._prompts.bound(step, memory, unfinished, now, crowded=crowded)
+        plan_chunks(step, memory, unfinished)
+        withheld = max(0, step.budget - limits.max_admitted_tokens)
+        step.budget -= withheld
+        self._lacked = admit_waiting(step, memory, now)
+        step.budget += withheld
+        self._prompts.begun(len(step.new) + len(step.forks))
+        self.prerequisites.media_wanted += step.wanted
+        if not step.works and yielding_from < math.inf:  # no prompt can use the step: let the rows that yield decode
+            plan_decodes(step, memory, drafting=drafting)
+        if not step.works:
             return None
         if limits.max_drafts:
-            plan_drafts(draft, memory, self._drafts)
+            plan_drafts(step, memory, self._drafts)
         if limits.stream is not None:
-            draft.feed()
+            step.feed()
         plan = StepPlan(
             self._recovery.epoch,
             self._steps,
             self._rows.take_freed(),
-            draft.new,
-            draft.rows,
-            draft.masked,
-            draft.encode,
-            draft.inputs,
-            draft.forks,
+            step.new,
+            step.rows,
+            step.masked,
+            step.encode,
+            step.inputs,
+            step.forks,
             memory.encoder_cache.take_forgotten(),
             memory.pool.take_copies(),
             memory.adapters.take_placed(),
             [] if memory.states is None else memory.states.pool.take_copies(),
         )
-        entered = draft.entered() if draft.new else _NOBODY
-        readers = frozenset(draft.readers) if draft.readers else _NOBODY
+        entered = step.entered() if step.new else _NOBODY
+        readers = frozenset(step.readers) if step.readers else _NOBODY
         self._flights.append(
             InFlightStep(
                 self._steps,
-                draft.rows,
-                draft.owners,
-                draft.sampled,
-                draft.masked,
+                step.rows,
+                step.owners,
+                step.sampled,
+                step.masked,
                 entered,
                 readers,
-                tuple(draft.slices),
+                tuple(step.slices),
             )
         )
         self._steps += 1

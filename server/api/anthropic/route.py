@@ -66,15 +66,17 @@ async def messages(chat: ChatModel, request: Request, content: bytes, context: R
     body = decode(messages_decoder, content, chat.limits)
     body.check(thinks_between_calls=any(_BETWEEN_CALLS in value for value in request.headers.getlist("anthropic-beta")))
     with in_their_names(body):
-        turn = await prepare_generation(chat, chat_request(body), caller_of(request.scope), context, fill_context=True)
-    shape = _shape(body, turn)
+        prepared = await prepare_generation(
+            chat, chat_request(body), caller_of(request.scope), context, fill_context=True
+        )
+    shape = _shape(body, prepared)
     if body.stream:
         to_frame = partial(error_frame, shape=ANTHROPIC)
         return EventStream(
-            turn.batches, MessageStream(shape), bounds=context.bounded, to_frame=to_frame, sign_of_life=PING
+            prepared.batches, MessageStream(shape), bounds=context.bounded, to_frame=to_frame, sign_of_life=PING
         )
-    async with aclosing(turn.batches):
-        return json_response(await whole_message(shape, turn.batches))
+    async with aclosing(prepared.batches):
+        return json_response(await whole_message(shape, prepared.batches))
 
 
 async def count_tokens(chat: ChatModel, _request: Request, content: bytes, context: RequestContext) -> Response:
@@ -85,12 +87,12 @@ async def count_tokens(chat: ChatModel, _request: Request, content: bytes, conte
     return json_response(TokensCount(len(prompt)))
 
 
-def _shape(body: MessagesRequest, turn: PreparedGeneration) -> MessageShape:
+def _shape(body: MessagesRequest, prepared: PreparedGeneration) -> MessageShape:
     return MessageShape(
         message_id=f"msg_{uuid.uuid4().hex}",
-        model=turn.model,
-        prompt_tokens=len(turn.prompt),
-        in_context=turn.max_tokens < body.max_tokens,
+        model=prepared.model,
+        prompt_tokens=len(prepared.prompt),
+        in_context=prepared.max_tokens < body.max_tokens,
         thinking=_shown(body.thinking),
         warm_up=body.max_tokens == 0,
     )

@@ -55,28 +55,28 @@ async def chat_completions(
     chat, caller, memory = services.chat, caller_of(request.scope), context.queue_slot.memory
     body = decode(decoder, content, chat.limits)
     keeping = Keeping.of(services.store, caller.owner, body, memory) if body.store else None
-    turn = await prepare_generation(chat, body, caller, context, whole=not body.stream, tells_experts=True)
+    prepared = await prepare_generation(chat, body, caller, context, whole=not body.stream, tells_experts=True)
     shape = ChatShape.of(
         "chatcmpl",
         request,
         body,
-        turn.model,
-        turn.names,
-        prompt=turn.prompt,
+        prepared.model,
+        prepared.names,
+        prompt=prepared.prompt,
         top_logprobs=body.wanted_logprobs,
         include_reasoning=body.include_reasoning,
-        tools=turn.tools,
-        media_tokens=turn.media_tokens,
-        experts=turn.experts,
+        tools=prepared.tools,
+        media_tokens=prepared.media_tokens,
+        experts=prepared.experts,
     )
     if keeping is not None:
         shape = replace(shape, response_id=keeping.id)
-    room = AnswerBudget(chat.limits.max_answer_bytes, memory)
+    budget = AnswerBudget(chat.limits.max_answer_bytes, memory)
     if body.stream:
-        batches = turn.batches
+        batches = prepared.batches
         if keeping is not None:
-            batches = keeping.streamed(batches, ChatCollector(shape, room), turn.model, chat.turns, memory)
+            batches = keeping.streamed(batches, ChatCollector(shape, budget), prepared.model, chat.loop_turns, memory)
         return EventStream(batches, ChatStream(shape), bounds=context.bounded)
-    async with aclosing(turn.batches):
-        answer = await chat_answer(shape, turn.batches, room, chat.turns)
-        return answer if keeping is None else await keeping.keep(answer, turn.model, memory)
+    async with aclosing(prepared.batches):
+        answer = await chat_answer(shape, prepared.batches, budget, chat.loop_turns)
+        return answer if keeping is None else await keeping.keep(answer, prepared.model, memory)

@@ -97,7 +97,12 @@ class Keeping:
         return WholeAnswer([_shown(row)])
 
     async def streamed(
-        self, batches: Batches[list[Delta]], collector: ChatCollector, model: str, turns: LoopTurns, memory: MemoryShare
+        self,
+        batches: Batches[list[Delta]],
+        collector: ChatCollector,
+        model: str,
+        loop_turns: LoopTurns,
+        memory: MemoryShare,
     ) -> AsyncGenerator[list[Delta], None]:
         """``batches`` unchanged. The result is stored before their end is yielded."""
         async with aclosing(batches):
@@ -106,7 +111,7 @@ class Keeping:
                 batch = [_named(delta) if type(delta) is ToolCallStart else delta for delta in batch]
                 yield batch
                 collector.take(batch)
-        await self.keep(await collector.answer(turns), model, memory)
+        await self.keep(await collector.answer(loop_turns), model, memory)
 
 
 def _named(call: ToolCallStart) -> ToolCallStart:

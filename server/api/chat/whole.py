@@ -28,22 +28,22 @@ from .shape import ChatShape, call_id
 
 
 async def chat_answer(
-    shape: ChatShape, batches: AsyncIterable[list[Delta]], room: AnswerBudget, turns: LoopTurns
+    shape: ChatShape, batches: AsyncIterable[list[Delta]], budget: AnswerBudget, loop_turns: LoopTurns
 ) -> WholeAnswer:
     """Raises as :class:`ChatCollector`."""
-    gathered = ChatCollector(shape, room)
+    gathered = ChatCollector(shape, budget)
     async for batch in batches:
         gathered.take(batch)
-    return await gathered.answer(turns)
+    return await gathered.answer(loop_turns)
 
 
 class ChatCollector:
     """Collects a generation, also while it is streamed, as one chat completion."""
 
-    def __init__(self, shape: ChatShape, room: AnswerBudget) -> None:
+    def __init__(self, shape: ChatShape, budget: AnswerBudget) -> None:
         self._shape = shape
-        self._room = room
-        self._written = _Logprobs(shape, room)
+        self._budget = budget
+        self._written = _Logprobs(shape, budget)
         self._collector = Collector(
             shape.n, thoughts=shape.include_reasoning, token_ids=shape.token_ids, logprobs=self._written
         )
@@ -52,11 +52,11 @@ class ChatCollector:
         """Raises as :class:`..common.collect.Collector` and :meth:`...http.whole_answer.AnswerBudget.add` do."""
         self._collector.take(batch)
 
-    async def answer(self, turns: LoopTurns) -> WholeAnswer:
+    async def answer(self, loop_turns: LoopTurns) -> WholeAnswer:
         """Once all has been taken. Raises as :meth:`take`."""
-        shape, room, written = self._shape, self._room, self._written
+        shape, budget, written = self._shape, self._budget, self._written
         generation = self._collector.end()
-        parts, slices = AnswerParts(room), Slices(turns)
+        parts, slices = AnswerParts(budget), Slices(loop_turns)
         choices = []
         for index, choice in enumerate(generation.choices):
             message = encode(_message(shape, choice))
@@ -64,7 +64,7 @@ class ChatCollector:
             finish = choice.finish
             assert finish is not None
             experts = b"" if shape.experts is None else encoded_experts(finish.routed_experts, shape.experts)
-            room.add(len(message) + len(token_ids) + len(experts))
+            budget.add(len(message) + len(token_ids) + len(experts))
             await slices.did(len(message) + len(token_ids) + len(experts))
             called = bool(choice.calls)
             choices.append(
@@ -98,10 +98,10 @@ class ChatCollector:
 
 
 class _Logprobs:
-    def __init__(self, shape: ChatShape, room: AnswerBudget) -> None:
+    def __init__(self, shape: ChatShape, budget: AnswerBudget) -> None:
         self._shape = shape
-        self.prompt = JsonList(room)
-        self.choices = [] if shape.top_logprobs is None else [JsonList(room) for _ in range(shape.n)]
+        self.prompt = JsonList(budget)
+        self.choices = [] if shape.top_logprobs is None else [JsonList(budget) for _ in range(shape.n)]
         """Log-probabilities of each choice, if requested."""
 
     def of_prompt(self, entries: Sequence[TokenLogprobs | None]) -> None:

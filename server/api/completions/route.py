@@ -61,15 +61,15 @@ async def completions(chat: ChatModel, request: Request, content: bytes, context
         batches = merge([job.batches for job in jobs])
         return EventStream(batches, MergedCompletionStream(shape, prompts), bounds=context.bounded)
     return await _respond(
-        shape, jobs, AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory), chat.turns
+        shape, jobs, AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory), chat.loop_turns
     )
 
 
 async def _respond(
-    shape: CompletionShape, jobs: Sequence[PromptJob], room: AnswerBudget, turns: LoopTurns
+    shape: CompletionShape, jobs: Sequence[PromptJob], budget: AnswerBudget, loop_turns: LoopTurns
 ) -> WholeAnswer:
     failures: list[Exception] = []
-    collected = [CollectedPrompt(shape, job.prompt, room) for job in jobs]
+    collected = [CollectedPrompt(shape, job.prompt, budget) for job in jobs]
 
     async def run(job: PromptJob, into: CollectedPrompt, scope: anyio.CancelScope) -> None:
         try:
@@ -84,7 +84,7 @@ async def _respond(
             tasks.start_soon(run, job, into, tasks.cancel_scope)
     if failures:
         raise failures[0]
-    return await completion_answer(shape, collected, room, turns)
+    return await completion_answer(shape, collected, budget, loop_turns)
 
 
 T = TypeVar("T")

@@ -21,17 +21,17 @@ from .stream import CompletionShape, EchoedLogprobs, TokenCounts
 class CollectedPrompt:
     """Results of one prompt. The common part of its choices is encoded once."""
 
-    def __init__(self, shape: CompletionShape, prompt: Prompt, room: AnswerBudget) -> None:
+    def __init__(self, shape: CompletionShape, prompt: Prompt, budget: AnswerBudget) -> None:
         self._shape = shape
-        self._room = room
+        self._budget = budget
         self._echo = EchoedLogprobs(shape, prompt)
         self._builders = shape.builders(prompt)
         self.prompt = prompt
         self.generation = Generation([])
-        self.ranked = JsonList(room)
+        self.ranked = JsonList(budget)
         """``prompt_logprobs``."""
-        self.echoed = CompletionLists(room)
-        self.choices = [CompletionLists(room) for _ in self._builders]
+        self.echoed = CompletionLists(budget)
+        self.choices = [CompletionLists(budget) for _ in self._builders]
         """Log-probabilities of each choice, if requested."""
 
     async def collect(self, batches: AsyncIterable[list[Delta]]) -> None:
@@ -51,11 +51,11 @@ class CollectedPrompt:
 
 
 async def completion_answer(
-    shape: CompletionShape, collected: Sequence[CollectedPrompt], room: AnswerBudget, turns: LoopTurns
+    shape: CompletionShape, collected: Sequence[CollectedPrompt], budget: AnswerBudget, loop_turns: LoopTurns
 ) -> WholeAnswer:
     """The answer of all prompts, in order. Raises as :meth:`...http.whole_answer.AnswerBudget.add`."""
     tally = TokenCounts(sum(len(one.prompt.tokens) for one in collected))
-    parts, slices = AnswerParts(room), Slices(turns)
+    parts, slices = AnswerParts(budget), Slices(loop_turns)
     choices = []
     for one in collected:
         prompt, generation = one.prompt, one.generation
@@ -63,7 +63,7 @@ async def completion_answer(
         tally.cached += generation.cached_tokens
         echo = encode(prompt.echo or "")[1:-1]
         ids = encode(prompt.tokens) if shape.token_ids else b""
-        room.add(len(echo) + len(ids))
+        budget.add(len(echo) + len(ids))
         ranked = array(one.ranked)
         for index, choice in enumerate(generation.choices):
             text = encode(choice.text)
@@ -71,7 +71,7 @@ async def completion_answer(
             finish = choice.finish
             assert finish is not None
             experts = b"" if shape.experts is None else encoded_experts(finish.routed_experts, shape.experts)
-            room.add(len(text) + len(tokens) + len(experts))
+            budget.add(len(text) + len(tokens) + len(experts))
             await slices.did(len(text) + len(tokens) + len(experts))
             choices.append(
                 CompletionChoice(

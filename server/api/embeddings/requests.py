@@ -52,7 +52,7 @@ class EmbeddingServices:
     registry: ModelRegistry
     model: EmbeddingModel | None
     """None without an embedding model."""
-    turns: LoopTurns
+    loop_turns: LoopTurns
 
     @property
     def limits(self) -> Limits:
@@ -68,8 +68,8 @@ class ResolvedRequest:
     name: str
     """The client's name of the model."""
     job: PoolingJob
-    room: AnswerBudget
-    turns: LoopTurns
+    budget: AnswerBudget
+    loop_turns: LoopTurns
 
     @property
     def usage(self) -> TextUsage:
@@ -77,7 +77,7 @@ class ResolvedRequest:
 
     def writer(self) -> NumberWriter:
         """For its answer."""
-        return NumberWriter(self.room, self.turns)
+        return NumberWriter(self.budget, self.loop_turns)
 
 
 def resolve_request(
@@ -93,17 +93,17 @@ def resolve_request(
     model = services.model
     assert model is not None, "the registry has it"
     own = caller_of(request.scope).cache_salt(salt)
-    room = AnswerBudget(services.limits.max_answer_bytes, context.queue_slot.memory)
+    budget = AnswerBudget(services.limits.max_answer_bytes, context.queue_slot.memory)
     job = PoolingJob(
         model,
         context.queue_slot,
         current_record.get(),
         priority=priority,
         salt=own,
-        room=room,
+        budget=budget,
         adapter=services.registry.adapter_of(served),
     )
-    return ResolvedRequest(model, served, job, room, services.turns)
+    return ResolvedRequest(model, served, job, budget, services.loop_turns)
 
 
 def room_of(services: EmbeddingServices, model: EmbeddingModel, fields: PoolingFields) -> LengthLimit:
@@ -259,7 +259,7 @@ async def binary_answer(
     """The numbers themselves, one text's after another's; with ``bytes`` a header says where whose are."""
     type, order = fields.embed_dtype, fields.endianness
     pieces, items, at = [], [], 0
-    slices = Slices(resolved.turns)
+    slices = Slices(resolved.loop_turns)
     for index, each in enumerate(found):
         piece = number_bytes(each, type, order)
         shape = [each.columns] if flat else [each.rows, each.columns]

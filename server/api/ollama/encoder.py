@@ -158,7 +158,7 @@ class _Progress:
 
 
 async def whole_answer(
-    shape: AnswerShape, batches: AsyncIterable[list[Delta]], room: AnswerBudget
+    shape: AnswerShape, batches: AsyncIterable[list[Delta]], budget: AnswerBudget
 ) -> OllamaChatResponse | OllamaGenerateResponse:
     """Reads ``batches`` to their end. Raises as :func:`...common.errors.generation_error` says, and
     :meth:`...http.whole_answer.AnswerBudget.add`."""
@@ -166,7 +166,7 @@ async def whole_answer(
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[MadeCall] = []
-    logprobs = JsonList(room)
+    logprobs = JsonList(budget)
     async for batch in batches:
         for delta in batch:
             piece = progress.take(delta)

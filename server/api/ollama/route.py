@@ -62,11 +62,11 @@ async def answer_chat(chat: ChatModel, request: Request, content: bytes, context
     _check_thinking(chat, body)
     with in_their_names():
         made = chat_request(body, model)
-        turn = await prepare_generation(
+        prepared = await prepare_generation(
             chat, made, caller_of(request.scope), context, fill_context=True, whole=not body.stream
         )
-    shape = _shape(chat, "chat", body, context, len(turn.prompt))
-    return await _answer(chat, shape, turn.batches, context, stream=body.stream)
+    shape = _shape(chat, "chat", body, context, len(prepared.prompt))
+    return await _answer(chat, shape, prepared.batches, context, stream=body.stream)
 
 
 async def answer_prompt(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> ASGIApp:
@@ -85,7 +85,7 @@ async def answer_prompt(chat: ChatModel, request: Request, content: bytes, conte
             (job,) = (await prepare_completion(chat, wanted, caller, context, fill_context=True)).jobs
             prompt, batches = job.prompt.tokens, job.batches
         else:
-            turn = await prepare_generation(
+            prepared = await prepare_generation(
                 chat,
                 prompt_request(body, model),
                 caller,
@@ -93,7 +93,7 @@ async def answer_prompt(chat: ChatModel, request: Request, content: bytes, conte
                 fill_context=True,
                 whole=not body.stream,
             )
-            prompt, batches = turn.prompt, turn.batches
+            prompt, batches = prepared.prompt, prepared.batches
     shape = _shape(chat, "generate", body, context, len(prompt))
     return await _answer(chat, shape, batches, context, stream=body.stream)
 
@@ -111,8 +111,8 @@ async def _answer(
             media_type=LINES,
         )
     async with aclosing(batches):
-        room = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
-        return json_response(await whole_answer(shape, batches, room))
+        budget = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
+        return json_response(await whole_answer(shape, batches, budget))
 
 
 def _loaded(chat: ChatModel, kind: str, body: GenerationFields, context: RequestContext) -> ASGIApp:

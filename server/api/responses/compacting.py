@@ -69,11 +69,11 @@ async def _answer(
     model: ChatModel, chat: ChatRequest, caller: Caller, context: RequestContext
 ) -> tuple[str, ResponseUsage]:
     with map_response_fields():
-        turn = await prepare_generation(model, chat, caller, context)
-    async with aclosing(turn.batches):
-        generation = await collect(turn.batches, 1)
+        prepared = await prepare_generation(model, chat, caller, context)
+    async with aclosing(prepared.batches):
+        generation = await collect(prepared.batches, 1)
     text = generation.choices[0].text.strip()
-    usage = ResponseUsage.of(len(turn.prompt), generation.cached_tokens, generation.completion_tokens, 0)
+    usage = ResponseUsage.of(len(prepared.prompt), generation.cached_tokens, generation.completion_tokens, 0)
     return text, usage
 
 

@@ -85,18 +85,18 @@ class ResponseEncoder:
         top_logprobs: int | None = None,
         tools: Mapping[str, ClientTool] | None = None,
         seal: Callable[[str], str] | None = None,
-        room: AnswerBudget | None = None,
+        budget: AnswerBudget | None = None,
     ) -> None:
         """``top_logprobs``: None for no log-probabilities. ``tools``: the client's, by the model's names. ``seal``
-        encrypts reasoning, if requested. ``room`` counts log-probabilities: :meth:`take` raises its errors; None is no
-        limit."""
+        encrypts reasoning, if requested. ``budget`` counts log-probabilities, whose errors :meth:`take` raises; None:
+        no limit."""
         self.response: Final = response
         self.finish: Finish | None = None
         self._new_id = new_id
         self._top = top_logprobs
         self._tools = tools or {}
         self._events = EventWriter()
-        self._items = ItemWriter(response.output, self._events, new_id, seal, room or without_bound())
+        self._items = ItemWriter(response.output, self._events, new_id, seal, budget or without_bound())
         self._names: TokenNames | None = None
         self._served: Mapping[str, ServedTool] = {}
         self._asks = False

@@ -47,11 +47,11 @@ class ItemWriter:
         events: EventWriter,
         new_id: Callable[[str], str],
         seal: Callable[[str], str] | None,
-        room: AnswerBudget,
+        budget: AnswerBudget,
     ) -> None:
         """Closed items are added to ``output``. ``seal`` encrypts reasoning, if requested.
 
-        ``room`` counts log-probabilities; many methods raise its errors.
+        ``budget`` counts log-probabilities; many methods raise its errors.
         """
         self._output: Final = output
         self._events: Final = events
@@ -63,9 +63,9 @@ class ItemWriter:
         self._pieces: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         """Log-probabilities of tokens whose text is held back, until their item is known."""
-        self._shown = JsonList(room)
+        self._shown = JsonList(budget)
         """Log-probabilities of the message that is open, as its object has them."""
-        self._event_logprobs = JsonList(room)
+        self._event_logprobs = JsonList(budget)
         """The same in the form of events."""
         self._in_call = False
         """The item that was opened last is a call, whose tokens come without text, also behind its end."""

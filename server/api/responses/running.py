@@ -100,7 +100,7 @@ class ResponseTask:
             top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,
             tools=client_functions(request.tools or ()),
             seal=prepared.seal.seal if ENCRYPTED_REASONING in (request.include or ()) else None,
-            room=AnswerBudget(services.limits.max_answer_bytes, held),
+            budget=AnswerBudget(services.limits.max_answer_bytes, held),
         )
 
     @property
