@@ -256,18 +256,20 @@ def test_masses_are_the_exponential_in_fixed_point() -> None:
 
 
 @cache
-def largest_noise() -> tuple[int, int, float, float]:
-    """Of four million draws: at which index, of which token, how large, and how large token 0's is there."""
-    keys = row_keys(torch.zeros(1000, dtype=torch.int64), torch.arange(1000))
-    noise = gumbel(noise_words(keys[:, None], torch.arange(4096)))
-    index, token = divmod(int(noise.argmax()), 4096)
-    return index, token, noise[index, token].item(), noise[index, 0].item()
+def large_noise() -> tuple[int, int, float, float]:
+    """One draw in a million: at which index, of which token, how large, and how large token 0's is there."""
+    for first in range(0, 1000, 40):
+        keys = row_keys(torch.zeros(40, dtype=torch.int64), torch.arange(first, first + 40))
+        noise = gumbel(noise_words(keys[:, None], torch.arange(4096)))
+        row, token = divmod(int(noise.argmax()), 4096)
+        if noise[row, token] > 14:
+            return first + row, token, noise[row, token].item(), noise[row, 0].item()
+    raise AssertionError("there is none among four million")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_very_unlikely_token_wins_when_its_noise_is_large_enough(version: ModuleType) -> None:
-    index, token, large, of_first = largest_noise()
-    assert large > 14
+    index, token, large, of_first = large_noise()
     for margin, winner in ((1e-3, token), (-1e-3, 0)):
         logits = torch.full((1, 4096), -200.0)
         logits[0, 0] = 0.0
