@@ -252,10 +252,13 @@ class HttpProtocol(HttpToolsProtocol):
         self._refusal = refusal_of(version, method, self.headers, opens_websocket=opens_websocket)
         if self._refusal is not None:
             raise self._refusal
-        if self._place is not None and self._place.only_probes:
-            if opens_websocket or self._live or self._path(self.url) not in PROBES:
-                self._refusal = self._too_many_connections(self._place.refusal or "")
-                raise self._refusal
+        if (
+            self._place is not None
+            and self._place.only_probes
+            and (opens_websocket or self._live or self._path(self.url) not in PROBES)
+        ):
+            self._refusal = self._too_many_connections(self._place.refusal or "")
+            raise self._refusal
         self._in_head = False
         self._head_bytes = self._held_bytes = 0
         self._stop_head_timer()
