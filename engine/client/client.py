@@ -19,6 +19,7 @@ from stentor.protocols.ipc.actors import (
     ControlDone,
     EngineReady,
     Failed,
+    Fault,
     MediaWanted,
     Progress,
     Released,
@@ -279,14 +280,15 @@ class EngineClient:
         In any case all processes are ended and every live stream gets its end; :attr:`failure` says why.
         """
         why = "the server is shutting down"
+        fault: Fault = "shutdown"
         try:
-            why = await self._supervise()
+            why, fault = await self._supervise(), "engine"
         finally:
             self.failure = why
             self._serving = False
             self.controls.give_up()
             self._outages.give_up()
-            self._journal.end_all(why)
+            self._journal.end_all(why, fault)
             self._media.lost()
             self._media.sweep(self._journal.has)
             self._send_queue.clear()
