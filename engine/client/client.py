@@ -19,6 +19,7 @@ from stentor.protocols.ipc.actors import (
     ControlDone,
     EngineReady,
     Failed,
+    Fault,
     MediaWanted,
     Progress,
     Released,
@@ -60,6 +61,7 @@ _SHUTDOWN_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
 """How long to wait for the exit status of a process that closed its channel."""
 _HUNG = "the engine process hung: it was killed"
+_RETIRED = "the engine process was ended while it started: it was told to sleep"
 _LOOK_SECONDS = 0.5
 _QUIET_LOOKS = 3
 _QUIET_TRIAL_LOOKS = 30
@@ -115,10 +117,14 @@ class EngineClient:
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
         self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
-        self.controls = Controls(self._send_queue, self._heartbeat.wake, self._discard_weights)
+        self.controls = Controls(self._send_queue, self._heartbeat.wake, self._discard_weights, self._end_start)
         """Pause, sleep, and the prefix cache's reset."""
         self._hung = False
         """Whether the present process was killed because it hung."""
+        self._starting = False
+        """Whether the present process starts, as successor of another."""
+        self._retired = False
+        """Whether the present process was killed because it is to sleep."""
         self._started = asyncio.Event()
         self.ready: EngineReady | None = None
         """The message of the latest engine whose model completed a real step; None before the first."""
@@ -274,14 +280,15 @@ class EngineClient:
         In any case all processes are ended and every live stream gets its end; :attr:`failure` says why.
         """
         why = "the server is shutting down"
+        fault: Fault = "shutdown"
         try:
-            why = await self._supervise()
+            why, fault = await self._supervise(), "engine"
         finally:
             self.failure = why
             self._serving = False
             self.controls.give_up()
             self._outages.give_up()
-            self._journal.end_all(why)
+            self._journal.end_all(why, fault)
             self._media.lost()
             self._media.sweep(self._journal.has)
             self._send_queue.clear()
@@ -336,6 +343,13 @@ class EngineClient:
         except (ChannelError, OSError) as error:
             raise EngineLost(f"cannot start the engine process: {one_line(error)}") from error
 
+    def _end_start(self) -> None:
+        """End a successor that starts: no request is with it, and its worker would only end again."""
+        if self._starting and self._process is not None:
+            self._starting, self._retired = False, True
+            self._restarts.excuse()
+            self._process.child.kill()
+
     def _discard_weights(self) -> None:
         if self._process is not None:
             self._process.discard_weights()
@@ -348,11 +362,16 @@ class EngineClient:
         self._media.lost()
         self._end_aborted()
         self._outages.begin("engine", why, len(self._journal))
+        self._excuse_asleep()
+
+    def _excuse_asleep(self) -> None:
+        """While a sleep lasts, the lack of a worker is no outage."""
         if self.controls.asleep:
             self._outages.excuse()
 
     def _note_ready(self, ready: EngineReady) -> None:
         self.ready = ready
+        self._starting = False
         self._restarts.ready()
         self._started.set()
         self._outages.end(len(self._journal))
@@ -397,7 +416,8 @@ class EngineClient:
         """Send and receive until the engine fails; raises the reason as :meth:`_live` does."""
         assert self._process is not None
         engine, child = self._process.endpoint, self._process.child
-        self._hung = False
+        self._hung = self._retired = False
+        self._starting = self.ready is not None
         end: EngineLost | PermanentFailure = EngineLost(_HUNG)
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
@@ -408,6 +428,7 @@ class EngineClient:
                 if self._trials.group is not None:
                     tasks.start_soon(self._end_quiet_trials)
                 end = await self._receive_to_the_end(engine, child)
+            self._starting = False
             tasks.cancel_scope.cancel()
         raise end
 
@@ -461,8 +482,8 @@ class EngineClient:
         except PeerDied:
             with anyio.move_on_after(_EXIT_SECONDS):
                 await child.wait()
-            if self._hung:
-                return EngineLost(_HUNG)
+            if self._hung or self._retired:
+                return EngineLost(_HUNG if self._hung else _RETIRED)
             return EngineLost(f"the engine process was lost: {child.description}")
         except (ChannelError, msgspec.DecodeError) as error:
             return EngineLost(f"the conversation with the engine broke off: {one_line(error)}")
@@ -493,8 +514,10 @@ class EngineClient:
                             self._note_ready(ready)
                         case Stalled(message=why):
                             self._outages.begin("worker", why, len(self._journal))
+                            self._excuse_asleep()
                         case ControlDone(number=number):
                             self.controls.answered(number)
+                            self._excuse_asleep()
                         case AdapterWarm() as warm:
                             self.controls.loaded(warm)
                         case Released(rids=rids):

@@ -16,12 +16,19 @@ class Controls:
     Pause and sleep last over the loss of an engine.
     """
 
-    def __init__(self, queue: SendQueue, wake: Callable[[], None], discard_weights: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        queue: SendQueue,
+        wake: Callable[[], None],
+        discard_weights: Callable[[], None],
+        end_start: Callable[[], None],
+    ) -> None:
         """``wake`` is called once the engine has something to answer, ``discard_weights`` to drop prepared weights
-        while there is no engine."""
+        while there is no engine, and ``end_start`` to end the successor of an engine while it starts."""
         self._queue = queue
         self._wake = wake
         self._discard_weights = discard_weights
+        self._end_start = end_start
         self._next = 0
         self._asked: dict[int, asyncio.Event] = {}
         """Operations that the present engine has not answered."""
@@ -64,6 +71,7 @@ class Controls:
         self._end_loading()
         if discard and self._woken is not None:
             self._discard_weights()
+        self._end_start()
         await self._see_through(self._sleep)
 
     async def wake(self) -> None:

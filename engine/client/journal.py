@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from stentor.protocols.ipc.actors import TokensBatch
+from stentor.protocols.ipc.actors import Fault, TokensBatch
 
 from .stream import RequestStream
 
@@ -82,8 +82,8 @@ class Journal:
         """End one request with an error."""
         self._streams.pop(rid).end("error", why)
 
-    def end_all(self, why: str) -> None:
+    def end_all(self, why: str, fault: Fault) -> None:
         """End every stream with an error, because no engine is left."""
         for stream in self:
-            stream.end("error", why, "engine")
+            stream.end("error", why, fault)
         self._streams.clear()

@@ -61,7 +61,7 @@ from .draft_log import DraftLog
 from .grammar.constraint import is_constrained
 from .grammar.grammar_queue import GrammarQueue, Prepared
 from .grammar.structured_output import StructuredOutputManager
-from .operator import Operator, WeightsOwner
+from .operator import ASLEEP, Operator, WeightsOwner
 from .request import NOTHING
 from .scheduler import MAX_IN_FLIGHT, Scheduler
 from .watchdog import Watchdog
@@ -85,6 +85,8 @@ class WorkerDown(NamedTuple):
     """Set by the loop: seconds to wait before the next start."""
     blameless: bool
     """Whether the cause is known not to be a request."""
+    retired: bool = False
+    """Whether it is a successor whose start was ended because the engine is to sleep."""
 
 
 class WorkerStuck(NamedTuple):
@@ -152,6 +154,8 @@ class EngineLoop:
         self._max_frame = max_frame
         self._sleep = sleep
         self._serving = True
+        self._starting: anyio.CancelScope | None = None
+        """Ends the start of the next worker; None unless one starts."""
         self._stalled = ""
         """The last reason for a stall that the client was sent; "" after a worker became ready."""
         self._telling = 0
@@ -256,6 +260,8 @@ class EngineLoop:
                 self._stats_sent = 0.0
             case Control() as control:
                 self._operator.take(control)
+                if self._operator.asleep and self._starting is not None:
+                    self._starting.cancel()
             case WarmAdapter() as warm:
                 if (answer := self._scheduler.prerequisites.warm(warm)) is not None:
                     await self._tell(answer)
@@ -320,7 +326,7 @@ class EngineLoop:
         self._serving = False
         self._watchdog.steps.lost()
         self._stats_sent = 0.0  # send statistics at once
-        if self._operator.worker_died(down.delay):
+        if self._operator.worker_died(down.delay, retired=down.retired):
             await self._send_batch(self._scheduler.recover(blameless=True).ended)
             return
         self._watchdog_kills += down.hung
@@ -342,7 +348,7 @@ class EngineLoop:
             delay,
         )
         await self._tell_stalled(down.why)
-        if not down.delay.done():  # else nobody is left to start the next worker
+        if not down.delay.done() and not self._operator.holds_back(down.delay):  # done: nobody is left to start it
             down.delay.set_result(delay)
 
     async def _stall(self, why: str) -> None:
@@ -428,14 +434,21 @@ class EngineLoop:
     async def _start_worker(self, lost: WorkerLost) -> WorkerLost | None:
         """Start a successor of a lost worker. Returns how the successor was lost, or None if it is ready."""
         delay: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        await self.mailbox.tell(WorkerDown(str(lost), lost.hung, delay, lost.graphs))
-        await self._sleep(await delay)
+        await self.mailbox.tell(WorkerDown(str(lost), lost.hung, delay, lost.graphs, lost.retired))
+        seconds = await delay
         try:
-            self.worker, ready = await self._workers.start(_ignore)
+            with anyio.CancelScope() as self._starting:
+                if self._operator.asleep:  # again, before this task went on
+                    self._starting.cancel()
+                await self._sleep(seconds)
+                self.worker, ready = await self._workers.start(_ignore)
+                self.mailbox.push(WorkerUp(ready))
+                return None
         except WorkerLost as again:
             return again
-        self.mailbox.push(WorkerUp(ready))
-        return None
+        finally:
+            self._starting = None
+        return WorkerLost(ASLEEP, retired=True)
 
 
 def engine_ready(ready: WorkerReady) -> EngineReady:

@@ -7,6 +7,8 @@ A sleep is a planned death of the worker::
     AWAKE ── sleep ──► no step is planned ── none in flight ──► the worker is killed ── dead ──► ASLEEP
       ▲                                                                                            │
       └──────────────────────────────── the next worker is ready ◄──────────── wake ───────────────┘
+
+A worker that starts is ended at once, and one that dies by itself gets no successor before the engine wakes.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from stentor.protocols.ipc.actors import Control
 from .scheduler import Scheduler
 from .worker_group import WorkerGroup
 
-_ASLEEP: Final = "the engine was told to sleep"
+ASLEEP: Final = "the engine was told to sleep"
 
 
 class WeightsOwner(Protocol):
@@ -33,7 +35,7 @@ class Operator:
         self._scheduler = scheduler
         self._weights = weights
         self._paused = False
-        self._asleep = False
+        self.asleep = False
         """Whether no worker may run."""
         self._discards = False
         """Whether this sleep discards prepared weights."""
@@ -46,7 +48,7 @@ class Operator:
     @property
     def halts(self) -> bool:
         """Whether no step may be planned."""
-        return self._paused or self._asleep
+        return self._paused or self.asleep
 
     def take(self, control: Control) -> None:
         """Apply a control; :meth:`take_answered` returns its number once it has taken effect."""
@@ -56,7 +58,7 @@ class Operator:
             case "resume":
                 self._paused = False
             case "sleep" | "discard":
-                self._asleep = True
+                self.asleep = True
                 self._discards |= control.operation == "discard"
                 self._discard_weights()
             case "wake":
@@ -82,21 +84,29 @@ class Operator:
 
         The caller reports the death to :meth:`worker_died`.
         """
-        if not self._asleep or self._scheduler.in_flight:
+        if not self.asleep or self._scheduler.in_flight:
             return False
-        worker.kill(_ASLEEP)
+        worker.kill(ASLEEP)
         self._retired = True
         return True
 
-    def worker_died(self, next_start: asyncio.Future[float]) -> bool:
-        """Whether the dead worker had been retired. If so, ``next_start`` is resolved when the engine wakes."""
-        if not self._retired:
+    def worker_died(self, next_start: asyncio.Future[float], *, retired: bool = False) -> bool:
+        """Whether the dead worker had been retired, by :meth:`retire` or, ``retired``, while it started. If so,
+        ``next_start`` is resolved when the engine wakes."""
+        if not self._retired and not retired:
             return False
-        self._retired, self._next_start = False, next_start
-        if self._asleep:
-            self._discard_weights()
-        else:
-            self._wake()
+        self._retired = False
+        if not self.holds_back(next_start) and not next_start.done():
+            next_start.set_result(0.0)
+        return True
+
+    def holds_back(self, next_start: asyncio.Future[float]) -> bool:
+        """Whether the engine is to sleep. If so, ``next_start`` of the dead worker's successor is resolved when it
+        wakes."""
+        if not self.asleep:
+            return False
+        self._next_start = next_start
+        self._discard_weights()
         return True
 
     def _has_effect(self, control: Control, serving: bool) -> bool:
@@ -104,14 +114,14 @@ class Operator:
             return False  # the client gets all results of a step before the answer to a pause
         match control.operation:
             case "sleep" | "discard":
-                return self._next_start is not None or not self._asleep
+                return self._next_start is not None or not self.asleep
             case "wake":
-                return serving or self._asleep
+                return serving or self.asleep
             case _:
                 return True
 
     def _wake(self) -> None:
-        self._asleep = self._discards = False
+        self.asleep = self._discards = False
         start, self._next_start = self._next_start, None
         if start is not None and not start.done():  # done if the task that waits for it was cancelled
             start.set_result(0.0)

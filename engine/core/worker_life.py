@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 import anyio
@@ -18,6 +18,7 @@ from ..channel import ChannelClosed, ChannelError, ChannelPair, Endpoint, PeerDi
 from ..channel.pieces import ResultParts
 from ..processes.exception_groups import one_line
 from ..processes.process import Child
+from ..processes.silence import Silence
 from .worker_source import WorkerSource
 
 STARTING: Final = "starting the worker"
@@ -27,8 +28,9 @@ _OTHER_PHASE_SECONDS: Final = 600.0
 """Longest silence in seconds while compiling, measuring or warming up."""
 _SPAWN_SECONDS: Final = 120.0
 _CLOSING_SECONDS: Final = 5.0
-_LOOK_SECONDS: Final = 600.0
-"""Longest sleep while waiting for a silent worker: the patience may be infinite."""
+_LOOK_SECONDS: Final = 1.0
+"""Seconds between two looks at a starting worker. Of a longer time between them, in which this process itself stood
+still (``docker pause``), twice as much counts."""
 
 OnProgress = Callable[[Progress], Awaitable[None]]
 Sleep = Callable[[float], Awaitable[None]]
@@ -46,6 +48,7 @@ class WorkerLost(Exception):
         stuck: bool = False,
         of_peer: bool = False,
         graphs: bool = False,
+        retired: bool = False,
     ) -> None:
         super().__init__(f"{why}; the process does not die" if stuck else why)
         self.final = final or stuck
@@ -58,6 +61,8 @@ class WorkerLost(Exception):
         """Whether the cause is the loss of another worker of its group."""
         self.graphs = graphs
         """Whether it failed to capture a CUDA graph. No request is to blame then."""
+        self.retired = retired
+        """Whether its start was ended because the engine is to sleep."""
 
 
 class WorkerLife:
@@ -100,7 +105,7 @@ class WorkerLife:
             raise WorkerLost(f"cannot start the worker process: {one_line(error)}") from error
         limit = _SPAWN_SECONDS * patience
         try:
-            with anyio.fail_after(limit):
+            with _fail_after(limit):
                 child = await source.start(pair.child_fds, rank, meeting_fd)
         except OSError as error:
             pair.parent.close()
@@ -127,9 +132,10 @@ class WorkerLife:
     ) -> WorkerReady:
         """Wait until the model has completed a real step.
 
-        A worker that is silent for too long in a phase is killed. Raises :class:`WorkerLost`.
+        A worker that is silent for too long in a phase is killed; one that is starved of CPU time has up to ten times
+        as long. Raises :class:`WorkerLost`.
         """
-        silence = _Silence(clock, self._patience)
+        silence = _Silence(clock, self._patience, lambda: self._child.cpu_seconds)
         ready: list[WorkerReady] = []
         lost: list[WorkerLost] = []
         async with anyio.create_task_group() as tasks:
@@ -232,8 +238,8 @@ class WorkerLife:
                         raise RuntimeError(f"{type(other).__name__} came before the worker was ready")
 
     async def _end_silence(self, silence: "_Silence", sleep: Sleep) -> None:
-        while (left := silence.left()) > 0:
-            await sleep(min(left, _LOOK_SECONDS))
+        while not silence.is_over():
+            await sleep(_LOOK_SECONDS)
         why = f"the worker process hung while starting: nothing moved for {silence.limit:.0f} s in {silence.phase!r}"
         self.kill(why, hung=True)
 
@@ -252,8 +258,8 @@ class WorkerLife:
 class _Silence:
     """For how long a starting worker has reported no progress."""
 
-    def __init__(self, clock: Callable[[], float], patience: float) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], patience: float, cpu_seconds: Callable[[], float]) -> None:
+        self._silence = Silence(cpu_seconds, 2 * _LOOK_SECONDS, clock)
         self._patience = patience
         self.enter(STARTING)
 
@@ -262,8 +268,33 @@ class _Silence:
         self.phase = phase
         limits = (seconds for start, seconds in _PHASE_SECONDS if phase.startswith(start))
         self.limit = self._patience * next(limits, _OTHER_PHASE_SECONDS)
-        self._since = self._clock()
+        self._silence.end()
 
-    def left(self) -> float:
-        """Seconds until the silence is too long."""
-        return self._since + self.limit - self._clock()
+    def is_over(self) -> bool:
+        """Whether the silence is too long; to be called once a look."""
+        self._silence.look()
+        return self._silence.seconds >= self.limit
+
+
+@contextlib.contextmanager
+def _fail_after(seconds: float) -> Iterator[None]:
+    """As ``anyio.fail_after``, counted in looks: time in which this process stands still passes as one of them."""
+    loop = asyncio.get_running_loop()
+    left = seconds
+
+    def look() -> None:
+        nonlocal left, timer
+        left -= _LOOK_SECONDS
+        if left <= 0:
+            scope.cancel()
+        else:
+            timer = loop.call_later(min(left, _LOOK_SECONDS), look)
+
+    with anyio.CancelScope() as scope:
+        timer = loop.call_later(min(left, _LOOK_SECONDS), look)
+        try:
+            yield
+        finally:
+            timer.cancel()
+    if scope.cancelled_caught:
+        raise TimeoutError

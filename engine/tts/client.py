@@ -25,9 +25,9 @@ from stentor.protocols.ipc.speech import (
 from ..channel import ChannelError, ChannelPair, Endpoint
 from ..processes.process import Child, spawn
 from ..processes.restart_policy import RestartPolicy, Restarts
+from ..processes.silence import Silence
 from ..processes.supervisor import PermanentFailure
 from .process import MODULE
-from .silence import Silence
 
 logger = logging.getLogger(__name__)
 

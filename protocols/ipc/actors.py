@@ -18,10 +18,10 @@ from .sampling import SamplingParams
 from .steps import ExpertShape, Masks, StepPart, StepPlan, StepResult, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-Fault = Literal["", "grammar", "allowed_token_ids", "bad_words", "adapter", "engine"]
+Fault = Literal["", "grammar", "allowed_token_ids", "bad_words", "adapter", "engine", "shutdown"]
 """Part of a request that ended it with an error: a grammar that became too large, token restrictions that allow no
-token, or an adapter that does not fit the model. "engine": no engine is left to serve it; another server may. "" if the
-request is not at fault."""
+token, or an adapter that does not fit the model. "engine": the engine was given up; another, or the next
+server, may serve it. "shutdown": the same, since the server ends. "" if the request is not at fault."""
 
 
 # ---- to the engine, from its client in the server process

@@ -54,7 +54,7 @@ def generation_error(finish: Finish | Finished | None) -> Exception:
     match fault:
         case "":
             return GenerationFailed()
-        case "engine":
+        case "engine" | "shutdown":
             return engine_gone()
         case "grammar":
             return BadRequest(

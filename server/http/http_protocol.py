@@ -18,6 +18,7 @@ from ..overload.slow_readers import DEFAULT_LIMITS, ReaderLimits, ReaderWatch
 from .connections import Connections, ConnectionSlot
 from .error_responses import BREAK_OFF
 from .http_refusals import Refused, response_to, unknown_method
+from .request_heads import refusal_of
 from .websocket_protocol import takes_over
 
 LINGER_SECONDS: Final = 2.0
@@ -244,19 +245,20 @@ class HttpProtocol(HttpToolsProtocol):
                 f"{self._limits.max_pipelined} requests wait on this connection, as many as may.",
                 "too_many_requests",
             )
-        if self.parser.get_http_version() != "1.0" and [name for name, _ in self.headers].count(b"host") != 1:
-            raise self._refused(HTTPStatus.BAD_REQUEST, "A request must have one `Host` header.")  # RFC 9112, 3.2
-        upgrades = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        method = self.parser.get_method()
+        upgrades = self.parser.should_upgrade() and method != b"CONNECT"
         opens_websocket = upgrades and self._should_upgrade()
-        if self._place is not None and self._place.only_probes:
-            if opens_websocket or self._live or self._path(self.url) not in PROBES:
-                self._refusal = self._too_many_connections(self._place.refusal or "")
-                raise self._refusal
-        elif opens_websocket and self._announces_body():
-            raise self._refused(
-                HTTPStatus.BAD_REQUEST,
-                "A request that opens a WebSocket has no body: leave out `Content-Length` and `Transfer-Encoding`.",
-            )
+        version = self.parser.get_http_version()
+        self._refusal = refusal_of(version, method, self.headers, opens_websocket=opens_websocket)
+        if self._refusal is not None:
+            raise self._refusal
+        if (
+            self._place is not None
+            and self._place.only_probes
+            and (opens_websocket or self._live or self._path(self.url) not in PROBES)
+        ):
+            self._refusal = self._too_many_connections(self._place.refusal or "")
+            raise self._refusal
         self._in_head = False
         self._head_bytes = self._held_bytes = 0
         self._stop_head_timer()
@@ -266,13 +268,6 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_headers_complete()
             if self.cycle is not earlier:
                 self._begin(self.cycle)
-
-    def _announces_body(self) -> bool:
-        # some devices send a length of 0
-        return any(
-            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
-            for name, value in self.headers
-        )
 
     def _begin(self, cycle: RequestResponseCycle) -> None:
         self._live.append(cycle)

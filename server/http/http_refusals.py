@@ -46,6 +46,8 @@ def response_to(refusal: Refused, path: str = "", headers: Iterable[tuple[bytes,
     ]
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         lines.append("retry-after: 1")
+    if status == HTTPStatus.UPGRADE_REQUIRED:
+        lines += ["upgrade: websocket", "sec-websocket-version: 13"]
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         lines.append(f"allow: {_METHODS}")
     return "\r\n".join([*lines, "", ""]).encode() + body

@@ -112,7 +112,7 @@ class RequestTracker:
                 self._open -= 1
                 self._metrics.finished[delta.reason].inc()
                 self._served.reasons.append(delta.reason)
-                if delta.fault in ("", "engine"):  # the client learns about its own faults
+                if delta.fault in ("", "engine", "shutdown"):  # the client learns about its own faults
                     self._served.failure = delta.message or self._served.failure
             elif type(delta) is PromptProcessed:
                 self._prompt_done(delta)

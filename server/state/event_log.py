@@ -141,6 +141,11 @@ class EventLog:
         self._base += events
         self._wake()
 
+    async def stored_beyond(self, count: int) -> None:
+        """Returns once more than ``count`` events are stored, or no more will follow."""
+        while self._base <= count and not self.ended:
+            await self._changed.wait()
+
     def written_by_others(self, events: int) -> None:
         """So many more events are stored than passed through here; the held ones will never be."""
         self._held.clear()

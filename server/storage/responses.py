@@ -46,6 +46,11 @@ CREATE TABLE IF NOT EXISTS response_events (
     steps BLOB NOT NULL,
     PRIMARY KEY (response, first)
 );
+CREATE TABLE IF NOT EXISTS response_losses (
+    response TEXT PRIMARY KEY REFERENCES responses ON DELETE CASCADE,
+    count INTEGER NOT NULL,
+    reached INTEGER NOT NULL
+) WITHOUT ROWID;
 """,
     name="responses",
     held="open",
@@ -224,10 +229,25 @@ def stretches(db: "sqlite3.Connection", response: str) -> list[tuple[int, bytes,
     ).fetchall()
 
 
-def unfinished(db: "sqlite3.Connection") -> list[str]:
-    """Background responses of every caller that a server began and did not end, in order of their beginning."""
-    rows = db.execute("SELECT id FROM responses WHERE open AND background ORDER BY used")
-    return [row[0] for row in rows]
+def unfinished(db: "sqlite3.Connection") -> list[tuple[str, int]]:
+    """Background responses of every caller that a server began and did not end, and how many engines in a row were
+    given up under each (:func:`count_loss`): those with the fewest first, then in order of their beginning."""
+    return db.execute(
+        "SELECT id, COALESCE(count, 0) AS losses FROM responses LEFT JOIN response_losses ON response = id "
+        "WHERE open AND background ORDER BY losses, used"
+    ).fetchall()
+
+
+def count_loss(db: "sqlite3.Connection", response: str) -> None:
+    """Counts that the engine was given up under an unfinished response: anew if events were stored since the last
+    time."""
+    db.execute(
+        "INSERT INTO response_losses SELECT id, 1, "
+        "(SELECT COALESCE(MAX(first), -1) FROM response_events WHERE response = id) FROM responses WHERE id = ? "
+        "ON CONFLICT (response) DO UPDATE SET count = IIF(excluded.reached > reached, 1, count + 1), "
+        "reached = excluded.reached",
+        (response,),
+    )
 
 
 def load(db: "sqlite3.Connection", response: str) -> StoredResponse | None:

@@ -301,6 +301,43 @@ async def test_an_engine_that_is_lost_asleep_has_no_successor_until_the_wake(
             await world.replaced(3)
 
 
+async def test_a_sleep_ends_the_engine_that_starts_in_place_of_a_lost_one_and_no_death_is_counted() -> None:
+    async with running(max_deaths=2) as (world, tasks):
+        kept = world.submit(tasks)
+        await world.step()
+        await world.step()
+        world.engines.now.die()
+        await world.replaced(2)
+        await settle()
+        assert world.client.stalled is not None
+        with anyio.fail_after(60):
+            await world.client.controls.sleep()
+        assert world.engines.now.dead
+        assert (len(world.engines.all), world.client.stalled) == (2, None), "a sleep is no outage"
+        tasks.start_soon(world.client.controls.wake)
+        await world.replaced(3)
+        world.engines.now.get_ready()
+        await world.finish()
+        kept.check()
+        assert world.client.failure is None
+
+
+async def test_a_sleep_after_the_loss_of_a_worker_ends_the_outage() -> None:
+    async with running() as (world, tasks):
+        tasks.start_soon(world.client.controls.sleep)
+        world.engines.now.stall()
+        await settle()
+        assert world.client.stalled is None
+        tasks.start_soon(world.client.controls.wake)
+        await settle()
+        world.engines.now.stall()
+        await settle()
+        assert world.client.stalled is not None
+        tasks.start_soon(world.client.controls.sleep)
+        await world.step()
+        assert world.client.stalled is None
+
+
 async def test_a_sleep_that_follows_a_wake_at_once_starts_no_engine() -> None:
     async with running() as (world, tasks):
         tasks.start_soon(world.client.controls.sleep)

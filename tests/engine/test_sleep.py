@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import anyio
 import pytest
 
 from stentor.engine.core.operator import Operator
@@ -13,10 +14,12 @@ from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.worker_group import WorkerGroup
 from stentor.engine.core.worker_source import WorkerSource
 from stentor.loadtest.processes import alive
-from stentor.protocols.ipc.actors import Control, Shutdown, StartEngine
+from stentor.protocols.ipc.actors import Control, Shutdown, Stalled, StartEngine, TokensBatch
 from stentor.tests.engine.engine_processes import SOON, engine_process, send, worker_of
 from stentor.tests.engine.mortal_worker import lives, mortal_config
+from stentor.tests.engine.odd_worker import answer
 from stentor.tests.engine.test_worker_deaths import Received, submit
+from stentor.tests.engine.worker_stage import stage
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -142,3 +145,45 @@ def test_prepared_weights_are_dropped_from_memory() -> None:
     finally:
         for fd in files:
             os.close(fd)
+
+
+@pytest.mark.anyio
+async def test_a_sleep_ends_the_start_of_a_worker_and_a_wake_begins_another() -> None:
+    async with stage() as on:
+        on.may_start = anyio.Event()
+        on.first.process.kill()
+        await on.until(Stalled)
+        on.control(1, "sleep")
+        await on.done(1)
+        assert on.starts == 1
+        on.control(2, "wake")
+        on.control(3, "sleep")
+        await on.done(3)
+        on.may_start.set()
+        on.control(4, "wake")
+        await on.done(4)
+        assert on.loop._restarts.total == 1, "a start that a sleep has ended is no death"
+        on.submit(1)
+        (plan, *_) = await on.second.plans()
+        on.second.send(answer(plan))
+        await on.until(TokensBatch)
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_dies_while_its_engine_falls_asleep_has_no_successor_before_the_wake() -> None:
+    async with stage() as on:
+        on.submit(1)
+        await on.first.plans()
+        on.control(1, "sleep")  # the worker is not retired before its step has ended
+        on.control(2, "reset_prefix_cache")
+        while not on.loop._operator.asleep:
+            await anyio.sleep(0.001)
+        on.first.process.kill()
+        await on.done(2)
+        assert on.starts == 0
+        on.control(3, "wake")
+        await on.done(3)
+        assert on.starts == 1
+        (plan, *_) = await on.second.plans()
+        on.second.send(answer(plan))
+        await on.until(TokensBatch)

@@ -1,5 +1,6 @@
 """One worker's life, by a clock that the test moves and over processes that the test plays."""
 
+import time
 from dataclasses import dataclass, field
 
 import anyio
@@ -8,8 +9,9 @@ import pytest
 from stentor.engine.core import worker_life
 from stentor.engine.core.entry import WorkerKeeper
 from stentor.engine.core.worker_group import WorkerGroup
-from stentor.engine.core.worker_life import WorkerLife, WorkerLost
+from stentor.engine.core.worker_life import WorkerLife, WorkerLost, _fail_after
 from stentor.engine.core.worker_source import WorkerSource
+from stentor.engine.processes.process import Child
 from stentor.protocols.ipc.actors import Failed, Progress, StartWorker, WorkerReady
 from stentor.protocols.ipc.codec import decode_worker, encoder
 from stentor.protocols.ipc.config import RecoveryConfig, WorkerConfig
@@ -50,12 +52,12 @@ async def test_a_start_in_which_nothing_moves_is_ended_and_each_phase_has_its_ti
         assert isinstance(decode_worker.decode((await on.worker.receive())[0]), StartWorker)
         if phase is not None:
             for done in range(3):
-                await starting.clock.move(100.0)
+                await starting.clock.run(100.0, 1.0)
                 on.send(Progress(phase, done, 9))
                 await anyio.sleep(0.02)
-        await starting.clock.move(patience - 1.0)
+        await starting.clock.run(patience - 1.0, 1.0)
         assert on.process.returncode is None
-        await starting.clock.move(2.0)
+        await starting.clock.run(2.0, 1.0)
         with anyio.fail_after(60):
             await on.process.wait()
             while starting.lost is None:
@@ -74,16 +76,46 @@ async def test_a_start_has_as_many_times_longer_as_a_step_is_given_and_no_end_wh
     async with played(patience=config.start_patience) as on, anyio.create_task_group() as tasks:
         tasks.start_soon(starting.start, on.life)
         await on.worker.receive()
-        await starting.clock.move(1e7 if patience is None else patience - 1.0)
+        await starting.clock.run(3600.0 if patience is None else patience - 1.0, 1.0)
         assert on.process.returncode is None
         if patience is None:
             on.send(READY)
         else:
-            await starting.clock.move(2.0)
+            await starting.clock.run(2.0, 1.0)
         with anyio.fail_after(60):
             while starting.lost is None and starting.ready is None:
                 await anyio.sleep(0.01)
     assert (starting.lost is None) == (patience is None)
+
+
+async def test_a_start_that_is_starved_has_ten_times_as_long_and_one_that_was_stopped_with_its_engine_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starting = Starting()
+    monkeypatch.setattr(Child, "cpu_seconds", property(lambda _child: 0.02 * starting.clock.now))
+    async with played() as on, anyio.create_task_group() as tasks:
+        tasks.start_soon(starting.start, on.life)
+        await on.worker.receive()
+        await starting.clock.run(600.0, 1.0)
+        await starting.clock.move(1e6)
+        await starting.clock.run(590.0, 1.0)
+        assert on.process.returncode is None
+        await starting.clock.run(20.0, 1.0)
+        with anyio.fail_after(60):
+            while starting.lost is None:
+                await anyio.sleep(0.01)
+    assert starting.lost.hung
+
+
+async def test_time_in_which_an_engine_was_stopped_is_no_time_of_a_worker_that_is_to_be_forked() -> None:
+    stopped = False
+    with _fail_after(1.5):
+        while not stopped:
+            time.sleep(2.0)
+            stopped = True
+            await anyio.sleep(0)
+    with pytest.raises(TimeoutError), _fail_after(0.01):
+        await anyio.sleep_forever()
 
 
 async def test_a_process_that_is_not_there_in_time_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +134,7 @@ async def test_a_start_that_takes_long_and_says_so_is_left_alone() -> None:
         for done in range(20):
             on.send(Progress("loading weights", done, 20))
             await anyio.sleep(0.01)
-            await starting.clock.move(250.0)
+            await starting.clock.run(250.0, 1.0)
         on.send(READY)
         with anyio.fail_after(60):
             while starting.ready is None:
@@ -204,7 +236,7 @@ async def test_a_worker_that_cannot_be_killed_while_it_starts_is_lost_for_good(e
             if end == "refuses":
                 on.send(Failed("no such model"))
             else:
-                await starting.clock.move(121.0)
+                await starting.clock.run(121.0, 1.0)
             with anyio.fail_after(60):
                 while starting.lost is None:
                     await anyio.sleep(0.001)

@@ -16,6 +16,9 @@ from stentor.engine.core.worker_life import OnProgress, WorkerLife, WorkerLost
 from stentor.engine.processes.process import Child
 from stentor.engine.sharing.co_tenants import CoTenants
 from stentor.protocols.ipc.actors import (
+    Control,
+    ControlDone,
+    ControlOperation,
     Progress,
     Submit,
     WorkerReady,
@@ -51,11 +54,11 @@ class Clock:
             await self._moved.wait()
         await anyio.lowlevel.checkpoint()
 
-    async def run(self, seconds: float) -> None:
-        """As it passes for who is not stopped."""
+    async def run(self, seconds: float, look: float = 0.5) -> None:
+        """As it passes for who is not stopped, and looks every so many seconds."""
         until = self.now + seconds
         while (left := until - self.now) > 0:
-            await self.move(min(left, 0.5))
+            await self.move(min(left, look))
 
     async def move(self, seconds: float) -> None:
         """At once."""
@@ -113,10 +116,23 @@ class Stage:
     lost: list[WorkerLost] = field(default_factory=list)
     """What ended the loop."""
     seen: list[object] = field(default_factory=list)
+    starts: int = 0
+    """Successors whose start has begun."""
+    may_start: anyio.Event = field(default_factory=anyio.Event)
+    """Set: a start is done at once."""
 
     async def until(self, kind: type) -> None:
         with anyio.fail_after(60):
             while not any(isinstance(each, kind) for each in self.seen):
+                self.seen += [decode_client.decode(frame) for frame in await self.client.receive()]
+
+    def control(self, number: int, operation: ControlOperation) -> None:
+        assert self.client.try_send(encoder.encode(Control(number, operation)))
+
+    async def done(self, number: int) -> None:
+        """Until the loop has answered this control."""
+        with anyio.fail_after(60):
+            while ControlDone(number) not in self.seen:
                 self.seen += [decode_client.decode(frame) for frame in await self.client.receive()]
 
     def submit(self, tokens: int, prompt: int = 4) -> None:
@@ -143,6 +159,8 @@ async def stage(
         followers = iter((second, third))
 
         async def start(on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
+            on.starts += 1
+            await on.may_start.wait()
             return next(followers).group, READY
 
         with both_ends() as (client, engine):
@@ -157,6 +175,7 @@ async def stage(
                 co_tenants=co_tenants,
             )
             on = Stage(loop, client, clock, first, second, third)
+            on.may_start.set()
 
             async def run() -> None:
                 try:

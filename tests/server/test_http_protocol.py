@@ -196,3 +196,22 @@ async def test_a_tunnel_is_refused() -> None:
     async with connected() as connection:
         connection.writer.write(head(method=b"CONNECT", path=b"server:80"))
         assert (await connection.answer())[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("version", "lines", "status"),
+    [
+        (b"1.1", (b"transfer-encoding: gzip, chunked",), 501),
+        (b"1.1", (b"transfer-encoding: chunked",), 200),
+        (b"1.0", (b"transfer-encoding: chunked",), 400),
+        (b"2.0", (b"transfer-encoding: chunked",), 505),
+    ],
+)
+async def test_a_body_whose_end_two_readers_might_see_in_two_places_is_refused(
+    version: bytes, lines: tuple[bytes, ...], status: int
+) -> None:
+    async with connected() as connection:
+        request = head(*lines).replace(b"HTTP/1.1", b"HTTP/" + version) + CHUNKED + b"0\r\n\r\n"
+        connection.writer.write(request)
+        assert (await connection.answer())[0] == status
+        assert status == 200 or await connection.is_closed()

@@ -11,7 +11,7 @@ import logging
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -35,9 +35,14 @@ from .starting import turns_of
 
 logger = logging.getLogger(__name__)
 
+MOST_LOSSES: Final = 3
+"""Engines that may be given up under a response without an event between."""
 _MOST_SECONDS: Final = 5
 """Between two tries while the queue has no room."""
 _GONE = ResponseFailure("server_error", "The server was started again, and the key of this response is not valid now.")
+_LOSSES = ResponseFailure(
+    "server_error", "Each engine that ran this response was given up, as if it ended them; it is not tried again."
+)
 _CHANGED = ResponseFailure(
     "server_error", "The server was started again with a model or settings that would change what was said already."
 )
@@ -55,45 +60,62 @@ async def keep_resuming(services: ResponseServices) -> None:
 async def resume_unfinished(services: ResponseServices) -> None:
     """Begins to resume all of them, as there is room. The engine must be ready.
 
-    Never raises; a response that cannot be resumed is marked failed.
+    Never raises; a response that cannot be resumed is marked failed. Those under which engines were given up follow
+    last and one after the other, so that the one that ends them is found: each is waited for until it goes on, and
+    fails after MOST_LOSSES.
     """
     if not services.store.durable:
         return
     try:
-        names = await services.store.read(responses.unfinished)
+        left = await services.store.read(responses.unfinished)
     except ServerError:
         return  # the log says why
-    if names:
-        logger.info("going on with %d responses that were left unfinished", len(names))
-    for name in names:
+    if left:
+        logger.info("going on with %d responses that were left unfinished", len(left))
+    for name, losses in left:
         # between the store's answer and now one of this server's own may have begun
         if any(live.response.id == name for live in services.live):
             continue
+        if losses >= MOST_LOSSES:
+            logger.warning("a background response was failed: %d engines in a row were given up under it", losses)
+            await _give_up(services.store, name, _LOSSES)
+            continue
         try:
-            await _resume_when_there_is_room(services, name)
+            await _resume_when_there_is_room(services, name, watched=losses > 0)
         except Exception as error:
             logger.warning("could not go on with a response: %s", type(error).__name__)
             await _give_up(services.store, name, failure_of(error))
 
 
-async def _resume_when_there_is_room(services: ResponseServices, name: str) -> None:
+async def _resume_when_there_is_room(services: ResponseServices, name: str, *, watched: bool) -> None:
+    """``watched``: returns when it has gone on or ended."""
     while True:
         try:
-            return await _resume(services, name)
+            resumed = await _resume(services, name)
+            if resumed is not None and watched:
+                await resumed.log.stored_beyond(resumed.known)
+            return
         except Overloaded as full:
             await asyncio.sleep(min(full.retry_after, _MOST_SECONDS))
         except Unavailable:  # paused, or about to end: then the next server goes on with it
             await asyncio.sleep(_MOST_SECONDS)
 
 
-async def _resume(services: ResponseServices, name: str) -> None:
+class _Resumed(NamedTuple):
+    log: EventLog
+    known: int
+    """Events that had been stored before."""
+
+
+async def _resume(services: ResponseServices, name: str) -> _Resumed | None:
+    """None if it was marked failed."""
     row = await services.store.read(lambda db: responses.load(db, name))
     if row is None or row.request is None:
         raise BadRequest("The response cannot be read any more.")
     caller = services.caller_of_owner(row.owner)
     if caller is None:
         await _give_up(services.store, name, _GONE)
-        return
+        return None
     current_owner.set(caller.owner)
     with ExitStack() as stack:
         stack.enter_context(services.live.room(caller, resumed=True))
@@ -107,6 +129,7 @@ async def _resume(services: ResponseServices, name: str) -> None:
         run = ResponseTask(services, prepared, turns, log, context.queue_slot.memory, stored=True, give_up=give_up)
         run.begin()
         run.start_with(stack, context.bounded)
+        return _Resumed(log, len(known.events))
 
 
 class _Known(msgspec.Struct, frozen=True):

@@ -59,6 +59,10 @@ class Resumable(msgspec.Struct, frozen=True):
 END_OF_TURN: Final = Step([], None)
 
 
+class _EngineGivenUp(ShutDown):
+    """Another engine, or the next server, goes on with it."""
+
+
 class ResponseTask:
     """Runs one response, logs its events, and stores it if requested.
 
@@ -199,7 +203,7 @@ class ResponseTask:
                 return
             if isinstance(error, ShutDown | EngineUnavailable) and self._survives:
                 left = True
-                await self._leave_unfinished(log)
+                await self._leave_unfinished(log, given_up=isinstance(error, _EngineGivenUp))
                 return
             if not log.end:
                 failure = error  # nothing has been said yet: it gets the status that it has everywhere
@@ -239,10 +243,13 @@ class ResponseTask:
                 self.cancel()
                 return
 
-    async def _leave_unfinished(self, log: EventLog) -> None:
+    async def _leave_unfinished(self, log: EventLog, *, given_up: bool) -> None:
+        """``given_up``: its engine was, perhaps because of it."""
         with anyio.CancelScope(shield=True):
             try:
                 await self.write()
+                if given_up:
+                    await self._services.store.write(lambda db: responses.count_loss(db, self.response.id))
             except StoreFailed:
                 logger.warning("a response could not be stored")
             log.close(ShutDown())
@@ -278,8 +285,8 @@ class ResponseTask:
         begun = False
         async with aclosing(turn.batches):
             async for batch in turn.batches:
-                if self._survives and any(type(each) is Finish and each.fault == "engine" for each in batch):
-                    raise ShutDown  # another engine, or the next server, goes on with it
+                if self._survives:
+                    _check_engine(batch)
                 if not begun:
                     begun = True
                     if log is not None and not log.end:
@@ -375,6 +382,13 @@ def failure_of(error: Exception) -> ResponseFailure:
             return ResponseFailure("rate_limit_exceeded", message)
         case _:
             return ResponseFailure("server_error", message)
+
+
+def _check_engine(batch: Iterable[Delta]) -> None:
+    """Raises ShutDown if the batch ends for want of an engine."""
+    for each in batch:
+        if type(each) is Finish and each.fault in ("engine", "shutdown"):
+            raise _EngineGivenUp if each.fault == "engine" else ShutDown
 
 
 def _step(batch: Iterable[Delta]) -> Step | None:

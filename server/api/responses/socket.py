@@ -238,7 +238,8 @@ class ResponseSocket:
             note_error(body.code or body.type)
         headers = {"x-request-id": current_request_id(), **headers_of(error)}
         fields = {**msgspec.to_builtins(body), "headers": headers}
-        await self._send(encode({"type": "error", "status": status, "error": fields}), lane)
+        with contextlib.suppress(WebSocketDisconnect):  # the reader notices too
+            await self._send(encode({"type": "error", "status": status, "error": fields}), lane)
 
     async def _send(self, event: bytes, lane: str | None) -> None:
         if lane is not None:

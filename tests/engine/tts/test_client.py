@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from stentor.engine.processes.process import Child, spawn
+from stentor.engine.processes.silence import Silence
 from stentor.engine.tts import client as client_module
 from stentor.engine.tts.client import SentenceFailed, SpeechClient, SpeechUnavailable
-from stentor.engine.tts.silence import Silence
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
 from stentor.tests.engine.tts.fake_voice import MODULE
 from stentor.tests.engine.unkillable import Unkillable

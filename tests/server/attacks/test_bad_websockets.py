@@ -53,12 +53,41 @@ def test_a_handshake_longer_than_the_library_reads_is_refused(handshake: bytes, 
     assert target.is_left()
 
 
-@pytest.mark.parametrize("lines", [(b"sec-websocket-version: 12",), ()])
-def test_a_handshake_without_what_it_needs_is_refused(lines: tuple[bytes, ...], target: Target) -> None:
+KEY = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
+VERSION = b"sec-websocket-version: 13"
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "named"),
+    [
+        ((b"sec-websocket-version: 12", KEY), 426, "Sec-WebSocket-Version"),
+        ((VERSION, VERSION, KEY), 426, "Sec-WebSocket-Version"),
+        ((KEY,), 426, "Sec-WebSocket-Version"),
+        ((VERSION,), 400, "Sec-WebSocket-Key"),
+        ((VERSION, KEY, KEY), 400, "Sec-WebSocket-Key"),
+        ((VERSION, b"sec-websocket-key: c2hvcnQ="), 400, "Sec-WebSocket-Key"),
+        ((VERSION, b"sec-websocket-key: no base 64!"), 400, "Sec-WebSocket-Key"),
+    ],
+)
+def test_a_handshake_without_what_it_needs_is_told_what_it_lacks(
+    lines: tuple[bytes, ...], status: int, named: str, target: Target
+) -> None:
     connection = target.connect()
     wish = (b"connection: upgrade", b"upgrade: websocket")
     connection.send(head(*wish, *lines, method=b"GET", path=b"/v1/responses"))
-    assert connection.answer().status in (400, 426)
+    answer = connection.answer()
+    assert (answer.status, answer.error["type"]) == (status, "invalid_request_error")
+    assert named in answer.error["message"]
+    assert connection.is_closed()
+    connection.close()
+    assert target.is_left()
+
+
+def test_a_websocket_is_opened_by_no_other_method_than_get(target: Target) -> None:
+    connection = target.connect()
+    connection.send(upgrade(method=b"POST"))
+    answer = connection.answer()
+    assert (answer.status, answer.error["message"]) == (400, "A WebSocket is opened with GET.")
     assert connection.is_closed()
     connection.close()
     assert target.is_left()

@@ -294,6 +294,74 @@ async def test_a_response_whose_engine_is_given_up_goes_on_with_another_of_sever
     await dies(state)
 
 
+def lethal(harmless: int) -> FakeEngine:
+    """One that is given up under a stream after so many others."""
+    engine = writes(None)
+
+    async def pace() -> None:
+        if len(engine.streams) > harmless:
+            engine.failure, engine.fault = "no worker can be kept", "engine"
+
+    engine.pace = pace  # type: ignore[method-assign]
+    return engine
+
+
+async def test_a_response_under_which_engine_after_engine_is_given_up_fails_and_the_one_beside_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store.db"
+    engine = writes(0)
+    first = await server(path, engine)
+    async with in_memory(first) as client:
+        names = [(await client.post(RESPONSES, json=BODY)).json()["id"] for _ in range(2)]
+        await until(lambda: len(engine.streams) == 2)
+        engine.failure, engine.fault = "no worker can be kept", "engine"
+        engine.gate.set()
+        await until(lambda: not list(first.responses))
+    await dies(first)
+    for harmless in (1, *[0] * (resuming.MOST_LOSSES - 2)):
+        engine = lethal(harmless)
+        state = await server(path, engine)
+        await resume_unfinished(state.for_responses)
+        await until(lambda: not list(state.responses))  # noqa: B023
+        assert len(engine.streams) == harmless + 1, "one at a time"
+        await dies(state)
+    last = await server(path, writes(None))
+    await resume_unfinished(last.for_responses)
+    assert not list(last.responses)
+    async with in_memory(last) as client:
+        answers = [(await client.get(f"{RESPONSES}/{name}")).json() for name in names]
+    assert [answer["status"] for answer in answers] == ["completed", "failed"]
+    assert "not tried again" in answers[1]["error"]["message"]
+    await dies(last)
+
+
+async def test_engines_that_are_given_up_under_a_response_that_goes_on_between_are_no_reason_to_fail_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "FLUSH_SECONDS", 0.01)
+    path = tmp_path / "store.db"
+    for steps in (5, 10, 15, 20):
+        engine = writes(steps)
+        state = await server(path, engine)
+        async with in_memory(state) as client:
+            if steps == 5:
+                name = (await client.post(RESPONSES, json=BODY)).json()["id"]
+            else:
+                await resume_unfinished(state.for_responses)
+            await until(lambda: not engine.gate.is_set())  # noqa: B023
+            engine.failure, engine.fault = "no worker can be kept", "engine"
+            engine.gate.set()
+            await until(lambda: not list(state.responses))  # noqa: B023
+        await dies(state)
+    last = await server(path, writes(None))
+    await resume_unfinished(last.for_responses)
+    async with in_memory(last) as client:
+        answer = check_stream((await client.get(f"{RESPONSES}/{name}?stream=true")).text, EXTENSIONS)
+    assert answer["status"] == "completed"
+    await dies(last)
+
+
 @pytest.mark.parametrize("closed", ["paused", "draining"])
 async def test_responses_that_no_server_takes_just_now_are_left_for_later(
     tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch

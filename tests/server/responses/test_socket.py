@@ -168,6 +168,22 @@ async def test_a_client_that_goes_away_is_no_failure(caplog: pytest.LogCaptureFi
     assert not [each.message for each in caplog.records if each.levelname == "ERROR"]
 
 
+async def test_a_client_that_goes_away_before_it_was_told_of_its_errors_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    state = fake_state()
+    async with serving(state) as address:
+        socket = await opened(address)
+        for _ in range(3):
+            await socket.send("{}")
+        assert "error" in json.loads(await socket.recv())
+        socket.transport.abort()
+        connections = state.metrics.server.connections
+        assert connections is not None
+        await until(lambda: connections.open == 0)
+    assert not [each.message for each in caplog.records if each.levelname == "ERROR"]
+
+
 async def test_messages_are_read_no_faster_than_they_may_come() -> None:
     state = fake_state(connection=ConnectionLimits(max_messages_per_second=20))
     async with serving(state) as address, opened(address) as socket:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stentor.engine.tts.silence import Silence
+from stentor.engine.processes.silence import Silence
 
 
 class Clocks:
