@@ -1,7 +1,7 @@
 """``POST /tokenize`` and ``/detokenize``."""
 
 from array import array
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from stentor.protocols.openai.tokens import (
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
+    TokenPiece,
     detokenize_decoder,
     tokenize_decoder,
 )
@@ -50,23 +51,38 @@ async def tokenize(chat: ChatModel, _request: Request, content: bytes, context: 
     if body.messages is not None:
         tokens = array("I", await prompt_of(chat, body.chat(), context.queue_slot.memory))
     else:
-        special = body.add_special_tokens is not False
-        tokens = await chat.pool.encode_packed(body.prompt or "", special)
-    context.queue_slot.memory.add(tokens.itemsize * len(tokens), "prompt" if body.messages is None else "messages")
+        tokens = await chat.pool.encode_packed(body.text or "", body.adds_special_tokens, field=body.field)
+    context.queue_slot.memory.add(tokens.itemsize * len(tokens), body.field)
     if len(tokens) > _PIECE:
-        pieces = _pieces(chat, tokens, context_length(chat), bool(body.return_token_strs))
+        pieces = _pieces(chat, tokens, context_length(chat), body)
         return StreamingResponse(pieces, media_type="application/json")
-    ids = tokens.tolist()
-    strings = await chat.pool.token_texts(ids) if body.return_token_strs else None
-    return json_response(TokenizeResponse(len(ids), context_length(chat), ids, strings))
+    listed = await _listed(chat, tokens, body)
+    strings = await chat.pool.token_texts(tokens) if body.return_token_strs else None
+    return json_response(TokenizeResponse(len(tokens), context_length(chat), listed, strings))
 
 
-async def _pieces(chat: ChatModel, tokens: "array[int]", max_len: int, strings: bool) -> AsyncGenerator[bytes, None]:
+async def _listed(chat: ChatModel, tokens: "array[int]", body: TokenizeRequest) -> Sequence[int | TokenPiece]:
+    if not body.with_pieces:
+        return tokens.tolist()
+    tokenizer = chat.pool.tokenizer
+    return await chat.pool.run(lambda: [TokenPiece(id, _text_or_bytes(tokenizer.token_bytes(id))) for id in tokens])
+
+
+def _text_or_bytes(piece: bytes) -> str | list[int]:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+async def _pieces(
+    chat: ChatModel, tokens: "array[int]", max_len: int, body: TokenizeRequest
+) -> AsyncGenerator[bytes, None]:
     """The JSON of a :class:`TokenizeResponse` in pieces, so that only one piece is in memory."""
     yield b'{"count":%d,"max_model_len":%d,"tokens":[' % (len(tokens), max_len)
     for start in range(0, len(tokens), _PIECE):
-        yield _items(tokens[start : start + _PIECE].tolist(), start)
-    if not strings:
+        yield _items(await _listed(chat, tokens[start : start + _PIECE], body), start)
+    if not body.return_token_strs:
         yield b'],"token_strs":null}'
         return
     yield b'],"token_strs":['
@@ -75,7 +91,7 @@ async def _pieces(chat: ChatModel, tokens: "array[int]", max_len: int, strings: 
     yield b"]}"
 
 
-def _items(values: list[int] | list[str], start: int) -> bytes:
+def _items(values: Sequence[object], start: int) -> bytes:
     """Items of a list, behind ``start`` others."""
     return (b"," if start else b"") + encode(values)[1:-1]
 
@@ -84,4 +100,5 @@ async def detokenize(chat: ChatModel, _request: Request, content: bytes, _contex
     body = decode(detokenize_decoder, content, chat.limits)
     chat.resolve(body.model)
     check_token_ids(body.tokens, chat.vocab_size, "tokens")
-    return json_response(DetokenizeResponse(await chat.pool.decode(body.tokens, skip_special_tokens=False)))
+    text = await chat.pool.decode(body.tokens, skip_special_tokens=False)
+    return json_response(DetokenizeResponse(prompt=text, content=text))
