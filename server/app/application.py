@@ -95,7 +95,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *realtime.routes(state.for_realtime),
             *conversations.routes(state.for_store),
             *models.routes(state.chat, state.auxiliary.embedding),
-            *tokens.routes(state.chat),
+            *tokens.routes(state.chat, state.auxiliary.embedding),
             *operations.routes(state.admission, state.metrics),
             *stats.routes(state.metrics, state.auxiliary.speech, state.access.keys),
             *control.routes(state.control, state.admission, state.metrics, state.access.keys),
