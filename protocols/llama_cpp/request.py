@@ -1,12 +1,15 @@
 """Requests to llama.cpp's server with their checks."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from ..common import limits
+from ..common.bounds import items_at_most, total_chars_at_most
 from ..common.errors import refused, wrong
+from ..common.limits import Limits
 from ..openai.sampling import Name, TokenId, TopLogprobs, not_served
 
 IGNORED: Final = (
@@ -30,6 +33,15 @@ _LEAST_TOP_P: Final = 1e-6
 _NEVER: Final = -100.0
 
 
+def _is_token(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
+def _biased(token: float | bool | str) -> bool:
+    """Whether a bias can be for it."""
+    return isinstance(token, str) or (not isinstance(token, bool) and token.is_integer())
+
+
 class ExtraFile(msgspec.Struct, frozen=True):
     """Text of another file of the project."""
 
@@ -43,7 +55,7 @@ class LlamaFields(msgspec.Struct, kw_only=True):
     model: Name | None = None
     stream: bool = False
     n_predict: int = -1
-    """Less than 0: as many as there is room for."""
+    """Less than 0: as many as there is room for; 0: none, the prompt is only computed and cached."""
     temperature: float | None = None
     top_k: int | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -54,8 +66,8 @@ class LlamaFields(msgspec.Struct, kw_only=True):
     seed: Annotated[int, Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)] | None = None
     stop: list[str] | None = None
     ignore_eos: bool = False
-    logit_bias: list[list[float | bool]] | dict[str, float] | None = None
-    """Pairs of a token and a bias, where false is never; or biases by token."""
+    logit_bias: list[list[float | bool | str]] | dict[str, float | bool] | None = None
+    """Pairs of a token and a bias, or biases by token, where false is never. A text stands for each of its tokens."""
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
     n_probs: TopLogprobs | None = None
@@ -77,15 +89,22 @@ class LlamaFields(msgspec.Struct, kw_only=True):
                 raise not_served(name, f"`{name}` other than {off:g}")
         if self.lora:
             raise not_served("lora")
-        if self.n_predict == 0:
-            raise wrong("n_predict", "must be 1 or more, or -1 for as many as there is room for", "invalid_value")
 
-    def fields(self) -> dict[str, Any]:
-        """The same as fields of completions. Raises BadRequest."""
+    def bias_texts(self, limits: Limits) -> list[str]:
+        """The texts among what biases are for. Raises BadRequest if there are too many biases."""
+        given = self.logit_bias or ()
+        names = [pair[0] for pair in given if pair] if isinstance(given, list) else list(given)
+        items_at_most(names, limits.max_logit_bias, "logit_bias")
+        texts = [name for name in names if isinstance(name, str) and not _is_token(name)]
+        total_chars_at_most(sum(map(len, texts)), limits.max_prompt_chars, "logit_bias")
+        return texts
+
+    def fields(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """The same as fields of completions, with the ``tokens`` of each of :meth:`bias_texts`. Raises BadRequest."""
         return {
             "model": self.model,
             "stream": self.stream,
-            "max_tokens": self.n_predict if self.n_predict > 0 else None,
+            "max_tokens": None if self.n_predict < 0 else max(1, self.n_predict),
             "temperature": None if self.temperature is None else max(0.0, self.temperature),
             "top_k": self.top_k,
             "top_p": None if self.top_p is None else max(self.top_p, _LEAST_TOP_P),
@@ -96,20 +115,25 @@ class LlamaFields(msgspec.Struct, kw_only=True):
             "seed": self.seed if self.seed is not None and 0 <= self.seed != _RANDOM else None,
             "stop": self.stop or None,
             "ignore_eos": self.ignore_eos or None,
-            "logit_bias": self._biases(),
+            "logit_bias": self._biases(tokens),
             "logprobs": self.n_probs or None,
             "structured_outputs": self._form(),
         }
 
-    def _biases(self) -> dict[str, float] | None:
+    def _biases(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, float] | None:
         given = self.logit_bias
-        if not isinstance(given, list):
-            return given
+        if given is None:
+            return None
         biases = {}
-        for place, pair in enumerate(given):
-            if len(pair) != 2 or isinstance(pair[0], bool) or not pair[0].is_integer() or pair[1] is True:
-                raise wrong(f"logit_bias[{place}]", "must be a token id and a number or false", "invalid_value")
-            biases[str(int(pair[0]))] = _NEVER if pair[1] is False else float(pair[1])
+        for place, pair in enumerate(given.items() if isinstance(given, dict) else given):
+            if len(pair) != 2 or not _biased(pair[0]) or pair[1] is True or isinstance(pair[1], str):
+                raise wrong(
+                    f"logit_bias[{place}]", "must be a token id or a text, and a number or false", "invalid_value"
+                )
+            bias = _NEVER if pair[1] is False else float(pair[1])
+            name = pair[0] if isinstance(pair[0], str) else str(int(pair[0]))
+            for token in tokens.get(name, (name,)):
+                biases[str(token)] = bias
         return biases
 
     def _form(self) -> dict[str, Any] | None:

@@ -98,6 +98,16 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
+    json_schema: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    grammar: Any = None
+
+    # SGLang's and llama.cpp's
+    no_stop_trim: bool = False
+    """As ``include_stop_str_in_output``."""
+    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    """As ``repetition_penalty``."""
 
     # Decoded so that clients get an error instead of being ignored.
     use_beam_search: bool | None = None
@@ -109,6 +119,15 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
     mm_payload: Any = None
+    stop_regex: Any = None
+    custom_logit_processor: Any = None
+    return_hidden_states: Any = None
+    lora_path: Any = None
+
+    def __post_init__(self) -> None:
+        self.include_stop_str_in_output = self.include_stop_str_in_output or self.no_stop_trim
+        if self.repetition_penalty is None:
+            self.repetition_penalty = self.repeat_penalty
 
     @property
     def choices(self) -> int:
@@ -131,6 +150,10 @@ REFUSED_EVERYWHERE: Final = (
     "kv_transfer_params",
     "ec_transfer_params",
     "mm_payload",
+    "stop_regex",
+    "custom_logit_processor",
+    "return_hidden_states",
+    "lora_path",
 )
 
 

@@ -1,4 +1,4 @@
-"""The required form of an answer: ``response_format``, ``structured_outputs``, ``guided_…``.
+"""The required form of an answer: ``response_format``, ``structured_outputs`` and fields of other servers.
 
 :func:`wanted_answer` converts any of these fields to one :data:`Answer`; :func:`json_answer` does so for other
 protocols.
@@ -73,7 +73,8 @@ class _TextFormat(msgspec.Struct, frozen=True, tag="text"):
 
 
 class _JsonObjectFormat(msgspec.Struct, frozen=True, tag="json_object"):
-    pass
+    schema: Schema | None = None
+    """llama.cpp's."""
 
 
 class _JsonSchemaFormat(msgspec.Struct, frozen=True, tag="json_schema"):
@@ -102,7 +103,20 @@ class _StructuredOutputs(msgspec.Struct, frozen=True):
 
 
 _CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-_GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+_FIELDS: Final = {
+    # vLLM's older names
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    # SGLang's and llama.cpp's
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+    "grammar": "grammar",
+}
+"""Fields of other servers, each of one kind."""
+_TYPES: Final[dict[str, Any]] = {"json": str | Schema, "regex": str, "choice": list[str], "grammar": str}
 
 
 def wanted_answer(request: SamplingFields, limits: Limits) -> Answer | None:
@@ -110,7 +124,7 @@ def wanted_answer(request: SamplingFields, limits: Limits) -> Answer | None:
     answers = [
         _response_format(request.response_format, limits),
         _structured_outputs(request.structured_outputs, limits),
-        *(_guided(name, getattr(request, name), limits) for name in _GUIDED),
+        *(_field(name, kind, getattr(request, name), limits) for name, kind in _FIELDS.items()),
     ]
     given = [answer for answer in answers if answer is not None]
     if len(given) > 1:
@@ -163,8 +177,8 @@ def _response_format(value: Any, limits: Limits) -> Answer | None:
         return None
     field = "response_format"
     match converted(value, _ResponseFormat, field):
-        case _JsonObjectFormat():
-            return JsonAnswer(field, ANY_OBJECT)
+        case _JsonObjectFormat(schema=schema):
+            return JsonAnswer(field, ANY_OBJECT) if schema is None else json_answer(schema, f"{field}.schema", limits)
         case _JsonSchemaFormat(json_schema=described):
             where = f"{field}.json_schema.schema"
             if described.schema is None:
@@ -205,13 +219,8 @@ def _structured_outputs(value: Any, limits: Limits) -> Answer | None:
     )
 
 
-def _guided(name: str, value: Any, limits: Limits) -> Answer | None:
-    """vLLM's older names."""
-    if value is None:
-        return None
-    kind = name.removeprefix("guided_")
-    types: dict[str, Any] = {"json": str | Schema, "regex": str, "choice": list[str], "grammar": str}
-    return _constraint(kind, converted(value, types[kind], name), name, limits)
+def _field(name: str, kind: str, value: Any, limits: Limits) -> Answer | None:
+    return None if value is None else _constraint(kind, converted(value, _TYPES[kind], name), name, limits)
 
 
 def _constraint(kind: str, value: Any, field: str, limits: Limits) -> Answer:

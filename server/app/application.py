@@ -33,6 +33,7 @@ from ..api.responses import route as responses
 from ..api.sagemaker import route as sagemaker
 from ..common.errors import ClientDisconnected, ServerError
 from ..http.error_responses import can_respond, handle_disconnect, handle_error, handle_http_exception, respond
+from ..http.path_aliases import PathAliasMiddleware
 from ..http.root_path import RootPathMiddleware
 from ..middleware.auth import RequireKey
 from ..middleware.origins import Origins
@@ -45,6 +46,7 @@ def create_app(state: ServerState) -> Starlette:
     """Every endpoint, behind ``state.access``."""
     access = state.access
     middleware = [
+        Middleware(PathAliasMiddleware),
         Middleware(RequestIdMiddleware, observer=state.observer),
         Middleware(RequireKey, keys=access.keys, origins=access.origins, hosts=access.hosts, secrets=access.secrets),
     ]
@@ -93,7 +95,7 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *realtime.routes(state.for_realtime),
             *conversations.routes(state.for_store),
             *models.routes(state.chat, state.auxiliary.embedding),
-            *tokens.routes(state.chat),
+            *tokens.routes(state.chat, state.auxiliary.embedding),
             *operations.routes(state.admission, state.metrics),
             *stats.routes(state.metrics, state.auxiliary.speech, state.access.keys),
             *control.routes(state.control, state.admission, state.metrics, state.access.keys),

@@ -181,6 +181,15 @@ async def test_the_first_tokens_are_kept_when_the_right_side_is_to_be_truncated(
     assert bytes(engine.streams[0].prompt) == b"<user>"
 
 
+async def test_fields_of_sglang_and_llama_cpp_have_the_effect_of_ours() -> None:
+    engine = FakeEngine()
+    answer = await post(engine, stop=ANSWER[2:4], no_stop_trim=True, repeat_penalty=1.5)
+    assert answer.json()["choices"][0]["message"]["content"] == ANSWER[:4]
+    assert engine.streams[0].params.repetition_penalty == 1.5
+    await post(engine, repeat_penalty=1.5, repetition_penalty=1.25)
+    assert engine.streams[1].params.repetition_penalty == 1.25
+
+
 async def test_content_parts_of_text_are_joined() -> None:
     engine = FakeEngine(answer=says("ok"))
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]

@@ -80,6 +80,24 @@ async def test_options_reach_the_engine() -> None:
     assert (params.max_tokens, params.logit_bias, engine.submitted[0][0]) == (4, ((5, 1.5), (6, -100.0)), [7])
 
 
+async def test_a_bias_for_a_text_is_for_each_of_its_tokens() -> None:
+    engine = FakeEngine(answer=says("ok"))
+    async with in_memory(fake_state(engine)) as client:
+        for biases in ([["ab", -2], [99, False]], {"ab": -2, "99": False}):
+            answer = await client.post("/completion", json={"prompt": "hello", "logit_bias": biases})
+            assert answer.status_code == 200, answer.text
+    assert [stream.params.logit_bias for stream in engine.streams] == [((97, -2), (98, -2), (99, -100))] * 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_of_which_nothing_is_to_be_predicted_is_only_computed(stream: bool) -> None:
+    engine = FakeEngine(answer=says(""))
+    answer = await post(engine, n_predict=0, stream=stream, n_probs=1)
+    (told,) = [json.loads(event) for event in events_of(answer.text)] if stream else [answer.json()]
+    assert (told["content"], told["tokens_predicted"], told["stop_type"]) == ("", 0, "limit")
+    assert (told["tokens_evaluated"], engine.streams[0].params.max_tokens) == (5, 1)
+
+
 async def test_a_grammar_and_a_schema_are_held() -> None:
     engine = FakeEngine(answer=says("a"))
     async with in_memory(fake_state(engine)) as client:
@@ -137,13 +155,14 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         ({"mirostat": 2}, "mirostat"),
         ({"dry_multiplier": 0.5}, "dry_multiplier"),
         ({"lora": [{"id": 0}]}, "lora"),
-        ({"n_predict": 0}, "n_predict"),
         ({"grammar": "root ::= ("}, "grammar"),
         ({"json_schema": {"type": "nonsense"}}, "json_schema"),
         ({"repeat_penalty": -1}, "repeat_penalty"),
         ({"prompt": ["a", "b"]}, "prompt"),
         ({"logit_bias": [[1.5, 2]]}, "logit_bias[0]"),
         ({"logit_bias": [[999999, 2]]}, "logit_bias"),
+        ({"logit_bias": [["a", True]]}, "logit_bias[0]"),
+        ({"logit_bias": [["a", 1]] * 9999}, "logit_bias"),
     ],
 )
 async def test_what_is_refused_is_named_in_the_client_s_words_and_shape(body: dict[str, Any], field: str) -> None:

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_long_answer_comes_in_pieces_and_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     state = fake_state()
     bodies = [{"prompt": "wörld " * 99}, {"prompt": "wörld " * 99, "return_token_strs": True}, {"messages": HELLO}]
+    bodies.append({"content": "wörld " * 9, "with_pieces": True})
 
     async def answers(client: httpx.AsyncClient) -> list[httpx.Response]:
         return [await client.post("/tokenize", json=body) for body in bodies]
@@ -32,10 +33,33 @@ async def test_a_long_answer_comes_in_pieces_and_is_the_same(monkeypatch: pytest
 async def test_a_text_that_there_is_no_memory_to_encode_is_refused_and_names_the_field() -> None:
     pool = TokenizerPool(byte_tokenizer(), room=TokenizationBudget(ENCODING_BYTES * 1000))
     state = fake_state(pool=pool, overload=OverloadConfig(max_inflight_bytes=1 << 30))
+    long = {"role": "user", "content": "x" * 1001}
     async with in_memory(state) as client:
         assert (await client.post("/tokenize", json={"prompt": "x" * 1000})).status_code == 200
-        for field, value in (("prompt", "x" * 1001), ("messages", [{"role": "user", "content": "x" * 1001}])):
+        for field, value in (("prompt", "x" * 1001), ("content", "x" * 1001), ("messages", [long])):
             refused = await client.post("/tokenize", json={field: value})
             assert (refused.status_code, refused.json()["error"]["param"]) == (413, field)
             assert refused.json()["error"]["code"] == "request_too_large"
     pool.close()
+
+
+async def test_clients_of_llama_cpp_tokenize_a_content_and_get_their_text_back() -> None:
+    async with in_memory(fake_state()) as client:
+        plain = (await client.post("/tokenize", json={"content": "wör"})).json()["tokens"]
+        pieces = (await client.post("/tokenize", json={"content": "wör", "with_pieces": True})).json()["tokens"]
+        text = (await client.post("/detokenize", json={"tokens": plain})).json()["content"]
+    assert text == "wör"
+    assert [piece["id"] for piece in pieces] == plain
+    # a token of half a character comes as its bytes
+    assert [piece["piece"] for piece in pieces] == ["w", [0xC3], [0xB6], "r"]
+
+
+async def test_pieces_come_with_a_content_only_and_one_text_is_tokenized_at_a_time() -> None:
+    async with in_memory(fake_state()) as client:
+        for body, param in (
+            ({"prompt": "a", "with_pieces": True}, "with_pieces"),
+            ({"prompt": "a", "content": "a"}, "prompt"),
+            ({}, "prompt"),
+        ):
+            refused = await client.post("/tokenize", json=body)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)

@@ -41,6 +41,8 @@ class CompletionShape:
     """Whether a whole answer has its tokens."""
     fields: Sequence[str] = ()
     """Paths of the fields of the last chunk, or of the whole answer; empty: all fields."""
+    warm_up: bool = False
+    """Whether the prompt is only computed; the token that ends that is not delivered."""
 
     def probabilities_of(self, entries: Sequence[TokenLogprobs]) -> list[DrawnProbability]:
         return [
@@ -84,6 +86,8 @@ class _Progress:
     def take(self, delta: Delta) -> Text | None:
         """The client's part of a delta."""
         match delta:
+            case Text() if self._shape.warm_up:
+                return None
             case Text():
                 self.count += len(delta.tokens)
                 self._lines = self._lines or "\n" in delta.text
@@ -106,7 +110,7 @@ class _Progress:
         finish, shape = self.finish, self._shape
         if finish is None or finish.reason not in ("stop", "length"):
             raise generation_error(finish)
-        kind: StopType = "eos" if finish.reason == "stop" else "limit"
+        kind: StopType = "eos" if finish.reason == "stop" and not shape.warm_up else "limit"
         word = finish.stop_reason if isinstance(finish.stop_reason, str) else ""
         answer = self.chunk(
             text,

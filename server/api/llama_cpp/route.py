@@ -95,7 +95,7 @@ async def completion(chat: ChatModel, request: Request, content: bytes, context:
     body = decode(completion_decoder, content, chat.limits)
     body.check()
     with map_error_fields(_NAMES):
-        wanted = _request(body, body.prompt)
+        wanted = await _request(chat, body, body.prompt)
         wanted.check(chat.limits)
     return await _answer(chat, request, body, wanted, context)
 
@@ -104,7 +104,7 @@ async def infill(chat: ChatModel, request: Request, content: bytes, context: Req
     body = decode(infill_decoder, content, chat.limits)
     body.check()
     with map_error_fields({**_NAMES, "suffix": "input_suffix", "prompt": "input_prefix"}):
-        wanted = _request(body, body.input_prefix + body.prompt)
+        wanted = await _request(chat, body, body.input_prefix + body.prompt)
         wanted.check(chat.limits)
         wanted = between(chat, wanted, body.input_suffix)
         assert isinstance(wanted.prompt, list)
@@ -162,8 +162,10 @@ def _slots(chat: ChatModel) -> int:
     return 0 if chat.client.ready is None else chat.client.ready.max_num_seqs
 
 
-def _request(body: LlamaFields, prompt: str | list[int]) -> CompletionRequest:
-    fields = {**body.fields(), "prompt": prompt}
+async def _request(chat: ChatModel, body: LlamaFields, prompt: str | list[int]) -> CompletionRequest:
+    texts = body.bias_texts(chat.limits)
+    tokens = await chat.pool.encode_batch(texts, False, field="logit_bias") if texts else []
+    fields = {**body.fields(dict(zip(texts, tokens, strict=True))), "prompt": prompt}
     given = {name: value for name, value in fields.items() if value is not None}
     made: CompletionRequest = converted(given, CompletionRequest, "")
     return made
@@ -187,6 +189,7 @@ async def _answer(
         body.n_probs or 0,
         body.return_tokens,
         tuple(body.response_fields or ()),
+        warm_up=body.n_predict == 0,
     )
     if body.stream:
         return EventStream(

@@ -1,7 +1,8 @@
 """``POST /tokenize`` and ``/detokenize``."""
 
 from array import array
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import Request
@@ -16,6 +17,7 @@ from stentor.protocols.openai.tokens import (
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
+    TokenPiece,
     detokenize_decoder,
     tokenize_decoder,
 )
@@ -24,6 +26,9 @@ from ...generation.admission import context_length
 from ...generation.chat_model import ChatModel
 from ...generation.prepare import prompt_of
 from ...overload.request_context import RequestContext
+from ...pooling.model import EmbeddingModel
+from ...state.admission_control import AdmissionControl
+from ...text.pool import TokenizerPool
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route, json_response
 
@@ -36,52 +41,100 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-def routes(chat: ChatModel) -> list[Route]:
+@dataclass(frozen=True)
+class TokenServices:
+    chat: ChatModel
+    embedding: EmbeddingModel | None
+
+    @property
+    def admission(self) -> AdmissionControl:
+        return self.chat.admission
+
+
+@dataclass(frozen=True)
+class _TextSide:
+    """The text side of one model."""
+
+    pool: TokenizerPool
+    max_len: int
+    vocab_size: int
+
+
+def routes(chat: ChatModel, embedding: EmbeddingModel | None) -> list[Route]:
+    services = TokenServices(chat, embedding)
     return [
-        generation_route("/tokenize", chat, tokenize),
-        generation_route("/detokenize", chat, detokenize),
+        generation_route("/tokenize", services, tokenize),
+        generation_route("/detokenize", services, detokenize),
     ]
 
 
-async def tokenize(chat: ChatModel, _request: Request, content: bytes, context: RequestContext) -> Response:
+def _side_of(services: TokenServices, model: str | None) -> _TextSide:
+    """That of the model that a request named: a chat or an embedding model; None means the first of these. Raises
+    BadRequest, and Unavailable before the engine is ready."""
+    chat, embedding = services.chat, services.embedding
+    if embedding is not None:
+        kind = "embedding" if chat.registry.of_kind("chat") is None else "chat"
+        if (kind if model is None else chat.registry.find(model, kind=kind).kind) == "embedding":
+            return _TextSide(embedding.pool, embedding.max_length, embedding.config.vocab_size)
+    chat.resolve(model)
+    return _TextSide(chat.pool, context_length(chat), chat.vocab_size)
+
+
+async def tokenize(services: TokenServices, _request: Request, content: bytes, context: RequestContext) -> Response:
+    chat = services.chat
     body = decode(tokenize_decoder, content, chat.limits)
     body.check(chat.limits)
-    chat.resolve(body.model)
+    if body.messages is not None:
+        chat.resolve(body.model)
+    side = _side_of(services, body.model)
     if body.messages is not None:
         tokens = array("I", await prompt_of(chat, body.chat(), context.queue_slot.memory))
     else:
-        special = body.add_special_tokens is not False
-        tokens = await chat.pool.encode_packed(body.prompt or "", special)
-    context.queue_slot.memory.add(tokens.itemsize * len(tokens), "prompt" if body.messages is None else "messages")
+        tokens = await side.pool.encode_packed(body.text or "", body.adds_special_tokens, field=body.field)
+    context.queue_slot.memory.add(tokens.itemsize * len(tokens), body.field)
     if len(tokens) > _PIECE:
-        pieces = _pieces(chat, tokens, context_length(chat), bool(body.return_token_strs))
-        return StreamingResponse(pieces, media_type="application/json")
-    ids = tokens.tolist()
-    strings = await chat.pool.token_texts(ids) if body.return_token_strs else None
-    return json_response(TokenizeResponse(len(ids), context_length(chat), ids, strings))
+        return StreamingResponse(_pieces(side, tokens, body), media_type="application/json")
+    listed = await _listed(side, tokens, body)
+    strings = await side.pool.token_texts(tokens) if body.return_token_strs else None
+    return json_response(TokenizeResponse(len(tokens), side.max_len, listed, strings))
 
 
-async def _pieces(chat: ChatModel, tokens: "array[int]", max_len: int, strings: bool) -> AsyncGenerator[bytes, None]:
+async def _listed(side: _TextSide, tokens: "array[int]", body: TokenizeRequest) -> Sequence[int | TokenPiece]:
+    if not body.with_pieces:
+        return tokens.tolist()
+    tokenizer = side.pool.tokenizer
+    return await side.pool.run(lambda: [TokenPiece(id, _text_or_bytes(tokenizer.token_bytes(id))) for id in tokens])
+
+
+def _text_or_bytes(piece: bytes) -> str | list[int]:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+async def _pieces(side: _TextSide, tokens: "array[int]", body: TokenizeRequest) -> AsyncGenerator[bytes, None]:
     """The JSON of a :class:`TokenizeResponse` in pieces, so that only one piece is in memory."""
-    yield b'{"count":%d,"max_model_len":%d,"tokens":[' % (len(tokens), max_len)
+    yield b'{"count":%d,"max_model_len":%d,"tokens":[' % (len(tokens), side.max_len)
     for start in range(0, len(tokens), _PIECE):
-        yield _items(tokens[start : start + _PIECE].tolist(), start)
-    if not strings:
+        yield _items(await _listed(side, tokens[start : start + _PIECE], body), start)
+    if not body.return_token_strs:
         yield b'],"token_strs":null}'
         return
     yield b'],"token_strs":['
     for start in range(0, len(tokens), _PIECE):
-        yield _items(await chat.pool.token_texts(tokens[start : start + _PIECE]), start)
+        yield _items(await side.pool.token_texts(tokens[start : start + _PIECE]), start)
     yield b"]}"
 
 
-def _items(values: list[int] | list[str], start: int) -> bytes:
+def _items(values: Sequence[object], start: int) -> bytes:
     """Items of a list, behind ``start`` others."""
     return (b"," if start else b"") + encode(values)[1:-1]
 
 
-async def detokenize(chat: ChatModel, _request: Request, content: bytes, _context: RequestContext) -> Response:
-    body = decode(detokenize_decoder, content, chat.limits)
-    chat.resolve(body.model)
-    check_token_ids(body.tokens, chat.vocab_size, "tokens")
-    return json_response(DetokenizeResponse(await chat.pool.decode(body.tokens, skip_special_tokens=False)))
+async def detokenize(services: TokenServices, _request: Request, content: bytes, _context: RequestContext) -> Response:
+    body = decode(detokenize_decoder, content, services.chat.limits)
+    side = _side_of(services, body.model)
+    check_token_ids(body.tokens, side.vocab_size, "tokens")
+    text = await side.pool.decode(body.tokens, skip_special_tokens=False)
+    return json_response(DetokenizeResponse(prompt=text, content=text))

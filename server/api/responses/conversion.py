@@ -97,6 +97,8 @@ def messages_of(items: Sequence[Item], unseal: Unseal, fields_of: Mapping[str, s
             _add_call(messages, item, _outcome(item))
             continue
         if (said := _of_assistant(item, unseal)) is not None:
+            if said == {"reasoning_content": ""}:
+                continue  # other servers' reasoning without a summary
             last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
             if last is None or not _joined(last, said):
                 messages.append({"role": "assistant", **said})

@@ -309,6 +309,7 @@ def prompt_of(state: ServerState) -> str:
         ({"web_search_options": {}}, "web_search_options"),
         ({"logprob_token_ids": [1], "logprobs": True}, "logprob_token_ids"),
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"stop_regex": "a+"}, "stop_regex"),
         ({"messages": [{"role": "assistant", "content": "a", "audio": {"id": "1"}}, *HELLO]}, "messages[0].audio"),
     ],
 )

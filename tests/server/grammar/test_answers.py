@@ -55,9 +55,17 @@ def test_a_schema_may_come_as_an_object_or_as_text(allows: Accepts) -> None:
         {"json": json.dumps(schema)},
         asked(response_format={"type": "json_schema", "json_schema": described}),
         asked(guided_json=schema),
+        asked(json_schema=json.dumps(schema)),
+        asked(response_format={"type": "json_object", "schema": schema}),
     ):
         assert allows(wanted, '{"a": 1}')
         assert not allows(wanted, "{}")
+
+
+def test_fields_of_other_servers_hold_the_answer_too(allows: Accepts) -> None:
+    for wanted in (asked(regex="a|b"), asked(ebnf='root ::= "a" | "b"'), asked(grammar='root ::= "a" | "b"')):
+        assert allows(wanted, "a")
+        assert not allows(wanted, "c")
 
 
 def test_strict_objects_have_no_properties_but_those_that_are_declared(allows: Accepts) -> None:
@@ -298,6 +306,8 @@ def test_any_pattern_of_white_space_stays_white_space_of_bounded_length(pattern:
          "structured_outputs.whitespace_pattern"),
         ({"guided_choice": "a"}, "guided_choice"),
         ({"guided_json": "nothing"}, "guided_json"),
+        ({"regex": "a", "ebnf": "root ::= [a]"}, "ebnf"),
+        ({"response_format": {"type": "json_object", "schema": 3}}, "response_format.schema"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused_with_its_field(fields: dict[str, Any], param: str) -> None:

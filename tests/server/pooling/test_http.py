@@ -434,3 +434,20 @@ async def test_cohere_s_texts_are_cut_at_the_end_that_is_named() -> None:
 async def test_a_mistake_of_a_cohere_client_names_the_field(body: dict[str, Any], param: str) -> None:
     refused = await post(FakePooler(), "/v2/embed", body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+# ---- /tokenize
+
+
+async def test_the_tokens_of_an_embedding_model_are_those_that_it_pools() -> None:
+    engine = FakePooler()
+    async with in_memory(state_of(model_of(engine, config()))) as client:
+        made = (await client.post("/tokenize", json={"model": NAME, "prompt": "a b"})).json()
+        await client.post(EMBEDDINGS, json={"model": NAME, "input": "a b"})
+        bare = (await client.post("/tokenize", json={"model": NAME, "content": "a b"})).json()["tokens"]
+        text = (await client.post("/detokenize", json={"model": NAME, "tokens": bare})).json()["prompt"]
+        beyond = await client.post("/detokenize", json={"model": NAME, "tokens": [999_999]})
+        talk = await client.post("/tokenize", json={"model": NAME, "messages": [{"role": "user", "content": "a"}]})
+    assert (made["tokens"], made["max_model_len"]) == (engine.prompts[0], LENGTH)
+    assert (bare, text) == (made["tokens"][1:-1], "a b")
+    assert [answer.json()["error"]["param"] for answer in (beyond, talk)] == ["tokens", "model"]

@@ -35,6 +35,12 @@ def test_reasoning_text_and_calls_in_a_row_are_one_message_and_the_next_answer_a
     assert set(after) == {"role", "reasoning_content", "content"}
 
 
+def test_reasoning_without_text_adds_nothing() -> None:
+    silent = {"type": "reasoning", "summary": []}
+    assert messages(ASKED, silent, ASKED) == messages(ASKED, ASKED)
+    assert messages(silent, SAID, CALL) == messages(SAID, CALL)
+
+
 def test_an_output_is_named_after_its_call() -> None:
     output = {"type": "custom_tool_call_output", "call_id": "c2", "output": "done"}
     assert messages(CUSTOM, output)[-1] == {
