@@ -57,6 +57,7 @@ from .setup_parts import (
 )
 from .sync_compute import SyncCompute, SyncRunner
 from .transformers_family import TransformersText
+from .warmup import warm_up_drafts
 
 _MEETING: Final = "waiting for the other workers"
 _NOT_OURS: Final = "adapters are served of Whisper and of models of text that run in this server's own code"
@@ -105,6 +106,7 @@ def set_up_family(
             assert device is not None
             sizes = _sizes_of_device(family, chosen, model, device, progress)
         running = _running_in_turn(family, chosen, model, sizes, drafter)
+        _warm_up_drafts(device, running, progress)
     _complete(running.runner, family.first_steps(running.config, model, running.sizes), progress)
     ready = _ready(family, chosen, model, running)
     return Setup(
@@ -392,6 +394,21 @@ def _measured(
     device.settle()
     progress("measuring memory", 1, 1)
     return left - (peak - before.reserved)
+
+
+def _warm_up_drafts(device: Device | None, running: _Running, progress: ProgressCallback) -> None:
+    """Prepare a device's kernels for steps with drafts, if there are any."""
+    config, sizes = running.config, running.sizes
+    if device is None or config.speculative is None:
+        return
+    warm_up_drafts(
+        running.runner,
+        config.max_num_seqs,
+        config.speculative.num_speculative_tokens,
+        config.max_num_batched_tokens,
+        sizes.max_model_len,
+        progress,
+    )
 
 
 def _complete(runner: SyncRunner | AsyncRunner, plans: Sequence[StepPlan], progress: ProgressCallback) -> None:
