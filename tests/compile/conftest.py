@@ -13,6 +13,7 @@ BOUNDED: Final = {
     "latent_kernel": "ptr<i32>",  # likewise
     "normed_skinny_kernel": "ptr<f32>",  # a square for each of 64 tokens and each tile of outputs
     "skinny_kernel": "ptr<f32>",  # likewise
+    "add_parts_kernel": "ptr<f32>",  # likewise, of each block of outputs
 }
 """Kernels with offsets that only look large, and the pointers that they are added to."""
 _passed: set[int] = set()
