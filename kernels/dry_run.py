@@ -30,6 +30,8 @@ class CompiledKernel:
     shared_bytes: int
     """Dynamic shared memory of one program, in bytes."""
     capability: int
+    ttir: str
+    """Triton's own representation, before anything is laid out for the GPU."""
     ptx: str
     cubin: bytes
 
@@ -79,6 +81,7 @@ def dry_run(capability: int = 90) -> Iterator[list[CompiledKernel]]:
                 config=config,
                 shared_bytes=made.metadata.shared,
                 capability=capability,
+                ttir=made.asm["ttir"],
                 ptx=made.asm["ptx"],
                 cubin=made.asm["cubin"],
             )

@@ -92,8 +92,12 @@ _WRITES: Final = (
 )
 
 
+_READS: Final = (torch.Tensor.tolist, torch.Tensor.item)
+
+
 class _InOtherWords(TorchFunctionMode):
-    """Replaces operations that a torch without CUDA refuses on fake CUDA tensors: indexing, copies, random numbers."""
+    """Replaces operations that a torch without CUDA refuses on fake CUDA tensors: indexing, copies, random numbers.
+    What a step that is waited for reads is zeros."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -107,6 +111,8 @@ class _InOtherWords(TorchFunctionMode):
                 return indexed(args[0], args[1])
             if func in _WRITES:
                 return args[0]  # it has no contents
+            if func in _READS:
+                return func(torch.zeros(args[0].shape, dtype=args[0].dtype))
         return func(*args, **kwargs)
 
 

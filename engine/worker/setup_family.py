@@ -43,6 +43,7 @@ from .setup_parts import (
     load_weights,
 )
 from .sync_compute import SyncCompute, SyncRunner
+from .warmup import warm_up_drafts
 
 
 def set_up_family(
@@ -87,6 +88,7 @@ def set_up_family(
             assert device is not None
             sizes = _sizes_of_device(family, chosen, model, device)
         running = _running_in_turn(family, chosen, model, sizes, drafter)
+        _warm_up_drafts(device, running, progress)
     _complete(running.runner, family.first_steps(running.config, model, running.sizes), progress)
     ready = _ready(family, chosen, model, running)
     return Setup(
@@ -257,6 +259,21 @@ def _measured(family: Family, chosen: SetupChoices, model: Any, device: Device) 
     device.settle()
     chosen.progress("measuring memory", 1, 1)
     return left - (peak - before.reserved)
+
+
+def _warm_up_drafts(device: Device | None, running: _Running, progress: ProgressCallback) -> None:
+    """Prepare a device's kernels for steps with drafts, if there are any."""
+    config, sizes = running.config, running.sizes
+    if device is None or config.speculative is None:
+        return
+    warm_up_drafts(
+        running.runner,
+        config.max_num_seqs,
+        config.speculative.num_speculative_tokens,
+        config.max_num_batched_tokens,
+        sizes.max_model_len,
+        progress,
+    )
 
 
 def _complete(runner: SyncRunner | AsyncRunner, plans: Sequence[StepPlan], progress: ProgressCallback) -> None:

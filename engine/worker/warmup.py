@@ -8,6 +8,7 @@ divides them.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from stentor.kernels import MAX_DECODE_QUERY_LEN
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
@@ -15,6 +16,7 @@ from .adapter_setup import as_adapted
 from .async_compute import AsyncCompute, AsyncRunner
 from .graphs import GraphSize
 from .setup_parts import ProgressCallback
+from .sync_compute import SyncRunner
 
 _TOPS = (0, 1, 2, 4, 8, 12, 16, 20)
 """Numbers of alternatives for log-probabilities, one of each kind."""
@@ -60,6 +62,32 @@ def warm_up(
         runner.step(plan)
         runner.release([row.slot for row in plan.rows])
     progress("preparing kernels", total, total)
+
+
+def warm_up_drafts(
+    runner: SyncRunner | AsyncRunner,
+    slots: int,
+    drafts: int,
+    tokens: int,
+    max_model_len: int,
+    progress: ProgressCallback,
+) -> None:
+    """Run steps of up to ``slots`` rows with as many tokens as a row with up to ``drafts`` drafts has, on a runner
+    without rows, which is left without. A kernel of attention is compiled for each power of two of them."""
+    longest = min(1 + drafts, MAX_DECODE_QUERY_LEN, max_model_len)
+    lengths = sorted({1, longest, *(length for length in (2, 4, 8) if length < longest)}, reverse=True)
+    greedy = SamplingParams(max_tokens=1, temperature=0.0)
+    plans = [
+        _plan([length] * rows, greedy)
+        for length in lengths
+        for rows in reversed(counts(slots))
+        if rows * length <= tokens
+    ]
+    for number, plan in enumerate(plans):
+        progress("preparing kernels", number, len(plans))
+        runner.step(plan)
+        runner.release([row.slot for row in plan.rows])
+    progress("preparing kernels", len(plans), len(plans))
 
 
 def _plans(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> Iterator[StepPlan]:

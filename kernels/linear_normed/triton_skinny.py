@@ -70,6 +70,7 @@ def normed_skinny_kernel(
     within = tl.arange(0, BLOCK_K)
     weights = weight + row[:, None] * width + within[None, :]
     inputs = x + token[None, :].to(tl.int64) * width + within[:, None]
+    to_up = tl.full([], outputs, tl.int64) * width
     made = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
     for start in range(0, width, BLOCK_K):
@@ -80,7 +81,7 @@ def normed_skinny_kernel(
         left = tl.load(weights + start, mask=there & inside[None, :], other=0.0)
         made = tl.dot(left, right, made)
         if KIND != "":
-            left = tl.load(weights + outputs * width + start, mask=there & inside[None, :], other=0.0)
+            left = tl.load(weights + to_up + start, mask=there & inside[None, :], other=0.0)
             up = waited(tl.dot(left, right, up), HOPPER)
         made = waited(made, HOPPER)
     if bias is not None:

@@ -23,7 +23,7 @@ from stentor.kernels.dry_run import compiling
 from stentor.kernels.launch import launch
 from stentor.kernels.precompiled import VARIABLE, differences, unloadable
 from stentor.kernels.tuning import Config, pick, table_path, tuned_for
-from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.config import SpeculativeConfig, WorkerConfig
 from stentor.tests.kernels.cuda_stub import build_stub, stubbed_cuda
 
 pytestmark = pytest.mark.compiles
@@ -98,9 +98,14 @@ def load_without_a_compiler(model: Path) -> tuple[int, list[str]]:
         return fill(model, Path()), programs
 
 
-def fill(model: Path, folder: Path) -> int:
+def fill(model: Path, folder: Path, speculative: SpeculativeConfig | None = None) -> int:
     config = WorkerConfig(
-        model=str(model), load_format="dummy", max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32
+        model=str(model),
+        load_format="dummy",
+        max_model_len=64,
+        max_num_seqs=4,
+        max_num_batched_tokens=32,
+        speculative=speculative,
     )
     return precompile(config, None, CAPABILITY, folder, lambda *_: None)
 
@@ -160,6 +165,12 @@ def test_a_start_loads_all_of_the_folder_where_there_is_no_compiler(model: Path,
     asked = re.compile(r"\['\S+/ptxas', '--version'\]|\['file', '-b', '\S+'\]")
     assert [program for program in programs if not asked.fullmatch(program)] == []
     assert not [path for path in own.rglob("*") if path.is_file()]
+
+
+def test_steps_with_drafts_attend_by_kernels_that_are_compiled_ahead(model: Path, tmp_path: Path) -> None:
+    made = fill(model, tmp_path, SpeculativeConfig("ngram", 3))
+    assert made == len(list(tmp_path.glob("*/*.cubin")))
+    assert len(list(tmp_path.glob("*/decode_kernel.cubin"))) == 3  # of rows of 1, of up to 2 and of up to 4 tokens
 
 
 def test_a_folder_says_why_its_kernels_are_not_found(folder: Path) -> None:

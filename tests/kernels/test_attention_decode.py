@@ -233,6 +233,23 @@ def test_a_row_of_drafts_has_the_bits_of_rows_of_equal_length(window: int) -> No
 
 
 @pytest.mark.triton
+def test_a_launch_of_rows_with_drafts_is_right_for_other_numbers_of_them() -> None:
+    """As a captured launch needs it: the tokens of all rows together are as many, and padding has the rest."""
+    first = make([33, 40, 70, 0], query_len=4, new=[4, 1, 3, 2])
+    other = make([33, 40, 70, 0], query_len=4, new=[1, 2, 4, 3])
+    starts, lengths = first._starts(), torch.tensor(first.lengths, dtype=torch.int32, device=DEVICE)
+    out = torch.empty_like(first.q)
+    with overridden("paged_decode", MANY_SPLITS):
+        paged = first.paged(lengths, out, 70)._replace(query_start=starts)
+        launch = prepare_decode(paged, rows=4, query_len=4, ragged=True)
+    for decode in (first, other):
+        starts.copy_(decode._starts())
+        tensors = decode.paged(lengths, out, 70).tensors
+        launch.run(*tensors, seq_lens=lengths, query_start=starts, plans={})
+        assert_close(out, decode.expected(), TOLERANCE[torch.float32])
+
+
+@pytest.mark.triton
 def test_rows_of_drafts_before_prompts_run_on_the_decode_kernel() -> None:
     sequences = [(33, 3), (64, 1), (70, 70), (9, 2)]
     step = make_step(sequences)

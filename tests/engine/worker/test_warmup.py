@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.worker.graphs import GraphSize
-from stentor.engine.worker.warmup import counts, warm_up
+from stentor.engine.worker.warmup import counts, warm_up, warm_up_drafts
 from stentor.kernels import force_variant
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
 from stentor.protocols.ipc.steps import StepPlan, StepResult
@@ -72,6 +72,28 @@ def test_prefills_decodes_mixed_steps_and_log_probabilities_all_run(
     assert {each.prompt_logprobs for each in params} >= {None, 0, 1, MAX_LOGPROBS}
     assert any(each.needs_penalties and each.logit_bias and each.banned_token_ids for each in params)
     pair.device.settle()
+
+
+@pytest.mark.parametrize(("drafts", "lengths"), [(1, {1, 2}), (3, {1, 2, 4}), (4, {1, 2, 4, 5}), (20, {1, 2, 4, 8})])
+def test_steps_with_drafts_run_for_every_number_of_tokens_that_attention_is_compiled_for(
+    model: WatchedDecoder, monkeypatch: pytest.MonkeyPatch, drafts: int, lengths: set[int]
+) -> None:
+    pair = Pair(model)
+    seen: set[tuple[int, int]] = set()
+    step = pair.host.step
+
+    def watched_step(plan: StepPlan) -> StepResult:
+        seen.add((len(plan.rows), plan.rows[0].count))
+        assert {row.count for row in plan.rows} == {plan.rows[0].count}
+        return step(plan)
+
+    monkeypatch.setattr(pair.host, "step", watched_step)
+    with force_variant("reference"):
+        warm_up_drafts(pair.host, SLOTS, drafts, 24, CONTEXT, lambda *_: None)
+    every = {(rows, length) for rows in counts(SLOTS) for length in lengths}
+    assert seen == {(rows, length) for rows, length in every if rows * length <= 24}
+    pair.submit(prompt(30), SamplingParams(max_tokens=4))
+    pair.run()  # nothing of them is left
 
 
 @pytest.mark.proof(each="slots")
