@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.ipc.actors import Failed, Profiled, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.adapters import AdapterLoaded
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig
@@ -148,12 +148,12 @@ class WorkerLife:
         with contextlib.suppress(PeerDied, ChannelClosed):
             await self._endpoint.send(frame)
 
-    async def receive(self) -> list[StepResult | AdapterLoaded]:
+    async def receive(self) -> list[StepResult | AdapterLoaded | Profiled]:
         """Wait for step results, joined from their parts, and for answers about adapters.
 
         Empty if the worker reported a failure, for which it is killed (:attr:`verdict`). Raises :class:`WorkerLost`.
         """
-        results: list[StepResult | AdapterLoaded] = []
+        results: list[StepResult | AdapterLoaded | Profiled] = []
         while not results:
             try:
                 frames = await self._endpoint.receive()
@@ -163,8 +163,8 @@ class WorkerLife:
                 match decode_engine_worker.decode(frame):
                     case StepResult() as result:
                         results.append(self._parts.joined(result))
-                    case AdapterLoaded() as loaded:
-                        results.append(loaded)
+                    case AdapterLoaded() | Profiled() as answer:
+                        results.append(answer)
                     case StepPart() as part:
                         self._parts.add(part)
                     case Failed(message=why, of_peer=of_peer, graphs=graphs):

@@ -79,6 +79,14 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return msgspec.json.encode(self).decode()
 
 
+class Weights(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Weights of a worker's model. Others have the same architecture."""
+
+    model: str
+    """As :attr:`WorkerConfig.model`."""
+    load_format: LoadFormat = "auto"
+
+
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that a worker needs to load a model and size its KV cache."""
 
@@ -89,6 +97,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pooler: str = ""
     """A :data:`stentor.engine.model_config.sentence_config.PoolingMode` that overrides the model's files."""
     load_format: Annotated[LoadFormat, Flag("format of the weights; dummy draws random ones", group="model")] = "auto"
+    profiler_folder: Annotated[
+        str,
+        Flag("where /stop_profile writes the trace of a worker's steps; by default none is taken", kind="folder_name"),
+    ] = ""
     model_impl: Annotated[
         ModelImpl,
         Flag(
@@ -305,6 +317,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tells its processes apart in logs, where several models are served."""
     log_level: Annotated[LogLevel, Flag("minimum level of log lines", group="server")] = "info"
     log_format: Annotated[LogFormat, Flag("log lines as text or JSON", group="server")] = "text"
+
+    @property
+    def weights(self) -> Weights:
+        return Weights(self.model, self.load_format)
+
+    def with_weights(self, weights: Weights) -> "WorkerConfig":
+        """That of a worker which loads these."""
+        return msgspec.structs.replace(self, model=weights.model, load_format=weights.load_format)
 
     @property
     def group_size(self) -> int:

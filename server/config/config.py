@@ -461,6 +461,7 @@ class Config(msgspec.Struct, frozen=True):
                 cpu_place=own.workers - 1 + member,
                 cpu_places=places,
                 seed=own.seed,
+                profiler_folder=own.profiler_folder,
                 log_level=own.log_level,
                 log_format=own.log_format,
                 enable_lora=own.enable_lora

@@ -15,7 +15,7 @@ from stentor.protocols.ipc.actors import EngineReady, Stats
 
 from ..common import exit_codes
 from ..media.metrics import MediaMetrics
-from ..observability.figures import AdapterFigures
+from ..observability.figures import AdapterFigures, WeightFigures
 from ..observability.metrics import Metrics
 from ..options.option import GROUPS, OPTIONS, Option
 from ..options.reading import CONFIG_FILE
@@ -57,6 +57,11 @@ class _IdleEngine:
     engine_restarts = 0
 
 
+class _FirstWeights:
+    weight_version = ""
+    weight_updates = 0
+
+
 def metric_families() -> list[Metric]:
     """Every metric that a server with models of all kinds has, in the order of ``/metrics``."""
     registry = Metrics("MODEL", _IdleEngine()).registry
@@ -64,6 +69,7 @@ def metric_families() -> list[Metric]:
     EmbeddingMetrics(registry, "MODEL")
     MediaMetrics(registry, "MODEL")
     AdapterFigures("MODEL", 0, lambda: _IdleEngine.stats, str, registry)
+    WeightFigures(registry, "MODEL", _FirstWeights())
     return [family for family in registry.collect() if not family.name.endswith("_created")]
 
 

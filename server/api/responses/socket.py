@@ -26,7 +26,7 @@ from ...http.error_responses import describe, headers_of
 from ...middleware.auth import caller_of
 from ...observability.request import current_request_id, note_error
 from ...overload.memory_budget import MemoryFull, MemoryShare
-from ..common.sockets import ReadPace, receive_text
+from ..common.sockets import ReadPace, choose_engine, receive_text
 from .encoder import ResponseEncoder
 from .items import items_of
 from .preparing import Prepared, prepare
@@ -83,8 +83,10 @@ class ResponseSocket:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     async def serve(self) -> None:
-        """Serves until the client disconnects, which ends its responses. Raises Unavailable before it is accepted."""
+        """Serves until the client disconnects, which ends its responses. Raises Unavailable and BadRequest before it is
+        accepted."""
         self._services.admission.check_available()
+        choose_engine(self._socket.scope, self._services.admission)
         await self._socket.accept()
         try:
             async with anyio.create_task_group() as tasks:
