@@ -178,7 +178,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0
     kv_cache_memory: Annotated[
-        int | None, Flag("memory for the KV cache; by default chosen from what is free", kind="size")
+        int | None,
+        Flag(
+            "memory for the KV cache; by default chosen from what is free",
+            kind="size",
+            aliases=("kv-cache-memory-bytes",),
+        ),
     ] = None
     kv_offloading_size: Annotated[
         int | None,
@@ -253,11 +258,16 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             group="model",
         ),
     ] = 0
-    cuda_graphs: Annotated[bool, Flag("capture steps as CUDA graphs, while serving")] = True
+    cuda_graphs: Annotated[
+        bool, Flag("capture steps as CUDA graphs, while serving", opposites=("enforce-eager", "disable-cuda-graph"))
+    ] = True
     cuda_graph_sizes: Annotated[
         tuple[int, ...],
         Flag(
-            "numbers of decoding sequences to capture, as in 1,8,64; by default chosen up to --max-num-seqs", 1, 65536
+            "numbers of decoding sequences to capture, as in 1,8,64; by default chosen up to --max-num-seqs",
+            1,
+            65536,
+            aliases=("cudagraph-capture-sizes",),
         ),
     ] = ()
     cuda_graph_prompt_tokens: Annotated[
@@ -367,7 +377,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of the scheduler that do not depend on the loaded model."""
 
     prefix_cache: Annotated[
-        bool, Flag("reuse the KV cache of equal prompt prefixes", aliases=("enable-prefix-caching",))
+        bool,
+        Flag(
+            "reuse the KV cache of equal prompt prefixes",
+            aliases=("enable-prefix-caching",),
+            opposites=("disable-radix-cache",),
+        ),
     ] = True
     priority_aging_seconds: Annotated[
         float,

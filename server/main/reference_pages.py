@@ -32,8 +32,9 @@ _OPTIONS_HEAD = """# Options
 
 Each option of `stentor serve` is a flag (`--max-model-len 4096`), an environment variable
 (`STENTOR_MAX_MODEL_LEN=4096`) and a key of the TOML file of `--config` (`max-model-len = 4096`). A flag overrides the
-environment, which overrides the file. An unknown option is an error that suggests the nearest one. `run-batch` takes
-the same options, `pull` some of them. This page is generated from the program: `make reference`.
+environment, which overrides the file. An unknown option is an error that suggests the nearest one; flags of vLLM
+and SGLang that cannot change an answer are taken, with a warning. `run-batch` takes the same
+options, `pull` some of them. This page is generated from the program: `make reference`.
 """
 _COMMON_LABELS: Final = frozenset({"model_name", "le"})
 _VARYING_FAMILIES: Final = ("stentor:cache_config_info", "stentor:lora_requests_info")
