@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from stentor.engine.client.client import EngineAsleep, EngineClient, EngineUnavailable
+from stentor.engine.client.controls import ControlFailed
 from stentor.engine.client.media import Media
 from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.protocols.common.limits import Limits
@@ -29,7 +31,7 @@ from stentor.protocols.ipc.actors import (
 )
 from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
 from stentor.protocols.ipc.audio import PromptProbe
-from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
+from stentor.protocols.ipc.config import EngineConfig, Weights, WorkerConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import ExpertShape, TokenLogprobs
 from stentor.server.app.state import AuxiliaryModels, ServerState, compose
@@ -237,6 +239,9 @@ class FakeEngine:
         """Those that were loaded before any request."""
         self.refuses_adapters = ""
         """Why none can be loaded."""
+        self.loaded_weights: list[Weights] = []
+        self.refuses_weights = ""
+        """Why none can be loaded."""
         self._runs = asyncio.Event()
         self._runs.set()
 
@@ -256,6 +261,21 @@ class FakeEngine:
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
         self.told.append("recompute" if recompute else "reset_prefix_cache")
+
+    async def reset_encoder_cache(self) -> None:
+        self.told.append("reset_encoder_cache")
+
+    async def reload(self, weights: Weights) -> None:
+        self.told.append("reload")
+        if self.refuses_weights:
+            raise ControlFailed(self.refuses_weights)
+        self.loaded_weights.append(weights)
+
+    async def start_profile(self) -> None:
+        self.told.append("start_profile")
+
+    async def stop_profile(self) -> None:
+        self.told.append("stop_profile")
 
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
         if self.told[-1:] == ["sleep"]:
@@ -332,6 +352,8 @@ def fake_state(
     speech: Any = None,
     runners: Mapping[ModelRole, Any] | None = None,
     media: Callable[[CollectorRegistry], ChatMedia] | None = None,
+    worker: WorkerConfig | None = None,
+    weights_folder: Path | None = None,
     spec: MediaSpec | None = None,
     asking: Asking | None = None,
 ) -> ServerState:
@@ -346,10 +368,11 @@ def fake_state(
         models.insert(0, ServedModel("chat", served_names, root, ("transcription",) if asking else ()))
     metrics = Metrics(served_names[0], client)
     config = Config(
-        EngineConfig(WorkerConfig("")),
+        EngineConfig(worker or WorkerConfig("")),
         ModelConfig(
             root,
             served_as=served_names,
+            weights_folder=weights_folder,
             trust_request_chat_template=trusts_templates,
             json_whitespace=json_whitespace,
         ),

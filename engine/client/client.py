@@ -35,7 +35,7 @@ from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
 from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.codec import decode_client, encoder
-from stentor.protocols.ipc.config import EngineConfig
+from stentor.protocols.ipc.config import EngineConfig, Weights
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -117,8 +117,15 @@ class EngineClient:
         self._outages = Outages(config.worker.name)
         self._trials = Trials(config.recovery.max_engine_deaths)
         self._heartbeat = Heartbeat(config.recovery.watchdog_seconds)
-        self.controls = Controls(self._send_queue, self._heartbeat.wake, self._discard_weights, self._end_start)
-        """Pause, sleep, and the prefix cache's reset."""
+        self.controls = Controls(
+            self._send_queue,
+            wake=self._heartbeat.wake,
+            discard_weights=self._discard_weights,
+            end_start=self._end_start,
+            use_weights=self._use_weights,
+            weights=config.worker.weights,
+        )
+        """Pause, sleep, other weights, resets."""
         self._hung = False
         """Whether the present process was killed because it hung."""
         self._starting = False
@@ -339,7 +346,9 @@ class EngineClient:
     def _start_process(self) -> None:
         before = self._process
         try:
-            self._process = launch_engine(self._config, arena=self._media.arena) if before is None else before.again()
+            self._process = (
+                launch_engine(self._config, arena=self._media.arena) if before is None else before.again(self._config)
+            )
         except (ChannelError, OSError) as error:
             raise EngineLost(f"cannot start the engine process: {one_line(error)}") from error
 
@@ -353,6 +362,11 @@ class EngineClient:
     def _discard_weights(self) -> None:
         if self._process is not None:
             self._process.discard_weights()
+
+    def _use_weights(self, weights: Weights) -> None:
+        """Later engines load these."""
+        worker = self._config.worker.with_weights(weights)
+        self._config = msgspec.structs.replace(self._config, worker=worker)
 
     def _lose_engine(self, why: str) -> None:
         """Mark that no step can run until another engine is ready. May be called more than once for one engine."""
@@ -515,8 +529,8 @@ class EngineClient:
                         case Stalled(message=why):
                             self._outages.begin("worker", why, len(self._journal))
                             self._excuse_asleep()
-                        case ControlDone(number=number):
-                            self.controls.answered(number)
+                        case ControlDone() as done:
+                            self.controls.answered(done)
                             self._excuse_asleep()
                         case AdapterWarm() as warm:
                             self.controls.loaded(warm)

@@ -1,19 +1,29 @@
-"""Operations on the engine as a whole: pausing, sleeping, resetting the prefix cache, loading an adapter."""
+"""Operations on the engine as a whole: pausing, sleeping, other weights, resets, profiles, loading an adapter."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Literal
 
-from stentor.protocols.ipc.actors import Control, ControlOperation
+from stentor.protocols.ipc.actors import Control, ControlDone, ControlOperation
 from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm, WarmAdapter
+from stentor.protocols.ipc.config import Weights
 
 from .send_queue import SendQueue
+
+
+class ControlFailed(Exception):
+    """The engine did not do what it was told; why, in one line."""
+
+    def __init__(self, why: str, weights: Weights | None = None) -> None:
+        """``weights``: the ones that stay in use, if it was told to load others."""
+        super().__init__(why)
+        self.weights = weights
 
 
 class Controls:
     """Sends operations to the present engine, each with a number by which the engine answers.
 
-    Pause and sleep last over the loss of an engine.
+    Pause, sleep and other weights last over the loss of an engine.
     """
 
     def __init__(
@@ -22,16 +32,29 @@ class Controls:
         wake: Callable[[], None],
         discard_weights: Callable[[], None],
         end_start: Callable[[], None],
+        use_weights: Callable[[Weights], None],
+        weights: Weights,
     ) -> None:
-        """``wake`` is called once the engine has something to answer, ``discard_weights`` to drop prepared weights
-        while there is no engine, and ``end_start`` to end the successor of an engine while it starts."""
+        """
+        Args:
+            wake: called once the engine has something to answer.
+            discard_weights: called to drop prepared weights while there is no engine.
+            end_start: called to end the successor of an engine while it starts.
+            use_weights: called with the weights that later engines are to load.
+            weights: those of the first engine.
+        """
         self._queue = queue
         self._wake = wake
         self._discard_weights = discard_weights
         self._end_start = end_start
+        self._use_weights = use_weights
+        self.weights = weights
+        """Those that the engine loads, or has loaded."""
+        self._former_weights = weights
+        """Those before the last reload."""
         self._next = 0
-        self._asked: dict[int, asyncio.Event] = {}
-        """Operations that the present engine has not answered."""
+        self._asked: dict[int, asyncio.Future[ControlDone | None]] = {}
+        """Operations that the present engine has not answered. The result is None if the engine is lost."""
         self._loading: dict[int, asyncio.Future[AdapterWarm | None]] = {}
         """Awaited adapters by ticket. The result is None if there will be no worker to load it."""
         self.paused = False
@@ -75,12 +98,48 @@ class Controls:
         await self._see_through(self._sleep)
 
     async def wake(self) -> None:
-        """Start a worker; returns when it is ready. Requests continue after their delivered tokens."""
+        """Start a worker; returns when it is ready. Requests continue after their delivered tokens.
+
+        Raises :class:`ControlFailed` if weights that were given during the sleep cannot be loaded; then the worker has
+        the former ones.
+        """
         self._sleep = None
         if self._woken is not None:
             self._found.clear()
             self._woken.set()
-        await self._see_through("wake")
+        done = await self._see_through("wake")
+        if done is not None and done.error:
+            self._set_weights(self._former_weights)
+            raise ControlFailed(done.error, self.weights)
+
+    async def reload(self, weights: Weights) -> None:
+        """Have the next worker load other weights of the same architecture, and end the present one at once; returns
+        when the next is ready. Requests continue after their delivered tokens; nothing computed before is found.
+
+        While it sleeps, the weights are only noted. Raises :class:`ControlFailed` if they cannot be loaded; the former
+        ones then stay in use.
+        """
+        if not self._serving and self._woken is not None:
+            self._set_weights(weights)
+            return
+        done = await self._carry_out("reload", weights)
+        if done is None:
+            raise ControlFailed("the engine is away, and the next one loads the former weights", self.weights)
+        if done.error:
+            raise ControlFailed(done.error, self.weights)
+        self._set_weights(weights)
+
+    async def start_profile(self) -> None:
+        """Trace the worker's steps. Raises :class:`ControlFailed`."""
+        await self._insist("start_profile")
+
+    async def stop_profile(self) -> None:
+        """Write the trace. Raises :class:`ControlFailed`."""
+        await self._insist("stop_profile")
+
+    async def reset_encoder_cache(self) -> None:
+        """Forget encoded media that no request holds."""
+        await self._carry_out("reset_encoder_cache")
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
         """Forget all cached prefixes. With ``recompute``, running requests also recompute their tokens."""
@@ -102,9 +161,10 @@ class Controls:
 
     # ---- for the client
 
-    def answered(self, number: int) -> None:
-        if (done := self._asked.pop(number, None)) is not None:
-            done.set()
+    def answered(self, done: ControlDone) -> None:
+        asked = self._asked.pop(done.number, None)
+        if asked is not None and not asked.done():
+            asked.set_result(done)
 
     def loaded(self, warm: AdapterWarm) -> None:
         if (answer := self._loading.get(warm.ticket)) is not None and not answer.done():
@@ -140,8 +200,9 @@ class Controls:
         """Complete all operations: the engine is gone, so nothing runs or is cached."""
         self._serving = False
         self._found.clear()
-        for done in self._asked.values():
-            done.set()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_result(None)
         self._asked.clear()
         self._end_loading()
 
@@ -155,25 +216,36 @@ class Controls:
             if not answer.done():
                 answer.set_result(None)
 
-    async def _see_through(self, operation: ControlOperation) -> None:
+    def _set_weights(self, weights: Weights) -> None:
+        self._former_weights, self.weights = self.weights, weights
+        self._use_weights(weights)
+
+    async def _insist(self, operation: ControlOperation) -> None:
+        """Raises :class:`ControlFailed`, also if there is no engine."""
+        done = await self._carry_out(operation)
+        if done is None or done.error:
+            raise ControlFailed("the engine is away" if done is None else done.error)
+
+    async def _see_through(self, operation: ControlOperation) -> ControlDone | None:
         """Returns once an engine has carried out an operation, this one or the next, or none is to start: an engine
         that is lost meanwhile may have a successor, whose worker holds memory."""
         while True:
             await self._found.wait()
-            await self._carry_out(operation)
+            done = await self._carry_out(operation)
             if self._found.is_set():
-                return
+                return done
 
-    async def _carry_out(self, operation: ControlOperation) -> None:
-        """Returns when an operation has taken effect or the engine is gone. Without an engine there is nothing to do:
-        nothing runs or is cached, and the next one gets the paused state."""
+    async def _carry_out(self, operation: ControlOperation, weights: Weights | None = None) -> ControlDone | None:
+        """Returns the answer when an operation has taken effect, or None if the engine is gone. Without an engine there
+        is nothing to do: nothing runs or is cached, and the next one gets the paused state."""
         if not self._serving:
-            return
-        done = self._asked[self._next] = asyncio.Event()
-        self._tell(operation)
+            return None
+        asked: asyncio.Future[ControlDone | None] = asyncio.get_running_loop().create_future()
+        self._asked[self._next] = asked
+        self._tell(operation, weights)
         self._wake()
-        await done.wait()
+        return await asked
 
-    def _tell(self, operation: ControlOperation) -> None:
-        self._queue.control(Control(self._next, operation))
+    def _tell(self, operation: ControlOperation, weights: Weights | None = None) -> None:
+        self._queue.control(Control(self._next, operation, weights))
         self._next += 1

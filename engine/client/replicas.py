@@ -18,10 +18,11 @@ import msgspec
 
 from stentor.protocols.ipc.actors import EngineReady, Stats
 from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
+from stentor.protocols.ipc.config import Weights
 
 from ..processes.exception_groups import first_cause
 from .client import EngineClient, EngineUnavailable
-from .controls import Controls
+from .controls import ControlFailed, Controls
 from .outages import Observer, add_counters
 from .send_queue import VocabularySource
 from .stream import RequestStream
@@ -215,16 +216,59 @@ class ReplicaControls:
         await self._all(partial(Controls.sleep, discard=discard))
 
     async def wake(self) -> None:
-        await self._all(Controls.wake)
+        """See :meth:`.controls.Controls.wake`. All engines have the same weights at its end, as far as they can."""
+        try:
+            await self._all(Controls.wake)
+        except ControlFailed as failure:
+            await self._go_back(failure)
+            raise
+
+    async def reload(self, weights: Weights) -> None:
+        """See :meth:`.controls.Controls.reload`. If one engine cannot load them, all go on with the former ones."""
+        self._router.forget()
+        try:
+            await self._all(lambda controls: controls.reload(weights))
+        except ControlFailed as failure:
+            await self._go_back(failure)
+            raise
+
+    async def start_profile(self) -> None:
+        await self._all(Controls.start_profile)
+
+    async def stop_profile(self) -> None:
+        await self._all(Controls.stop_profile)
+
+    async def reset_encoder_cache(self) -> None:
+        await self._all(Controls.reset_encoder_cache)
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
         self._router.forget()
         await self._all(partial(Controls.reset_prefix_cache, recompute=recompute))
 
-    async def _all(self, what: Callable[[Controls], Coroutine[Any, Any, None]]) -> None:
+    async def _go_back(self, failure: ControlFailed) -> None:
+        """Have the other engines load the weights that one has kept."""
+        kept = failure.weights
+        if kept is not None:
+            others = [client for client in self._living() if client.controls.weights != kept]
+            await self._all(lambda controls: controls.reload(kept), others)
+
+    async def _all(
+        self, what: Callable[[Controls], Coroutine[Any, Any, None]], clients: Sequence[EngineClient] | None = None
+    ) -> None:
+        """``clients``: None for all. Raises one of the :class:`.controls.ControlFailed`, after all have ended."""
+        failures: list[ControlFailed] = []
+
+        async def one(controls: Controls) -> None:
+            try:
+                await what(controls)
+            except ControlFailed as failure:  # not through the group, which would cancel the others
+                failures.append(failure)
+
         async with anyio.create_task_group() as tasks:
-            for client in self._living():
-                tasks.start_soon(what, client.controls)
+            for client in self._living() if clients is None else clients:
+                tasks.start_soon(one, client.controls)
+        if failures:
+            raise failures[0]
 
 
 class Router:

@@ -16,7 +16,7 @@ import msgspec
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartEngine, WorkerReady
 from stentor.protocols.ipc.cache_groups import CacheKind
 from stentor.protocols.ipc.codec import decode_engine, encoder
-from stentor.protocols.ipc.config import EngineConfig, WorkerConfig, process_name
+from stentor.protocols.ipc.config import EngineConfig, Weights, WorkerConfig, process_name
 
 from ..channel import Endpoint, PeerDied
 from ..processes.exception_groups import first_cause, one_line
@@ -46,6 +46,8 @@ class WorkerKeeper:
     ) -> None:
         self._source = source
         self._config = config
+        self._former = config.weights
+        """Those before the last reload."""
         self._patience = patience
         self._clock = clock
         self._sleep = sleep
@@ -68,6 +70,15 @@ class WorkerKeeper:
             self._give_graphs_up(str(lost))
             self._last, ready = await self._start(on_progress)
         return self._last, ready
+
+    def use_weights(self, weights: Weights) -> None:
+        """The next worker loads these weights. To be called while there is no worker."""
+        self._former = self._config.weights
+        self._config = self._config.with_weights(weights)
+
+    def revert_weights(self) -> None:
+        """The next worker loads the weights from before the last :meth:`use_weights`."""
+        self.use_weights(self._former)
 
     def discard_weights(self) -> None:
         """The next worker reads its weights from their files. To be called while there is no worker."""

@@ -28,12 +28,12 @@ from stentor.protocols.ipc.actors import (
     Append,
     ClientInbox,
     Control,
-    ControlDone,
     EngineInbox,
     EngineReady,
     MediaWanted,
     MediaWritten,
     Ping,
+    Profiled,
     Progress,
     Released,
     Resource,
@@ -108,7 +108,7 @@ class Workers(WeightsOwner, Protocol):
     async def start(self, on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]: ...
 
 
-Message = EngineInbox | Prepared | StepResult | AdapterLoaded | WorkerDown | WorkerStuck | WorkerUp
+Message = EngineInbox | Prepared | StepResult | AdapterLoaded | Profiled | WorkerDown | WorkerStuck | WorkerUp
 
 
 class EngineLoop:
@@ -197,6 +197,8 @@ class EngineLoop:
         await self._send_masks(out)
         if self._serving:
             await self._order_adapters()
+            if (profile := self._operator.profile_order()) is not None:
+                await self.worker.send(profile)
         await self._send_plans(out)
         await self._send_batch(out)
         if wanted := self._scheduler.prerequisites.take_media_wanted():
@@ -206,8 +208,8 @@ class EngineLoop:
         await self._send_stats()
         if self._serving and self._operator.retire(self.worker):
             self._serving = False
-        for number in self._operator.take_answered(self._serving):
-            await self._tell(ControlDone(number))
+        for done in self._operator.take_answered(self._serving):
+            await self._tell(done)
         return True
 
     async def _take(self, message: Message, out: TokensBatch) -> None:
@@ -255,6 +257,7 @@ class EngineLoop:
                 _add(out, self._scheduler.resize(ready.num_blocks, ready.groups, ready.host))
                 self._serving, self._stalled = True, ""
                 self._restarts.ready()
+                self._operator.worker_ready()
                 await self._tell(engine_ready(ready))
             case Ping():
                 self._stats_sent = 0.0
@@ -270,6 +273,8 @@ class EngineLoop:
                 _add(out, ended)
                 for answer in answers:
                     await self._tell(answer)
+            case Profiled(error=error):
+                self._operator.profiled(error)
             case StartEngine() | Shutdown():  # the first comes before the loop, the second ends it before this
                 raise RuntimeError(f"{type(message).__name__} came while the engine runs")
             case other:
@@ -291,6 +296,7 @@ class EngineLoop:
             if plan is None:
                 break
             self._watchdog.sent(plan)
+            self._operator.planned()
             await self.worker.send(plan)
             await self._send_masks(out)
 
@@ -326,7 +332,7 @@ class EngineLoop:
         self._serving = False
         self._watchdog.steps.lost()
         self._stats_sent = 0.0  # send statistics at once
-        if self._operator.worker_died(down.delay, retired=down.retired):
+        if self._operator.worker_died(down.delay, down.why, retired=down.retired):
             await self._send_batch(self._scheduler.recover(blameless=True).ended)
             return
         self._watchdog_kills += down.hung

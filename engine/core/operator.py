@@ -1,4 +1,4 @@
-"""Pause, sleep and cache resets, as the operator asked for them.
+"""Pause, sleep, new weights, resets and profiles, as the operator asked for them.
 
 Each :class:`Control` is answered in order, once it has taken effect.
 
@@ -9,23 +9,40 @@ A sleep is a planned death of the worker::
       └──────────────────────────────── the next worker is ready ◄──────────── wake ───────────────┘
 
 A worker that starts is ended at once, and one that dies by itself gets no successor before the engine wakes.
+
+New weights are such a sleep from which the engine wakes at once, with another configuration of the worker::
+
+    AWAKE ── reload ──► the worker is killed ── dead ──► the next one starts with the new weights ── ready ──► AWAKE
+                                                              │ lost before it is ready                        ▲
+                                                              └──► the next one starts with the former ones ───┘
 """
 
 import asyncio
-from typing import Final, Protocol, assert_never
+import logging
+from typing import Final, Literal, Protocol, assert_never
 
-from stentor.protocols.ipc.actors import Control
+from stentor.protocols.ipc.actors import Control, ControlDone, Profile
+from stentor.protocols.ipc.config import Weights
 
 from .scheduler import Scheduler
 from .worker_group import WorkerGroup
 
+logger = logging.getLogger(__name__)
+
 ASLEEP: Final = "the engine was told to sleep"
+_RELOADS: Final = "the engine was told to load other weights"
+_MOST_PROFILED_STEPS: Final = 2000
+"""A trace takes memory for each step until it is written."""
 
 
 class WeightsOwner(Protocol):
-    """Keeps the memory files of prepared weights (:class:`.entry.WorkerKeeper`)."""
+    """Configures workers, and keeps the memory files of prepared weights (:class:`.entry.WorkerKeeper`)."""
 
     def discard_weights(self) -> None: ...
+
+    def use_weights(self, weights: Weights) -> None: ...
+
+    def revert_weights(self) -> None: ...
 
 
 class Operator:
@@ -40,18 +57,25 @@ class Operator:
         self._discards = False
         """Whether this sleep discards prepared weights."""
         self._retired = False
-        """Whether the worker was killed for a sleep and its death has not been reported."""
+        """Whether the worker was killed as planned and its death has not been reported."""
         self._next_start: asyncio.Future[float] | None = None
         """Resolved to start the successor of a retired worker, with the seconds to wait. None unless asleep."""
+        self._new_weights: Weights | None = None
+        """Those that the worker after the present one is to load."""
+        self._on_trial = False
+        """Whether no worker with the latest weights has been ready."""
+        self._failure = ""
+        """Why the latest weights are not in use; told once."""
+        self._profile = _Profile(scheduler)
         self._unanswered: list[Control] = []
 
     @property
     def halts(self) -> bool:
         """Whether no step may be planned."""
-        return self._paused or self.asleep
+        return self._paused or self.asleep or self._new_weights is not None or self._profile.halts
 
     def take(self, control: Control) -> None:
-        """Apply a control; :meth:`take_answered` returns its number once it has taken effect."""
+        """Apply a control; :meth:`take_answered` returns its answer once it has taken effect."""
         match control.operation:
             case "pause":
                 self._paused = True
@@ -63,37 +87,55 @@ class Operator:
                 self._discard_weights()
             case "wake":
                 self._wake()
+            case "reload":
+                self._new_weights = control.weights
+                if self._next_start is not None:
+                    self._use_new_weights()
             case "reset_prefix_cache":
                 self._scheduler.reset_prefix_cache()
+            case "reset_encoder_cache":
+                self._scheduler.reset_encoder_cache()
             case "recompute":
                 self._scheduler.recompute()
+            case "start_profile" | "stop_profile":
+                self._profile.want(control.operation, able=not self.asleep)
             case other:
                 assert_never(other)
         self._unanswered.append(control)
 
-    def take_answered(self, serving: bool) -> list[int]:
-        """Numbers of the controls that have taken effect since the last call. ``serving``: a worker can run steps."""
+    def take_answered(self, serving: bool) -> list[ControlDone]:
+        """Answers to the controls that have taken effect since the last call. ``serving``: a worker can run steps."""
         count = 0
         while count < len(self._unanswered) and self._has_effect(self._unanswered[count], serving):
             count += 1
         done, self._unanswered = self._unanswered[:count], self._unanswered[count:]
-        return [control.number for control in done]
+        return [ControlDone(control.number, self._error_of(control)) for control in done]
 
     def retire(self, worker: WorkerGroup) -> bool:
-        """Kill a serving worker if the engine is to sleep and no step is in flight; returns whether it was killed.
+        """Kill a serving worker if none is to run, or one with other weights, and no step is in flight; returns whether
+        it was killed.
 
         The caller reports the death to :meth:`worker_died`.
         """
-        if not self.asleep or self._scheduler.in_flight:
+        reason = ASLEEP if self.asleep else _RELOADS if self._new_weights is not None else ""
+        if not reason or self._scheduler.in_flight:
             return False
-        worker.kill(ASLEEP)
+        worker.kill(reason)
         self._retired = True
         return True
 
-    def worker_died(self, next_start: asyncio.Future[float], *, retired: bool = False) -> bool:
-        """Whether the dead worker had been retired, by :meth:`retire` or, ``retired``, while it started. If so,
-        ``next_start`` is resolved when the engine wakes."""
-        if not self._retired and not retired:
+    def worker_died(self, next_start: asyncio.Future[float], why: str, *, retired: bool = False) -> bool:
+        """Whether the dead worker had been retired, by :meth:`retire` or, ``retired``, while it started, or could not
+        load new weights.
+
+        If so, ``next_start`` is resolved when the next one is to start.
+        """
+        self._profile.lost()
+        if self._on_trial and not (self._retired or retired):
+            self._on_trial, self._failure = False, why
+            logger.error("new weights cannot be loaded, the former ones stay in use: %s", why)
+            self._weights.revert_weights()
+        elif not (self._retired or retired):
             return False
         self._retired = False
         if not self.holds_back(next_start) and not next_start.done():
@@ -101,13 +143,29 @@ class Operator:
         return True
 
     def holds_back(self, next_start: asyncio.Future[float]) -> bool:
-        """Whether the engine is to sleep. If so, ``next_start`` of the dead worker's successor is resolved when it
-        wakes."""
+        """Whether the engine is to sleep, now that the worker is dead. If so, ``next_start`` of its successor is
+        resolved when it wakes."""
+        self._use_new_weights()
         if not self.asleep:
             return False
         self._next_start = next_start
         self._discard_weights()
         return True
+
+    def worker_ready(self) -> None:
+        self._on_trial = False
+
+    def profile_order(self) -> Profile | None:
+        """What to tell a serving worker about its trace, once; None: nothing."""
+        return self._profile.order()
+
+    def planned(self) -> None:
+        """Count a step that was planned."""
+        self._profile.planned()
+
+    def profiled(self, error: str) -> None:
+        """The worker has begun or written its trace, or failed to."""
+        self._profile.answered(error)
 
     def _has_effect(self, control: Control, serving: bool) -> bool:
         if self._paused and self._scheduler.in_flight:
@@ -117,8 +175,20 @@ class Operator:
                 return self._next_start is not None or not self.asleep
             case "wake":
                 return serving or self.asleep
+            case "reload":
+                return self._new_weights is None and (serving or self.asleep)
+            case "start_profile" | "stop_profile":
+                return not self._profile.halts
             case _:
                 return True
+
+    def _error_of(self, control: Control) -> str:
+        error = ""
+        if control.operation in ("reload", "wake"):
+            error, self._failure = self._failure, ""
+        elif control.operation in ("start_profile", "stop_profile"):
+            error = self._profile.error
+        return error
 
     def _wake(self) -> None:
         self.asleep = self._discards = False
@@ -126,7 +196,68 @@ class Operator:
         if start is not None and not start.done():  # done if the task that waits for it was cancelled
             start.set_result(0.0)
 
+    def _use_new_weights(self) -> None:
+        """Only once the worker is dead."""
+        weights, self._new_weights = self._new_weights, None
+        if weights is not None:
+            self._weights.use_weights(weights)
+            self._weights.discard_weights()
+            self._on_trial = True
+
     def _discard_weights(self) -> None:
         """Only once the worker is dead, since it maps them."""
         if self._discards and self._next_start is not None:
             self._weights.discard_weights()
+
+
+class _Profile:
+    """The worker's trace::
+
+    OFF ── start ──► no step is in flight ──► ordered ── answered ──► ON ── stop, or many steps ──► … ──► OFF
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._on = False
+        self._wanted: Literal["start_profile", "stop_profile"] | None = None
+        """What the worker has not answered."""
+        self._ordered = False
+        """Whether it has been told."""
+        self._steps = 0
+        self.error = ""
+        """Of the last order."""
+
+    @property
+    def halts(self) -> bool:
+        return self._wanted is not None
+
+    def want(self, operation: Literal["start_profile", "stop_profile"], *, able: bool = True) -> None:
+        """``able``: whether there is a worker, or one is starting."""
+        starts = operation == "start_profile"
+        if not able:
+            self.error = "there is no worker: the engine sleeps"
+        elif starts != self._on:
+            self._wanted, self.error = operation, ""
+        else:
+            self.error = "a profile is being taken already" if starts else "no profile is being taken"
+
+    def order(self) -> Profile | None:
+        if self._wanted is None or self._ordered or self._scheduler.in_flight:
+            return None
+        self._ordered = True
+        return Profile(self._wanted == "start_profile")
+
+    def planned(self) -> None:
+        self._steps += self._on
+        if self._steps >= _MOST_PROFILED_STEPS:
+            self.want("stop_profile")
+
+    def answered(self, error: str) -> None:
+        self._on = self._wanted == "start_profile" and not error
+        self._wanted, self._ordered, self._steps, self.error = None, False, 0, error
+
+    def lost(self) -> None:
+        """The worker is dead, and its trace with it."""
+        if self._wanted is not None:
+            self.answered("the worker was lost, and its profile with it")
+        self._on, self._steps = False, 0

@@ -23,7 +23,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from stentor.protocols.ipc.actors import Progress, WorkerReady
+from stentor.protocols.ipc.actors import Profile, Profiled, Progress, WorkerReady
 from stentor.protocols.ipc.adapters import AdapterLoaded, DropAdapter, LoadAdapter
 from stentor.protocols.ipc.cache_groups import HostSizes
 from stentor.protocols.ipc.codec import encoder
@@ -113,7 +113,7 @@ class WorkerGroup:
             raise min(losses, key=lambda lost: lost.of_peer)
         return _merged([ready[rank] for rank in range(len(self._members))])
 
-    async def send(self, message: StepPlan | Masks | LoadAdapter | DropAdapter) -> None:
+    async def send(self, message: StepPlan | Masks | LoadAdapter | DropAdapter | Profile) -> None:
         """Send a message to all workers; wait while a ring is full. Dead workers get nothing; :meth:`receive` raises
         for them."""
         frame = encoder.encode(message)
@@ -132,7 +132,7 @@ class WorkerGroup:
             yield
             tasks.cancel_scope.cancel()
 
-    async def receive(self) -> list[StepResult | AdapterLoaded]:
+    async def receive(self) -> list[StepResult | AdapterLoaded | Profiled]:
         """Results of rank 0; see :meth:`.worker_life.WorkerLife.receive`.
 
         Raises :class:`.worker_life.WorkerLost` once all workers are dead or given up.

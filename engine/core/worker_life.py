@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
+from stentor.protocols.ipc.actors import Failed, Profiled, Progress, Shutdown, StartWorker, WorkerReady
 from stentor.protocols.ipc.adapters import AdapterLoaded
 from stentor.protocols.ipc.codec import decode_engine_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig
@@ -154,12 +154,12 @@ class WorkerLife:
         with contextlib.suppress(PeerDied, ChannelClosed):
             await self._endpoint.send(frame)
 
-    async def receive(self) -> list[StepResult | AdapterLoaded]:
+    async def receive(self) -> list[StepResult | AdapterLoaded | Profiled]:
         """Wait for step results, joined from their parts, and for answers about adapters.
 
         Empty if the worker reported a failure, for which it is killed (:attr:`verdict`). Raises :class:`WorkerLost`.
         """
-        results: list[StepResult | AdapterLoaded] = []
+        results: list[StepResult | AdapterLoaded | Profiled] = []
         while not results:
             try:
                 frames = await self._endpoint.receive()
@@ -169,8 +169,8 @@ class WorkerLife:
                 match decode_engine_worker.decode(frame):
                     case StepResult() as result:
                         results.append(self._parts.joined(result))
-                    case AdapterLoaded() as loaded:
-                        results.append(loaded)
+                    case AdapterLoaded() | Profiled() as answer:
+                        results.append(answer)
                     case StepPart() as part:
                         self._parts.add(part)
                     case Failed(message=why, of_peer=of_peer, graphs=graphs):
@@ -281,6 +281,7 @@ def _fail_after(seconds: float) -> Iterator[None]:
     """As ``anyio.fail_after``, counted in looks: time in which this process stands still passes as one of them."""
     loop = asyncio.get_running_loop()
     left = seconds
+    timer: asyncio.TimerHandle
 
     def look() -> None:
         nonlocal left, timer

@@ -27,8 +27,8 @@ class EngineProcess(NamedTuple):
     """The memory of its requests' media; later engines use the same."""
     began: float
     """``time.monotonic()`` when it was started."""
-    again: Callable[[], "EngineProcess"]
-    """Starts another with the same arguments."""
+    again: Callable[[EngineConfig], "EngineProcess"]
+    """Starts another with the same arguments, but for the configuration."""
     weights_fds: Sequence[int] = ()
     """Memory files of prepared weights, not closed by it."""
 
@@ -90,7 +90,7 @@ def launch_engine(
         child,
         arena,
         began,
-        partial(launch_engine, config, weights_fds, fork_server, lease_fd, arena),
+        partial(launch_engine, weights_fds=weights_fds, fork_server=fork_server, lease_fd=lease_fd, arena=arena),
         weights_fds,
     )
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from stentor.protocols.ipc.actors import Failed
+from stentor.protocols.ipc.actors import Failed, Profiled
 from stentor.protocols.ipc.adapters import AdapterLoaded
 from stentor.protocols.ipc.steps import Masks, StepPlan
 
@@ -75,6 +75,7 @@ _IDLE_SECONDS = 0.005
 """Idle time after which the device counts as free; between two steps of a busy worker less passes."""
 
 Send = Callable[[object], None]
+Told = AdapterLoaded | Profiled
 T = TypeVar("T")
 
 
@@ -101,8 +102,8 @@ class Executor(Protocol):
 
     def mask(self, masks: Masks) -> None: ...
 
-    def tell(self, loaded: AdapterLoaded) -> None:
-        """Send a message about an adapter; all messages have one sender."""
+    def tell(self, message: Told) -> None:
+        """Send a message that is no result; all messages have one sender."""
 
     def rest(self) -> float | None:
         """Do background work while no message waits. Returns the seconds until the next call; None: after a message."""
@@ -166,8 +167,8 @@ class SyncExecutor:
         self._idle_from = time.monotonic()
         self._send(result)
 
-    def tell(self, loaded: AdapterLoaded) -> None:
-        self._send(loaded)
+    def tell(self, message: Told) -> None:
+        self._send(message)
 
     def _fail(self, failure: Failed) -> None:
         self.failed = True
@@ -213,7 +214,7 @@ class AsyncExecutor:
         """Whether others may use the device until its masks come."""
         self._idle_from = 0.0
         """When the last step ended."""
-        self._queue: queue.SimpleQueue[tuple[Pending, Names] | AdapterLoaded | Failed | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Pending, Names] | Told | Failed | None] = queue.SimpleQueue()
         self._capturing = threading.Lock()
         self._capture_failed: Failed | None = None
         """Reported in place of the failure of any step that was in progress meanwhile."""
@@ -257,8 +258,8 @@ class AsyncExecutor:
         except Exception as error:
             self._fail(step_failure(held.plan, held.names, error))
 
-    def tell(self, loaded: AdapterLoaded) -> None:
-        self._queue.put(loaded)
+    def tell(self, message: Told) -> None:
+        self._queue.put(message)
 
     def rest(self) -> float | None:
         if self._held is not None:
@@ -322,7 +323,7 @@ class AsyncExecutor:
                 if isinstance(item, Failed):
                     self._send(item)
                     return
-                if isinstance(item, AdapterLoaded):
+                if isinstance(item, AdapterLoaded | Profiled):
                     self._send(item)
                     continue
                 pending, names = item

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import assert_never
 
-from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker
+from stentor.protocols.ipc.actors import Failed, Profile, Profiled, Progress, Shutdown, StartWorker
 from stentor.protocols.ipc.adapters import AdapterLoaded, DropAdapter, LoadAdapter
 from stentor.protocols.ipc.codec import decode_worker, encoder
 from stentor.protocols.ipc.config import WorkerConfig, process_name
@@ -28,6 +28,7 @@ from .executor import Executor, capture_failure
 from .graphs import CaptureError
 from .rows import with_forks
 from .setup import set_up
+from .step_trace import StepTrace
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Worker:
         self._arena = None if arena_fd is None else ArenaReader(arena_fd)
         self._steps: Executor | None = None
         self._adapters: AdapterStore | None = None
+        self._trace: StepTrace | None = None
 
     def run(self) -> int:
         """Serve until :class:`Shutdown`; returns the exit code. Raises :class:`PeerDied` if the engine is gone."""
@@ -94,6 +96,8 @@ class Worker:
                         self._adapter_store().load(adapter)
                     case DropAdapter(number=number):
                         self._adapter_store().drop(number)
+                    case Profile(on=on):
+                        self._profile(on)
                     case Shutdown():
                         if self._steps is not None:
                             self._steps.close()
@@ -134,12 +138,18 @@ class Worker:
                 runner.extras.yield_device = partial(shared.yield_device, setup.device)
         self._steps = setup.executor(self._send, lease)
         self._adapters = setup.adapters
+        self._trace = StepTrace(config) if config.profiler_folder else None
         return None
 
     def _adapter_store(self) -> AdapterStore:
         if self._adapters is None:
             raise RuntimeError("an adapter was to be loaded or dropped by a worker that was started without any")
         return self._adapters
+
+    def _profile(self, on: bool) -> None:
+        if self._steps is None or self._trace is None:
+            raise RuntimeError("a profile was to be taken by a worker that was started without a folder for it")
+        self._steps.tell(Profiled(self._trace.begin() if on else self._trace.write()))
 
     def _step(self, message: StepPlan | Masks) -> bool:
         """Run a step's plan or masks; False if the worker must end."""
@@ -152,7 +162,7 @@ class Worker:
         return not self._steps.failed
 
     def _send(self, message: object) -> None:
-        if isinstance(message, StepResult | AdapterLoaded) and not self._sends_results:
+        if isinstance(message, StepResult | AdapterLoaded | Profiled) and not self._sends_results:
             return
         if isinstance(message, StepResult):
             for frame in result_frames(message):

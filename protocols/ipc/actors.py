@@ -11,7 +11,7 @@ import msgspec
 from .adapters import AdapterLoaded, AdapterRef, AdapterWarm, DropAdapter, LoadAdapter, WarmAdapter
 from .audio import AlignmentOutput, PromptProbe
 from .cache_groups import FULL, NO_HOST, CacheGroup, HostSizes
-from .config import EngineConfig, StepLimits, WorkerConfig
+from .config import EngineConfig, StepLimits, Weights, WorkerConfig
 from .inputs import ArenaRef, InputSpan, Streamed, StreamShape
 from .pooling import Pooled, Pooling
 from .sampling import SamplingParams
@@ -144,10 +144,25 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping", gc=False):
     """Answered with :class:`Stats`: the engine still turns."""
 
 
-ControlOperation = Literal["pause", "resume", "sleep", "discard", "wake", "reset_prefix_cache", "recompute"]
+ControlOperation = Literal[
+    "pause",
+    "resume",
+    "sleep",
+    "discard",
+    "wake",
+    "reload",
+    "reset_prefix_cache",
+    "reset_encoder_cache",
+    "recompute",
+    "start_profile",
+    "stop_profile",
+]
 """``pause``: no step begins until ``resume``; requests are accepted and wait. ``sleep``: the worker ends, and no other
-starts until ``wake``; ``discard``: the same, and prepared weights are dropped. ``reset_prefix_cache``: prompts find
-nothing computed before. ``recompute``: rows release their blocks and compute them again."""
+starts until ``wake``; ``discard``: the same, and prepared weights are dropped. ``reload``: the worker ends, and the
+next one loads other weights; if it cannot, another loads the former ones. ``reset_prefix_cache``: prompts find nothing
+computed before. ``reset_encoder_cache``: media that no request holds are encoded anew. ``recompute``: rows release
+their blocks and compute them again. ``start_profile``, ``stop_profile``: the worker traces its steps, and writes the
+trace."""
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, tag="control", gc=False):
@@ -155,6 +170,8 @@ class Control(msgspec.Struct, frozen=True, array_like=True, tag="control", gc=Fa
 
     number: int
     operation: ControlOperation
+    weights: Weights | None = None
+    """For ``reload``."""
 
 
 EngineInbox = (
@@ -359,9 +376,11 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
 
 class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
     """A :class:`Control` has taken effect. For a pause, results of the steps in flight have been sent; for ``sleep``,
-    the worker is dead; for ``wake``, the next one is ready."""
+    the worker is dead; for ``wake`` and ``reload``, the next one is ready."""
 
     number: int
+    error: str = ""
+    """Why it failed. For ``reload``, and for the ``wake`` after it: the former weights are in use."""
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True, tag="released", gc=False):
@@ -388,7 +407,14 @@ class StartWorker(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     config: WorkerConfig
 
 
-WorkerInbox = StartWorker | StepPlan | Masks | LoadAdapter | DropAdapter | Shutdown
+class Profile(msgspec.Struct, frozen=True, array_like=True, tag="profile", gc=False):
+    """Begin a trace of all steps, or end it and write it to :attr:`.config.WorkerConfig.profiler_folder`; answered with
+    :class:`Profiled`. Sent while no step is in flight."""
+
+    on: bool
+
+
+WorkerInbox = StartWorker | StepPlan | Masks | LoadAdapter | DropAdapter | Profile | Shutdown
 
 
 # ---- to the engine, from a worker
@@ -411,4 +437,10 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=
     host: HostSizes = NO_HOST
 
 
-EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | StepResult | AdapterLoaded
+class Profiled(msgspec.Struct, frozen=True, array_like=True, tag="profiled", gc=False):
+    """The answer to :class:`Profile`."""
+
+    error: str = ""
+
+
+EngineWorkerInbox = Progress | WorkerReady | Failed | StepPart | StepResult | AdapterLoaded | Profiled

@@ -79,6 +79,14 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return msgspec.json.encode(self).decode()
 
 
+class Weights(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Weights of a worker's model. Others have the same architecture."""
+
+    model: str
+    """As :attr:`WorkerConfig.model`."""
+    load_format: LoadFormat = "auto"
+
+
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that a worker needs to load a model and size its KV cache."""
 
@@ -89,6 +97,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pooler: str = ""
     """A :data:`stentor.engine.model_config.sentence_config.PoolingMode` that overrides the model's files."""
     load_format: Annotated[LoadFormat, Flag("format of the weights; dummy draws random ones", group="model")] = "auto"
+    profiler_folder: Annotated[
+        str,
+        Flag("where /stop_profile writes the trace of a worker's steps; by default none is taken", kind="folder_name"),
+    ] = ""
     model_impl: Annotated[
         ModelImpl,
         Flag(
@@ -166,7 +178,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0
     kv_cache_memory: Annotated[
-        int | None, Flag("memory for the KV cache; by default chosen from what is free", kind="size")
+        int | None,
+        Flag(
+            "memory for the KV cache; by default chosen from what is free",
+            kind="size",
+            aliases=("kv-cache-memory-bytes",),
+        ),
     ] = None
     kv_offloading_size: Annotated[
         int | None,
@@ -241,11 +258,16 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             group="model",
         ),
     ] = 0
-    cuda_graphs: Annotated[bool, Flag("capture steps as CUDA graphs, while serving")] = True
+    cuda_graphs: Annotated[
+        bool, Flag("capture steps as CUDA graphs, while serving", opposites=("enforce-eager", "disable-cuda-graph"))
+    ] = True
     cuda_graph_sizes: Annotated[
         tuple[int, ...],
         Flag(
-            "numbers of decoding sequences to capture, as in 1,8,64; by default chosen up to --max-num-seqs", 1, 65536
+            "numbers of decoding sequences to capture, as in 1,8,64; by default chosen up to --max-num-seqs",
+            1,
+            65536,
+            aliases=("cudagraph-capture-sizes",),
         ),
     ] = ()
     cuda_graph_prompt_tokens: Annotated[
@@ -307,6 +329,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_format: Annotated[LogFormat, Flag("log lines as text or JSON", group="server")] = "text"
 
     @property
+    def weights(self) -> Weights:
+        return Weights(self.model, self.load_format)
+
+    def with_weights(self, weights: Weights) -> "WorkerConfig":
+        """That of a worker which loads these."""
+        return msgspec.structs.replace(self, model=weights.model, load_format=weights.load_format)
+
+    @property
     def group_size(self) -> int:
         """Workers of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
@@ -347,7 +377,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of the scheduler that do not depend on the loaded model."""
 
     prefix_cache: Annotated[
-        bool, Flag("reuse the KV cache of equal prompt prefixes", aliases=("enable-prefix-caching",))
+        bool,
+        Flag(
+            "reuse the KV cache of equal prompt prefixes",
+            aliases=("enable-prefix-caching",),
+            opposites=("disable-radix-cache",),
+        ),
     ] = True
     priority_aging_seconds: Annotated[
         float,

@@ -26,3 +26,5 @@ class Flag:
     """Overrides the group of the field's struct."""
     aliases: tuple[str, ...] = ()
     """Names that it had before, or has elsewhere; they are not shown."""
+    opposites: tuple[str, ...] = ()
+    """Of a switch: names elsewhere of what turns it off; they are not shown."""

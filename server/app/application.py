@@ -25,7 +25,18 @@ from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
 from ..api.ollama import route as ollama
-from ..api.ops import adapters, control, models, operations, page, stats, tokens
+from ..api.ops import (
+    adapters,
+    control,
+    models,
+    operations,
+    page,
+    server_info,
+    sglang,
+    stats,
+    tokens,
+    weights,
+)
 from ..api.realtime import calls
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
@@ -98,7 +109,17 @@ def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
             *tokens.routes(state.chat, state.auxiliary.embedding),
             *operations.routes(state.admission, state.metrics),
             *stats.routes(state.metrics, state.auxiliary.speech, state.access.keys),
-            *control.routes(state.control, state.admission, state.metrics, state.access.keys),
+            *control.routes(
+                state.control,
+                state.admission,
+                state.metrics,
+                state.access.keys,
+                state.media_processors,
+                profiles=bool(state.config.engine.worker.profiler_folder),
+            ),
+            *weights.routes(state.weights, state.access.keys),
+            *sglang.routes(state.weights, state.chat, state.access.keys),
+            *server_info.routes(state.config, state.chat, state.access.keys),
             *adapters.routes(state.chat, state.access.keys),
             *files.routes(state.for_store),
             *batches.routes(state.for_store),

@@ -21,10 +21,9 @@ import uvicorn
 
 from stentor.engine.client.client import EngineAsleep, EngineUnavailable
 from stentor.engine.client.replicas import AnyEngineClient
-from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
+from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.hub import DEFAULT_MODEL
-from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.engine.processes.launch import EngineProcess
 from stentor.engine.processes.supervisor import ChildFailed, Supervisor
@@ -59,6 +58,7 @@ from .application import create_answering_app, create_app
 from .auxiliary_models import open_auxiliary_models
 from .draining import drain_on_signals
 from .engines import Engines
+from .main_model import open_main
 from .media import MediaOpener, asking_of, spec_of, taken_of, width_of
 from .startup import StartupDisplay, first_steps, open_terminal, report_ready
 from .state import ServerState, compose
@@ -122,18 +122,6 @@ def serve(config: Config, engines: Mapping[ModelRole, Sequence[EngineProcess]], 
             logger.critical("the server gives up: %s", failure, exc_info=failure)
             return FAILED
         raise failure
-
-
-def open_main(config: Config) -> Checkpoint:
-    """Opens MODEL by its role. Raises :class:`CheckpointError`."""
-    folder = Path(config.engine.worker.model)
-    if config.main == "embedding":
-        return open_pooling(folder, config.embedding.pooler or "", config.engine.worker.model_impl)
-    worker = config.engine.worker
-    found = open_checkpoint(folder, worker.load_format, worker.model_impl, str(config.model.mmproj or ""))
-    for note in found.notes:
-        logger.warning("a projector file is passed over: %s", note)
-    return found
 
 
 async def _run(

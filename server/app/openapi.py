@@ -32,7 +32,18 @@ from ..api.llama_cpp import route as llama_cpp
 from ..api.ollama import embed as ollama_embed
 from ..api.ollama import models as ollama_models
 from ..api.ollama import route as ollama
-from ..api.ops import adapters, control, models, operations, page, stats, tokens
+from ..api.ops import (
+    adapters,
+    control,
+    models,
+    operations,
+    page,
+    server_info,
+    sglang,
+    stats,
+    tokens,
+    weights,
+)
 from ..api.realtime import route as realtime
 from ..api.responses import conversations
 from ..api.responses import route as responses
@@ -299,6 +310,7 @@ OPERATIONS: Final[Operations] = {
 def routes(access: AccessControl) -> list[Route]:
     families = (
         *(chat, stored_chats, completions, conversations, messages, models, tokens, operations, stats, control),
+        *(weights, sglang, server_info),
         *(adapters, responses, files, batches, uploads, message_batches),
         realtime,
         transcriptions,

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from stentor.engine.client.replicas import AnyEngineClient
 from stentor.engine.model_config.media_spec import MediaSpec
@@ -11,6 +11,7 @@ from ..api.audio.speech import SpeechServices
 from ..api.audio.transcriptions import TranscriptionServices
 from ..api.chat.route import ChatServices
 from ..api.embeddings.requests import EmbeddingServices
+from ..api.ops.weights import WeightServices
 from ..api.realtime.services import RealtimeServices
 from ..api.responses.services import ResponseServices
 from ..asr.asking import Asking
@@ -29,7 +30,7 @@ from ..media.chat_media import ChatMedia
 from ..media.collect import Accepted
 from ..media.processor import MediaProcessor
 from ..middleware.access_control import AccessControl
-from ..observability.figures import AdapterFigures
+from ..observability.figures import AdapterFigures, WeightFigures
 from ..observability.metrics import Metrics
 from ..observability.observer import Observer
 from ..parsing.output import OutputFormat
@@ -37,6 +38,7 @@ from ..pooling.model import EmbeddingModel
 from ..state.admission_control import AdmissionControl, ModelRunner
 from ..state.engine_control import Controls, EngineControl
 from ..state.live_responses import LiveResponses
+from ..state.other_weights import OtherWeights
 from ..state.store_services import StoreServices
 from ..storage.database import Database
 from ..text.grammar_tokens import token_bytes_of
@@ -44,6 +46,7 @@ from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
 from ..tools.gateway import McpGateway
 from ..tts.model import SpeechModel
+from .main_model import open_main
 from .text_side import TextSide
 
 
@@ -90,6 +93,8 @@ class ServerState:
     batches: BatchRunner
     responses: LiveResponses
     gateway: McpGateway
+    weights: WeightServices
+    """Of the main model."""
     transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None = None
     """The separate transcription model, if there is one."""
     transcriber: ChatTranscriber | None = None
@@ -175,6 +180,9 @@ def compose(
     prompt if it transcribes. ``facts`` are the main model's.
     """
     admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
+    control = EngineControl(admission, controls, client.controls, config.model.weight_version)
+    others = OtherWeights(config.engine.worker, config.model.weights_folder, partial(open_main, config))
+    WeightFigures(metrics.registry, config.model.served_names[0], control)
     grammars = Grammars(lambda: token_bytes_of(pool.tokenizer, defaults.eos_token_ids), config.limits.grammar)
     if config.engine.worker.enable_lora:
         most, name_of = config.engine.worker.max_loras, registry.adapters.name_of
@@ -206,7 +214,7 @@ def compose(
         observer=observer,
         metrics=metrics,
         admission=admission,
-        control=EngineControl(admission, controls),
+        control=control,
         registry=registry,
         chat=chat,
         auxiliary=auxiliary,
@@ -214,6 +222,7 @@ def compose(
         batches=BatchRunner(store, config.store.max_batches, access.keys.owner, config.limits.request),
         responses=LiveResponses(config.store.max_background),
         gateway=McpGateway(config.mcp),
+        weights=WeightServices(control, admission, others, config.engine.worker),
         transcription=transcription,
         transcriber=None if asking is None else ChatTranscriber(chat, asking),
     )

@@ -7,6 +7,7 @@
     ├── ServerError                             500: the server is at fault
     │   ├── GenerationFailed                    500: the engine ended a choice with an error
     │   ├── Unavailable                         503: starting, draining, or the engine is gone
+    │   ├── WeightsNotLoaded                    500: the engine is awake with its former weights
     │   ├── Overloaded                          429: a queue is full
     │   │   └── MediaFull                       429: the memory for media sent to a model is full
     │   ├── storage.database.StoreFailed        500: the store could not be read or written
@@ -89,6 +90,14 @@ class Unavailable(ServerError):
     def headers(self) -> dict[str, str]:
         # the connection would only be used for more that is refused
         return {"connection": "close"} if self.code == "draining" else {}
+
+
+class WeightsNotLoaded(ServerError):
+    code = "weights_not_loaded"
+
+    def __init__(self, why: str) -> None:
+        """``why`` is for operators only."""
+        super().__init__(f"The new weights could not be loaded, and the former ones are in use: {why}.")
 
 
 def engine_gone() -> Unavailable:

@@ -146,7 +146,11 @@ class ObserveConfig(msgspec.Struct, frozen=True):
     access_log: Annotated[bool, Flag("log a line for every request when it ends, whatever the log level")] = False
     otlp_endpoint: Annotated[
         str | None,
-        Flag("a collector of OpenTelemetry traces (OTLP over HTTP); by default none are made", kind="collector"),
+        Flag(
+            "a collector of OpenTelemetry traces (OTLP over HTTP); by default none are made",
+            kind="collector",
+            aliases=("otlp-traces-endpoint",),
+        ),
     ] = None
 
 
@@ -461,6 +465,7 @@ class Config(msgspec.Struct, frozen=True):
                 cpu_place=own.workers - 1 + member,
                 cpu_places=places,
                 seed=own.seed,
+                profiler_folder=own.profiler_folder,
                 log_level=own.log_level,
                 log_format=own.log_format,
                 enable_lora=own.enable_lora

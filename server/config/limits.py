@@ -28,7 +28,11 @@ class OverloadConfig(msgspec.Struct, frozen=True):
     ] = 2048
     """Equals the kernel's queue of connections."""
     max_queued_tokens: Annotated[
-        int, Flag("waiting prompt tokens; further requests get 429 unless no other request waits; 0 is no limit")
+        int,
+        Flag(
+            "waiting prompt tokens; further requests get 429 unless no other request waits; 0 is no limit",
+            aliases=("max-num-queued-tokens",),
+        ),
     ] = 4 << 20
     """Some 100 bytes each in the server and the engine."""
     max_inflight_bytes: Annotated[

@@ -53,6 +53,17 @@ class ModelConfig(msgspec.Struct, frozen=True):
             name="model",
         ),
     ] = DEFAULT_MODEL
+    weights_folder: Annotated[
+        Path | None,
+        Flag(
+            "a folder from which /update_weights may read other weights of MODEL; nothing outside it is read",
+            kind="folder",
+            name="weights-folder",
+        ),
+    ] = None
+    weight_version: Annotated[
+        str, Flag("version of the weights, told to clients until an update of the weights names another")
+    ] = "default"
     served_as: Annotated[
         tuple[str, ...],
         Flag(
@@ -194,7 +205,7 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
     @property
     def as_chat(self) -> ModelConfig:
         """The text side of a chat model that transcribes. There is a model."""
-        return ModelConfig(self.model or "", self.served_as)
+        return ModelConfig(self.model or "", served_as=self.served_as)
 
 
 class EmbeddingConfig(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ Errors that an operator can fix are one line on stderr. Heavy modules are import
 
 import argparse
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -25,8 +26,11 @@ from ..http.address import listening
 from ..http.listening import StartError
 from ..middleware.access_control import open_access
 from ..observability.request import current_request_id
+from ..options.elsewhere import HARMLESS_SWITCHES, HARMLESS_VALUES, harmless
 from ..options.option import GROUPS, OPTIONS, Option
 from ..options.reading import CONFIG_FILE, nearest, read_config
+
+logger = logging.getLogger(__name__)
 
 PULL_OPTIONS: Final = (
     *("model", "revision", "tokenizer", "transcription-model", "embedding-model", "speech-model", "demo"),
@@ -83,9 +87,10 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
         if arguments.command == "precompile":
             return _precompile(config, arguments.gpu, arguments.capability, Path(arguments.output))
         if arguments.command == "run-batch":
-            return _run_batch(config, Path(arguments.input_file), Path(arguments.output_file))
+            without_effect = getattr(arguments, "harmless", [])
+            return _run_batch(config, Path(arguments.input_file), Path(arguments.output_file), without_effect)
         with _exit_on_sigterm():
-            return _serve(config, fork_server)
+            return _serve(config, fork_server, getattr(arguments, "harmless", []))
     except ConfigError as error:
         return _complain(str(error), MISUSED)
     except CheckpointError as error:
@@ -98,9 +103,10 @@ def run(given: Sequence[str], fork_server: ForkServer | None = None) -> int:
         return FAILED
 
 
-def _serve(config: Config, fork_server: ForkServer | None) -> int:
+def _serve(config: Config, fork_server: ForkServer | None, without_effect: Sequence[str]) -> int:
     worker = config.engine.worker
     set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
+    _warn_of(without_effect)
     try:
         access = open_access(config.access)
         with listening(config):  # a port in use is reported before a model is downloaded
@@ -119,6 +125,12 @@ def _serve(config: Config, fork_server: ForkServer | None) -> int:
             return serve(located, engines, access)
     except StartError as error:
         return _complain(str(error), FAILED)
+
+
+def _warn_of(without_effect: Sequence[str]) -> None:
+    """Logs why these options of other servers have no effect."""
+    for option in without_effect:
+        logger.warning("%s has no effect: %s", option, harmless(option.removeprefix("--")))
 
 
 def _check_fit(located: Config) -> None:
@@ -155,9 +167,10 @@ def _completion(shell: str) -> str:
     return script(shell, {**commands, "bench": bench})
 
 
-def _run_batch(config: Config, source: Path, target: Path) -> int:
+def _run_batch(config: Config, source: Path, target: Path, without_effect: Sequence[str]) -> int:
     worker = config.engine.worker
     set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
+    _warn_of(without_effect)
     from ..offline.run_batch import run_batch  # late: it imports the whole server
 
     try:
@@ -266,6 +279,8 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
     _add_options(serve, OPTIONS)
     _add_options(batch, OPTIONS)
+    for parser_with in (serve, batch):
+        _add_harmless(parser_with)
     _add_options(ahead, OPTIONS)
     _add_options(pull, tuple(option for option in OPTIONS if option.name in PULL_OPTIONS))
     own = {"chat": talk, "doctor": doctor, "env": environment, "completion": completion, "tune": tune, "bench": bench}
@@ -298,6 +313,14 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
                     default=argparse.SUPPRESS,
                     help=text if name == option.name else argparse.SUPPRESS,
                 )
+            for name in option.foreign_opposites:
+                target.add_argument(
+                    f"--{name}",
+                    dest=name,
+                    action="store_true",
+                    default=argparse.SUPPRESS,
+                    help=argparse.SUPPRESS,
+                )
         else:
             for name in option.names:
                 target.add_argument(
@@ -311,6 +334,28 @@ def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
                 )
 
 
+def _add_harmless(parser: Parser) -> None:
+    """Options of other servers without effect, which are not shown."""
+    for name in (*HARMLESS_VALUES, *HARMLESS_SWITCHES, *(f"no-{name}" for name in HARMLESS_SWITCHES)):
+        parser.add_argument(
+            f"--{name}",
+            dest="harmless",
+            action=_Harmless,
+            nargs=None if name in HARMLESS_VALUES else 0,
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )
+
+
+class _Harmless(argparse.Action):
+    """Notes the option's name."""
+
+    def __call__(
+        self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace, _values: Any, option: str | None = None
+    ) -> None:
+        namespace.harmless = [*getattr(namespace, "harmless", []), option]
+
+
 def _default_text(option: Option) -> str:
     value = option.default if option.path else None
     shown = value not in (None, (), "") and not isinstance(value, bool)
@@ -318,7 +363,7 @@ def _default_text(option: Option) -> str:
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:
-    own = ("command", "input_file", "output_file", "output", "capability", "gpu")
+    own = ("command", "input_file", "output_file", "output", "capability", "gpu", "harmless")
     return {name: value for name, value in vars(arguments).items() if name not in own}
 
 

@@ -15,7 +15,7 @@ from stentor.protocols.ipc.actors import EngineReady, Stats
 
 from ..common import exit_codes
 from ..media.metrics import MediaMetrics
-from ..observability.figures import AdapterFigures
+from ..observability.figures import AdapterFigures, WeightFigures
 from ..observability.metrics import Metrics
 from ..options.option import GROUPS, OPTIONS, Option
 from ..options.reading import CONFIG_FILE
@@ -32,8 +32,9 @@ _OPTIONS_HEAD = """# Options
 
 Each option of `stentor serve` is a flag (`--max-model-len 4096`), an environment variable
 (`STENTOR_MAX_MODEL_LEN=4096`) and a key of the TOML file of `--config` (`max-model-len = 4096`). A flag overrides the
-environment, which overrides the file. An unknown option is an error that suggests the nearest one. `run-batch` takes
-the same options, `pull` some of them. This page is generated from the program: `make reference`.
+environment, which overrides the file. An unknown option is an error that suggests the nearest one; flags of vLLM
+and SGLang that cannot change an answer are taken, with a warning. `run-batch` takes the same
+options, `pull` some of them. This page is generated from the program: `make reference`.
 """
 _COMMON_LABELS: Final = frozenset({"model_name", "le"})
 _VARYING_FAMILIES: Final = ("stentor:cache_config_info", "stentor:lora_requests_info")
@@ -57,6 +58,11 @@ class _IdleEngine:
     engine_restarts = 0
 
 
+class _FirstWeights:
+    weight_version = ""
+    weight_updates = 0
+
+
 def metric_families() -> list[Metric]:
     """Every metric that a server with models of all kinds has, in the order of ``/metrics``."""
     registry = Metrics("MODEL", _IdleEngine()).registry
@@ -64,6 +70,7 @@ def metric_families() -> list[Metric]:
     EmbeddingMetrics(registry, "MODEL")
     MediaMetrics(registry, "MODEL")
     AdapterFigures("MODEL", 0, lambda: _IdleEngine.stats, str, registry)
+    WeightFigures(registry, "MODEL", _FirstWeights())
     return [family for family in registry.collect() if not family.name.endswith("_created")]
 
 

@@ -27,6 +27,8 @@ from stentor.protocols.pooling.moderation import ModerationRequest
 
 from ..api.ops.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from ..api.ops.control import AbortRequest
+from ..api.ops.sglang import AbortGenerationRequest, MemoryRequest, PauseGenerationRequest, UpdateFromDiskRequest
+from ..api.ops.weights import UpdateVersionRequest, UpdateWeightsRequest
 
 _LARGE: Final = 2**31 - 1
 """A bound from here on only says how wide the number is."""
@@ -162,6 +164,12 @@ REQUESTS: Final[tuple[Request, ...]] = (
     Request(("/tokenize",), TokenizeRequest),
     Request(("/detokenize",), DetokenizeRequest),
     Request(("/abort_requests",), AbortRequest),
+    Request(("/update_weights",), UpdateWeightsRequest),
+    Request(("/update_weight_version",), UpdateVersionRequest),
+    Request(("/update_weights_from_disk",), UpdateFromDiskRequest, partly={"flush_cache": "only true"}),
+    Request(("/pause_generation",), PauseGenerationRequest),
+    Request(("/release_memory_occupation", "/resume_memory_occupation"), MemoryRequest),
+    Request(("/abort_request",), AbortGenerationRequest),
     Request(("/v1/load_lora_adapter",), LoadAdapterRequest),
     Request(("/v1/unload_lora_adapter",), UnloadAdapterRequest),
 )

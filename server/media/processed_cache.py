@@ -78,6 +78,10 @@ class ProcessedCache:
         while self.bytes > self._most:
             self.bytes -= self._kept.popitem(last=False)[1].bytes
 
+    def clear(self) -> None:
+        self._kept.clear()
+        self.bytes = 0
+
 
 class Names(Generic[Key]):
     """Clients' names of their media, the latest ``most``."""
@@ -97,3 +101,6 @@ class Names(Generic[Key]):
         self._named.move_to_end(key)
         if len(self._named) > self._most:
             self._named.popitem(last=False)
+
+    def clear(self) -> None:
+        self._named.clear()

@@ -85,6 +85,11 @@ class MediaProcessor:
     def cached_bytes(self) -> int:
         return self._cache.bytes
 
+    def forget(self) -> None:
+        """Forget processed media, and clients' names of media."""
+        self._cache.clear()
+        self._names.clear()
+
     async def describe(self) -> Described:
         """The model's media. Starts a process if there is none, which takes seconds. Raises as
         :func:`.helpers.run_in`."""

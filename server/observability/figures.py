@@ -145,6 +145,30 @@ class AdapterFigures:
         )
 
 
+class WeightUpdates(Protocol):
+    @property
+    def weight_version(self) -> str: ...
+
+    @property
+    def weight_updates(self) -> int: ...
+
+
+class WeightFigures:
+    """The version of the main model's weights. Registers itself."""
+
+    def __init__(self, registry: CollectorRegistry, model: str, weights: WeightUpdates) -> None:
+        self._model = model
+        self._weights = weights
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        version, updates = self._weights.weight_version, self._weights.weight_updates
+        text = "Always 1; the label is the version of the main model's weights."
+        yield family(GaugeMetricFamily, "weight_version_info", text, [((self._model, version), 1)], "version")
+        text = "Times that the main model's weights were replaced."
+        yield family(CounterMetricFamily, "weight_updates", text, [((self._model,), updates)])
+
+
 def _running_tasks() -> int | None:
     """None without a running loop."""
     try:

@@ -20,7 +20,8 @@ from stentor.engine.processes.supervisor import Supervisor
 from ..app.application import create_app
 from ..app.engines import Engines
 from ..app.first_engine import fetch, first_engines
-from ..app.lifecycle import load_adapters, load_state, open_main
+from ..app.lifecycle import load_adapters, load_state
+from ..app.main_model import open_main
 from ..app.startup import StartupDisplay, open_terminal
 from ..app.text_side import generation_defaults
 from ..batches.calls import post

@@ -163,6 +163,13 @@ def _path(expected: str, metavar: str, fits: Callable[[Path], bool]) -> Kind:
     return Kind(expected, parse, metavar)
 
 
+def _folder_name(raw: object) -> str:
+    path = Path(_text(raw)).expanduser().absolute()
+    if not path.is_dir():
+        raise ValueError(raw)
+    return str(path)
+
+
 FILE: Final = _path("a file that exists", "FILE", Path.is_file)
 
 
@@ -417,6 +424,7 @@ KINDS: Final = {
     "file": FILE,
     "path": _path("a path in the file system", "PATH", lambda path: "\0" not in str(path)),
     "folder": _path("a folder that exists", "FOLDER", Path.is_dir),
+    "folder_name": Kind("a folder that exists", _folder_name, "FOLDER"),
     "generation_config": Kind("auto, none or a path that exists", _generation_config, "auto|none|PATH"),
     "domains": Kind("one or more hosts, such as example.com or *.example.com", _domains, "HOST", many=True),
     "media_counts": Kind('a count of each medium, such as image=4,video=0 or {"image": 4}', _media_counts, "COUNTS"),

@@ -61,6 +61,8 @@ class Option:
     group: str
     aliases: tuple[str, ...] = ()
     """Names that it had before, or has elsewhere; they are not shown."""
+    foreign_opposites: tuple[str, ...] = ()
+    """Names elsewhere of what turns a switch off; they are not shown."""
 
     @property
     def variable(self) -> str:
@@ -78,7 +80,8 @@ class Option:
     @property
     def opposites(self) -> tuple[str, ...]:
         """Names that turn a switch off; empty for other options."""
-        return tuple(f"no-{name}" for name in self.names) if self.kind.switch else ()
+        own = tuple(f"no-{name}" for name in self.names) if self.kind.switch else ()
+        return (*own, *self.foreign_opposites)
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -92,7 +95,7 @@ def _options(struct: type[msgspec.Struct], path: str) -> Iterator[Option]:
             bare, flag = get_args(hint)
             name = flag.name or field.replace("_", "-")
             group = flag.group or next(group for start, group in _GROUP_OF.items() if here.startswith(start))
-            yield Option(name, here, _kind_of(bare, flag), flag.help, group, flag.aliases)
+            yield Option(name, here, _kind_of(bare, flag), flag.help, group, flag.aliases, flag.opposites)
         elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             yield from _options(hint, f"{here}.")
 

@@ -53,6 +53,8 @@ class AdmissionControl:
         """Once true, requests are refused."""
         self.paused = False
         """While true, requests for generation are refused; probes are answered as ever."""
+        self.weight_header: tuple[bytes, bytes] | None = None
+        """Of every answer of the main model, once the version of its weights has a name."""
         self._metrics = metrics
         self._runners = runners
         self._live: dict[RequestContext, RequestRecord | None] = {}

@@ -1,4 +1,4 @@
-"""The operator's control of running engines: pause, sleep, reset.
+"""The operator's control of running engines: pause, sleep, other weights, resets, profiles.
 
 A sleeping server is paused, too; waking resumes it::
 
@@ -13,8 +13,11 @@ from typing import Any, Final, Literal, Protocol
 
 import anyio
 
+from stentor.engine.client.controls import ControlFailed
 from stentor.protocols.common.errors import BadRequest
+from stentor.protocols.ipc.config import Weights
 
+from ..config.models import ModelConfig
 from .admission_control import AdmissionControl
 
 logger = logging.getLogger(__name__)
@@ -24,6 +27,7 @@ SleepLevel = Literal[0, 1, 2]
 """0: a pause. 1: workers end, prepared weights are kept. 2: nothing is kept."""
 Part = Literal["scheduling", "weights", "kv_cache"]
 """What a client can wake by itself, in vLLM's words."""
+_UNNAMED: Final = ModelConfig().weight_version
 _ABORT_SECONDS: Final = 5.0
 """Time for aborted requests to get their error; a client that does not read is not waited for."""
 
@@ -39,7 +43,15 @@ class Controls(Protocol):
 
     async def wake(self) -> None: ...
 
+    async def reload(self, weights: Weights) -> None: ...
+
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None: ...
+
+    async def reset_encoder_cache(self) -> None: ...
+
+    async def start_profile(self) -> None: ...
+
+    async def stop_profile(self) -> None: ...
 
 
 class EngineControl:
@@ -49,9 +61,16 @@ class EngineControl:
     come in any order, and while others wait.
     """
 
-    def __init__(self, admission: AdmissionControl, controls: Collection[Controls]) -> None:
+    def __init__(
+        self, admission: AdmissionControl, controls: Collection[Controls], main: Controls, version: str
+    ) -> None:
+        """``main`` is that of the main model, whose weights may be replaced; ``version`` is that of the first ones."""
         self._admission = admission
         self._controls = tuple(controls)
+        self._main = main
+        self._version = self._former_version = _UNNAMED
+        self.weight_version = version
+        self.weight_updates = 0
         self._mode: PauseMode | None = None
         self._level: SleepLevel | None = None
         self._asleep: set[Part] = set()
@@ -62,6 +81,18 @@ class EngineControl:
         """Held while engines are told."""
         self._told_pause = False
         self._told_level: SleepLevel = 0
+        self._updating = anyio.Lock()
+
+    @property
+    def weight_version(self) -> str:
+        """Version of the main model's weights."""
+        return self._version
+
+    @weight_version.setter
+    def weight_version(self, version: str) -> None:
+        self._former_version, self._version = self._version, version
+        named = version.encode("latin-1", "replace")
+        self._admission.weight_header = None if version == _UNNAMED else (b"x-weight-version", named)
 
     @property
     def paused(self) -> bool:
@@ -138,6 +169,47 @@ class EngineControl:
             await self._tell()  # another call may be waking them
         return self._level is None
 
+    async def update_weights(
+        self, weights: Weights, version: str, mode: PauseMode, *, keep_pause: bool = False
+    ) -> None:
+        """Have the main model's engine load other weights; returns when it can run steps with them.
+
+        ``abort`` and ``wait`` end or finish live requests before, and refuse new ones meanwhile; with ``keep`` they
+        go on with the new weights after the tokens that they have. The prefix cache is empty afterwards. A pause that
+        was there before, or is wanted (``keep_pause``), stays. While the server sleeps, the weights are only noted.
+
+        Raises :class:`stentor.engine.client.controls.ControlFailed`; the former weights then stay in use.
+        """
+        async with self._updating:
+            if self._level:
+                await self._reload(weights, version)
+                return
+            before = self._mode
+            if mode != "keep" or keep_pause:
+                await self.pause(mode, clear_cache=False)
+            try:
+                await self._reload(weights, version)
+            finally:
+                if before is None and self._mode == mode and not keep_pause:
+                    await self._wake()
+
+    async def _reload(self, weights: Weights, version: str) -> None:
+        await self._main.reload(weights)
+        self.weight_version = version
+        self.weight_updates += 1
+
+    async def start_profile(self) -> None:
+        """Trace the steps of all models. Raises :class:`stentor.engine.client.controls.ControlFailed`."""
+        await self._of_each(lambda engine: engine.start_profile())
+
+    async def stop_profile(self) -> None:
+        """Write the traces. Raises :class:`stentor.engine.client.controls.ControlFailed`."""
+        await self._of_each(lambda engine: engine.stop_profile())
+
+    async def reset_encoder_cache(self) -> None:
+        """Forget encoded media that no request holds."""
+        await self._of_each(lambda engine: engine.reset_encoder_cache())
+
     async def _wake(self) -> None:
         self._level = None
         self._wakes += 1
@@ -159,7 +231,12 @@ class EngineControl:
         return self._mode is not None and not (self._mode == "wait" and self._admission.generates)
 
     async def _tell(self) -> None:
-        """Bring the engines to the wanted state of now."""
+        """Bring the engines to the wanted state of now.
+
+        Raises :class:`stentor.engine.client.controls.ControlFailed` if one is awake with its former weights, because it
+        could not load others.
+        """
+        failure: ControlFailed | None = None
         async with self._turn:
             if self._halts and not self._told_pause:
                 await self._of_each(lambda engine: engine.pause())
@@ -170,12 +247,18 @@ class EngineControl:
                 self._told_level = level
                 logger.info("the engines sleep: no worker is left until they are woken (level %d)", level)
             elif self._told_level and not level:
-                await self._of_each(lambda engine: engine.wake())
+                try:
+                    await self._of_each(lambda engine: engine.wake())
+                except ControlFailed as failed:
+                    failure = failed
+                    self.weight_version = self._former_version
                 self._told_level = 0
                 logger.info("the engines are awake")
             if self._told_pause and not self._halts:
                 await self._of_each(lambda engine: engine.resume())
                 self._told_pause = False
+        if failure is not None:
+            raise failure
 
     async def reset_prefix_cache(self, *, recompute: bool = False) -> None:
         """See :meth:`stentor.engine.client.controls.Controls.reset_prefix_cache`."""
@@ -186,9 +269,20 @@ class EngineControl:
         return self._admission.abort(request_ids or None)
 
     async def _of_each(self, what: Callable[[Controls], Coroutine[Any, Any, None]]) -> None:
+        """Raises one of the :class:`stentor.engine.client.controls.ControlFailed`, after all have ended."""
+        failures: list[ControlFailed] = []
+
+        async def one(engine: Controls) -> None:
+            try:
+                await what(engine)
+            except ControlFailed as failure:  # not through the group, which would cancel the others
+                failures.append(failure)
+
         async with anyio.create_task_group() as tasks:
             for engine in self._controls:
-                tasks.start_soon(what, engine)
+                tasks.start_soon(one, engine)
+        if failures:
+            raise failures[0]
 
 
 def _asleep(what: str) -> BadRequest:

@@ -281,6 +281,6 @@ class Engines:
             child=engine,  # type: ignore[arg-type]
             arena=Arena(1 << 20),
             began=0.0,
-            again=self.launch,
+            again=lambda _config: self.launch(),
             weights_fds=self.weights,
         )

@@ -14,7 +14,8 @@ from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.worker_group import WorkerGroup
 from stentor.engine.core.worker_source import WorkerSource
 from stentor.loadtest.processes import alive
-from stentor.protocols.ipc.actors import Control, Shutdown, Stalled, StartEngine, TokensBatch
+from stentor.protocols.ipc.actors import Control, ControlDone, Shutdown, Stalled, StartEngine, TokensBatch
+from stentor.protocols.ipc.config import Weights
 from stentor.tests.engine.engine_processes import SOON, engine_process, send, worker_of
 from stentor.tests.engine.mortal_worker import lives, mortal_config
 from stentor.tests.engine.odd_worker import answer
@@ -68,10 +69,17 @@ class Worker:
 
 class Owner:
     def __init__(self) -> None:
-        self.discarded = 0
+        self.discarded = self.reverted = 0
+        self.used: list[Weights] = []
 
     def discard_weights(self) -> None:
         self.discarded += 1
+
+    def use_weights(self, weights: Weights) -> None:
+        self.used.append(weights)
+
+    def revert_weights(self) -> None:
+        self.reverted += 1
 
 
 @pytest.mark.anyio
@@ -87,13 +95,15 @@ async def test_who_is_woken_before_its_worker_is_dead_gets_the_next_one_at_once(
     assert operator.take_answered(serving=False) == []
     operator.take(Control(2, "wake"))
     assert not operator.halts
-    assert operator.take_answered(serving=False) == [1], "it sleeps no more; no worker is ready"
+    assert operator.take_answered(serving=False) == [ControlDone(1)], "it sleeps no more; no worker is ready"
     delay: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-    assert operator.worker_died(delay)
+    assert operator.worker_died(delay, "killed")
     assert delay.result() == 0.0
-    assert operator.take_answered(serving=True) == [2]
+    assert operator.take_answered(serving=True) == [ControlDone(2)]
     assert owner.discarded == 0
-    assert not operator.worker_died(asyncio.get_running_loop().create_future()), "the next one dies of something else"
+    assert not operator.worker_died(asyncio.get_running_loop().create_future(), "killed"), (
+        "the next one dies of something else"
+    )
 
 
 @pytest.mark.anyio
@@ -103,16 +113,16 @@ async def test_weights_are_dropped_once_the_worker_is_dead_also_by_a_second_deep
     operator.take(Control(1, "sleep"))
     operator.retire(cast(WorkerGroup, worker))
     delay: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-    operator.worker_died(delay)
+    operator.worker_died(delay, "killed")
     assert (owner.discarded, delay.done()) == (0, False)
     operator.take(Control(2, "discard"))
     assert owner.discarded == 1
-    assert operator.take_answered(serving=False) == [1, 2]
+    assert operator.take_answered(serving=False) == [ControlDone(1), ControlDone(2)]
     operator.take(Control(3, "wake"))
     assert delay.result() == 0.0
     operator.take(Control(4, "sleep"))
     operator.retire(cast(WorkerGroup, worker))
-    operator.worker_died(asyncio.get_running_loop().create_future())
+    operator.worker_died(asyncio.get_running_loop().create_future(), "killed")
     assert owner.discarded == 1, "the next sleep keeps them"
 
 

@@ -60,6 +60,8 @@ class Received:
         self.failed: Failed | None = None
         self.controls: list[int] = []
         """Those that have taken effect."""
+        self.errors: dict[int, str] = {}
+        """Of those that have failed."""
         self.stats: Stats | None = None
 
     def next(self) -> None:
@@ -79,8 +81,10 @@ class Received:
                 self.ready += 1
             case Failed() as failed:
                 self.failed = failed
-            case ControlDone(number=number):
+            case ControlDone(number=number, error=error):
                 self.controls.append(number)
+                if error:
+                    self.errors[number] = error
             case Stats() as stats:
                 self.stats = stats
             case None:

@@ -1,16 +1,20 @@
 """A client names the engine of its request, or its session (`X-data-parallel-rank`, `X-Session-ID`)."""
 
+import json
 from typing import Any, cast
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from stentor.engine.client.client import EngineClient
 from stentor.engine.client.replicas import EngineReplicas
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.overload.request_context import engine_choice_of
-from stentor.tests.fakes import FakeEngine, fake_state
+from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback
+from stentor.tests.server.responses.sockets import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +62,30 @@ async def test_where_one_engine_runs_the_model_it_is_number_0_and_there_is_no_ot
     async with in_memory(fake_state()) as client:
         assert (await _ask(client, CHAT, {"X-data-parallel-rank": "0", "X-Session-ID": "one"})).status_code == 200
         assert (await _ask(client, CHAT, {"X-data-parallel-rank": "1"})).status_code == 400
+
+
+@pytest.mark.parametrize("path", [RESPONSES, "/v1/realtime"])
+async def test_what_a_websocket_asks_of_goes_to_the_engine_that_its_handshake_names(path: str) -> None:
+    engines = [_Engine(answer=says("hello")) for _ in range(3)]
+    state = fake_state(cast(Any, EngineReplicas(cast("list[EngineClient]", engines))))
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
+    asked: list[dict[str, Any]] = [{"type": "response.create", "input": "hello"}]
+    if path != RESPONSES:
+        asked = [{"type": "conversation.item.create", "item": item}, {"type": "response.create"}]
+    async with serving(state) as host:
+        address = f"ws://{host}{path}"
+        session = {"X-Session-ID": "one"}
+        for headers in ({"X-data-parallel-rank": "2"}, {**session, "X-data-parallel-rank": "1"}, session):
+            async with connect(address, additional_headers=headers) as socket:
+                for message in asked:
+                    await socket.send(json.dumps(message))
+                while json.loads(await socket.recv())["type"] not in ("response.completed", "response.done"):
+                    pass
+        assert [len(engine.streams) for engine in engines] == [0, 2, 1]
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(address, additional_headers={"X-data-parallel-rank": "3"}):
+                pass
+        assert refused.value.response.status_code == 400
 
 
 @pytest.mark.parametrize("header", ["x-data-parallel-rank", "x-session-id"])

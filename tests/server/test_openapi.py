@@ -22,7 +22,7 @@ from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.pooling import cohere, embeddings, moderation, pooling, scoring
 from stentor.server.api.common.described import Operation
-from stentor.server.api.ops import adapters, control
+from stentor.server.api.ops import adapters, control, sglang, weights
 from stentor.server.app import openapi
 from stentor.server.app.application import create_app
 from stentor.server.app.state import ServerState
@@ -58,6 +58,12 @@ DECODERS: dict[str, Any] = {
     "UploadComplete": uploads.complete_decoder,
     "SpeechRequest": speech.decoder,
     "AbortRequest": control.abort_decoder,
+    "UpdateWeightsRequest": weights.update_decoder,
+    "UpdateVersionRequest": weights.version_decoder,
+    "UpdateFromDiskRequest": sglang.update_decoder,
+    "PauseGenerationRequest": sglang.pause_decoder,
+    "AbortGenerationRequest": sglang.abort_decoder,
+    "MemoryRequest": sglang.memory_decoder,
     "LoadAdapterRequest": adapters.load_decoder,
     "UnloadAdapterRequest": adapters.unload_decoder,
     "EmbeddingRequest": embeddings.decoder,

@@ -120,6 +120,11 @@ class EncoderCache:
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
+    def forget_unheld(self) -> None:
+        """Forget all media without a holder."""
+        while self._unheld:
+            self._forget(self._unheld.popitem(last=False)[0])
+
     def holders(self, digest: bytes) -> int:
         return self._refs.get(digest, 0)
 

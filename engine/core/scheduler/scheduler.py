@@ -401,6 +401,10 @@ class Scheduler:
         """Forget all cached prefixes; running rows do not cache their blocks either."""
         self._memory.forget_prefixes()
 
+    def reset_encoder_cache(self) -> None:
+        """Forget all encoded media that no row holds."""
+        self._memory.encoder_cache.forget_unheld()
+
     def recompute(self) -> None:
         """Preempt every row, so that all KV is computed anew."""
         for sequence in reversed(self._rows.running.copy()):

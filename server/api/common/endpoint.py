@@ -8,7 +8,7 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.engine.client.replicas import engine_choice
 from stentor.protocols.common.decoding import decoded_bytes
@@ -62,7 +62,19 @@ class GenerationEndpoint:
                     handling = await self._begin(Request(scope, receive, send), share, context)
                     response = await unless_disconnected(receive, handling)
                 del handling
+            header = admission.weight_header
+            if header is not None and self._kind == "chat":
+                send = _with_header(send, header)
             await response(scope, receive, send)
+
+
+def _with_header(send: Send, header: tuple[bytes, bytes]) -> Send:
+    async def with_header(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], header]}
+        await send(message)
+
+    return with_header
 
 
 def generation_route(

@@ -21,6 +21,14 @@ def switch_of(request: Request, name: str, default: bool = False) -> bool:
     return _SWITCHES[value.lower()]
 
 
+def choice_of(request: Request, name: str, choices: Sequence[str]) -> str:
+    """A word of the query; the first of ``choices`` is the default. Raises BadRequest."""
+    value = request.query_params.get(name, choices[0])
+    if value not in choices:
+        raise wrong(name, f"must be one of {', '.join(choices)}", "invalid_value")
+    return value
+
+
 def limit_of(request: Request, default: int, most: int) -> int:
     """The query's ``limit``. Raises BadRequest."""
     text = request.query_params.get("limit")

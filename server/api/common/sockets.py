@@ -4,12 +4,24 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
+from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from stentor.engine.client.replicas import engine_choice
+
+from ...overload.request_context import engine_choice_of
+from ...state.admission_control import AdmissionControl
 
 Receive = Callable[[], Awaitable[bytes | None]]
 """The next message; None after the client has disconnected."""
 
 _BAD_DATA: Final = 1003
+
+
+def choose_engine(scope: Scope, admission: AdmissionControl) -> None:
+    """Note which engine the headers of the handshake ask for, for all requests of the running task and of those that it
+    starts. Raises BadRequest."""
+    engine_choice.set(engine_choice_of(scope["headers"], admission.engines_of("chat")))
 
 
 async def receive_text(socket: WebSocket) -> bytes | None:

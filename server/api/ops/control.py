@@ -1,7 +1,7 @@
-"""Control of the engines, for admin keys: pause, sleep, abort, reset the prefix cache. Paths are vLLM's."""
+"""Control of the engines, for admin keys: pause, sleep, abort, resets, profiles. Paths are vLLM's."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, TypeVar, get_args
@@ -11,10 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stentor.engine.client.controls import ControlFailed
 from stentor.protocols.common.decoding import decode
-from stentor.protocols.common.errors import wrong
+from stentor.protocols.common.errors import BadRequest, wrong
 
+from ...common.errors import WeightsNotLoaded
 from ...common.keys import Keyring
+from ...media.processor import MediaProcessor
 from ...middleware.auth import AdminRoute
 from ...observability.metrics import Metrics, SleepOperation
 from ...state.admission_control import AdmissionControl
@@ -25,7 +28,7 @@ from ..common.query import switch_of
 
 T = TypeVar("T")
 
-_MODES: Final[dict[str, PauseMode]] = {mode: mode for mode in get_args(PauseMode)}
+MODES: Final[dict[str, PauseMode]] = {mode: mode for mode in get_args(PauseMode)}
 _LEVELS: Final[dict[str, SleepLevel]] = {str(level): level for level in get_args(SleepLevel)}
 _PARTS: Final[dict[str, Part]] = {part: part for part in get_args(Part)}
 _MOST_IDS: Final = 10_000
@@ -93,6 +96,10 @@ OPERATIONS: Final[Operations] = {
         ControlStatus,
         query={"reset_running_requests": bool},
     ),
+    "/reset_mm_cache": Operation("Forget processed media, which are processed again when they come", ControlStatus),
+    "/reset_encoder_cache": Operation("Forget encoded media that no live request holds", ControlStatus),
+    "/start_profile": Operation("Trace the steps of all workers, 2,000 at most, until `/stop_profile`", ControlStatus),
+    "/stop_profile": Operation("Write the traces to the folder of `--profiler-folder`, one a worker", ControlStatus),
 }
 
 
@@ -101,10 +108,22 @@ class _Services:
     control: EngineControl
     admission: AdmissionControl
     metrics: Metrics
+    media: Sequence[MediaProcessor]
+    profiles: bool
+    """Whether there is a folder for them."""
 
 
-def routes(control: EngineControl, admission: AdmissionControl, metrics: Metrics, keys: Keyring) -> list[Route]:
-    services = _Services(control, admission, metrics)
+def routes(
+    control: EngineControl,
+    admission: AdmissionControl,
+    metrics: Metrics,
+    keys: Keyring,
+    media: Sequence[MediaProcessor],
+    *,
+    profiles: bool,
+) -> list[Route]:
+    """``media``: of all models; ``profiles``: whether there is a folder for them."""
+    services = _Services(control, admission, metrics, media, profiles)
     return [
         AdminRoute("/pause", partial(pause, control), keys, methods=["POST"]),
         AdminRoute("/resume", partial(resume, control), keys, methods=["POST"]),
@@ -114,11 +133,15 @@ def routes(control: EngineControl, admission: AdmissionControl, metrics: Metrics
         AdminRoute("/is_sleeping", partial(is_sleeping, control), keys, methods=["GET"]),
         AdminRoute("/abort_requests", partial(abort_requests, services), keys, methods=["POST"]),
         AdminRoute("/reset_prefix_cache", partial(reset_prefix_cache, control), keys, methods=["POST"]),
+        AdminRoute("/reset_mm_cache", partial(reset_mm_cache, services), keys, methods=["POST"]),
+        AdminRoute("/reset_encoder_cache", partial(reset_encoder_cache, control), keys, methods=["POST"]),
+        AdminRoute("/start_profile", partial(profile, services, True), keys, methods=["POST"]),
+        AdminRoute("/stop_profile", partial(profile, services, False), keys, methods=["POST"]),
     ]
 
 
 async def pause(control: EngineControl, request: Request) -> Response:
-    mode = _one_of(_MODES, "mode", request.query_params.get("mode", "abort"))
+    mode = one_of(MODES, "mode", request.query_params.get("mode", "abort"))
     stands = await control.pause(mode, clear_cache=switch_of(request, "clear_cache", default=mode != "keep"))
     return json_response(ControlStatus("paused" if stands else "resumed"))
 
@@ -133,17 +156,20 @@ async def is_paused(control: EngineControl, _request: Request) -> Response:
 
 
 async def sleep(services: _Services, request: Request) -> Response:
-    level = _one_of(_LEVELS, "level", request.query_params.get("level", "1"))
-    mode = _one_of(_MODES, "mode", request.query_params.get("mode", "abort"))
+    level = one_of(_LEVELS, "level", request.query_params.get("level", "1"))
+    mode = one_of(MODES, "mode", request.query_params.get("mode", "abort"))
     began = time.monotonic()
     await services.control.sleep(level, mode)
     return _told(services, "sleep", time.monotonic() - began)
 
 
 async def wake_up(services: _Services, request: Request) -> Response:
-    parts = [_one_of(_PARTS, "tags", tag) for tag in request.query_params.getlist("tags")]
+    parts = [one_of(_PARTS, "tags", tag) for tag in request.query_params.getlist("tags")]
     began = time.monotonic()
-    await services.control.wake(parts)
+    try:
+        await services.control.wake(parts)
+    except ControlFailed as failure:
+        raise WeightsNotLoaded(str(failure)) from failure
     return _told(services, "wake_up", time.monotonic() - began)
 
 
@@ -168,7 +194,29 @@ async def reset_prefix_cache(control: EngineControl, request: Request) -> Respon
     return json_response(ControlStatus("reset"))
 
 
-def _one_of(choices: Mapping[str, T], name: str, value: str) -> T:
+async def reset_mm_cache(services: _Services, _request: Request) -> Response:
+    for processor in services.media:
+        processor.forget()
+    return json_response(ControlStatus("reset"))
+
+
+async def reset_encoder_cache(control: EngineControl, _request: Request) -> Response:
+    await control.reset_encoder_cache()
+    return json_response(ControlStatus("reset"))
+
+
+async def profile(services: _Services, starts: bool, _request: Request) -> Response:
+    if not services.profiles:
+        raise BadRequest("Profiles are written where the server was started with --profiler-folder.", code="no_folder")
+    try:
+        await (services.control.start_profile() if starts else services.control.stop_profile())
+    except ControlFailed as failure:
+        message = f"The profile could not be {'started' if starts else 'written'}: {failure}."
+        raise BadRequest(message, code="profile_failed") from failure
+    return json_response(ControlStatus("profiling" if starts else "written"))
+
+
+def one_of(choices: Mapping[str, T], name: str, value: str) -> T:
     """Raises BadRequest."""
     if value not in choices:
         raise wrong(name, f"must be one of {', '.join(choices)}", "invalid_value")

@@ -22,6 +22,7 @@ from stentor.protocols.openai.tokens import (
     tokenize_decoder,
 )
 
+from ...config.adapters import ModelRole
 from ...generation.admission import context_length
 from ...generation.chat_model import ChatModel
 from ...generation.prepare import prompt_of
@@ -73,7 +74,7 @@ def _side_of(services: TokenServices, model: str | None) -> _TextSide:
     BadRequest, and Unavailable before the engine is ready."""
     chat, embedding = services.chat, services.embedding
     if embedding is not None:
-        kind = "embedding" if chat.registry.of_kind("chat") is None else "chat"
+        kind: ModelRole = "embedding" if chat.registry.of_kind("chat") is None else "chat"
         if (kind if model is None else chat.registry.find(model, kind=kind).kind) == "embedding":
             return _TextSide(embedding.pool, embedding.max_length, embedding.config.vocab_size)
     chat.resolve(model)

@@ -29,6 +29,7 @@ from ...http.connections import Connections
 from ...middleware.auth import caller_of, secret_of
 from ..common.described import Operation, Operations
 from ..common.endpoint import read_body
+from ..common.sockets import choose_engine
 from ..responses.ids import short_id
 from .interfaces import Sound
 from .playback import BYTES_A_MS, CallPlayer
@@ -91,6 +92,7 @@ async def create(services: RealtimeServices, serving: RealtimeServing, request: 
             "unsupported",
         )
     services.admission.check_available()
+    choose_engine(request.scope, services.admission)
     offer, given = await _asked(services, request)
     caller, secret = caller_of(request.scope), secret_of(request.scope)
     if given is None or secret is not None:

@@ -27,7 +27,7 @@ from ...middleware.client_secrets import ClientSecret
 from ...observability.realtime_figures import SessionKind
 from ...observability.request import current_request_id
 from ..common.sockets import Receive as ReceiveText
-from ..common.sockets import receive_text
+from ..common.sockets import choose_engine, receive_text
 from ..responses.ids import short_id
 from .audio_budget import AudioShare, HeldAudio
 from .beta import BetaDialect
@@ -131,8 +131,10 @@ class RealtimeServing:
         self.call_rules: Final = replace(self.rules, carries_sound=True)
 
     async def serve(self, socket: WebSocket) -> None:
-        """Runs one connection from its handshake to its end. Raises Unavailable before it is accepted."""
+        """Runs one connection from its handshake to its end. Raises Unavailable and BadRequest before it is
+        accepted."""
         self._services.admission.check_available()
+        choose_engine(socket.scope, self._services.admission)
         with self._services.metrics.server.websocket():
             offered: Sequence[str] = socket.scope.get("subprotocols", ())
             await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)

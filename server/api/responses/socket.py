@@ -27,7 +27,7 @@ from ...http.error_responses import describe, headers_of
 from ...middleware.auth import caller_of
 from ...observability.request import current_request_id, note_error
 from ...overload.memory_budget import MemoryFull, MemoryShare
-from ..common.sockets import ReadPace, receive_text
+from ..common.sockets import ReadPace, choose_engine, receive_text
 from .encoder import ResponseEncoder
 from .items import items_of
 from .preparing import Prepared, prepare
@@ -86,8 +86,10 @@ class ResponseSocket:
         self._steering = Steering(services.limits, partial(services.admission.memory.share, 0), self._send)
 
     async def serve(self) -> None:
-        """Serves until the client disconnects, which ends its responses. Raises Unavailable before it is accepted."""
+        """Serves until the client disconnects, which ends its responses. Raises Unavailable and BadRequest before it is
+        accepted."""
         self._services.admission.check_available()
+        choose_engine(self._socket.scope, self._services.admission)
         await self._socket.accept()
         try:
             async with anyio.create_task_group() as tasks:

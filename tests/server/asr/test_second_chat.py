@@ -77,7 +77,7 @@ class Ears:
         text = TextSide(pool, TemplateRenderer(pool), OutputFormat(), defaults)
         size = self.tokenizer.vocab_size
         model = TranscribingChat(
-            ModelConfig("owner/ears", ("ears",)),
+            ModelConfig("owner/ears", served_as=("ears",)),
             ears,  # type: ignore[arg-type]  # in place of a client
             text,
             size,

@@ -76,9 +76,8 @@ def test_what_is_wrong_with_an_option_is_said_of_the_name_that_was_given() -> No
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("enforce-eager", "here it is --no-cuda-graphs"),
-        ("enable-auto-tool-choice", "calls are parsed wherever a request brings tools; leave it out"),
-        ("no-enable-chunked-prefill", "long prompts always come in chunks; leave it out"),
+        ("tokenizer-mode", "here it is --renderer"),
+        ("hf-overrides", "there is no such thing here: a model is what its config.json says"),
         ("ctx-size", "here it is --max-model-len"),
     ],
 )
@@ -94,9 +93,36 @@ def test_an_option_that_other_servers_have_says_what_to_do(name: str, what: str,
         read_config({"config": str(tmp_path / "c.toml")}, {})
 
 
+def test_options_of_other_servers_that_change_no_answer_are_taken_and_said_to_have_no_effect() -> None:
+    given = ["--enable-auto-tool-choice", "--api-server-count", "4", "owner/model", "--no-enable-chunked-prefill"]
+    for command in (["serve"], ["run-batch", "-i", "a", "-o", "b"]):
+        arguments = _parse_arguments([*command, *given, "--attention-backend=FLASH_ATTN"])
+        options = ["--enable-auto-tool-choice", "--api-server-count", "--no-enable-chunked-prefill"]
+        assert arguments.harmless == [*options, "--attention-backend"]
+        assert all(elsewhere.harmless(option.removeprefix("--")) for option in arguments.harmless)
+        assert arguments.model == "owner/model", "a switch does not take it for its value"
+        assert "harmless" not in _given(arguments)
+    for variable in ("STENTOR_ENABLE_AUTO_TOOL_CHOICE", "STENTOR_API_SERVER_COUNT"):
+        with pytest.raises(ConfigError, match="leave it out"):
+            read_config({}, {variable: "1"})
+
+
+def test_what_turns_a_switch_off_elsewhere_does_so_here() -> None:
+    assert not _read("--enforce-eager").engine.worker.cuda_graphs
+    assert not _read("--disable-radix-cache").engine.scheduler.prefix_cache
+    assert read_config({}, {"STENTOR_ENFORCE_EAGER": "0"}).engine.worker.cuda_graphs
+    with pytest.raises(ConfigError, match="cuda-graphs is given twice"):
+        _read("--enforce-eager", "--cuda-graphs")
+
+
 def test_what_other_servers_have_is_no_option_here_and_what_is_named_is_one() -> None:
     known = {spelling for option in OPTIONS for spelling in option.spellings}
-    told = {**elsewhere._OTHERWISE, **elsewhere._NEEDLESS}
+    told = {
+        **elsewhere._OTHERWISE,
+        **elsewhere._ABSENT,
+        **elsewhere.HARMLESS_SWITCHES,
+        **elsewhere.HARMLESS_VALUES,
+    }
     assert not known & told.keys()
     named = {word for text in told.values() for word in re.findall(r"--([a-z-]+)", text)}
     assert named <= known

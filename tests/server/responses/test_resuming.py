@@ -341,6 +341,7 @@ async def test_engines_that_are_given_up_under_a_response_that_goes_on_between_a
 ) -> None:
     monkeypatch.setattr(running, "FLUSH_SECONDS", 0.01)
     path = tmp_path / "store.db"
+    name = ""
     for steps in (5, 10, 15, 20):
         engine = writes(steps)
         state = await server(path, engine)
