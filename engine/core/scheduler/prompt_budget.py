@@ -50,6 +50,7 @@ class PromptBudget:
         draft.max_encodings = limits.max_mixed_encodings if crowded or draft.rows else limits.max_encodings
         if memory.cross is not None:
             draft.whole_spans, draft.sliced = memory.cross.whole > 0, memory.cross.sliced
+            draft.whole_prompts = memory.cross.whole_prompts
             bounded = draft.sliced and not draft.whole_spans and self._media_room
             if bounded and (crowded or any(not sequence.request.inputs for sequence, *_ in draft.owners)):
                 draft.media_budget = self._media_room
