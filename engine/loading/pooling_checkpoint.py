@@ -187,6 +187,8 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
         raise ConfigError("is_causal is false, expected true: attention in chunks sees only what is before a token")
     if any(mixer.shares >= 0 for mixer in mixers):
         raise ConfigError("num_kv_shared_layers is not 0, and embedders keep no keys that a later layer could see")
+    if made.whole_prompts:
+        raise ConfigError(f"{own} sees its prompts whole, of which no vectors are made here, expected another model")
     if made.states:
         raise ConfigError(
             f"its architecture {own} has layers with a recurrent state, of which no vectors or scores are made here, "

@@ -26,6 +26,27 @@ _GEMMA3: Final[Mapping[str, object]] = {
     "head_dim": 256,
     "max_position_embeddings": 131_072,
 }
+_PALIGEMMA: Final[Mapping[str, object]] = {
+    "vocab_size": 257_152,
+    "hidden_size": 2048,
+    "intermediate_size": 16_384,
+    "num_hidden_layers": 18,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 8192,
+}
+"""Of PaliGemma's decoder, in either generation."""
+_GOT_OCR2: Final[Mapping[str, object]] = {
+    "vocab_size": 151_860,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "max_position_embeddings": 32_768,
+    "rope_theta": 1_000_000.0,
+    "tie_word_embeddings": True,
+}
 _SEVEN_BILLION: Final[Mapping[str, object]] = {
     "hidden_size": 4096,
     "num_hidden_layers": 32,
@@ -44,6 +65,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
         "vocab_size": 151_936,
         "max_position_embeddings": 32_768,
     },
+    "paligemma": {**_PALIGEMMA, "tie_word_embeddings": True},
+    "got_ocr2": _GOT_OCR2,
     "mistral": {
         **_SEVEN_BILLION,
         "intermediate_size": 14_336,
@@ -51,7 +74,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
         "max_position_embeddings": 131_072,
     },
 }
-"""Defaults of transformers' classes that published files omit, by model type of the text part."""
+"""Defaults of transformers' classes that published files omit, by model type of the text part, or of the whole."""
 _PREFIXES: Final = (
     ("language_model.lm_head.", "lm_head."),
     ("thinker.lm_head.", "lm_head."),
@@ -169,6 +192,8 @@ class Seeing(NamedTuple):
     """Default model type of its text part."""
     takes: str = "images"
     """The media besides text that tests cover."""
+    whole_prompts: bool = False
+    """See :attr:`.model_spec.ModelSpec.whole_prompts`."""
 
 
 SEEING: Final[Mapping[str, Seeing]] = {
@@ -191,6 +216,7 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "Glm4vMoeForConditionalGeneration": Seeing("glm4v_moe", "glm4v_moe_text", "images, video"),
     "GlmAsrForConditionalGeneration": Seeing("glmasr", "llama", "audio"),
     "GlmOcrForConditionalGeneration": Seeing("glm_ocr", "glm_ocr_text"),
+    "GotOcr2ForConditionalGeneration": Seeing("got_ocr2", "qwen2"),
     "GraniteSpeechForConditionalGeneration": Seeing("granite_speech", "granite", "audio"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": Seeing("hyperclovax_vision_v2", "hyperclovax"),
     "Idefics3ForConditionalGeneration": Seeing("idefics3", "llama"),
@@ -208,11 +234,14 @@ SEEING: Final[Mapping[str, Seeing]] = {
     "LlavaForConditionalGeneration": Seeing("llava", "llama"),
     "LlavaNextForConditionalGeneration": Seeing("llava_next", "llama"),
     "LlavaOnevisionForConditionalGeneration": Seeing("llava_onevision", "qwen2", "images, video"),
+    "MiniCPMV4_6ForConditionalGeneration": Seeing("minicpmv4_6", "qwen3_5_text"),
     "Mistral3ForConditionalGeneration": Seeing("mistral3", "mistral"),
     "NemotronH_Nano_VL_V2": Seeing("NemotronH_Nano_VL_V2", "nemotron_h"),
     "Ovis2_5": Seeing("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": Seeing("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": Seeing("paddleocr_vl", "paddleocr_vl_text"),
+    "Phi4MultimodalForCausalLM": Seeing("phi4_multimodal", "phi3"),
+    "PaliGemmaForConditionalGeneration": Seeing("paligemma", "gemma", whole_prompts=True),
     "QianfanOCRForConditionalGeneration": Seeing("qianfan_ocr", "qwen3"),
     "Qwen2AudioForConditionalGeneration": Seeing("qwen2_audio", "qwen2", "audio"),
     "Qwen2_5OmniModel": Seeing("qwen2_5_omni", "qwen2_5_omni_text", "images, video, audio"),
@@ -256,11 +285,16 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
         )
     whole = ("bos_token_id", "eos_token_id", "tie_word_embeddings")
     above = {key: fields.values[key] for key in whole if fields.has(key)}
-    spec = readers[kind](Fields({**_DEFAULTS.get(kind, {}), **text, **above}), name)
+    defaults = _DEFAULTS.get(seeing.model_type, _DEFAULTS.get(kind, {}))
+    if seeing.whole_prompts:  # transformers sets this beside masks of its own
+        text = {field: text[field] for field in text if field != "use_bidirectional_attention"}
+    spec = readers[kind](Fields({**defaults, **text, **above}), name)
     if kind == "gemma3_text":
         spec = _sees_pictures_whole(spec, windows_alone=False)
     elif kind == "gemma4_text" and Fields(text).text("use_bidirectional_attention", "") == "vision":
         spec = _sees_pictures_whole(spec, windows_alone=True)
+    if seeing.whole_prompts:
+        spec = replace(_sees_pictures_whole(spec, windows_alone=False), whole_prompts=True)
     return replace(spec, text_part=True, scales_media=kind.startswith(_SCALING))
 
 

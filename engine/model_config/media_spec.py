@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final, Literal
 
+from .config_fields import Fields
 from .deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
 from .thinker import thinker
 
@@ -22,6 +23,8 @@ _BY_TIMM: Final = ("gemma3n",)
 """Model types whose pictures transformers encodes by timm."""
 _QWENS_PAD: Final = 151_655
 """``<|image_pad|>`` of Qwen2 and 3."""
+_PHI4_PICTURE: Final = 200_010
+"""``<|image|>`` of Phi-4-multimodal, which names it in its tower's fields."""
 _CONTEXTS: Final[Mapping[object, int]] = {"qwen2": 151_667, "qwen3": 151_671, "qwen3_moe": 151_671}
 """``<IMG_CONTEXT>`` of InternVL, by the model type of its decoder."""
 
@@ -63,6 +66,8 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
     match config.get("model_type"), config.get("llm_config"):
         case "ovis2_5", _:
             return _QWENS_PAD
+        case "phi4_multimodal", _:
+            return Fields(Fields(config).table("vision_config") or {}).integer("image_token_id", _PHI4_PICTURE)
         case "internvl_chat", Mapping() as text:
             return _CONTEXTS.get(text.get("model_type"))
         case _:

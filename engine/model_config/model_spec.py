@@ -255,6 +255,8 @@ class ModelSpec(Backbone):
     logits_softcap: float = 0.0
     bidirectional: bool = False
     """Whether attention is bidirectional, with equal windows on both sides: an embedder without generation."""
+    whole_prompts: bool = False
+    """Whether all tokens of a prompt attend to each other, and only those behind it causally (PaliGemma)."""
     draft_layers: int = 0
     """Multi-token prediction heads in its checkpoints, one layer each behind the last; see :mod:`.draft_head_spec`."""
     draft_prefix: str = ""

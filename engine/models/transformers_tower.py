@@ -39,6 +39,8 @@ _UNLISTED: Final[Mapping[str, str]] = {
 """Classes by model type that transformers does not list as multimodal."""
 _VISION_TOWER: Final = ("model.vision_tower.",)
 """Prefix of the vision tower's tensor names."""
+_UNHEARD: Final[Mapping[str, tuple[str, ...]]] = {"phi4_multimodal": ("model.embed_tokens_extend.audio_embed.",)}
+"""Prefixes of an encoder that is not used, by model type."""
 _OF_TEXTS: Final = ("text_model", "text_projection")
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -74,8 +76,9 @@ class TransformersTower:
                 "has_lora_adapter is true: its decoder has other weights (LoRA) where a prompt has audio, and here it "
                 "has one set, expected a checkpoint without an adapter"
             )
-        self._unseen = _VISION_TOWER if lacks_timm(described) else ()
-        if self._unseen:
+        self._unseen = _UNHEARD.get(made.model_type, ())
+        if lacks_timm(described):
+            self._unseen = _VISION_TOWER
             leave_out_pictures(made)
         with ExitStack() as stack:
             stack.enter_context(no_init_weights())
@@ -83,6 +86,7 @@ class TransformersTower:
             model = _class_of(described)._from_config(made, dtype=self.dtype)
         self._conversions: Sequence[Any] = get_model_conversion_mapping(model)
         _take_out_decoder(model)
+        _see_both_ways(model)
         model.eval().requires_grad_(False)
         if not shapes_only:
             _materialise(model, self._device)
@@ -171,12 +175,24 @@ def _class_of(described: Mapping[str, object]) -> Any:
 def _take_out_decoder(model: Any) -> None:
     """Remove the decoder, or a text tower beside a vision tower."""
     texts = [module for name, module in model.named_children() if name in _OF_TEXTS]
+    if model.config.model_type == "phi4_multimodal":  # encoders are parts of its decoder
+        inner = model.model
+        sounds = inner.embed_tokens_extend.audio_embed
+        texts = [inner.embed_tokens, inner.layers, inner.norm, sounds, model.get_output_embeddings()]
     for module in texts or (model.get_decoder(), model.get_output_embeddings()):
         path = next((path for path, each in model.named_modules() if each is module and path), "")
         if module is None or not path:
             continue
         parent, _, last = path.rpartition(".")
         setattr(model.get_submodule(parent), last, _Nothing())
+
+
+def _see_both_ways(model: Any) -> None:
+    """Correct a class whose vision tower calls itself causal, and is so where torch's attention gets no mask."""
+    if model.config.model_type == "phi4_multimodal":
+        for module in model.model.embed_tokens_extend.image_embed.modules():
+            if getattr(module, "is_causal", False):
+                module.is_causal = False
 
 
 def _materialise(model: Any, device: torch.device) -> None:
@@ -266,6 +282,23 @@ def _deepseek_ocr(
     return _rows(model.get_image_features(pixel_values, pixel_values_local, counts, grid).pooler_output)
 
 
+def _phi4(
+    model: Any, image_pixel_values: torch.Tensor, image_sizes: torch.Tensor, image_attention_mask: torch.Tensor
+) -> torch.Tensor:
+    """[embeddings, hidden] of one picture: its tiles as one, then the whole. The class puts them in place of tokens."""
+    encoder, vision = model.model.embed_tokens_extend.image_embed, model.config.vision_config
+    rows, columns = (image_sizes[0] // vision.crop_size).tolist()
+    kept = image_attention_mask[0, 1 : 1 + rows * columns, ::2, ::2]
+    side = kept.shape[-1]
+    joined = kept.view(rows, columns, side, side).transpose(1, 2).reshape(rows * side, columns * side)
+    height, width = int(joined[:, 0].sum()), int(joined[0].sum())
+    count = height * (width + 1) + 1 + side * (side + 1)
+    tokens = torch.full((1, count), vision.image_token_id, device=kept.device)
+    nothing = image_pixel_values.new_zeros(1, count, model.config.hidden_size)
+    found: torch.Tensor = encoder(tokens, nothing, image_pixel_values, image_sizes, image_attention_mask)
+    return found[0]
+
+
 def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
     """bool [rows, length]: True for the first ``counts`` of each row."""
     return torch.arange(length, device=counts.device) < counts[:, None]
@@ -274,6 +307,7 @@ def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
 _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,
+    ("Phi4MultimodalForCausalLM", "image"): _phi4,
     ("Qwen2AudioForConditionalGeneration", "audio"): _qwen2_audio,
     ("UnlimitedOcrForConditionalGeneration", "image"): _deepseek_ocr,
 }

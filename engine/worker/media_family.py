@@ -26,7 +26,7 @@ from ..loading.weights import dummy_weights, tower_weights
 from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError
 from ..model_config.media_spec import MediaSpec, media_spec
-from ..model_config.model_spec import Backbone
+from ..model_config.model_spec import Backbone, ModelSpec
 from ..model_config.vision_spec import VisionSpec
 from ..models.audio_tower import native_audio_tower
 from ..models.decoder import Decoder
@@ -34,6 +34,7 @@ from ..models.encoder import Encoder
 from ..models.tower import Tower
 from ..models.transformers_tower import TransformersTower
 from ..models.vision_tower import VisionTower, native_tower
+from .errors import SetupError
 from .families import Sizes, Text, TextModel
 from .limits import ENCODINGS
 from .media_rows import MediaRows
@@ -70,6 +71,7 @@ class MediaEncoder:
         mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
         self._turns = any(mixer.rope is not None and mixer.rope.axes for mixer in mixers)
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
+        self._whole_prompts = isinstance(spec, ModelSpec) and spec.whole_prompts
         self._tower: TransformersTower | Tower | None = None
         self._missing = ""
         """Why there is no tower."""
@@ -104,6 +106,8 @@ class MediaEncoder:
                     tower.load(tower_weights(self._checkpoint, tower.weights.raw))
         except (ConfigError, WeightError, CheckpointError) as error:
             self._missing = f"{error}"
+            if self._whole_prompts:
+                raise SetupError(f"{self._spec.architecture} cannot be served without its pictures: {error}") from error
             logger.warning("%s takes no media: %s", self._spec.architecture, error)
             return None
         tower.before_parts(SlicedEncoding.pause)
@@ -118,6 +122,7 @@ class MediaEncoder:
             hidden=self._spec.output_size,
             behind_frames=self._media.behind_frames,
             words=tower.words(),
+            whole_prompts=self._whole_prompts,
         )
 
     def _make_tower(self, context: LayerContext) -> TransformersTower | Tower:
@@ -186,7 +191,7 @@ class MediaEncoder:
             whole = max(1, min(config.max_prefill_chunk, config.max_num_batched_tokens - config.max_num_seqs))
         # workers that split the text would not complete an encoding in the same step
         sliced = self._device == "cpu" and config.group_size == 1
-        kept = CacheGroup("cross", capacity=self._capacity(sizes), sliced=sliced, whole=whole)
+        kept = CacheGroup("cross", 0, self._capacity(sizes), sliced, whole, self._whole_prompts)
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, kept))
 
     def _embedding_bytes(self, tower: TransformersTower | Tower) -> int:

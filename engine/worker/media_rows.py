@@ -75,6 +75,8 @@ class _Row:
     """Positions of text tokens that stand for embeddings of the tower."""
     which: Int64 = field(default_factory=lambda: _NOWHERE)
     """The embedding of each of these."""
+    whole: int = 0
+    """Tokens from the first on that see each other."""
 
 
 class MediaRows:
@@ -92,6 +94,7 @@ class MediaRows:
         hidden: int,
         behind_frames: bool = False,
         words: Mapping[int, torch.Tensor] | None = None,
+        whole_prompts: bool = False,
     ) -> None:
         """
         Args:
@@ -103,6 +106,7 @@ class MediaRows:
             sees_whole: the tokens of a picture attend to each other.
             hidden: width of an embedding.
             words: text tokens that stand for embeddings [hidden] of the tower, anywhere in a prompt.
+            whole_prompts: with ``sees_whole``, all tokens of a prompt attend to each other.
         """
         words = words or {}
         self._words = np.array(sorted(words), dtype=np.int64)
@@ -110,7 +114,7 @@ class MediaRows:
         self._tower, self._place, self._device = tower, place, device
         self._placeholders = np.array(sorted(placeholders), dtype=np.int64)
         self._turns, self._sees_whole, self._behind_frames = turns, sees_whole, behind_frames
-        self._hidden = hidden
+        self._hidden, self._whole_prompts = hidden, whole_prompts
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | str] = {}
         """By encoder slot: the embeddings, or the error."""
@@ -136,7 +140,8 @@ class MediaRows:
             if (begun := self._begun.pop(slot, None)) is not None:
                 begun.drop()
         for new in plan.new:
-            if new.spans or (len(self._words) and np.isin(new.tokens[: new.prompt_len], self._words).any()):
+            worded = len(self._words) and np.isin(new.tokens[: new.prompt_len], self._words).any()
+            if new.spans or worded or self._whole_prompts:
                 self._rows[new.slot] = self._read_row(new)
         seconds = self._time.begin(plan.rows, self._rows)
         if plan.encode:
@@ -156,7 +161,7 @@ class MediaRows:
                 continue
             if found.fault or found.positions is not None or any(_within(found.spans, row.start, row.count)):
                 return True
-            if _between(found.words, row.start, row.count):
+            if row.start < found.whole or _between(found.words, row.start, row.count):
                 return True
         return False
 
@@ -254,7 +259,9 @@ class MediaRows:
                 return _Row([], None, str(error))
         words = np.flatnonzero(np.isin(tokens, self._words)) if len(self._words) else _NOWHERE
         which = np.searchsorted(self._words, tokens[words])
-        return _Row([span for span in spans if span.encoder_slot >= 0], positions, words=words, which=which)
+        whole = new.prompt_len if self._whole_prompts else 0
+        spans = [span for span in spans if span.encoder_slot >= 0]
+        return _Row(spans, positions, words=words, which=which, whole=whole)
 
     def batch(self, rows: Sequence[PlacedRow], bring: Bring) -> MediaBatch | None:
         """The embeddings in place of tokens in a pass; None if there are none. Rows with a fault have none."""
@@ -267,6 +274,9 @@ class MediaRows:
                 continue
             if found.fault:
                 self._faults[row.slot] = found.fault
+            if row.start < found.whole:
+                count = min(row.count, found.whole - row.start)
+                whole.append(WholeSpan(row.first, count, row.sequence, row.start))
             for span, begin, end in _within(found.spans, row.start, row.count):
                 encoded = self._encoded[span.encoder_slot]
                 if isinstance(encoded, str):
@@ -280,7 +290,7 @@ class MediaRows:
                 at = span.placeholders[begin:end]
                 places.append(at - row.start + row.first)
                 parts.append((encoded, begin, end))
-                if self._sees_whole:
+                if self._sees_whole and not self._whole_prompts:
                     whole += [
                         WholeSpan(first - row.start + row.first, last - first, row.sequence, first)
                         for first, last in _runs_of(at)
@@ -290,7 +300,7 @@ class MediaRows:
                 chosen = bring(found.which[inside])
                 parts.append((Encoded(self._of_words[chosen]), 0, len(chosen)))
         if not places:
-            return None
+            return MediaBatch(spans=whole) if whole else None
         layers = sorted({layer for encoded, _, _ in parts for layer in encoded.behind})
         return MediaBatch(
             places=bring(np.concatenate(places)),

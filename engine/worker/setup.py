@@ -115,6 +115,8 @@ def open_family(config: WorkerConfig, device: str) -> Family:
         checkpoint = split_checkpoint(checkpoint, config)
     if (media := sees(checkpoint, config)) is not None:
         return (PoolingFamily if config.is_pooling else TextWithMedia)(checkpoint, device, media)
+    if isinstance(checkpoint.config, ModelSpec) and checkpoint.config.whole_prompts:
+        raise SetupError(f"--language-model-only: {checkpoint.config.architecture} is not served without its pictures")
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)
 
 

@@ -24,6 +24,8 @@ class CacheGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     whole: int = 0
     """``cross``: positions of the longest span whose positions see each other, which is computed in one step; 0: a
     prompt may be cut anywhere."""
+    whole_prompts: bool = False
+    """``cross``: such a span is a prompt, not one medium of it."""
 
     @property
     def is_paged(self) -> bool:

@@ -38,6 +38,7 @@ from .images.cohere2 import Cohere2VisionImages
 from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
+from .images.phi4 import Phi4Images
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
 from .picture_processors import (
@@ -45,11 +46,14 @@ from .picture_processors import (
     DeepseekOcrProcessor,
     EagleProcessor,
     FrameProcessor,
+    GotOcrProcessor,
     InternVLChatProcessor,
     KimiVLProcessor,
     LonePictures,
+    MiniCPMVProcessor,
     NemotronVLProcessor,
     Ovis25Processor,
+    Phi4Processor,
     PixtralProcessor,
     SmolVLMProcessor,
 )
@@ -73,7 +77,10 @@ _OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("CLIPProcessor", "SiglipProcessor", "Siglip2Processor"), LonePictures),
     "DeepseekVLV2Processor": DeepseekOcrProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
+    "GotOcr2Processor": GotOcrProcessor,
+    "MiniCPMV4_6Processor": MiniCPMVProcessor,
     "Ovis2_5Processor": Ovis25Processor,
+    "Phi4MultimodalProcessor": Phi4Processor,
 }
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Cohere2VisionProcessor": Cohere2VisionImages,
@@ -81,6 +88,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Kimi_K25Processor": KimiImages,
     "Lfm2VlProcessor": Lfm2VlImages,
     "Llama4Processor": Llama4Images,
+    "Phi4MultimodalProcessor": Phi4Images,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
 }
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name

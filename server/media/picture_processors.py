@@ -13,7 +13,7 @@ from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.deepseek_ocr import FIRST
 from stentor.engine.model_config.vision_fields import side_of
 
-from ..text.placeholders import NUMBER
+from ..text.placeholders import INDEX, NUMBER
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
 from .images.ovis import Ovis25Images
@@ -243,6 +243,58 @@ class DeepseekOcrProcessor(ProcessorMixin):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
+
+
+class GotOcrProcessor(transformers.GotOcr2Processor):  # type: ignore[misc]
+    """transformers' own looks for the options of a whole call where pictures alone are given."""
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        chat_template: str | None = None,
+        num_image_tokens: int = 256,
+    ) -> None:
+        super().__init__(image_processor, tokenizer, chat_template)
+        self.num_image_tokens = num_image_tokens
+
+    def prepare_inputs_layout(self, images: Any = None, text: Any = None, **_: Any) -> Any:
+        return ProcessorMixin.prepare_inputs_layout(self, images=images, text=text)  # type: ignore[no-untyped-call]
+
+    def _process_images(self, images: Any, **arguments: Any) -> Any:
+        return super()._process_images(images, **{**arguments, "num_image_tokens": self.num_image_tokens})
+
+
+class MiniCPMVProcessor(transformers.MiniCPMV4_6Processor):  # type: ignore[misc]
+    """Pictures are numbered, slices stand behind the whole. transformers' own needs torchvision for videos."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
+        ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
+        marks = [f"{part}_{side}_token" for part in ("image", "slice", "image_id") for side in ("start", "end")]
+        for name in ("image_token", "video_token", *marks):
+            setattr(self, name, getattr(tokenizer, name))
+        self.slice_mode = image_processor.slice_mode
+
+    def _process_images(self, images: Any, **arguments: Any) -> Any:
+        found, texts = super()._process_images(images, **arguments)
+        if not self.image_processor.use_image_id:
+            return found, texts
+        named = f"{self.image_id_start_token}{INDEX}{self.image_id_end_token}"
+        return found, [named + text for text in texts]
+
+
+class Phi4Processor(ProcessorMixin):
+    """Pictures alone. transformers' own needs torchvision for them, and torch for sounds."""
+
+    unused_input_names = ("num_img_tokens",)
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
+        self.image_token = tokenizer.image_token
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        found: str = self.image_token * int(image_inputs["num_img_tokens"][image_idx])
+        return found
 
 
 class LonePictures:

@@ -14,13 +14,16 @@ from .errors import TemplateError
 
 NUMBER: Final = "{number}"
 """In the text for a piece of media: its number within its modality, from 1 on (Eagle 2.5)."""
+INDEX: Final = "{index}"
+"""The same from 0 on (MiniCPM-V)."""
 
 
 class MediaText:
     """Media of one conversation. The k-th placeholder of a modality belongs to its k-th piece of media."""
 
     def __init__(self, written: Mapping[str, str], replacements: Mapping[str, Sequence[str]]) -> None:
-        """By modality: the template's placeholder, and its replacements; both may contain :data:`NUMBER`."""
+        """By modality: the template's placeholder, and its replacements; both may contain :data:`NUMBER`, and
+        replacements :data:`INDEX`."""
         self.written = written
         self._replacements = replacements
         self.order: list[str] = []
@@ -79,4 +82,4 @@ def _pattern(written: str) -> str:
 
 
 def _numbered(text: str, place: int) -> str:
-    return text.replace(NUMBER, str(place + 1))
+    return text.replace(NUMBER, str(place + 1)).replace(INDEX, str(place))

@@ -416,8 +416,10 @@ class FakeWorker:
         """Media that the step's positions read lie in their slots, and are whole where they are to be."""
         if self.cross is not None and self.cross.whole:
             end = step.start + step.count
-            for one in row.media:
-                assert not one.start < end < one.start + one.length, f"slot {step.slot} computes a part of its media"
+            uncut = [(one.start, one.start + one.length) for one in row.media]
+            for first, last in [(0, row.prompt_len)] if self.cross.whole_prompts else uncut:
+                assert not first < end < last, f"slot {step.slot} computes a part of what is whole"
+                assert not first < step.start < last, f"slot {step.slot} computes a part of what is whole"
         for span in row.spans:
             if span.start < step.start + step.count and (span.start < 0 or span.start + span.length > step.start):
                 found = self.encoded.get(span.encoder_slot)

@@ -43,6 +43,8 @@ class Kind:
     """The tensors of several pictures as a pass of transformers takes them."""
     others: tuple[int, ...] = ()
     """Placeholders of what it draws besides pictures."""
+    whole_prompts: bool = False
+    """Whether all tokens of a prompt attend to each other."""
 
     @property
     def placeholders(self) -> tuple[int, ...]:
@@ -184,6 +186,8 @@ def _outputs(model: Any, kind: Kind, prompt: Prompt, more: Sequence[int] = (), *
     given: dict[str, Any] = kind.merge([each.tensors for each in prompt.pictures]) if prompt.pictures else {}
     film = any(each.modality == "video" for each in prompt.pictures)
     types = (ids == kind.placeholder).long() * (2 if film else 1)
+    if kind.whole_prompts:
+        types = (torch.arange(ids.shape[1]) >= len(prompt.tokens)).long()[None]
     for name in ("mm_token_type_ids", "token_type_ids"):
         if name in inspect.signature(model.forward).parameters:
             given[name] = types

@@ -149,6 +149,108 @@ def _ocr2_picture(random: torch.Generator, size: int) -> Picture:
     return Picture(tensors, [token("<image>")] * (144 * (1 + size) + 1))
 
 
+def _paligemma(**text: object) -> Any:
+    """Gemma in a generation of its own; ``text`` differs between them."""
+    return transformers.PaliGemmaConfig(
+        text_config={**TEXT, "head_dim": 16, **text},
+        vision_config={**_SIGLIP, "vision_use_head": False},
+        image_token_index=token("<image>"),
+        projection_dim=64,
+    )
+
+
+def _paligemma2() -> Any:
+    """With a window in its first layer, shorter than prompts."""
+    return _paligemma(model_type="gemma2", sliding_window=12, query_pre_attn_scalar=16)
+
+
+def _got_ocr2() -> Any:
+    vision: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 64}
+    vision |= {"output_channels": 16, "patch_size": PATCH, "window_size": 3, "mlp_dim": 64, "global_attn_indexes": [1]}
+    return transformers.GotOcr2Config(
+        text_config={"model_type": "qwen2", **TEXT, "tie_word_embeddings": True},
+        vision_config=vision,
+        image_token_index=token("<image>"),
+    )
+
+
+def _phi4() -> Any:
+    vision = {**SIZES, "num_hidden_layers": 3, "image_size": SIDE, "crop_size": SIDE, "patch_size": PATCH}
+    vision["image_token_id"] = token("<image>")
+    audio: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_blocks": 1, "num_attention_heads": 2}
+    audio |= {"ext_pw_out_channel": 32, "depthwise_separable_out_channel": 32, "nemo_conv_channels": 8}
+    return transformers.Phi4MultimodalConfig(
+        **TEXT,
+        vision_config=vision,
+        audio_config={**audio, "audio_token_id": token("<video>")},
+        tie_word_embeddings=True,
+        rope_parameters={**_PLAIN, "partial_rotary_factor": 0.75},
+    )
+
+
+def _on_a_canvas(random: torch.Generator, size: int) -> Picture:
+    """A tile, or two side by side of which the last column of patches is filled up; the whole before them."""
+    tiles, patches = 1 + size, SIDE // PATCH
+    mask = torch.ones(1, 1 + tiles, patches, patches)
+    if size:
+        mask[0, -1, :, 2:] = 0
+    side = patches // 2
+    count = side * (side * tiles - size + 1) + 1 + side * (side + 1)
+    tensors = {
+        "image_pixel_values": torch.randn(1, 1 + tiles, 3, SIDE, SIDE, generator=random),
+        "image_sizes": torch.tensor([[SIDE, SIDE * tiles]]),
+        "image_attention_mask": mask,
+    }
+    return Picture(tensors, [token("<image>")] * count)
+
+
+def _with_most_tiles(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
+    """Pictures with tiles of nothing up to one number."""
+    most = max(part["image_pixel_values"].shape[1] for part in parts)
+    filled: dict[str, list[torch.Tensor]] = {name: [] for name in parts[0]}
+    for part in parts:
+        for name, tensor in part.items():
+            more = 0 if name == "image_sizes" else most - tensor.shape[1]
+            rest = torch.full((1, more, *tensor.shape[2:]), float(name == "image_attention_mask"))
+            filled[name].append(torch.cat([tensor, rest], 1) if more else tensor)
+    return {name: torch.cat(tensors) for name, tensors in filled.items()}
+
+
+def _in_squares(random: torch.Generator, size: int) -> Picture:
+    """A picture, or two squares of it; 16 embeddings each."""
+    pixels = torch.randn(1 + size, 3, 64, 64, generator=random)
+    inside = [token("<image>")] * (16 * (1 + size))
+    return Picture({"pixel_values": pixels}, [token("<img>"), *inside, token("</img>")])
+
+
+def _minicpmv4_6() -> Any:
+    rope = {**_PLAIN, "mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.5}
+    text = {**TEXT, "model_type": "qwen3_5_text", "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope}
+    text |= {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+    text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    text |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+    vision = {**SIZES, "num_hidden_layers": 3, "image_size": 32, "patch_size": PATCH}
+    tokens = {name: _QWEN[name] for name in ("image_token_id", "video_token_id")}
+    return transformers.MiniCPMV4_6Config(text_config=text, vision_config=vision, insert_layer_id=1, **tokens)
+
+
+def _sliced(random: torch.Generator, size: int) -> Picture:
+    """A picture in its own shape, and for the second size two slices of it."""
+    grids = [(4, 8), *[(8, 4)] * 2 * size]
+    patches = sum(rows * columns for rows, columns in grids)
+    pixels = torch.randn(1, 3, PATCH, PATCH * patches, generator=random)
+    pad, begin, end = (token(f"<|{name}|>") for name in ("image_pad", "vision_start", "vision_end"))
+    tokens = [each for rows, columns in grids for each in (begin, *[pad] * (rows * columns // 16), end)]
+    return Picture({"pixel_values": pixels, "target_sizes": torch.tensor(grids, dtype=torch.int32)}, tokens)
+
+
+def _along_patches(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
+    return {
+        "pixel_values": torch.cat([part["pixel_values"] for part in parts], -1),
+        "target_sizes": torch.cat([part["target_sizes"] for part in parts]),
+    }
+
+
 def _one_by_one(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
     """Those that only some pictures have too."""
     names = {name for part in parts for name in part}
@@ -163,6 +265,14 @@ READING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "deepseek_ocr2": (_deepseek_ocr2, Kind(_ocr2_picture, _IMAGE, _one_by_one)),
     "deepseek_vl": (_deepseek_vl, Kind(square("<image>", 16), _IMAGE, cat())),
     "deepseek_vl_hybrid": (_deepseek_vl_hybrid, Kind(_in_two_sizes, _IMAGE, cat())),
+    "got_ocr2": (_got_ocr2, Kind(_in_squares, _IMAGE, cat())),
+    "phi4_multimodal": (_phi4, Kind(_on_a_canvas, _IMAGE, _with_most_tiles)),
+    "minicpmv4_6": (_minicpmv4_6, Kind(_sliced, _PAD, _along_patches)),
+    "paligemma": (
+        lambda: _paligemma(model_type="gemma"),
+        Kind(square("<image>", 16), _IMAGE, cat(), whole_prompts=True),
+    ),
+    "paligemma2": (_paligemma2, Kind(square("<image>", 16), _IMAGE, cat(), whole_prompts=True)),
     "janus": (_janus, Kind(square("<image>", 16), _IMAGE, cat())),
     "exaone4_5": (_exaone4_5, Kind(_plain_picture, _PAD, cat())),
     "hyperclovax_vision": (_hyperclovax_vision, Kind(_plain_picture, _PAD, cat())),

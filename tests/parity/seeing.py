@@ -437,6 +437,10 @@ def _made(config: Callable[[], Any]) -> Maker:
     def make(folder: Path) -> Any:
         made = config()
         model = randomised(made.model_type, lambda: model_of(made))
+        if made.model_type == "phi4_multimodal":
+            for module in model.model.embed_tokens_extend.image_embed.modules():
+                if getattr(module, "is_causal", False):
+                    module.is_causal = False  # else it is causal where all of a picture's patches are real
         if made.model_type.startswith(("gemma3n", "gemma4")):
             with torch.no_grad():
                 for name, parameter in model.named_parameters():

@@ -10,9 +10,12 @@ import msgspec
 import pytest
 import torch
 
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.models.transformers_tower import TransformersTower
-from stentor.engine.worker.setup import set_up
+from stentor.engine.worker.errors import SetupError
+from stentor.engine.worker.setup import open_family, set_up
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
@@ -131,8 +134,7 @@ def test_a_prefix_with_the_same_picture_is_reused_and_one_with_another_is_not(mo
         assert cached[1:] == [len(first.tokens) - 1, first.media[0].start, len(first.tokens) - 40]
 
 
-@pytest.mark.proof(each="model")
-def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(model: Seeing) -> None:
+def check_losses(model: Seeing) -> None:
     engine, more = model.engine, 9
     engine.restart(engine.ready.num_blocks)
     prompts = [
@@ -152,6 +154,39 @@ def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(m
     assert engine.deaths == 1
     for rid, prompt in zip(rids, prompts, strict=True):
         assert engine.outcomes[rid, 0].tokens == greedy(model.reference, model.kind, prompt, more)
+
+
+@pytest.mark.proof(each="model")
+def test_rows_that_lost_their_blocks_or_their_worker_go_on_with_their_pictures(model: Seeing) -> None:
+    check_losses(model)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    """All tokens of its prompts see each other, behind a window too."""
+    return Seeing("paligemma2", tmp_path_factory.mktemp("paligemma2"))
+
+
+def test_prompts_that_see_themselves_whole_are_answered_after_losses_too(whole: Seeing) -> None:
+    check_losses(whole)
+
+
+def test_nothing_of_a_prompt_that_sees_itself_whole_is_found_by_another(whole: Seeing) -> None:
+    whole.engine.restart(whole.engine.ready.num_blocks)
+    for first in (40, 40, 90):
+        prompt = whole.prompt(text(12), whole.picture(5), text(40), text(1, first))
+        rid = whole.engine.submit(prompt.tokens, whole.params(), media=prompt.media)
+        whole.engine.run(check=True)
+        assert whole.engine.prompts[rid].cached_tokens == 0
+        assert whole.engine.outcomes[rid, 0].tokens == greedy(whole.reference, whole.kind, prompt, ANSWER)
+
+
+def test_a_model_whose_prompts_see_themselves_whole_is_served_with_its_pictures_alone(whole: Seeing) -> None:
+    config = whole.engine.config
+    with pytest.raises(SetupError, match="PaliGemmaForConditionalGeneration is not served without its pictures"):
+        open_family(msgspec.structs.replace(config, language_model_only=True), "cpu")
+    with pytest.raises(CheckpointError, match="sees its prompts whole, of which no vectors are made"):
+        open_pooling(Path(config.model))
 
 
 @pytest.mark.proof(each="name")

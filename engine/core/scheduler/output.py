@@ -261,7 +261,10 @@ class Output:
             sequence.forked = True
             self.memory.queue.push(sequence)
         request.forks_left = len(forks)
-        if leader.state is SequenceState.RUNNING:
+        cross = self.memory.cross
+        # the rest of a prompt that sees itself whole would not see what a window has left behind
+        whole = cross is not None and cross.whole_prompts
+        if leader.state is SequenceState.RUNNING and not whole:
             self.memory.pin_shared_prefix(leader)
 
     def _hash_blocks(self, sequence: Sequence) -> None:

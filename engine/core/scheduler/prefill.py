@@ -28,7 +28,8 @@ def plan_chunks(step: StepBuilder, memory: KVCacheManager, sequences: list[Seque
         if memory.states is not None:
             count = memory.states.cut(sequence, count)
         if step.whole_spans:
-            count = _within_spans(step, sequence.spans, sequence.num_scheduled_tokens, count)
+            spans = _uncut(step, sequence.request, sequence.spans)
+            count = _within_spans(step, spans, sequence.num_scheduled_tokens, count)
             count = count if _make_room(step, memory, sequence, count) else 0
         count = _bounded(step, sequence, _encode(step, memory, sequence, count))
         if (sequence.request.inputs and count <= 0) or waits_for_media(memory, sequence):
@@ -77,17 +78,16 @@ def _lacks(sequence: Sequence, step: StepBuilder, memory: KVCacheManager) -> Res
     prefix = _find_room(sequence, memory)
     if prefix is None:
         return "pages"
+    start, spans = prefix.length, request.spans_behind(prefix.length)
+    if request.inputs and lacks_media(request, memory, start):
+        return "media"
+    if step.whole_spans and not _within_spans(step, _uncut(step, request, spans), start, 1):
+        return "step"
     if request.inputs:
-        start = prefix.length
-        if lacks_media(request, memory, start):
-            return "media"
-        spans = request.spans_behind(start)
-        if step.whole_spans and not _within_spans(step, spans, start, 1):
-            return "step"
         if not memory.encoder_cache.has_room(spans):
             return "encoder"
-        if request.sees_all:  # no part of it can wait for a later step
-            wanted = sequence.length - start
+        if _at_once(step, request):  # no part of it can wait for a later step
+            wanted = (sequence.length if request.sees_all else request.prompt_len) - start
             if _reach(step, memory, spans, start, wanted, at_once=True) < wanted:
                 return "encoder"
         elif not _moves(step, memory, request, spans, start):
@@ -114,18 +114,23 @@ def _find_room(sequence: Sequence, memory: KVCacheManager) -> Prefix | None:
             return None
 
 
-def _within_spans(step: StepBuilder, spans: list[InputSpan], start: int, count: int) -> int:
+def _uncut(step: StepBuilder, request: Request, spans: list[InputSpan]) -> list[tuple[int, int]]:
+    """The parts [start, end) of a prompt that must each be computed in one step; ``spans``: its media."""
+    return [(0, request.prompt_len)] if step.whole_prompts else [(span.start, span.end) for span in spans]
+
+
+def _within_spans(step: StepBuilder, spans: list[tuple[int, int]], start: int, count: int) -> int:
     """How many of the ``count`` positions from ``start`` on can be computed without cutting a span.
 
     Stops before a span, or takes all of one that comes next, which may exceed the budget; 0 if the step has no space
     for it. ``spans`` are those not read yet, in order.
     """
     end = start + count
-    for span in spans:
-        if span.start < end < span.end:
-            if span.start > start:
-                return span.start - start
-            return span.end - start if span.end - start <= step.room else 0
+    for first, last in spans:
+        if first < end < last:
+            if first > start:
+                return first - start
+            return last - start if last - start <= step.room else 0
     return count
 
 
@@ -199,6 +204,11 @@ def _moves(step: StepBuilder, memory: KVCacheManager, request: Request, spans: l
     return _waits_with_row(step, memory) and not all(memory.encoder_cache.is_encoded(span.digest) for span in spans)
 
 
+def _at_once(step: StepBuilder, request: Request) -> bool:
+    """Whether the step that computes a prompt encodes all its media."""
+    return request.sees_all or (step.whole_prompts and not step.sliced)
+
+
 def _encode(step: StepBuilder, memory: KVCacheManager, sequence: Sequence, count: int, *, enters: bool = False) -> int:
     """How many of the next ``count`` positions of a running sequence the step can compute, as :func:`_reach`.
 
@@ -208,13 +218,15 @@ def _encode(step: StepBuilder, memory: KVCacheManager, sequence: Sequence, count
         return count
     start = sequence.num_scheduled_tokens
     wanted = start + count
-    at_once = sequence.request.sees_all
+    at_once = _at_once(step, sequence.request)
     sliced = step.sliced and not at_once
     if enters and not _waits_with_row(step, memory):
         sliced &= sequence.spans[0].start > start
     count = _reach(step, memory, sequence.spans, start, count, sliced=sliced, at_once=at_once)
     if sliced and start + count < wanted:
         _encode_slices(step, memory, sequence)
+    if step.whole_prompts and start + count < wanted:
+        return 0  # it waits for the rest of its media
     for span in sequence.spans:
         if count and span.start < start + count and memory.encoder_cache.encode(span):
             adapter = sequence.request.adapter if span.start < 0 else None
@@ -296,7 +308,8 @@ def _admit(sequence: Sequence, prefix: Prefix, step: StepBuilder, memory: KVCach
     if memory.states is not None:
         count = memory.states.cut(sequence, count)
     if step.whole_spans:
-        count = _within_spans(step, sequence.spans, sequence.num_scheduled_tokens, count)
+        spans = _uncut(step, request, sequence.spans)
+        count = _within_spans(step, spans, sequence.num_scheduled_tokens, count)
     count = _bounded(step, sequence, _encode(step, memory, sequence, count, enters=True))
     memory.cover(sequence, sequence.num_scheduled_tokens + count)
     step.enter(sequence)

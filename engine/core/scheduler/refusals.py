@@ -37,6 +37,11 @@ def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_t
     if why is not None:
         return why
     prompt_len = len(submit.prompt)
+    if cross is not None and cross.whole_prompts and prompt_len > cross.whole:
+        return (
+            f"the prompt has {prompt_len} tokens, media included, and the model computes it in one step, of at most "
+            f"{cross.whole}: raise --max-prefill-chunk and --max-num-batched-tokens, or make it smaller"
+        )
     end = 0
     for span in submit.inputs:
         if span.length < 1 or len(span.digest) != DIGEST_BYTES or span.data.length < 1:

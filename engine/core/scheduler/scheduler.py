@@ -13,7 +13,7 @@ from stentor.protocols.ipc.actors import (
     Submit,
     TokensBatch,
 )
-from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes
+from stentor.protocols.ipc.cache_groups import FULL, NO_HOST, CacheGroup, HostSizes, group_of
 from stentor.protocols.ipc.config import SchedulerConfig
 from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
@@ -138,8 +138,10 @@ class Scheduler:
         self._limits.check(block_size, max_num_seqs, groups)
         self._groups = tuple(groups)
         self._rows = RowTable(max_num_seqs)
-        # with bidirectional attention, a cached prefix would be valid for the same prompt only
-        prefix_cache = config.prefix_cache and not self._limits.sees_all
+        # where tokens see later ones of their prompt, a cached prefix would be valid for the same prompt only
+        cross = group_of(groups, "cross")
+        whole_prompts = self._limits.sees_all or (cross is not None and cross.whole_prompts)
+        prefix_cache = config.prefix_cache and not whole_prompts
         self._memory = KVCacheManager(
             num_blocks,
             block_size,

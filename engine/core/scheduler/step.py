@@ -169,6 +169,7 @@ class StepBuilder:
         "streams",
         "waiting",
         "wanted",
+        "whole_prompts",
         "whole_spans",
     )
 
@@ -191,6 +192,8 @@ class StepBuilder:
         self.slices: list[Slice] = []
         self.whole_spans = False
         """Whether each span of media must be computed in one step."""
+        self.whole_prompts = False
+        """Whether each prompt must be."""
         self.encode: list[EncodeJob] = []
         self.readers: set[int] = set()
         """Requests whose media the step reads from the arena."""

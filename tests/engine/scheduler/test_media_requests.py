@@ -82,6 +82,29 @@ def test_a_span_goes_beyond_the_budget_beside_rows_that_decode() -> None:
     assert [row.count for plan in engine.plans for row in plan.rows if row.count > 2] == [5]
 
 
+def test_a_prompt_that_sees_itself_whole_is_computed_in_one_step_after_all_its_media() -> None:
+    engine = seeing(max_mixed_prefill_tokens=2, max_encodings=1, whole_spans=16, whole_prompts=True, sliced=True)
+    engine.submit([1, 2], max_tokens=12)
+    engine.step()
+    prompt = [1, *[9] * 5, 3, *[9] * 3, 4]
+    rids = [engine.submit(prompt, max_tokens=2, media=[picture(0, 1), picture(1, 7)]) for _ in range(2)]
+    engine.drain()
+    engine.check_clients()
+    assert [(row.start, row.count) for plan in engine.plans for row in plan.rows if row.count > 2] == [(0, 11)] * 2
+    found = [engine.clients[rid].prompts[0].cached_tokens for rid in rids]
+    assert found == [0, 0], "nothing of a prompt is of use to another"
+    refused = engine.submit([1] * 17, max_tokens=2)
+    assert "the prompt has 17 tokens, media included, and" in (engine.clients[refused].finished[0].message or "")
+
+
+def test_sequences_of_one_whole_prompt_compute_it_each() -> None:
+    engine = seeing(whole_spans=16, whole_prompts=True)
+    engine.submit([1, *[9] * 5, *[3] * 4], max_tokens=2, media=[picture(0, 1)], seeds=[1, 2, 3])
+    engine.drain()
+    engine.check_clients()
+    assert [row.count for plan in engine.plans for row in plan.rows if row.start == 0] == [10] * 3
+
+
 def test_media_are_encoded_in_slices_whether_rows_decode_beside_them_or_not() -> None:
     engine = seeing(sliced=True)
     engine.submit([1, 2], max_tokens=9)
@@ -332,6 +355,7 @@ class MediaMachine(AnyOrder):
             encoder_capacity=st.sampled_from([12, 20]),
             max_encodings=st.integers(1, 3),
             whole_spans=st.sampled_from([0, 6]),
+            whole_prompts=st.booleans(),
             sliced=st.booleans(),
             late_media=st.booleans(),
             media_room=st.sampled_from([0, 1, 3]),
@@ -342,6 +366,11 @@ class MediaMachine(AnyOrder):
     def start(self, sizes: dict[str, Any], seed: int) -> None:
         if sizes["whole_spans"]:
             sizes = {**sizes, "max_prefill_chunk": max(6, sizes["max_prefill_chunk"])}
+            if sizes["whole_prompts"]:
+                room = sizes["max_num_batched_tokens"] - sizes["max_num_seqs"]
+                sizes = {**sizes, "whole_spans": max(1, min(sizes["max_prefill_chunk"], room))}
+        else:
+            sizes = {**sizes, "whole_prompts": False}
         self.begin(seed, max_model_len=60, **sizes)
 
     @rule()

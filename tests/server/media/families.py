@@ -1,16 +1,19 @@
 """Tiny models that see, with the processors of published ones, for what makes their inputs: those of
 :mod:`stentor.tests.support.vision_models`, and others of the parity tests."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import transformers as untyped_transformers
 
+import stentor
 from stentor.server.media.images.cohere2 import Cohere2VisionImages
 from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
+from stentor.server.media.images.phi4 import Phi4Images
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.vision_models import (
     CHATML,
@@ -31,6 +34,12 @@ _EDGES: Final = {"shortest_edge": 4 * 64, "longest_edge": 64 * 64}
 _GLM: Final = CHATML.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_image|>").replace(
     "VIDEO", "<|begin_of_video|><|video_pad|><|end_of_video|>"
 )
+
+
+PALIGEMMA, GOT_OCR = re.findall(
+    r"```jinja\n(.*?)```", (Path(stentor.__file__).parent / "docs/guides/models.md").read_text(), re.DOTALL
+)
+"""The templates of the guide."""
 
 
 class _Processor(NamedTuple):
@@ -148,6 +157,36 @@ def _deepseek_ocr2() -> _Processor:
     return _Processor("DeepseekOcr2Processor", images, CHATML.replace("IMAGE", "<image>\n"))
 
 
+def _got_ocr2() -> _Processor:
+    images = transformers.GotOcr2ImageProcessorPil(size={"height": 64, "width": 64})
+    spelled = {"<image>": "<imgpad>"}
+    return _Processor("GotOcr2Processor", images, GOT_OCR, spelled=spelled, settings={"num_image_tokens": 16})
+
+
+def _phi4() -> _Processor:
+    images = Phi4Images(size=_SQUARE, patch_size=PATCH, dynamic_hd=6)
+    template = CHATML.replace("IMAGE", "<|image|>")
+    return _Processor(
+        "Phi4MultimodalProcessor", images, template, {"image_token": "<|image|>"}, {"<image>": "<|image|>"}
+    )
+
+
+def _paligemma() -> _Processor:
+    images = transformers.SiglipImageProcessorPil(size=_SQUARE, image_seq_length=16)
+    return _Processor("PaliGemmaProcessor", images, PALIGEMMA, {"image_token": "<image>"})
+
+
+def _minicpmv4_6() -> _Processor:
+    images = transformers.MiniCPMV4_6ImageProcessorPil(patch_size=PATCH, scale_resolution=32, max_slice_nums=4)
+    spelled = {"<img>": "<slice>", "</img>": "</slice>", "<row_1_col_1>": "<image_id>", "<row_1_col_2>": "</image_id>"}
+    parts = ("vision", "<|vision_start|>", "<|vision_end|>"), ("slice", "<slice>", "</slice>")
+    names = {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
+    for part, start, end in (*parts, ("image_id", "<image_id>", "</image_id>")):
+        part = part.replace("vision", "image")
+        names |= {f"{part}_start_token": start, f"{part}_end_token": end}
+    return _Processor("MiniCPMV4_6Processor", images, CHATML.replace("IMAGE", "<|image_pad|>\n"), names, spelled)
+
+
 def _deepseek_vl() -> _Processor:
     images = transformers.DeepseekVLImageProcessorPil(size=_SQUARE, min_size=2)
     settings = {"num_image_tokens": 16}
@@ -178,6 +217,10 @@ _PROCESSORS: Final = {
     "deepseek_vl": _deepseek_vl,
     "deepseek_vl_hybrid": _deepseek_vl_hybrid,
     "janus": _janus,
+    "got_ocr2": _got_ocr2,
+    "phi4_multimodal": _phi4,
+    "minicpmv4_6": _minicpmv4_6,
+    "paligemma": _paligemma,
     "exaone4_5": lambda: _qwen_like("Exaone4_5_Processor"),
     "hyperclovax_vision": lambda: _qwen_like("HyperCLOVAXVisionV2Processor"),
     "lfm3_vl": lambda: _qwen_like("Lfm3VlProcessor"),
@@ -214,5 +257,12 @@ def _with_processor(name: str) -> Maker:
     return make
 
 
-PROCESSED: Final[Mapping[str, Maker]] = {**FAMILIES, **{name: _with_processor(name) for name in _PROCESSORS}}
+LAID_OUT: Final[Mapping[str, Maker]] = {
+    name: _with_processor(name) for name in ("got_ocr2", "minicpmv4_6", "paligemma")
+}
+"""Those whose processors write more than pictures into a text, or number these."""
+PROCESSED: Final[Mapping[str, Maker]] = {
+    **FAMILIES,
+    **{name: _with_processor(name) for name in _PROCESSORS if name not in LAID_OUT},
+}
 """By name; as :data:`stentor.tests.support.vision_models.FAMILIES`."""

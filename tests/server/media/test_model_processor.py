@@ -11,13 +11,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load
 
+from stentor.engine.models.transformers_tower import _METHODS
 from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.model_files import ModelFiles
 from stentor.server.media.model_processor import ModelInputs, ModelProcessor
 from stentor.server.media.model_videos import VideoSettings
 from stentor.server.media.picture_processors import spelled
 from stentor.server.media.refusal import Refusal
-from stentor.tests.server.media.families import PROCESSED
+from stentor.tests.server.media.families import LAID_OUT, PROCESSED
 from stentor.tests.server.media.pictures import picture
 
 SIZES = ((30, 40), (90, 17), (64, 64))
@@ -32,7 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
     def make(family: str) -> Made:
         if family not in kept:
             folder = tmp_path_factory.mktemp(family)
-            model = PROCESSED[family](folder)
+            model = {**PROCESSED, **LAID_OUT}[family](folder)
             kept[family] = ModelProcessor(folder), model
         return kept[family]
 
@@ -41,7 +42,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 
 def embeddings(model: Any, inputs: ModelInputs) -> torch.Tensor:
     """As transformers makes them of the payload."""
+    own = _METHODS.get((type(model).__name__, "image"))
     with torch.no_grad():
+        if own is not None:
+            return own(model, **load(inputs.payload))
         found = getattr(model, "model", model).get_image_features(**load(inputs.payload))
     if (pooled := getattr(found, "pooler_output", None)) is not None:
         found = pooled
@@ -51,13 +55,14 @@ def embeddings(model: Any, inputs: ModelInputs) -> torch.Tensor:
     return rows.reshape(-1, rows.shape[-1])
 
 
-@pytest.mark.parametrize("family", PROCESSED)
+@pytest.mark.parametrize("family", [*PROCESSED, *LAID_OUT])
 def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddings(
     family: str, made: Callable[[str], Made]
 ) -> None:
     processor, model = made(family)
     config = model.config
-    id = getattr(config, "image_token_id", None) or config.image_token_index
+    id = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
+    id = config.vision_config.image_token_id if id is None else id
     text_of = processor._processor.tokenizer.convert_ids_to_tokens(id)
     for width, height in SIZES:
         for alone in (True, False):
@@ -68,7 +73,7 @@ def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddin
                 assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
 
 
-OWN = ("cohere2_vision", "kimi_k25", "lfm2_vl", "llama4")
+OWN = ("cohere2_vision", "kimi_k25", "lfm2_vl", "llama4", "phi4_multimodal")
 """Of which transformers has no image processor without torchvision."""
 
 

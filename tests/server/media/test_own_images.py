@@ -12,6 +12,7 @@ from stentor.server.media.images.eagle import canvas as eagle_canvas
 from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
+from stentor.server.media.images.phi4 import Phi4Images, canvas
 from stentor.server.media.images.tiles import resized
 
 _SQUARE: Final = {"height": 16, "width": 16}
@@ -22,6 +23,7 @@ PROCESSORS: Final[dict[str, Any]] = {
         encoder_patch_size=4, tile_size=16, min_image_tokens=2, max_image_tokens=6, max_tiles=6
     ),
     "llama4": lambda: Llama4Images(size=_SQUARE, max_patches=6),
+    "phi4": lambda: Phi4Images(size=_SQUARE, patch_size=4, dynamic_hd=6),
 }
 MADE: Final = [
     ("cohere2", (50, 21), (7, 3, 16, 16), [0.2221, 1.2467, 1.2296, 1.5946], {"num_patches": [7]}),
@@ -51,6 +53,22 @@ MADE: Final = [
     ("llama4", (50, 21), (7, 3, 16, 16), [-0.3083, 0.7262, 0.6406, 0.8047], {"aspect_ratios": [[2, 3]]}),
     ("llama4", (30, 90), (4, 3, 16, 16), [-0.0162, 0.6458, 0.9219, 0.8672], {"aspect_ratios": [[3, 1]]}),
     ("llama4", (9, 12), (1, 3, 16, 16), [0.2386, 0.7645, 0.4531, 0.4141], {"aspect_ratios": [[1, 1]]}),
+    (
+        *("phi4", (50, 21), (3, 3, 16, 16), [0.2026, 0.7101, 0.6091, -0.9451]),
+        {"image_sizes": [[16, 32]], "num_img_tokens": [17], "unseen": 0},
+    ),
+    (
+        *("phi4", (30, 20), (5, 3, 16, 16), [0.3158, 0.7326, 0.9222, -0.7961]),
+        {"image_sizes": [[32, 32]], "num_img_tokens": [22], "unseen": 16},
+    ),
+    (
+        *("phi4", (30, 90), (4, 3, 16, 16), [-0.0167, 0.6574, 0.9216, 0.451]),
+        {"image_sizes": [[48, 16]], "num_img_tokens": [25], "unseen": 0},
+    ),
+    (
+        *("phi4", (16, 16), (2, 3, 16, 16), [0.3782, 0.5839, 0.6078, 0.5686]),
+        {"image_sizes": [[16, 16]], "num_img_tokens": [13], "unseen": 0},
+    ),
 ]
 """What transformers 5.23 makes with torchvision 0.28 of pictures of these widths and heights: the shape of its pixel
 values; their mean and deviation, the sixth value of the first tile and the 21st of the last; and what else."""
@@ -71,6 +89,9 @@ def test_pictures_become_what_torchvision_makes_of_them(
 ) -> None:
     told = {"return_row_col_info": True} if name == "lfm2_vl" else {}
     found = PROCESSORS[name]()([waves(*size)], return_tensors="np", **told)
+    if name == "phi4":
+        found["pixel_values"] = found.pop("image_pixel_values")[0]
+        found["unseen"] = (found.pop("image_attention_mask") == 0).sum()
     pixels = found.pop("pixel_values")
     assert pixels.shape == shape
     assert pixels.dtype == np.float32
@@ -78,6 +99,20 @@ def test_pictures_become_what_torchvision_makes_of_them(
     assert [pixels.mean(), pixels.std(ddof=1), first[5], last[20]] == pytest.approx(values, abs=LEVEL)
     found.pop("pixel_attention_mask", None)
     assert {key: np.asarray(value).tolist() for key, value in found.items()} == others
+
+
+def test_a_picture_of_phi_4_that_would_be_too_narrow_is_refused() -> None:
+    with pytest.raises(ValueError, match="it would have 6 x 96 pixels, fewer than 10 on a side"):
+        PROCESSORS["phi4"]()([waves(123, 1900)], return_tensors="np")
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"), [((448, 449), (1, 2)), ((9000, 3000), (9, 3)), ((9000, 2999), (9, 3)), ((5, 9000), (1, 21))]
+)
+def test_a_canvas_of_phi_4_covers_a_picture_or_is_the_largest_of_its_shape(
+    size: tuple[int, int], grid: tuple[int, int]
+) -> None:
+    assert canvas(*size, 448, 36) == grid
 
 
 def test_pictures_are_resized_as_torch_resizes_them() -> None:

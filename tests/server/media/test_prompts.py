@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import transformers as untyped_transformers
 from PIL import Image
 from prometheus_client import CollectorRegistry
 
@@ -31,8 +33,10 @@ from stentor.server.text.errors import TemplateError
 from stentor.server.text.loading import load_tokenizer
 from stentor.server.text.placeholders import MediaText
 from stentor.server.text.pool import TokenizerPool
-from stentor.tests.server.media.families import PROCESSED
+from stentor.tests.server.media.families import LAID_OUT, PROCESSED
 from stentor.tests.server.media.pictures import picture
+
+transformers: Any = untyped_transformers
 
 Message = dict[str, Any]
 
@@ -88,7 +92,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
     def make(name: str) -> Family:
         if name not in kept:
             folder = tmp_path_factory.mktemp(name)
-            PROCESSED[name](folder)
+            {**PROCESSED, **LAID_OUT}[name](folder)
             kept[name] = family_in(folder)
         return kept[name]
 
@@ -163,6 +167,44 @@ def test_prompts_are_those_of_transformers(name: str, conversation: str, family:
     assert sum(token in ids for span in placed.spans for token in tokens[span.start : span.start + span.length]) == len(
         stand_for
     )
+
+
+def test_a_prompt_of_paligemmas_is_its_pictures_and_a_text_between_marks(family: Callable[[str], Family]) -> None:
+    one = family("paligemma")
+    for seen in ("a", "ab"):
+        messages, pictures = ours([("user", f"{''.join(f'[{each}]' for each in seen)}caption en")])
+        tokens, placed = one.prompt(messages, pictures)
+        found = one.processor._processor(pictures, "<image>" * len(pictures) + "caption en", return_tensors="np")
+        assert tokens == found["input_ids"][0].tolist()
+        assert [span.length for span in placed.spans] == [16] * len(pictures)
+
+
+def test_a_prompt_of_got_ocr_is_the_one_that_its_processor_writes(family: Callable[[str], Family]) -> None:
+    one = family("got_ocr2")
+    theirs = transformers.GotOcr2Processor(one.processor._processor.image_processor, one.processor._processor.tokenizer)
+    messages, pictures = ours([("user", "[a] OCR with format: ")])
+    tokens, placed = one.prompt(messages, pictures)
+    found = theirs(pictures, format=True, num_image_tokens=16, return_tensors="np")
+    assert tokens == found["input_ids"][0].tolist()
+    assert placed.tokens == {"image": 16}
+    messages, pictures = ours([("user", "[a][b]OCR: "), ("assistant", "a"), ("user", "[c]OCR: ")])
+    _, placed = one.prompt(messages, pictures)
+    assert [span.length for span in placed.spans] == [16] * 3
+
+
+def test_pictures_of_minicpm_are_numbered_and_their_slices_stand_behind_them(family: Callable[[str], Family]) -> None:
+    one = family("minicpmv4_6")
+    whole = transformers.MiniCPMV4_6Processor
+    like = SimpleNamespace(slice_mode=True, downsample_mode="16x")
+    kind = type(whole.__name__, (whole,), {"check_argument_for_proper_class": lambda *_: None})
+    theirs = kind(one.processor._processor.image_processor, like, one.processor._processor.tokenizer)
+    messages, pictures = ours([("user", "[a][b]Compare [c]them.")])
+    tokens, placed = one.prompt(messages, pictures)
+    pad = "<|image_pad|>\n"
+    text = f"<|im_start|>user\n{pad}{pad}Compare {pad}them.<|im_end|>\n<|im_start|>assistant\n"
+    assert tokens == theirs(pictures, text, return_tensors="np")["input_ids"][0].tolist()
+    assert len(placed.spans) == 3
+    assert placed.spans[1].length > placed.tokens["image"] / 3, "one has slices"
 
 
 def test_a_picture_of_mistrals_is_rows_that_end(family: Callable[[str], Family]) -> None:

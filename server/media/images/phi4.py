@@ -1,0 +1,148 @@
+"""Pictures of Phi-4-multimodal: the whole in the size of a tile, and tiles of a canvas that a picture is laid into,
+with the patches of each tile that are not filled up."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers.feature_extraction_utils import BatchFeature
+from transformers.processing_utils import ImagesKwargs
+
+from .base import OwnImages
+from .tiles import Pixels, Values, cut, normed, resized
+
+_LEAST: Final = 10
+"""Pixels of the shorter side of a picture that is laid into its canvas."""
+_BILINEAR: Final = 2
+
+
+class Phi4Arguments(ImagesKwargs, total=False):
+    patch_size: int
+    dynamic_hd: int
+
+
+class Phi4Images(OwnImages):
+    valid_kwargs = Phi4Arguments
+    resample = 3  # bicubic
+    image_mean: ClassVar = [0.5, 0.5, 0.5]
+    image_std: ClassVar = [0.5, 0.5, 0.5]
+    size: ClassVar = {"height": 448, "width": 448}
+    patch_size = 14
+    dynamic_hd = 36
+    """Tiles."""
+    low_detail: ClassVar = {"dynamic_hd": 1}
+    model_input_names: ClassVar = ["image_pixel_values", "image_sizes", "image_attention_mask"]
+
+    def _preprocess(  # type: ignore[override]
+        self,
+        images: list[Pixels],
+        size: Any,
+        rescale_factor: float,
+        image_mean: list[float],
+        image_std: list[float],
+        patch_size: int,
+        dynamic_hd: int,
+        return_tensors: str | None,
+        **_: Any,
+    ) -> BatchFeature:
+        seen = [
+            _seen(picture, size.height, patch_size, dynamic_hd, (rescale_factor, image_mean, image_std))
+            for picture in images
+        ]
+        most = max(len(each.tiles) for each in seen)
+        made = {
+            "image_pixel_values": np.stack([_filled(each.tiles, most, 0) for each in seen]),
+            "image_sizes": np.array([each.size for each in seen]),
+            "image_attention_mask": np.stack([_filled(each.masks, most, 1) for each in seen]),
+            "num_img_tokens": [each.embeddings for each in seen],
+        }
+        return BatchFeature(made, tensor_type=return_tensors)
+
+
+class _Seen(NamedTuple):
+    """A picture as its tower takes it."""
+
+    tiles: Values
+    """The whole, and the tiles row by row, [tiles, channels, side, side]."""
+    masks: Values
+    """1 for each patch that is not all white, [tiles, rows, columns]."""
+    size: tuple[int, int]
+    """Of the canvas."""
+    embeddings: int
+
+
+def _seen(
+    picture: Pixels, side: int, patch: int, most: int, norm: tuple[float, Sequence[float], Sequence[float]]
+) -> _Seen:
+    rows, columns = canvas(*picture.shape[1:], side, most)
+    laid, mask = _laid(picture, rows * side, columns * side, patch)
+    values = normed(laid, *norm)
+    masks = cut(mask[None], rows, columns)[:, 0]
+    kept = masks[:, ::2, ::2]  # an embedding is of four patches
+    joined = kept.reshape(rows, columns, *kept.shape[1:]).transpose(0, 2, 1, 3)
+    height, width = (int(joined.any(axis=axes).sum()) for axes in ((2, 3), (0, 1)))
+    whole = kept.shape[1]
+    return _Seen(
+        np.concatenate((_small(values, side)[None], cut(values, rows, columns))),
+        np.concatenate((np.ones((1, *masks.shape[1:]), np.float32), masks)),
+        (rows * side, columns * side),
+        height * (width + 1) + 1 + whole * (whole + 1),
+    )
+
+
+def _filled(tiles: Values, most: int, value: int) -> Values:
+    """With tiles of one value up to ``most``."""
+    return np.pad(tiles, ((0, most - len(tiles)), *[(0, 0)] * (tiles.ndim - 1)), constant_values=value)
+
+
+def canvas(height: int, width: int, side: int, most: int) -> tuple[int, int]:
+    """Rows and columns of tiles: as many as cover the picture, or at most ``most`` in the shape that is nearest to the
+    picture's; of one shape the most tiles of which it fills half."""
+    rows, columns = math.ceil(height / side), math.ceil(width / side)
+    if rows * columns <= most:
+        return rows, columns
+    grids = [(down, across) for down in range(1, most + 1) for across in range(1, most // down + 1)]
+    nearest = min(abs(width / height - across / down) for down, across in grids)
+    alike = [grid for grid in grids if abs(width / height - grid[1] / grid[0]) == nearest]
+    alike.sort(key=math.prod)
+    filled = [grid for grid in alike[1:] if width * height > 0.5 * side * side * grid[0] * grid[1]]
+    return (filled or alike)[-1 if filled else 0]
+
+
+def _laid(picture: Pixels, height: int, width: int, patch: int) -> tuple[Pixels, Values]:
+    """The picture as large as the canvas takes it, with white below it and on its right, and 1 for each patch that is
+    not all white. Raises ValueError for a picture that is too narrow."""
+    across, down = width / picture.shape[2], height / picture.shape[1]
+    wide = across < down
+    inside = (int(picture.shape[1] * across), width) if wide else (height, int(picture.shape[2] * down))
+    if min(inside) < _LEAST:
+        raise ValueError(f"it would have {inside[1]} x {inside[0]} pixels, fewer than {_LEAST} on a side")
+    found = resized(picture, *inside, _BILINEAR)
+    below, behind = height - inside[0], width - inside[1]
+    mask = np.ones((height // patch, width // patch), np.float32)
+    mask[len(mask) - below // patch :] = 0
+    mask[:, mask.shape[1] - behind // patch :] = 0
+    return np.pad(found, ((0, 0), (0, below), (0, behind)), constant_values=255), mask
+
+
+def _small(values: Values, side: int) -> Values:
+    """[channels, side, side] by a bicubic filter of four pixels a direction, however much smaller."""
+    rows, by_row = _taps(values.shape[1], side)
+    columns, by_column = _taps(values.shape[2], side)
+    lines = sum(values[:, rows[tap]] * by_row[tap][:, None] for tap in range(4))
+    found: Values = sum(lines[:, :, columns[tap]] * by_column[tap] for tap in range(4))
+    return found.astype(np.float32)
+
+
+def _taps(length: int, side: int) -> tuple[NDArray[np.int64], Values]:
+    """Four pixels [4, side] for each of ``side``, and their factors."""
+    at = (np.arange(side) + 0.5) * (length / side) - 0.5
+    first = np.floor(at).astype(np.int64)
+    distance = np.abs(at - first - np.arange(-1, 3)[:, None])
+    sharp = -0.75
+    near = ((sharp + 2) * distance - (sharp + 3)) * distance**2 + 1
+    far = sharp * (((distance - 5) * distance + 8) * distance - 4)
+    factors = np.where(distance <= 1, near, far).astype(np.float32)
+    return np.clip(first + np.arange(-1, 3)[:, None], 0, length - 1), factors
