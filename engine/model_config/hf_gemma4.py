@@ -88,7 +88,9 @@ def _full(fields: Fields, mixer: AttentionSpec, number: int) -> AttentionSpec:
     tied = fields.flag("attention_k_eq_v")
     listed = fields.table("per_layer_config")
     if listed is not None:
-        own = Fields(Fields(listed).table(str(number)) or {})
+        # transformers writes layer 5 of 30 as "05"
+        key = next((key for key in listed if key.lstrip("0") == str(number).lstrip("0")), "")
+        own = Fields(Fields(listed).table(key) or {})
         head_dim = own.integer("head_dim", mixer.head_dim)
         kv_heads = own.integer("num_key_value_heads", mixer.kv_heads)
     else:

@@ -10,71 +10,13 @@ from . import hf_dense, hf_hybrid, hf_latent, hf_moe, hf_variants
 from .attention_spec import AttentionSpec
 from .config_fields import ConfigError, Fields
 from .hf_rope import media_axes
+from .hf_text_defaults import text_defaults
 from .mlp_spec import STACKED, MoESpec
 from .model_spec import ModelSpec, with_mixers
 from .thinker import thinker
 
 Reader = Callable[[Fields, str], ModelSpec]
 
-_GEMMA3: Final[Mapping[str, object]] = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "max_position_embeddings": 131_072,
-}
-_PALIGEMMA: Final[Mapping[str, object]] = {
-    "vocab_size": 257_152,
-    "hidden_size": 2048,
-    "intermediate_size": 16_384,
-    "num_hidden_layers": 18,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 8192,
-}
-"""Of PaliGemma's decoder, in either generation."""
-_GOT_OCR2: Final[Mapping[str, object]] = {
-    "vocab_size": 151_860,
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "max_position_embeddings": 32_768,
-    "rope_theta": 1_000_000.0,
-    "tie_word_embeddings": True,
-}
-_SEVEN_BILLION: Final[Mapping[str, object]] = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "vocab_size": 32_000,
-}
-_DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
-    "gemma3_text": _GEMMA3,
-    "llama": {**_SEVEN_BILLION, "intermediate_size": 11_008, "max_position_embeddings": 2048},
-    "qwen2": {
-        "hidden_size": 4096,
-        "intermediate_size": 22_016,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-        "vocab_size": 151_936,
-        "max_position_embeddings": 32_768,
-    },
-    "paligemma": {**_PALIGEMMA, "tie_word_embeddings": True},
-    "got_ocr2": _GOT_OCR2,
-    "mistral": {
-        **_SEVEN_BILLION,
-        "intermediate_size": 14_336,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131_072,
-    },
-}
-"""Defaults of transformers' classes that published files omit, by model type of the text part, or of the whole."""
 _PREFIXES: Final = (
     ("language_model.lm_head.", "lm_head."),
     ("thinker.lm_head.", "lm_head."),
@@ -285,7 +227,7 @@ def _text(seeing: Seeing, readers: Mapping[str, Reader], fields: Fields, name: s
         )
     whole = ("bos_token_id", "eos_token_id", "tie_word_embeddings")
     above = {key: fields.values[key] for key in whole if fields.has(key)}
-    defaults = _DEFAULTS.get(seeing.model_type, _DEFAULTS.get(kind, {}))
+    defaults = text_defaults(seeing.model_type, kind)
     if seeing.whole_prompts:  # transformers sets this beside masks of its own
         text = {field: text[field] for field in text if field != "use_bidirectional_attention"}
     spec = readers[kind](Fields({**defaults, **text, **above}), name)

@@ -22,6 +22,11 @@ from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSp
 
 _SIGLIP_NORMS: Final = Norms(mixer_in="layer_norm1", mlp_in="layer_norm2", kind="layer", bias=True)
 _SIGLIP_HEAD: Final = ("head.",)
+_PADDLE_TOWER: Final = {
+    **{"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16},
+    **{"image_size": 384, "patch_size": 14},
+}
+"""Defaults."""
 _NOT_EMBEDDED: Final = ("logit_scale", "logit_bias", "embeddings.position_ids")
 """The factor on cosines in training, and a buffer of old files."""
 
@@ -302,7 +307,8 @@ def mistral3(model: SeeingModel) -> VisionSpec:
 
 def paddleocr_vl(model: SeeingModel) -> VisionSpec:
     """PaddleOCR-VL: SigLIP over pictures of any shape, also rotated by row and column."""
-    width = model.vision.integer("hidden_size", 1152)
+    model = replace(model, vision=Fields({**_PADDLE_TOWER, **model.vision.values}))
+    width = model.vision.integer("hidden_size")
     merge = model.vision.integer("spatial_merge_size", 2, most=MOST_SIDE)
     projector = ProjectorSpec(
         (
@@ -311,7 +317,7 @@ def paddleocr_vl(model: SeeingModel) -> VisionSpec:
         ),
         norm=ProjectorNorm("projector.pre_norm", "layer", 1e-5, bias=True),
     )
-    spec = siglip_tower(model, projector, patch=14, width=1152, heads=16)
+    spec = siglip_tower(model, projector)
     return replace(
         spec,
         layers=tuple(replace(each, mixer=replace(each.attention, rope=RopeConfig())) for each in spec.layers),

@@ -68,8 +68,12 @@ def test_a_published_gemma_4_says_once_what_heads_of_full_layers_are() -> None:
 def test_a_gemma_4_of_transformers_lists_no_layer_where_all_heads_are_alike() -> None:
     alike = read("Gemma4ForCausalLM", per_layer_config={}).layers[5].attention
     assert (alike.head_dim, alike.kv_heads, alike.window) == (256, 2, 0)
-    wider = read("Gemma4ForCausalLM", per_layer_config={"5": {"head_dim": 64}}).layers[5].attention
-    assert (wider.head_dim, wider.kv_heads) == (64, 2)
+
+
+@pytest.mark.parametrize("key", ["5", "05"])
+def test_a_gemma_4_of_transformers_lists_layers_by_numbers_with_zeros_before_them(key: str) -> None:
+    layers = read("Gemma4ForCausalLM", per_layer_config={key: {"head_dim": 64}}).layers
+    assert [layer.attention.head_dim for layer in layers[:6]] == [256] * 5 + [64]
 
 
 def test_the_last_layers_of_a_small_gemma_4_see_keys_of_the_last_of_their_kind() -> None:

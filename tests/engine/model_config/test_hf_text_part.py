@@ -1,10 +1,12 @@
 """The text part of models that see images too: what their config.json says of it, and its tensors' names."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers as untyped_transformers
 from safetensors.torch import save_file
 
 from stentor.engine.loading.checkpoint import open_checkpoint
@@ -12,9 +14,12 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.weights import iterate_weights
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf_config import model_spec_from_hf
-from stentor.engine.model_config.hf_text_part import is_of_tower, text_name
+from stentor.engine.model_config.hf_text_part import SEEING, is_of_tower, text_name
 from stentor.engine.model_config.media_spec import MediaSpec, media_spec
+from stentor.engine.model_config.model_spec import ModelSpec
 from stentor.tests.parity import tiny
+
+transformers: Any = untyped_transformers
 
 GEMMA_3_4B: dict[str, Any] = {
     "architectures": ["Gemma3ForConditionalGeneration"],
@@ -39,6 +44,44 @@ def test_a_published_gemma3_leaves_most_to_its_class() -> None:
     assert (mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.window) == (8, 4, 256, 0)
     assert (mixer.rope and mixer.rope.factor, found.layers[0].attention.window) == (8.0, 1024)
     assert (found.eos_token_ids, found.tie_embeddings, found.text_part) == ((1, 106), True, True)
+
+
+TEXTS: dict[str, str] = {
+    **{seeing.text: name for name, seeing in SEEING.items()},
+    **dict.fromkeys(("gemma", "gemma2", "granite", "llama", "phi3", "qwen3_moe"), "LlavaForConditionalGeneration"),
+}
+"""A model that sees or hears, by the model type of its text."""
+UNREADABLE = {"deepseek_v2", "deepseek_ocr2_text", "glm4v_text", "glm4v_moe_text", "qwen3_omni_moe_text"}
+"""Whose class's defaults describe no model that could run."""
+WRITTEN_OUT = {"nemotron_h"}
+"""Whose published files omit nothing."""
+
+
+def text_alone(spec: ModelSpec) -> ModelSpec:
+    """Without what the whole model says of it."""
+    return replace(spec, bos_token_id=None, eos_token_ids=(), tie_embeddings=False)
+
+
+@pytest.mark.parametrize("kind", sorted(TEXTS.keys() - UNREADABLE - WRITTEN_OUT))
+def test_fields_that_a_text_part_omits_are_those_of_its_class(kind: str) -> None:
+    whole = {"architectures": [TEXTS[kind]], "model_type": SEEING[TEXTS[kind]].model_type}
+    made = transformers.CONFIG_MAPPING[kind]().to_dict()
+    omits = model_spec_from_hf({**whole, "text_config": {"model_type": kind}})
+    says = model_spec_from_hf({**whole, "text_config": made})
+    assert text_alone(omits) == text_alone(says)
+
+
+@pytest.mark.parametrize("name", ["VoxtralForConditionalGeneration", "GlmAsrForConditionalGeneration"])
+def test_fields_that_a_text_part_omits_are_those_of_the_whole_model_s_class(name: str) -> None:
+    whole = {"architectures": [name], "model_type": SEEING[name].model_type, "text_config": {"model_type": "llama"}}
+    made = transformers.CONFIG_MAPPING[whole["model_type"]].from_dict(whole).to_dict()
+    assert text_alone(model_spec_from_hf(whole)) == text_alone(model_spec_from_hf({**made, "architectures": [name]}))
+
+
+def test_a_text_part_without_key_value_heads_has_as_many_as_it_has_heads() -> None:
+    text = {"model_type": "granite", "num_attention_heads": 16}
+    found = model_spec_from_hf({"architectures": ["LlavaNextForConditionalGeneration"], "text_config": text})
+    assert found.layers[0].attention.kv_heads == 16
 
 
 def test_a_mistral3_is_read_as_its_text_part_says_it_is() -> None:

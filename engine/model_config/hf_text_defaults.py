@@ -1,0 +1,82 @@
+"""Fields of transformers' configuration classes that files of multimodal models omit.
+
+transformers saves the fields of a text-only model, but of a text part only those whose values are not its class's.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+
+def _sizes(
+    vocab: int, hidden: int, inner: int, layers: int, heads: int, kv_heads: int | None, longest: int, **more: object
+) -> Mapping[str, object]:
+    """``kv_heads``: None where the class takes as many as there are heads."""
+    return {
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": longest,
+        **more,
+    }
+
+
+_LLAMA: Final = _sizes(32_000, 4096, 11_008, 32, 32, None, 2048)
+_QWEN2: Final = _sizes(151_936, 4096, 22_016, 32, 32, 32, 32_768)
+_QWEN2_VL: Final = _sizes(152_064, 8192, 29_568, 80, 64, 8, 32_768, rope_theta=1e6, rms_norm_eps=1e-5)
+_NONE: Final = 1
+"""Width of networks in a model without any: all of its layers are mixtures."""
+_ERNIE: Final = _sizes(103_424, 1024, 3072, 18, 16, 2, 131_072)
+_BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
+    "cohere2": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
+    "deepseek_v3": _sizes(129_280, 7168, 18_432, 61, 128, 128, 4096),
+    "ernie4_5": _ERNIE,
+    "exaone4": _sizes(102_400, 4096, 16_384, 32, 32, 32, 2048),
+    "gemma": _sizes(256_000, 3072, 24_576, 28, 16, 16, 8192),
+    "gemma2": _sizes(256_000, 2304, 9216, 26, 8, 4, 8192),
+    "gemma3_text": _sizes(262_208, 2304, 9216, 26, 8, 4, 131_072),
+    "gemma3n_text": _sizes(262_400, 2048, 16_384, 35, 8, 2, 32_768),
+    "gemma4_text": _sizes(262_144, 2304, 9216, 30, 8, 4, 131_072),
+    "glm_ocr_text": _sizes(59_392, 1024, 4096, 16, 16, 8, 131_072),
+    "granite": _LLAMA,
+    "hyperclovax": _LLAMA,
+    "lfm2": _sizes(65_536, 2560, 12_288, 32, 32, 8, 128_000),
+    "lfm3": _sizes(128_000, 2048, 7680, 24, 16, 4, 128_000),
+    "llama": _LLAMA,
+    "llama4_text": _sizes(202_048, 5120, 8192, 48, 40, 8, 131_072),
+    "mistral": _sizes(32_000, 4096, 14_336, 32, 32, 8, 131_072),
+    "paddleocr_vl_text": _ERNIE,
+    "phi3": _sizes(32_064, 3072, 8192, 32, 32, None, 4096),
+    "qwen2": _QWEN2,
+    "qwen2_5_omni_text": _sizes(152_064, 3584, 18_944, 28, 28, 4, 32_768, rope_theta=1e6),
+    "qwen2_5_vl_text": _QWEN2_VL,
+    "qwen2_vl_text": _QWEN2_VL,
+    "qwen3": _QWEN2,
+    "qwen3_5_moe_text": _sizes(248_320, 2048, _NONE, 40, 16, 2, 32_768, moe_intermediate_size=512),
+    "qwen3_5_text": _sizes(248_320, 4096, 12_288, 32, 16, 4, 32_768),
+    "qwen3_moe": _sizes(151_936, 2048, 6144, 24, 32, 4, 32_768, moe_intermediate_size=768),
+    "qwen3_vl_moe_text": {
+        **_sizes(151_936, 2048, 5632, 24, 16, 16, 128_000, rope_theta=5e5),
+        **{"moe_intermediate_size": 1408, "num_experts": 60, "num_experts_per_tok": 4},
+    },
+    "qwen3_vl_text": _sizes(151_936, 4096, 22_016, 32, 32, 32, 128_000, rope_theta=5e5),
+}
+_PALIGEMMA: Final = _sizes(257_152, 2048, 16_384, 18, 8, 1, 8192, tie_word_embeddings=True)
+_BY_WHOLE: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
+    ("paligemma", "gemma"): _PALIGEMMA,
+    ("paligemma", "gemma2"): _PALIGEMMA,
+    ("got_ocr2", "qwen2"): _sizes(151_860, 1024, 2816, 24, 16, 16, 32_768, rope_theta=1e6, tie_word_embeddings=True),
+    ("glmasr", "llama"): _sizes(59_264, 2048, 6144, 28, 16, 4, 8192, rms_norm_eps=1e-5),
+    ("voxtral", "llama"): {
+        **_sizes(131_072, 3072, 8192, 30, 32, 8, 131_072),
+        **{"head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 1e8},
+    },
+}
+"""Of models that have defaults of their own for a known text part."""
+
+
+def text_defaults(whole: str, text: str) -> Mapping[str, object]:
+    """By the model types of the whole and of its text part; empty for a text part whose files omit nothing."""
+    return _BY_WHOLE.get((whole, text)) or _BY_TEXT.get(text, {})

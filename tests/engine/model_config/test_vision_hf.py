@@ -1,0 +1,25 @@
+"""Towers of media as a config.json describes them."""
+
+from typing import Any
+
+import pytest
+import transformers as untyped_transformers
+
+from stentor.engine.model_config.vision_hf import vision_spec_from_hf
+
+transformers: Any = untyped_transformers
+HIDDEN = 512
+KINDS = (
+    *("aya_vision", "cohere2_vision", "deepseek_vl", "exaone4_5", "glm46v", "glm4v", "glm4v_moe", "glm_ocr"),
+    *("hyperclovax_vision_v2", "idefics3", "internvl", "kimi_k25", "lfm2_vl", "lighton_ocr", "llava", "mistral3"),
+    *("ovis2", "paddleocr_vl", "qianfan_ocr", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl"),
+    *("qwen3_vl_moe", "smolvlm"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fields_that_a_tower_s_part_omits_are_those_of_its_class(kind: str) -> None:
+    made = transformers.CONFIG_MAPPING[kind]
+    part = {"model_type": made().vision_config.model_type}
+    says = made.from_dict({"vision_config": dict(part)}).to_dict()
+    assert vision_spec_from_hf({**says, "vision_config": part}, HIDDEN) == vision_spec_from_hf(says, HIDDEN)
