@@ -12,6 +12,7 @@ from ...common.limits import MAX_NAME_LENGTH, Limits
 from ..media_parts import check_audio, check_detail, check_file, check_named
 from ..sampling import not_served
 from . import client_tools
+from .request import Reasoning, TextConfig
 from .tools import check_tools
 
 Item = dict[str, Any]
@@ -33,6 +34,8 @@ PREFIXES: Final = {
     "apply_patch_call_output": "apco",
     "tool_search_call": "tsc",
     "tool_search_output": "tso",
+    "additional_tools": "at",
+    "configuration_update": "cu",
     "reasoning": "rs",
     "compaction": "cmp",
     "mcp_list_tools": "mcpl",
@@ -53,7 +56,9 @@ CLIENT_OUTPUTS: Final = (
     "tool_search_output",
 )
 _LOADED: Final = ("function", "custom", "namespace")
-"""Types of the tools that a search can find."""
+"""Types of the tools that an item can bring."""
+LOADING: Final = ("tool_search_output", "additional_tools")
+"""Items that bring tools, which the model may call from then on."""
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _STATUSES: Final = ("in_progress", "completed", "incomplete")
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
@@ -154,6 +159,12 @@ class _Reader:
                 return {**self._searched(), "arguments": self._object("arguments", {})}
             case "tool_search_output":
                 return {**self._searched(), "tools": self._loaded()}
+            case "additional_tools":
+                if self._item.get("role") != "developer":
+                    raise self._wrong("role", "must be developer")
+                return {"role": "developer", "tools": self._loaded()}
+            case "configuration_update":
+                return self._update()
             case "reasoning":
                 return self._reasoning()
             case "mcp_list_tools":
@@ -215,8 +226,25 @@ class _Reader:
         for index, tool in enumerate(tools):
             if tool["type"] not in _LOADED:
                 where = f"{self._where}.tools[{index}].type"
-                raise not_served(where, f"`{where}`: a search that finds a tool of type `{tool['type']}`")
+                raise not_served(where, f"`{where}`: an item that brings a tool of type `{tool['type']}`")
         return tools
+
+    def _update(self) -> Item:
+        """The settings that change, as fields of a request."""
+        update: Item = {}
+        if self._item.get("reasoning") is not None:
+            effort = converted(self._item["reasoning"], Reasoning, f"{self._where}.reasoning").effort
+            update["reasoning"] = {"effort": effort}
+        if self._item.get("text") is not None:
+            where = f"{self._where}.text"
+            text = converted(self._item["text"], TextConfig, where)
+            if text.format is None:
+                raise missing(f"{where}.format")
+            text.check(where)
+            update["text"] = {"format": msgspec.to_builtins(text.format)}
+        if not update:
+            raise self._wrong("reasoning", "or `text` must be given")
+        return update
 
     def _mcp_named(self) -> Item:
         fields = {"server_label": self._name("server_label"), "name": self._name("name")}

@@ -83,6 +83,13 @@ class TextConfig(msgspec.Struct, frozen=True):
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
+    def check(self, field: str = "text") -> None:
+        """Raises BadRequest naming the field."""
+        if self.format is not None and self.format.type == "json_schema":
+            for name in ("name", "schema"):
+                if getattr(self.format, name) is None:
+                    raise missing(f"{field}.format.{name}")
+
 
 class ConversationRef(msgspec.Struct, frozen=True):
     id: Name
@@ -116,12 +123,8 @@ class ContextFields(msgspec.Struct, kw_only=True):
         items_at_most(self.tools, limits.max_messages, "tools")
         check_tools(self.tools or [])
         check_choice(self.tool_choice, self.tools or [])
-        form = None if self.text is None else self.text.format
-        if form is not None and form.type == "json_schema":
-            for field in ("name", "schema"):
-                if getattr(form, field) is None:
-                    where = f"text.format.{field}"
-                    raise missing(where)
+        if self.text is not None:
+            self.text.check()
 
 
 class ResponseRequest(ContextFields, kw_only=True):

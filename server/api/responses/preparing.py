@@ -36,7 +36,7 @@ from .conversion import NO_FIELDS, chat_request, droppable
 from .encrypted_content import EncryptedContent
 from .ids import Ids, random_id
 from .naming import map_response_fields
-from .offering import asking, known_lists, offered_beside, with_loaded
+from .offering import asking, known_lists, offered_beside, with_loaded, with_updates
 from .services import ResponseServices
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ async def prepare(
     conversation = await read_conversation(services, request, caller, memory, extra=extra)
     check_approvals(conversation, [server.label for server in servers])
     seal = await seal_of(services.store, caller)
+    request = with_updates(request, conversation.items)
     shown = _shown(services.chat, request, response_id)
     request = with_loaded(request, conversation.items)
     chat = await fitting(services.chat, request, conversation.items, seal, conversation.fields, own_tools=tools)
@@ -215,7 +216,7 @@ async def count_context(services: ResponseServices, request: ContextFields, call
     conversation = await read_conversation(services, request, caller, memory)
     seal = await seal_of(services.store, caller)
     own = request.tools or []
-    request = with_loaded(request, conversation.items)
+    request = with_loaded(with_updates(request, conversation.items), conversation.items)
     if servers:
         request = asking(request, offered_beside(request, servers, known_lists(conversation.items)))
     named = request.tools if servers else own

@@ -434,3 +434,18 @@ async def test_items_of_all_kinds_are_kept_and_listed_as_the_sdk_has_them() -> N
         listed = await client.get(f"{RESPONSES}/{made['id']}/input_items", params={"order": "asc"})
     check_object(ResponseItemList, listed.content, EXTENSIONS)
     assert [item["type"] for item in listed.json()["data"][1:]] == [item["type"] for item in items[1:]]
+
+
+async def test_tools_that_an_item_brings_can_be_called_from_then_on() -> None:
+    script = Script([call("find"), "Done."])
+    brought = {"type": "additional_tools", "role": "developer", "tools": [FIND]}
+    async with in_memory(state_of(script, McpConfig())) as client:
+        first = (await client.post(RESPONSES, json={"input": [{"role": "user", "content": "?"}, brought]})).json()
+        (called,) = first["output"]
+        assert (called["type"], called["name"]) == ("function_call", "find")
+        result = {"type": "function_call_output", "call_id": called["call_id"], "output": "It."}
+        await client.post(RESPONSES, json={"input": [result], "previous_response_id": first["id"]})
+        listed = await client.get(f"{RESPONSES}/{first['id']}/input_items")
+    assert all(prompt.startswith("<tools>find ") for prompt in script.prompts)
+    check_object(ResponseItemList, listed.content, EXTENSIONS)
+    assert first["tools"] == [], "the response repeats what the request had"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from openai.types.responses import Response
+from openai.types.responses.response_item_list import ResponseItemList
 
 from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import in_memory, until
@@ -78,3 +79,24 @@ async def test_an_engine_that_fails_fails_the_response() -> None:
             assert refused.status_code == 503
         queued = await client.post(RESPONSES, json={"input": "hello", "background": True})
         assert queued.status_code == 503
+
+
+async def test_settings_that_an_item_changes_are_in_force_until_the_next_one() -> None:
+    form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+    items: list[Any] = [
+        {"role": "user", "content": "hello"},
+        {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": form}},
+    ]
+    engine = FakeEngine(answer=says("{}"))
+    async with in_memory(fake_state(engine)) as client:
+        first = (await client.post(RESPONSES, json={"input": items, "reasoning": {"effort": "high"}})).json()
+        check_object(Response, first, EXTENSIONS)
+        again = [{"type": "configuration_update", "text": {"format": {"type": "text"}}}]
+        body = {"input": again, "previous_response_id": first["id"], "text": {"verbosity": "low"}}
+        second = (await client.post(RESPONSES, json=body)).json()
+        listed = await client.get(f"{RESPONSES}/{second['id']}/input_items")
+    assert first["reasoning"]["effort"] == second["reasoning"]["effort"] == "low"
+    assert first["text"]["format"]["name"] == "n"
+    assert second["text"] == {"format": {"type": "text"}, "verbosity": "low"}
+    assert [bool(grammar) for grammar in engine.grammars] == [True, False]
+    check_object(ResponseItemList, listed.content, EXTENSIONS)

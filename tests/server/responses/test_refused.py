@@ -35,6 +35,23 @@ def output(**fields: Any) -> dict[str, Any]:
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
         ({"input": [{"type": "reasoning", "summary": "x"}]}, "input[0].summary"),
+        ({"input": [{"type": "additional_tools", "role": "user", "tools": []}]}, "input[0].role"),
+        ({"input": [{"type": "additional_tools", "role": "developer"}]}, "input[0].tools"),
+        (
+            {"input": [{"type": "additional_tools", "role": "developer", "tools": [{"type": "function"}]}]},
+            "input[0].tools[0].name",
+        ),
+        (
+            {"input": [{"type": "additional_tools", "role": "developer", "tools": [{"type": "local_shell"}]}]},
+            "input[0].tools[0].type",
+        ),
+        ({"input": [{"type": "configuration_update"}]}, "input[0].reasoning"),
+        ({"input": [{"type": "configuration_update", "reasoning": {"effort": "much"}}]}, "input[0].reasoning.effort"),
+        ({"input": [{"type": "configuration_update", "text": {}}]}, "input[0].text.format"),
+        (
+            {"input": [{"type": "configuration_update", "text": {"format": {"type": "json_schema", "name": "n"}}}]},
+            "input[0].text.format.schema",
+        ),
         (part(type="input_image", image_url="http://x/y.png"), "input[1].content[1]"),
         (part(type="input_file", file_id="f"), "input[1].content[1]"),
         (part(type="input_image"), "input[1].content[1].image_url"),
