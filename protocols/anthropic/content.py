@@ -40,12 +40,8 @@ class ImageBlock(msgspec.Struct, tag="image", tag_field="type", frozen=True):
     """An :data:`ImageSource`, checked where the block's place is known."""
 
 
-class SearchResultBlock(msgspec.Struct, tag="search_result", tag_field="type", frozen=True):
-    """Decoded so that it can be refused by name."""
-
-
 class ServerToolUseBlock(msgspec.Struct, tag="server_tool_use", tag_field="type", frozen=True):
-    """Likewise."""
+    """Decoded so that it can be refused by name."""
 
 
 class PlainTextSource(msgspec.Struct, tag="text", tag_field="type", frozen=True):
@@ -59,6 +55,20 @@ class ContentSource(msgspec.Struct, tag="content", tag_field="type", frozen=True
 
 class Citations(msgspec.Struct, frozen=True):
     enabled: bool | None = None
+
+
+class SearchResultBlock(msgspec.Struct, tag="search_result", tag_field="type", frozen=True):
+    source: str
+    """Where it was found."""
+    title: str
+    content: list[TextBlock]
+    citations: Citations | None = None
+
+
+class ToolReferenceBlock(msgspec.Struct, tag="tool_reference", tag_field="type", frozen=True):
+    """A tool that a search of the client's has found among the request's ``tools``."""
+
+    tool_name: Identifier
 
 
 DocumentSource = PlainTextSource | ContentSource | Base64Source | UrlSource | FileSource
@@ -88,7 +98,7 @@ class ToolUseBlock(msgspec.Struct, tag="tool_use", tag_field="type", frozen=True
     input: dict[str, Any]
 
 
-ResultBlock = TextBlock | DocumentBlock | ImageBlock | SearchResultBlock
+ResultBlock = TextBlock | DocumentBlock | ImageBlock | SearchResultBlock | ToolReferenceBlock
 
 
 class ToolResultBlock(msgspec.Struct, tag="tool_result", tag_field="type", frozen=True):

@@ -42,6 +42,9 @@ IGNORED_FIELDS: Final = (
 """Accepted and without effect: they ask for nothing that would change the answer here."""
 
 
+_SEARCH: Final = "tool_search_tool_"
+
+
 class Tool(msgspec.Struct, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     input_schema: dict[str, Any] | None = None
@@ -49,6 +52,11 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool | None = None
     type: str | None = None
     allowed_callers: list[str] | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether it is the search for tools with ``defer_loading``: here all are offered from the beginning."""
+        return self.type is not None and self.type.startswith(_SEARCH)
 
     @property
     def predefined(self) -> Predefined | None:
@@ -151,6 +159,8 @@ class ConversationFields(msgspec.Struct, kw_only=True):
             )
         names = set()
         for index, tool in enumerate(self.tools or ()):
+            if tool.searches:
+                continue
             _check_tool(tool, f"tools[{index}]")
             if tool.name in names:
                 raise refused(f"tools[{index}].name", "tool names must be unique")

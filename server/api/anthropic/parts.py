@@ -1,10 +1,11 @@
 """Blocks of text, pictures and documents as the content of a message of chat."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from stentor.protocols.anthropic.content import (
     Base64Source,
+    Citations,
     ContentSource,
     DocumentBlock,
     DocumentSource,
@@ -14,7 +15,9 @@ from stentor.protocols.anthropic.content import (
     InputBlock,
     PlainTextSource,
     ResultBlock,
+    SearchResultBlock,
     TextBlock,
+    ToolReferenceBlock,
     UrlSource,
 )
 from stentor.protocols.common.decoding import converted
@@ -57,7 +60,7 @@ def as_parts(content: str | list[dict[str, Any]]) -> list[Part]:
 
 
 def block_parts(block: ResultBlock, place: str) -> list[Part]:
-    """Raises BadRequest naming an unreadable part below ``place``."""
+    """Raises BadRequest naming a part below ``place`` that is unreadable or cannot be served."""
     match block:
         case TextBlock():
             return [block.text]
@@ -65,8 +68,13 @@ def block_parts(block: ResultBlock, place: str) -> list[Part]:
             return [_image(block, place)]
         case DocumentBlock():
             return _document(block, place)
-        case _:
-            raise refused_block(block, place)
+        case SearchResultBlock():
+            _check_citations(block.citations, place)
+            return [text for text in (block.title, block.source, *(part.text for part in block.content)) if text]
+        case ToolReferenceBlock():
+            return [f"The tool `{block.tool_name}` can be called."]
+        case other:
+            assert_never(other)
 
 
 def refused_block(block: InputBlock, place: str) -> BadRequest:
@@ -93,8 +101,7 @@ def _image(block: ImageBlock, place: str) -> dict[str, Any]:
 
 def _document(block: DocumentBlock, place: str) -> list[Part]:
     """A document under its title."""
-    if block.citations is not None and block.citations.enabled:
-        raise not_served(f"{place}.citations", f"`{place}.citations`")
+    _check_citations(block.citations, place)
     where = f"{place}.source"
     heading: list[Part] = [text for text in (block.title, block.context) if text]
     named: dict[str, str]
@@ -118,6 +125,11 @@ def _document(block: DocumentBlock, place: str) -> list[Part]:
             check_file_id(file, f"{where}.file_id")
             named = {"file_id": file}
     return [*heading, {"type": "file", "file": named, FIELD: place}]
+
+
+def _check_citations(citations: Citations | None, place: str) -> None:
+    if citations is not None and citations.enabled:
+        raise not_served(f"{place}.citations", f"`{place}.citations`")
 
 
 def _source(given: Any, kinds: Any, where: str) -> Any:

@@ -108,9 +108,10 @@ def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tools(tools: list[Tool] | None, choice: ToolChoice | None) -> dict[str, Any]:
-    if not tools:
+    offered = [_tool(tool) for tool in tools or () if not tool.searches]
+    if not offered:
         return {}
-    fields: dict[str, Any] = {"tools": [_tool(tool) for tool in tools]}
+    fields: dict[str, Any] = {"tools": offered}
     match choice:
         case None | AutoChoice():
             fields["tool_choice"] = "auto"

@@ -196,6 +196,29 @@ def test_documents_of_text_are_text() -> None:
     assert said == [{"role": "user", "content": "A tale\nold\nOnce upon\nSum it up.\none\ntwo"}]
 
 
+def test_results_of_searches_are_text_wherever_they_stand() -> None:
+    found = {
+        "type": "search_result",
+        "title": "Tides",
+        "source": "https://x.test",
+        "content": [text("High."), text("Low.")],
+    }
+    (message,) = conversation(user(found, text("When?")))
+    assert message["content"] == "Tides\nhttps://x.test\nHigh.\nLow.\nWhen?"
+    *_, answered = conversation(HELLO, assistant(use()), user(result([found])))
+    assert answered["content"] == "Tides\nhttps://x.test\nHigh.\nLow."
+
+
+def test_all_tools_are_offered_where_some_would_have_to_be_searched() -> None:
+    search = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
+    deferred = {"name": "f", "input_schema": {"type": "object"}, "defer_loading": True}
+    reference = result([{"type": "tool_reference", "tool_name": "f"}])
+    chat = translated(messages=[HELLO, assistant(use()), user(reference)], tools=[search, deferred])
+    assert [tool["function"]["name"] for tool in chat.tools or ()] == ["f"]
+    assert chat.messages[-1]["content"] == "The tool `f` can be called."
+    assert translated(messages=[HELLO], tools=[search]).tools is None
+
+
 def test_tools_and_their_choice() -> None:
     request = translated(tools=[WEATHER | {"strict": True, "cache_control": {"type": "ephemeral"}, "type": "custom"}])
     assert request.tools == [
@@ -318,7 +341,23 @@ def test_a_document_of_blocks_may_hold_pictures() -> None:
             "messages[0].content[0].source.media_type",
         ),
         ({"messages": [user(image("text", data="a"))]}, "messages[0].content[0].source.type"),
-        ({"messages": [user({"type": "search_result"})]}, "messages[0].content[0]"),
+        ({"messages": [user({"type": "search_result"})]}, "messages[0].content[0].source"),
+        (
+            {
+                "messages": [
+                    user(
+                        {
+                            "type": "search_result",
+                            "source": "a",
+                            "title": "b",
+                            "content": [],
+                            "citations": {"enabled": True},
+                        }
+                    )
+                ]
+            },
+            "messages[0].content[0].citations",
+        ),
         (
             {"messages": [user({"type": "document", "source": {"type": "base64"}})]},
             "messages[0].content[0].source.media_type",
