@@ -33,6 +33,7 @@ PREFIXES: Final = {
     "apply_patch_call_output": "apco",
     "tool_search_call": "tsc",
     "tool_search_output": "tso",
+    "additional_tools": "at",
     "reasoning": "rs",
     "compaction": "cmp",
     "mcp_list_tools": "mcpl",
@@ -52,8 +53,10 @@ CLIENT_OUTPUTS: Final = (
     *(f"{call}_output" for call in CLIENT_CALLS if call != "tool_search_call"),
     "tool_search_output",
 )
+LOADING: Final = ("tool_search_output", "additional_tools")
+"""Items with tools that the model has from then on."""
 _LOADED: Final = ("function", "custom", "namespace")
-"""Types of the tools that a search can find."""
+"""Types of these tools."""
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _STATUSES: Final = ("in_progress", "completed", "incomplete")
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
@@ -154,6 +157,10 @@ class _Reader:
                 return {**self._searched(), "arguments": self._object("arguments", {})}
             case "tool_search_output":
                 return {**self._searched(), "tools": self._loaded()}
+            case "additional_tools":
+                if self._item.get("role") != "developer":
+                    raise self._wrong("role", "must be developer")
+                return {"role": "developer", "tools": self._loaded()}
             case "reasoning":
                 return self._reasoning()
             case "mcp_list_tools":
@@ -215,7 +222,7 @@ class _Reader:
         for index, tool in enumerate(tools):
             if tool["type"] not in _LOADED:
                 where = f"{self._where}.tools[{index}].type"
-                raise not_served(where, f"`{where}`: a search that finds a tool of type `{tool['type']}`")
+                raise not_served(where, f"`{where}`: a tool of type `{tool['type']}` in an item")
         return tools
 
     def _mcp_named(self) -> Item:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stentor.protocols.common.errors import BadRequest, refused
-from stentor.protocols.openai.responses.items import Item
+from stentor.protocols.openai.responses.items import LOADING, Item
 from stentor.protocols.openai.responses.mcp import MCP, runs_here
 from stentor.protocols.openai.responses.request import ContextFields
 from stentor.protocols.openai.responses.tools import client_functions, functions_meant, loaded_tools
@@ -21,8 +21,8 @@ Lists = Mapping[str, list[dict[str, Any]]]
 
 
 def with_loaded(request: Request, items: Iterable[Item]) -> Request:
-    """With the tools that searches have found in the conversation, which the model may call from then on."""
-    found = [tool for item in items if item["type"] == "tool_search_output" for tool in item["tools"]]
+    """With the tools that items of the conversation bring, which the model may call from then on."""
+    found = [tool for item in items if item["type"] in LOADING for tool in item["tools"]]
     if not found:
         return request
     return msgspec.structs.replace(request, tools=loaded_tools(request.tools or [], found))
