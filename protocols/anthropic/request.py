@@ -98,7 +98,11 @@ class ThinkingDisabled(msgspec.Struct, tag="disabled", tag_field="type", frozen=
     pass
 
 
-Thinking = ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled
+class ThinkingBetweenTools(msgspec.Struct, tag="between_tools", tag_field="type", frozen=True):
+    """No thinking. What the model says between calls stays text, as for models without this type."""
+
+
+Thinking = ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | ThinkingBetweenTools
 
 
 class JsonFormat(msgspec.Struct, frozen=True):

@@ -55,10 +55,10 @@ CLIENT_OUTPUTS: Final = (
     *(f"{call}_output" for call in CLIENT_CALLS if call != "tool_search_call"),
     "tool_search_output",
 )
-_LOADED: Final = ("function", "custom", "namespace")
-"""Types of the tools that an item can bring."""
 LOADING: Final = ("tool_search_output", "additional_tools")
-"""Items that bring tools, which the model may call from then on."""
+"""Items with tools that the model has from then on."""
+_LOADED: Final = ("function", "custom", "namespace")
+"""Types of these tools."""
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _STATUSES: Final = ("in_progress", "completed", "incomplete")
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
@@ -226,7 +226,7 @@ class _Reader:
         for index, tool in enumerate(tools):
             if tool["type"] not in _LOADED:
                 where = f"{self._where}.tools[{index}].type"
-                raise not_served(where, f"`{where}`: an item that brings a tool of type `{tool['type']}`")
+                raise not_served(where, f"`{where}`: a tool of type `{tool['type']}` in an item")
         return tools
 
     def _update(self) -> Item:

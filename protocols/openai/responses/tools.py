@@ -211,7 +211,7 @@ def _custom(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def loaded_tools(tools: Sequence[dict[str, Any]], found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """``tools``, and behind them those that a search has ``found`` and that are not among them; all are checked."""
+    """``tools``, and behind them those that are ``found`` in items and that are not among them; all are checked."""
     known = set(client_functions(tools))
     more: list[dict[str, Any]] = []
     for tool in found:

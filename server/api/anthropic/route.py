@@ -16,6 +16,7 @@ from stentor.protocols.anthropic.request import (
     MessagesRequest,
     Thinking,
     ThinkingAdaptive,
+    ThinkingBetweenTools,
     ThinkingDisabled,
     ThinkingEnabled,
     count_tokens_decoder,
@@ -100,7 +101,7 @@ def _shape(body: MessagesRequest, prepared: PreparedGeneration) -> MessageShape:
 
 def _shown(thinking: Thinking | None) -> ThinkingShown:
     match thinking:
-        case ThinkingDisabled():
+        case ThinkingDisabled() | ThinkingBetweenTools():
             return "never"  # also of a model that cannot but think
         case ThinkingEnabled(display="omitted") | ThinkingAdaptive(display="omitted"):
             return "empty"

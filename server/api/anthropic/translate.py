@@ -12,7 +12,9 @@ from stentor.protocols.anthropic.request import (
     MessagesRequest,
     NamedChoice,
     NoChoice,
+    Thinking,
     ThinkingAdaptive,
+    ThinkingBetweenTools,
     ThinkingDisabled,
     ThinkingEnabled,
     Tool,
@@ -141,9 +143,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _thinking(
-    thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None, kwargs: dict[str, Any] | None
-) -> dict[str, Any]:
+def _thinking(thinking: Thinking | None, kwargs: dict[str, Any] | None) -> dict[str, Any]:
     """By default the model's own behaviour applies. ``kwargs`` are the client's for the template."""
     fields: dict[str, Any] = {}
     switch: dict[str, Any] = {}
@@ -155,6 +155,6 @@ def _thinking(
             fields["thinking_token_budget"] = budget
         case ThinkingAdaptive():
             switch["enable_thinking"] = True
-        case ThinkingDisabled():
+        case ThinkingDisabled() | ThinkingBetweenTools():
             switch["enable_thinking"] = False
     return {**fields, "chat_template_kwargs": {**switch, **(kwargs or {})} or None}

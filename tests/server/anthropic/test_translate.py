@@ -249,8 +249,8 @@ def test_how_much_to_think() -> None:
     assert enabled.thinking_token_budget == 1024
     assert enabled.chat_template_kwargs == {"enable_thinking": True}
     assert translated(thinking={"type": "adaptive"}).thinking_token_budget is None
-    disabled = translated(thinking={"type": "disabled"}).chat_template_kwargs
-    assert disabled == {"enable_thinking": False}
+    for kind in ("disabled", "between_tools"):
+        assert translated(thinking={"type": kind}).chat_template_kwargs == {"enable_thinking": False}
     assert translated().chat_template_kwargs is None, "the model decides"
     assert translated(beta=True, thinking={"type": "enabled", "budget_tokens": 9999}).thinking_token_budget == 9999
 

@@ -334,6 +334,8 @@ def test_a_search_that_another_server_ran_is_no_call_of_the_model() -> None:
         ({"type": "tool_search_call", "arguments": "x"}, "input[0].arguments"),
         ({"type": "tool_search_output", "tools": [{"type": "function"}]}, "input[0].tools[0].name"),
         ({"type": "tool_search_output", "tools": [SHELL]}, "input[0].tools[0].type"),
+        ({"type": "additional_tools", "role": "user", "tools": []}, "input[0].role"),
+        ({"type": "additional_tools", "role": "developer"}, "input[0].tools"),
         ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "", "namespace": 5}, "input[0].namespace"),
     ],
 )
@@ -394,6 +396,18 @@ async def test_tools_that_a_search_has_found_can_be_called_and_come_back_in_thei
     assert script.prompts[2].startswith("<tools>tool_search crm__find crm__note \n")
 
 
+async def test_additional_tools_of_an_item_can_be_called_from_then_on() -> None:
+    script = Script([call("crm__find"), "Done."])
+    added = {"type": "additional_tools", "role": "developer", "tools": [NAMESPACE]}
+    async with in_memory(state_of(script, McpConfig())) as client:
+        first = (await client.post(RESPONSES, json={"input": [{"role": "user", "content": "?"}, added]})).json()
+        (made,) = first["output"]
+        output = {"type": "function_call_output", "call_id": made["call_id"], "output": "Ann"}
+        await client.post(RESPONSES, json={"previous_response_id": first["id"], "input": [output]})
+    assert (made["name"], made["namespace"]) == ("find", "crm")
+    assert [prompt.startswith("<tools>crm__find crm__note \n") for prompt in script.prompts] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("items", "tools", "param"),
     [
@@ -426,6 +440,7 @@ async def test_items_of_all_kinds_are_kept_and_listed_as_the_sdk_has_them() -> N
         {"type": "apply_patch_call_output", "call_id": "c5", "status": "completed"},
         {"type": "tool_search_call", "call_id": "c6", "execution": "client", "arguments": {"query": "x"}},
         {"type": "tool_search_output", "call_id": "c6", "execution": "client", "tools": [NAMESPACE]},
+        {"type": "additional_tools", "role": "developer", "tools": [FIND]},
         {"type": "function_call", "call_id": "c7", "name": "find", "namespace": "crm", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c7", "output": "Ann"},
     ]  # fmt: skip
@@ -434,18 +449,3 @@ async def test_items_of_all_kinds_are_kept_and_listed_as_the_sdk_has_them() -> N
         listed = await client.get(f"{RESPONSES}/{made['id']}/input_items", params={"order": "asc"})
     check_object(ResponseItemList, listed.content, EXTENSIONS)
     assert [item["type"] for item in listed.json()["data"][1:]] == [item["type"] for item in items[1:]]
-
-
-async def test_tools_that_an_item_brings_can_be_called_from_then_on() -> None:
-    script = Script([call("find"), "Done."])
-    brought = {"type": "additional_tools", "role": "developer", "tools": [FIND]}
-    async with in_memory(state_of(script, McpConfig())) as client:
-        first = (await client.post(RESPONSES, json={"input": [{"role": "user", "content": "?"}, brought]})).json()
-        (called,) = first["output"]
-        assert (called["type"], called["name"]) == ("function_call", "find")
-        result = {"type": "function_call_output", "call_id": called["call_id"], "output": "It."}
-        await client.post(RESPONSES, json={"input": [result], "previous_response_id": first["id"]})
-        listed = await client.get(f"{RESPONSES}/{first['id']}/input_items")
-    assert all(prompt.startswith("<tools>find ") for prompt in script.prompts)
-    check_object(ResponseItemList, listed.content, EXTENSIONS)
-    assert first["tools"] == [], "the response repeats what the request had"

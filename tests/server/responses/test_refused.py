@@ -35,8 +35,6 @@ def output(**fields: Any) -> dict[str, Any]:
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
         ({"input": [{"type": "reasoning", "summary": "x"}]}, "input[0].summary"),
-        ({"input": [{"type": "additional_tools", "role": "user", "tools": []}]}, "input[0].role"),
-        ({"input": [{"type": "additional_tools", "role": "developer"}]}, "input[0].tools"),
         (
             {"input": [{"type": "additional_tools", "role": "developer", "tools": [{"type": "function"}]}]},
             "input[0].tools[0].name",
