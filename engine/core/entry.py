@@ -23,6 +23,7 @@ from ..processes.exception_groups import first_cause, one_line
 from ..processes.logs import set_up_logging
 from ..processes.process import become_child
 from ..sharing.co_tenants import CoTenants
+from .event_publisher import EventPublisher, EventsUnavailable
 from .loop import EngineLoop, engine_ready
 from .scheduler import Scheduler
 from .worker_group import WorkerGroup
@@ -159,13 +160,18 @@ async def run(
     set_up_logging(config.worker.log_level, config.worker.log_format, named)
     source = WorkerSource(config.worker_module, weights_fds, fork_server_fd, lease_fd, arena_fd)
     co_tenants = None if lease_fd is None else CoTenants(lease_fd, config.worker.lease_member)
+    events: EventPublisher | None = None
     final = True
     try:
-        return await _run_worker(client, config, source, co_tenants)
+        if (told := config.scheduler.kv_events) is not None:
+            events = EventPublisher(told, config.worker.replica)
+        return await _run_worker(client, config, source, co_tenants, events)
     except EndRequested:
         return 0
     except WorkerLost as lost:
         why, final = str(lost), lost.final
+    except EventsUnavailable as error:
+        why = str(error)
     except PeerDied:
         raise
     except Exception as error:
@@ -175,12 +181,18 @@ async def run(
         why = f"the engine failed: {type(cause).__name__}: {one_line(cause)}"
     finally:
         source.close()
+        if events is not None:
+            events.close()
     await client.send(encoder.encode(Failed(why, final)))
     return 1
 
 
 async def _run_worker(
-    client: Endpoint, config: EngineConfig, source: WorkerSource, co_tenants: CoTenants | None
+    client: Endpoint,
+    config: EngineConfig,
+    source: WorkerSource,
+    co_tenants: CoTenants | None,
+    events: EventPublisher | None,
 ) -> int:
     """Start the first worker, serve, end the last worker. Raises :class:`PeerDied` if the client is gone."""
     keeper = WorkerKeeper(source, config.worker, config.recovery.start_patience)
@@ -209,7 +221,7 @@ async def _run_worker(
             host=ready.host,
             config=config.scheduler,
         )
-        loop = EngineLoop(client, worker, keeper, scheduler, config.recovery, co_tenants=co_tenants)
+        loop = EngineLoop(client, worker, keeper, scheduler, config.recovery, co_tenants=co_tenants, events=events)
         await client.send(encoder.encode(engine_ready(ready)))
         # Objects that live until the end need no further walks: a full collection costs milliseconds within a step.
         gc.freeze()

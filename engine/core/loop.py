@@ -58,6 +58,7 @@ from ..processes.mailbox import Mailbox
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..sharing.co_tenants import CoTenants
 from .draft_log import DraftLog
+from .event_publisher import EventPublisher
 from .grammar.constraint import is_constrained
 from .grammar.grammar_queue import GrammarQueue, Prepared
 from .grammar.structured_output import StructuredOutputManager
@@ -131,6 +132,7 @@ class EngineLoop:
         sleep: Sleep = anyio.sleep,
         co_tenants: CoTenants | None = None,
         max_frame: int = MAX_FRAME,
+        events: EventPublisher | None = None,
     ) -> None:
         """
         Args:
@@ -150,7 +152,7 @@ class EngineLoop:
         self._resumed = ResumedParts()
         self._restarts = Restarts(RestartPolicy(config.max_worker_deaths), clock)
         self._watchdog = Watchdog(config, clock, sleep, co_tenants)
-        self._co_tenants = co_tenants
+        self._co_tenants, self._events = co_tenants, events
         self._max_frame = max_frame
         self._sleep = sleep
         self._serving = True
@@ -205,6 +207,8 @@ class EngineLoop:
             await self._tell(MediaWanted(wanted))
         if released := self._scheduler.take_released():
             await self._tell(Released(released))
+        if self._events is not None and (changes := self._scheduler.take_cache_events()):
+            self._events.publish(changes)
         await self._send_stats()
         if self._serving and self._operator.retire(self.worker):
             self._serving = False

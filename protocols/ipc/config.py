@@ -373,6 +373,26 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Draft tokens that a decoding row may have behind its own; 0: none are proposed."""
 
 
+class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where changes of the prefix cache are told. The names and defaults are vLLM's."""
+
+    enable_kv_cache_events: Literal[True]
+    publisher: Literal["zmq"] = "zmq"
+    endpoint: str = "tcp://*:5557"
+    """Engine N of several adds N to the port. Listened on if it has a wildcard, else connected to."""
+    replay_endpoint: str | None = None
+    buffer_steps: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 10_000
+    """Batches that are kept for replays."""
+    hwm: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)] = 100_000
+    """Batches that wait for a subscriber; it misses further ones."""
+    max_queue_size: int = 100_000
+    """Ignored: batches do not wait before they are sent."""
+    topic: str = ""
+
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of the scheduler that do not depend on the loaded model."""
 
@@ -384,6 +404,15 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             opposites=("disable-radix-cache",),
         ),
     ] = True
+    kv_events: Annotated[
+        KvEventsConfig | None,
+        Flag(
+            "tell routers over ZeroMQ which tokens the prefix cache holds, as JSON with vLLM's keys; whoever reaches "
+            "the endpoint can read the tokens of all requests; by default nobody is told",
+            kind="kv_events",
+            name="kv-events-config",
+        ),
+    ] = None
     priority_aging_seconds: Annotated[
         float,
         Flag(

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stentor.protocols.ipc.config import SpeculativeConfig
+from stentor.protocols.ipc.config import KvEventsConfig, SpeculativeConfig
 
 from ..common.files import FileRefused
 from ..common.keys import KeyDigest, read_key_file
@@ -289,6 +289,14 @@ def _speculative(raw: object) -> SpeculativeConfig:
         raise Refused(str(error)) from None
 
 
+def _kv_events(raw: object) -> KvEventsConfig:
+    """As JSON, or a TOML table."""
+    try:
+        return msgspec.convert(_json(raw), KvEventsConfig)
+    except msgspec.ValidationError as error:
+        raise Refused(str(error)) from None
+
+
 def _sampling(raw: object) -> SamplingOverrides:
     """As JSON, or a TOML table."""
     try:
@@ -429,6 +437,7 @@ KINDS: Final = {
     "domains": Kind("one or more hosts, such as example.com or *.example.com", _domains, "HOST", many=True),
     "media_counts": Kind('a count of each medium, such as image=4,video=0 or {"image": 4}', _media_counts, "COUNTS"),
     "speculative": Kind('JSON such as {"method": "ngram", "num_speculative_tokens": 4}', _speculative, "JSON"),
+    "kv_events": Kind('JSON such as {"enable_kv_cache_events": true, "topic": "kv"}', _kv_events, "JSON"),
     "sampling": Kind('JSON such as {"temperature": 0.6, "top_p": 0.95}', _sampling, "JSON"),
     "template_kwargs": Kind('JSON such as {"enable_thinking": false}', _template_kwargs, "JSON"),
     "server_urls": Kind(

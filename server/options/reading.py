@@ -61,6 +61,11 @@ def read_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> 
         raise ConfigError(f"{error}; give one of them another name") from None
     if completed.engine.worker.kv_offloading_size is not None and not completed.engine.scheduler.prefix_cache:
         raise ConfigError("--kv-offloading-size keeps cached prefixes, which --no-prefix-cache turns off")
+    if completed.engine.scheduler.kv_events is not None:
+        if not completed.engine.scheduler.prefix_cache:
+            raise ConfigError("--kv-events-config tells of cached prefixes, which --no-prefix-cache turns off")
+        if completed.engine.worker.kv_offloading_size is not None:
+            raise ConfigError("--kv-events-config does not tell of blocks on the host: leave --kv-offloading-size out")
     if completed.memory_left <= 0:
         raise ConfigError(
             "--transcription-memory-share and --embedding-memory-share are 1 or more together; the chat model needs "

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
+from .events import CacheEvents
 from .followers import Contents, Followers
 from .host_tier import Copies, HostTier
 
@@ -32,6 +33,7 @@ class BlockPool:
         "_free",
         "_hashes",
         "_refs",
+        "events",
         "fetched",
         "host",
         "num_blocks",
@@ -42,6 +44,8 @@ class BlockPool:
         if num_blocks < 1:
             raise ValueError(f"the KV pool has {num_blocks} blocks; at least 1 is needed: give it more memory")
         self.num_blocks = num_blocks
+        self.events: CacheEvents | None = None
+        """Told of hashes that are lost; None: nobody listens."""
         self._followers = Followers()
         self.host = HostTier()
         self._copies: Copies = []
@@ -53,6 +57,8 @@ class BlockPool:
         """Forget all references and hashes, because the memory is gone, the host tier's too. The new memory may have
         another size."""
         self.num_blocks = self.num_blocks if num_blocks is None else num_blocks
+        if self.events is not None:
+            self.events.cleared()
         self.host.reset()
         self._copies.clear()
         self._refs = [0] * self.num_blocks
@@ -63,6 +69,8 @@ class BlockPool:
 
     def forget_hashes(self) -> None:
         """Forget all hashes, so that no block is found any more, in the host tier either; holders keep their blocks."""
+        if self.events is not None:
+            self.events.cleared()
         self.host.reset()
         self._hashes = [None] * self.num_blocks
         self._by_hash = {}
@@ -189,6 +197,8 @@ class BlockPool:
             del self._by_hash[block_hash]
             self._hashes[block] = None
             self._followers.remove(block)
+            if self.events is not None:
+                self.events.removed(block_hash)
 
     def find(self, digest: bytes) -> int | None:
         """The block with this hash, held or free, or its place in the host tier; None if there is none. The caller

@@ -15,6 +15,7 @@ from stentor.protocols.ipc.actors import (
 )
 from stentor.protocols.ipc.steps import Masks, StepResult, TokenLogprobs
 
+from ..cache.events import CacheEvents
 from ..grammar.constraint import Complete, ConstraintBroken
 from ..grammar.token_sets import MaskWriter
 from ..request import Request
@@ -282,7 +283,19 @@ class Output:
                     continue
                 contents = sequence.contents(block * size, (block + 1) * size)
                 prefix.name(group, block, digests[block], table, sequence.parent_digest(block, size), contents)
+        if self.memory.pool.events is not None:
+            self._tell_stored(self.memory.pool.events, sequence, digests)
         sequence.num_hashed_blocks = full
+
+    def _tell_stored(self, events: CacheEvents, sequence: Sequence, digests: list[bytes]) -> None:
+        """Tell of a row's new full blocks."""
+        size, request = self.memory.block_size, sequence.request
+        adapter = None if request.adapter is None else request.adapter.name
+        for block in range(sequence.num_hashed_blocks, len(digests)):
+            parent = digests[block - 1] if block else None
+            tokens = sequence.tokens(block * size, (block + 1) * size)
+            if self.memory.pool.find(digests[block]) is not None:  # else a window has passed it
+                events.stored(digests[block], parent, tokens, adapter, request.salt)
 
     def _pass_on_prompt_logprobs(self, flight: InFlightStep, result: StepResult, batch: TokensBatch) -> None:
         """Send new log-probabilities of prompts that are still being prefilled by the row that computed them."""

@@ -19,6 +19,7 @@ from stentor.protocols.ipc.inputs import StreamShape
 from stentor.protocols.ipc.steps import Masks, StepPlan, StepResult
 
 from ...channel import MAX_FRAME
+from ..cache.events import CacheEvents, Change
 from ..request import NOTHING, Request
 from ..sequence import SequenceState
 from .adapters import AdapterCache
@@ -152,6 +153,8 @@ class Scheduler:
             AdapterCache(max_loras, max_cpu_loras),
             host,
         )
+        if config.kv_events is not None and prefix_cache:
+            self._memory.pool.events = CacheEvents(block_size)
         self._output = Output(self._memory)
         self._recovery = WorkerRecovery(self._rows, self._memory, self._output)
         self.prerequisites = Prerequisites(self._memory, self._output, self._recovery)
@@ -402,6 +405,10 @@ class Scheduler:
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes; running rows do not cache their blocks either."""
         self._memory.forget_prefixes()
+
+    def take_cache_events(self) -> list[Change]:
+        """Changes of the prefix cache since the last call, if there is who listens."""
+        return [] if self._memory.pool.events is None else self._memory.pool.events.take()
 
     def reset_encoder_cache(self) -> None:
         """Forget all encoded media that no row holds."""

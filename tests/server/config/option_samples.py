@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stentor.protocols.ipc.config import SpeculativeConfig
+from stentor.protocols.ipc.config import KvEventsConfig, SpeculativeConfig
 from stentor.server.common.keys import KeyDigest
 from stentor.server.config.adapters import AdapterModule
 from stentor.server.config.config import ToolServer
@@ -80,6 +80,10 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "pipeline-parallel-size": ("2", 2),
     "data-parallel-size": ("2", 2),
     "threads": ("3", 3),
+    "kv-events-config": (
+        '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5600", "topic": "kv"}',
+        KvEventsConfig(True, endpoint="tcp://*:5600", topic="kv"),
+    ),
     "speculative-config": (
         '{"method": "ngram", "num_speculative_tokens": 3}',
         SpeculativeConfig("ngram", 3),
