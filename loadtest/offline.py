@@ -24,7 +24,8 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
-from stentor.engine.client.client import EngineClient, EngineUnavailable
+from stentor.engine.client.client import EngineClient
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.processes.exception_groups import first_cause

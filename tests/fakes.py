@@ -14,8 +14,9 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from stentor.engine.client.client import EngineAsleep, EngineClient, EngineUnavailable
+from stentor.engine.client.client import EngineClient
 from stentor.engine.client.controls import ControlFailed
+from stentor.engine.client.errors import EngineAsleep, EngineUnavailable
 from stentor.engine.client.media import Media
 from stentor.engine.model_config.media_spec import MediaSpec
 from stentor.protocols.common.limits import Limits

@@ -5,7 +5,6 @@ streams only pause.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,6 @@ from stentor.protocols.ipc.actors import (
     Progress,
     Released,
     Resumed,
-    Shutdown,
     Stalled,
     Stats,
     Submit,
@@ -34,7 +32,7 @@ from stentor.protocols.ipc.actors import (
 from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
 from stentor.protocols.ipc.audio import PromptProbe
 from stentor.protocols.ipc.cache_groups import group_of
-from stentor.protocols.ipc.codec import decode_client, encoder
+from stentor.protocols.ipc.codec import decode_client
 from stentor.protocols.ipc.config import EngineConfig, Weights
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -48,6 +46,7 @@ from ..processes.process import REAPED_AT_ONCE, Child, reap_orphans
 from ..processes.restart_policy import RestartPolicy, Restarts
 from ..processes.supervisor import ChildFailed, PermanentFailure, Supervisor
 from .controls import Controls
+from .errors import EngineAsleep, EngineLost, EngineUnavailable
 from .journal import Journal
 from .media import Media, MediaStore
 from .outages import Heartbeat, Observer, Outages
@@ -62,27 +61,8 @@ _EXIT_SECONDS = 1.0
 """How long to wait for the exit status of a process that closed its channel."""
 _HUNG = "the engine process hung: it was killed"
 _RETIRED = "the engine process was ended while it started: it was told to sleep"
-_LOOK_SECONDS = 0.5
-_QUIET_LOOKS = 3
-_QUIET_TRIAL_LOOKS = 30
-"""Looks without a step after which a trial group is acquitted."""
 _MAX_SUBMIT = MAX_FRAME - (1 << 20)
 """Most bytes of a request's largest frame; a resubmission takes a little more."""
-
-
-class EngineUnavailable(Exception):
-    """The engine cannot take requests: it is starting or has been given up."""
-
-
-class EngineAsleep(EngineUnavailable):
-    """The engine has no worker until it is woken."""
-
-    def __init__(self) -> None:
-        super().__init__("the engine sleeps")
-
-
-class EngineLost(Exception):
-    """An engine process ended or must be ended; another may succeed."""
 
 
 class EngineClient:
@@ -301,7 +281,8 @@ class EngineClient:
             self._send_queue.clear()
             self._started.set()
             with anyio.CancelScope(shield=True):
-                await self._end()
+                if self._process is not None:
+                    await self._process.shut_down(_SHUTDOWN_SECONDS)
             self._media.arena.close()
 
     # ---- engine processes
@@ -415,15 +396,6 @@ class EngineClient:
         if self._serving and self._trials.group != group:
             self._submit_admitted()
 
-    async def _end(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        with contextlib.suppress(ChannelError):
-            process.endpoint.try_send(encoder.encode(Shutdown()))
-        # closing wakes an engine that waits for space in a ring that nobody reads any more
-        await process.aclose(_SHUTDOWN_SECONDS)
-
     # ---- communication with one process
 
     async def _converse(self) -> None:
@@ -438,7 +410,7 @@ class EngineClient:
             with anyio.CancelScope() as conversation:
                 tasks.start_soon(self._send_queue.send_all, engine)
                 tasks.start_soon(self._kill_when_hung, child, conversation)
-                tasks.start_soon(self._offer_vocabulary)
+                tasks.start_soon(self._send_queue.offer_vocabulary, lambda: self._serving and not self._journal)
                 if self._trials.group is not None:
                     tasks.start_soon(self._end_quiet_trials)
                 end = await self._receive_to_the_end(engine, child)
@@ -452,28 +424,16 @@ class EngineClient:
         while await anyio.to_thread.run_sync(reap_orphans, abandon_on_cancel=True) == REAPED_AT_ONCE:
             pass
 
-    async def _offer_vocabulary(self) -> None:
-        """Send the vocabulary once there was no request for a while, since preparing for grammars delays the engine."""
-        quiet = 0
-        while quiet < _QUIET_LOOKS:
-            await anyio.sleep(_LOOK_SECONDS)
-            quiet = quiet + 1 if self._serving and not self._journal else 0
-        self._send_queue.offer_vocabulary()
-
     async def _end_quiet_trials(self) -> None:
-        """Acquit a trial group that computes nothing, for example because it waits for audio, so that others can
-        run."""
-        seen: tuple[object, ...] = ()
-        quiet = 0
-        while (group := self._trials.group) is not None:
-            await anyio.sleep(_LOOK_SECONDS)
-            stands = self._serving and not self.controls.paused and self._outages.why is None
-            before, seen = seen, (group, self.stats.steps)
-            quiet = quiet + 1 if stands and seen == before else 0
-            if quiet >= _QUIET_TRIAL_LOOKS:
-                quiet = 0
-                self._trials.acquit()
-                self._submit_admitted()
+        """Acquit trial groups that compute nothing, for example because they wait for audio, so that others can run."""
+        while await self._trials.is_quiet(self._steps):
+            self._trials.acquit()
+            self._submit_admitted()
+
+    def _steps(self) -> int | None:
+        """Completed steps; None while the engine could compute none."""
+        runs = self._serving and not self.controls.paused and self._outages.why is None
+        return self.stats.steps if runs else None
 
     async def _kill_when_hung(self, child: Child, conversation: anyio.CancelScope) -> None:
         """Kill a process that hangs. The process's end ends ``conversation``; it is cancelled if the process does not

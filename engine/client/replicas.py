@@ -21,8 +21,9 @@ from stentor.protocols.ipc.adapters import AdapterRef, AdapterWarm
 from stentor.protocols.ipc.config import Weights
 
 from ..processes.exception_groups import first_cause
-from .client import EngineClient, EngineUnavailable
+from .client import EngineClient
 from .controls import ControlFailed, Controls
+from .errors import EngineUnavailable
 from .outages import Observer, add_counters
 from .send_queue import VocabularySource
 from .stream import RequestStream
@@ -162,14 +163,14 @@ class EngineReplicas:
 
     async def load_adapter(self, adapter: AdapterRef) -> AdapterWarm:
         """Load an adapter on every engine; the answer is the first refusal, if any. Raises
-        :class:`.client.EngineUnavailable`."""
+        :class:`.errors.EngineUnavailable`."""
         answers = [await client.load_adapter(adapter) for client in self._living]
         if not answers:
             raise EngineUnavailable(self.failure or "no engine runs")
         return next((answer for answer in answers if answer.error), answers[0])
 
     async def wait_started(self) -> EngineReady:
-        """Waits until every engine is ready. Raises :class:`.client.EngineUnavailable` as soon as one ends before."""
+        """Waits until every engine is ready. Raises :class:`.errors.EngineUnavailable` as soon as one ends before."""
         failure: BaseException
         try:
             async with anyio.create_task_group() as tasks:

@@ -22,6 +22,8 @@ _APPEND = -2
 _CONTROL = -3
 _MEDIA = -4
 _ADAPTER = -5
+_LOOK_SECONDS = 0.5
+_IDLE_LOOKS = 3
 
 _Message = bytes | tuple[bytes, ...] | Submit | list[Append]
 """One frame, several in order, or a message that is encoded when it is sent."""
@@ -107,8 +109,13 @@ class SendQueue:
         self._frames[_ADAPTER, message.ticket] = encoder.encode(message)
         self._filled.set()
 
-    def offer_vocabulary(self) -> None:
-        """Queue the vocabulary ahead of need, if there is one that this engine does not have."""
+    async def offer_vocabulary(self, is_idle: Callable[[], bool]) -> None:
+        """Queue the vocabulary ahead of need, once there was no request for a while: preparing for grammars delays the
+        engine. Ignored if there is none, or this engine has it."""
+        idle = 0
+        while idle < _IDLE_LOOKS:
+            await anyio.sleep(_LOOK_SECONDS)
+            idle = idle + 1 if is_idle() else 0
         self._offered = self._source is not None and not self._vocabulary_sent
         self._filled.set()
 

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+import anyio
+
 from stentor.protocols.ipc.actors import TokensBatch
 
 from ..core.crash_bisector import CrashBisector, InFlightSequence
@@ -17,6 +19,10 @@ logger = logging.getLogger(__name__)
 _POISON: Final = "the request ended the engine process each time that it ran, also alone; it is not tried again"
 MAX_SEARCH_DEATHS: Final = 32
 """Most engines that one search may cost: 2 + log2 of a million + 3, and some by chance."""
+
+_LOOK_SECONDS = 0.5
+_QUIET_LOOKS = 30
+"""Looks without a step after which a trial group is acquitted."""
 
 
 class Verdict(NamedTuple):
@@ -110,6 +116,21 @@ class Trials:
             self._culprits += 1
             return Verdict(culprit, self._culprits < self._max_culprits, False, survivors)
         return Verdict(None, by_intent, not searching and bisector.group is not None, survivors)
+
+    async def is_quiet(self, steps: Callable[[], int | None]) -> bool:
+        """Wait until the group on trial has computed nothing for a while; False once there is no group.
+
+        ``steps``: the engine's completed steps; None while it could compute none.
+        """
+        seen: tuple[object, ...] = ()
+        quiet = 0
+        while (group := self.group) is not None:
+            await anyio.sleep(_LOOK_SECONDS)
+            before, seen = seen, (group, steps())
+            quiet = quiet + 1 if seen[1] is not None and seen == before else 0
+            if quiet >= _QUIET_LOOKS:
+                return True
+        return False
 
     def judge(self, journal: Journal, unsent: Callable[[int], bool], outages: Outages, restarts: Restarts) -> None:
         """Record the loss of the present engine, and fail the request that caused it, if there is one.

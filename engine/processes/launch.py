@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from stentor.protocols.ipc.actors import StartEngine
+from stentor.protocols.ipc.actors import Shutdown, StartEngine
 from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.config import EngineConfig
 
-from ..channel import ChannelPair, Endpoint
+from ..channel import ChannelError, ChannelPair, Endpoint
 from ..channel.arena import Arena
 from .fork_server_owner import ForkServer
 from .process import Child, spawn
@@ -39,6 +39,13 @@ class EngineProcess(NamedTuple):
         """
         self.endpoint.close()
         return await self.child.aclose(grace)
+
+    async def shut_down(self, grace: float) -> None:
+        """Ask it to end, and end it by force after ``grace`` seconds."""
+        with contextlib.suppress(ChannelError):
+            self.endpoint.try_send(encoder.encode(Shutdown()))
+        # closing wakes an engine that waits for space in a ring that nobody reads any more
+        await self.aclose(grace)
 
     def discard_weights(self) -> None:
         """Empty the memory files of prepared weights. To be called once it is dead, and its workers with it."""

@@ -7,7 +7,8 @@ from typing import Final, Protocol
 
 import anyio
 
-from stentor.engine.client.client import EngineClient, EngineUnavailable
+from stentor.engine.client.client import EngineClient
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.outages import LostProcess
 from stentor.engine.client.replicas import AnyEngineClient, EngineReplicas
 from stentor.engine.processes.exception_groups import first_cause

@@ -19,7 +19,7 @@ import anyio
 import anyio.abc
 import uvicorn
 
-from stentor.engine.client.client import EngineAsleep, EngineUnavailable
+from stentor.engine.client.errors import EngineAsleep, EngineUnavailable
 from stentor.engine.client.replicas import AnyEngineClient
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.errors import CheckpointError

@@ -44,7 +44,7 @@ class TranscriptionEngine(Protocol):
         probe: PromptProbe | None = None,
         adapter: AdapterRef | None = None,
     ) -> EngineEventStream:
-        """Raises :class:`stentor.engine.client.client.EngineUnavailable` if the engine accepts no requests, and
+        """Raises :class:`stentor.engine.client.errors.EngineUnavailable` if the engine accepts no requests, and
         :class:`stentor.engine.channel.arena.ArenaFull` if there is no room for the media."""
 
 

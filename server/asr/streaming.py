@@ -49,7 +49,7 @@ class StreamingTranscriptionEngine(Protocol):
         name: str = "",
         streamed: bytes | None = None,
     ) -> AudioStream:
-        """Raises :class:`stentor.engine.client.client.EngineUnavailable` if the engine accepts no requests, and
+        """Raises :class:`stentor.engine.client.errors.EngineUnavailable` if the engine accepts no requests, and
         :class:`stentor.engine.channel.arena.ArenaFull` if there is no room for the audio."""
 
 
@@ -111,7 +111,7 @@ class StreamedTranscript:
         open_account: OpenAccount | None = None,
     ) -> None:
         """Raises :class:`..common.errors.Unavailable`, :class:`..common.errors.MediaFull` and
-        :class:`stentor.engine.client.client.EngineUnavailable`."""
+        :class:`stentor.engine.client.errors.EngineUnavailable`."""
         vocabulary = self._vocabulary = model.vocabulary
         self._most = model.stretch_bytes
         self._size = 0

@@ -87,7 +87,7 @@ class ObservedGeneration:
         self._processed = False
 
     def __aiter__(self) -> Generation:
-        """May be called once. Raises :class:`stentor.engine.client.client.EngineUnavailable`, and Overloaded where
+        """May be called once. Raises :class:`stentor.engine.client.errors.EngineUnavailable`, and Overloaded where
         there is no room for the request's media."""
         chat, request = self._chat, self._request
         tracker = chat.requests.track(len(request.prompt), len(request.seeds), request.params.max_tokens, self._arrival)

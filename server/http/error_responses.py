@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from stentor.engine.client.client import EngineAsleep, EngineUnavailable
+from stentor.engine.client.errors import EngineAsleep, EngineUnavailable
 from stentor.engine.processes.logs import trace_without_messages
 from stentor.protocols.common.errors import BadRequest, ErrorBody
 

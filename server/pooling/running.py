@@ -78,7 +78,7 @@ class PoolingJob:
 
         Raises BadRequest if the response would be too large, before computing if that is known by then; the result of
         :func:`..common.errors.generation_error`; :class:`..common.errors.Overloaded` and
-        :class:`stentor.engine.client.client.EngineUnavailable`. Cancelling aborts running requests.
+        :class:`stentor.engine.client.errors.EngineUnavailable`. Cancelling aborts running requests.
         """
         most = min(MAX_BYTES // 4, self._budget.most // number_bytes)
         if sum(_numbers(self._model.config, prompt, wanted) for prompt in prompts) > most:

@@ -57,7 +57,7 @@ class Submitter(Protocol):
         resumed: list[list[int]] | None = None,
         adapter: AdapterRef | None = None,
     ) -> EngineEventStream:
-        """Raises :class:`stentor.engine.client.client.EngineUnavailable` when the engine takes no requests."""
+        """Raises :class:`stentor.engine.client.errors.EngineUnavailable` when the engine takes no requests."""
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,7 +270,7 @@ def generate(
 
     Long work runs in slices, at ``loop_turns``.
 
-    Raises :class:`stentor.engine.client.client.EngineUnavailable` at once if the engine accepts no requests, and
+    Raises :class:`stentor.engine.client.errors.EngineUnavailable` at once if the engine accepts no requests, and
     ``ValueError`` for an empty stop string. Close the result.
     """
     return Generation(client, pool, request, observe, loop_turns or LoopTurns())

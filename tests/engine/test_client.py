@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from stentor.engine.client import client as client_module
-from stentor.engine.client.client import EngineClient, EngineUnavailable
+from stentor.engine.client.client import EngineClient
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.journal import Journal
 from stentor.engine.client.stream import RequestStream
 from stentor.engine.processes import launch as launch_module

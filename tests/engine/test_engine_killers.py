@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from stentor.engine.channel import pieces
-from stentor.engine.client import client as client_module
+from stentor.engine.client import trials
 from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT, DEATHS_TO_SUSPECT, PROOF_TOKENS
 from stentor.protocols.ipc.actors import ResumedPart
 from stentor.protocols.ipc.codec import decode_engine
@@ -146,8 +146,8 @@ async def test_a_trial_ends_when_who_is_tried_gives_up() -> None:
 
 
 async def test_nobody_waits_for_a_trial_of_those_who_compute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(client_module, "_QUIET_TRIAL_LOOKS", 3)
+    monkeypatch.setattr(trials, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(trials, "_QUIET_LOOKS", 3)
     async with running(max_deaths=5) as (world, tasks):
         world.submit(tasks), world.submit(tasks), world.submit(tasks)
         await settle()

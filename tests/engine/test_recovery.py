@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.client import client as client_module
-from stentor.engine.client.client import EngineAsleep
+from stentor.engine.client.errors import EngineAsleep
 from stentor.engine.core.crash_bisector import DEATHS_TO_CONVICT
 from stentor.engine.processes.process import REAPED_AT_ONCE
 from stentor.protocols.ipc.adapters import AdapterRef

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.core.crash_bisector import PROOF_TOKENS
 from stentor.protocols.ipc.actors import Finished
 from stentor.tests.engine.recovery_world import World, die, running, settle

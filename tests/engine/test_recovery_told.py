@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from stentor.engine.client import client as client_module
-from stentor.engine.client import outages
+from stentor.engine.client import outages, send_queue
 from stentor.engine.client.outages import LostProcess
 from stentor.engine.client.replicas import EngineReplicas
 from stentor.protocols.ipc.actors import Finished, Stats, Thinking, Vocabulary
@@ -174,7 +173,7 @@ async def test_a_request_given_up_while_the_vocabulary_is_made_never_leaves() ->
 
 
 async def test_an_engine_that_nobody_needs_gets_the_vocabulary_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_LOOK_SECONDS", 0.002)
+    monkeypatch.setattr(send_queue, "_LOOK_SECONDS", 0.002)
     async with running() as (world, tasks):
         world.client.set_vocabulary(lambda: [Vocabulary(0, 1, [b"a"], [], [])])
         reader = world.submit(tasks)

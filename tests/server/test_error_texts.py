@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.processes.logs import set_up_logging
 from stentor.server.app.application import create_app
 from stentor.server.http.error_responses import INTERNAL

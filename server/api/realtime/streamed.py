@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio
 
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 
 from ...asr.streaming import BYTES_A_SECOND, JoinedText, Piece, StreamedTranscript, StreamingTranscriptionModel

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.openai.sampling import SamplingFields
 

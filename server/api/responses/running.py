@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import msgspec
 
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.deltas import Delta, Finish, Reasoning, Text

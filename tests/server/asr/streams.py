@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from stentor.engine.channel.arena import ArenaFull
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.protocols.ipc.actors import EngineReady, Finished, FinishReason, PromptDone, SequenceTokens
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs

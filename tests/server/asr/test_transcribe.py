@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.server.asr import transcribe as transcribing
 from stentor.server.asr.chunks import Span, pack
 from stentor.server.asr.model import TranscriptionModel

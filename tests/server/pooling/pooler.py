@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from stentor.engine.channel.arena import Arena
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.engine.client.media import Media, MediaStore
 from stentor.engine.client.stream import Event
 from stentor.engine.model_config.encoder_hf import encoder_config_from_hf

@@ -4,7 +4,7 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stentor.engine.client.client import EngineUnavailable
+from stentor.engine.client.errors import EngineUnavailable
 from stentor.server.api.realtime.hypotheses import TranscriptionSettings
 from stentor.server.api.realtime.streamed import StreamedTurn, StreamTranscriber
 from stentor.server.api.realtime.transcribing import ModelTranscriber
