@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stentor.server.offline.llm import LLM as LLM
     from stentor.server.offline.llm import SamplingParams as SamplingParams
+    from stentor.server.offline.llm import StructuredOutputsParams as StructuredOutputsParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
-_LATE = {"LLM": "stentor.server.offline.llm", "SamplingParams": "stentor.server.offline.llm"}
+_LATE = dict.fromkeys(("LLM", "SamplingParams", "StructuredOutputsParams"), "stentor.server.offline.llm")
 
 
 def __getattr__(name: str) -> Any:

@@ -31,6 +31,8 @@ _RANDOM: Final = 2**32 - 1
 """Seed that means a random one, as negative seeds do."""
 _LEAST_TOP_P: Final = 1e-6
 _NEVER: Final = -100.0
+_CHARS_OF_A_BIAS: Final = 16
+"""Most characters of biased texts, for each bias that the server allows."""
 
 
 def _is_token(name: str) -> bool:
@@ -96,7 +98,7 @@ class LlamaFields(msgspec.Struct, kw_only=True):
         names = [pair[0] for pair in given if pair] if isinstance(given, list) else list(given)
         items_at_most(names, limits.max_logit_bias, "logit_bias")
         texts = [name for name in names if isinstance(name, str) and not _is_token(name)]
-        total_chars_at_most(sum(map(len, texts)), limits.max_prompt_chars, "logit_bias")
+        total_chars_at_most(sum(map(len, texts)), _CHARS_OF_A_BIAS * limits.max_logit_bias, "logit_bias")
         return texts
 
     def fields(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, Any]:

@@ -220,7 +220,7 @@ def _precompile(config: Config, gpu: str | None, capability: int, folder: Path) 
 
 def _parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser, commands = _build_parser()
-    arguments, unknown = parser.parse_known_args(argv)
+    arguments, unknown = parser.parse_known_args(_with_flags_repeated(argv))
     if arguments.command is None:
         words = "serve, chat, run-batch, pull, precompile, doctor, env, completion, bench or tune"
         parser.error(f"expected a command: {words}")
@@ -231,6 +231,26 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
         what = "option" if name.startswith("-") else "argument"
         command.error(f"unknown {what} {name}{nearest(name, flags)}")
     return arguments
+
+
+def _with_flags_repeated(argv: list[str]) -> list[str]:
+    """vLLM's ``--served-model-name a b`` as ``--served-model-name a --served-model-name b``.
+
+    Only where the model comes first: otherwise a bare word behind a value may be the model.
+    """
+    if len(argv) < 2 or argv[1].startswith("-"):
+        return argv
+    many = {f"--{spelling}" for option in OPTIONS if option.kind.many for spelling in option.spellings}
+    found: list[str] = []
+    flag, values = "", 0
+    for word in argv:
+        if word.startswith("-"):
+            flag, values = word if word in many else "", 0
+        elif flag:
+            values += 1
+            found += [flag] if values > 1 else []
+        found.append(word)
+    return found
 
 
 def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:

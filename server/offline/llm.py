@@ -19,7 +19,21 @@ from .in_process_server import InProcessServer
 from .outputs import RequestOutput, from_chat, from_completion
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The form of the text, by vLLM's names; exactly one of the first six."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+
+
+class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Fields of ``/v1/completions``, by vLLM's names. None keeps the model's default.
 
     An unsupported value is refused when it is used, with the endpoint's message.
@@ -49,7 +63,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
-    structured_outputs: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | StructuredOutputsParams | None = None
 
     def fields(self) -> dict[str, Any]:
         """Its fields of a request's body."""
@@ -59,7 +73,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return found
 
 
-Prompt = str | list[int]
+Prompt = str | list[int] | dict[str, Any]
+"""A text, token ids, or as in vLLM a dict with either: ``prompt`` or ``prompt_token_ids``."""
 Message = dict[str, Any]
 T = TypeVar("T")
 
@@ -111,7 +126,7 @@ class LLM:
         **fields: Any,
     ) -> list[RequestOutput]:
         """Continues each prompt, a text or its token ids; results are in the order of prompts. ``fields`` go into each
-        request (``model``, which may name an adapter, ``cache_salt``, …).
+        request (``model``, which may name an adapter, ``cache_salt``, …); ``priority`` may be a list with one each.
 
         Raises :class:`RequestRefused` for the first that cannot be served.
         """
@@ -128,13 +143,14 @@ class LLM:
         Raises as :meth:`generate`.
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        given = _one_each(sampling_params, len(conversations))
+        count = len(conversations)
+        given = _params_of_each(sampling_params, count)
         calls = []
-        for conversation, params in zip(conversations, given, strict=True):
+        for conversation, params, own in zip(conversations, given, _fields_of_each(fields, count), strict=True):
             body = params.fields()
             if params.logprobs is not None:
                 body |= {"logprobs": True, "top_logprobs": params.logprobs}
-            body |= {"messages": conversation, "return_token_ids": True, **fields}
+            body |= {"messages": conversation, "return_token_ids": True, **own}
             calls.append(_Call("/v1/chat/completions", msgspec.json.encode(body), from_chat))
         return self._run(calls)
 
@@ -185,6 +201,10 @@ class LLM:
             msgspec.structs.replace(output, request_id=name) for name, output in zip(enqueued, outputs, strict=True)
         ]
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Those of a call without parameters, for changes; what is None in them is the model's default."""
+        return SamplingParams()
+
     def close(self) -> None:
         """Ends the engine; may be called again."""
         self._ended()
@@ -202,9 +222,10 @@ class LLM:
         fields: dict[str, Any],
     ) -> list[tuple[str, _Call[RequestOutput]]]:
         many = _prompts(prompts)
+        given = _params_of_each(sampling_params, len(many))
         calls = []
-        for prompt, params in zip(many, _one_each(sampling_params, len(many)), strict=True):
-            body = {**params.fields(), "prompt": prompt, "return_token_ids": True, **fields}
+        for prompt, params, own in zip(many, given, _fields_of_each(fields, len(many)), strict=True):
+            body = {**params.fields(), "prompt": prompt, "return_token_ids": True, **own}
             text = prompt if isinstance(prompt, str) else None
 
             def read(answer: dict[str, Any], text: str | None = text) -> RequestOutput:
@@ -240,22 +261,47 @@ class LLM:
         return outputs
 
 
-def _prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
+def _prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:
+    """Raises RequestRefused for a dict that holds more than its text or token ids."""
+    if isinstance(prompts, str | dict):
+        return [_text_or_ids(prompts)]
     many = list(prompts)
     if many and all(isinstance(item, int) for item in many):
         return [many]  # type: ignore[list-item]
-    return many  # type: ignore[return-value]
+    return [_text_or_ids(prompt) for prompt in many]  # type: ignore[arg-type]
 
 
-def _one_each(given: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+def _text_or_ids(prompt: Prompt) -> str | list[int]:
+    if not isinstance(prompt, dict):
+        return prompt
+    given = {name: value for name, value in prompt.items() if value is not None}
+    found: str | list[int] = given.pop("prompt_token_ids", None) or given.pop("prompt", None) or ""
+    given.pop("prompt", None)
+    if given:
+        raise RequestRefused(f"`{next(iter(given))}` of a prompt is not supported; `chat` takes media.")
+    return found
+
+
+def _fields_of_each(fields: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """For each of ``count`` prompts; ``priority`` may have one each."""
+    priority = fields.get("priority")
+    if not isinstance(priority, list | tuple):
+        return [fields] * count
+    _check_count("priority", len(priority), count)
+    return [{**fields, "priority": own} for own in priority]
+
+
+def _check_count(what: str, given: int, count: int) -> None:
+    if given != count:
+        raise ValueError(f"there are {given} {what} for {count} prompts; give one for all, or one each")
+
+
+def _params_of_each(given: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     if given is None:
         given = SamplingParams()
     if isinstance(given, SamplingParams):
         return [given] * count
-    if len(given) != count:
-        raise ValueError(f"there are {len(given)} sampling_params for {count} prompts; give one for all, or one each")
+    _check_count("sampling_params", len(given), count)
     return list(given)
 
 

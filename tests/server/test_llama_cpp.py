@@ -163,6 +163,7 @@ async def test_the_server_says_what_it_serves_and_how_many_sequences_it_computes
         ({"logit_bias": [[999999, 2]]}, "logit_bias"),
         ({"logit_bias": [["a", True]]}, "logit_bias[0]"),
         ({"logit_bias": [["a", 1]] * 9999}, "logit_bias"),
+        ({"logit_bias": [["a" * 99_999, 1]]}, "logit_bias"),
     ],
 )
 async def test_what_is_refused_is_named_in_the_client_s_words_and_shape(body: dict[str, Any], field: str) -> None:

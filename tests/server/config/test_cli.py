@@ -83,6 +83,16 @@ def test_help_names_every_option_and_its_default() -> None:
         assert text in done.stdout
 
 
+def test_several_values_behind_one_flag_are_those_of_as_many_flags() -> None:
+    def given(*words: str) -> dict[str, object]:
+        return commands._given(commands._parse_arguments(["serve", *words]))
+
+    names = ["--served-model-name", "a", "b", "--port", "8001", "--api-key", "k"]
+    assert given("m", *names) == given("m", "--served-model-name", "a", "--served-model-name", "b", *names[3:])
+    # where the model comes last, it is no value
+    assert given("--served-model-name", "a", "m") == {"model": "m", "served-model-name": ["a"]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

@@ -14,7 +14,7 @@ from stentor.server.common.exit_codes import DONE, FAILED
 from stentor.server.config.config import ConfigError
 from stentor.server.http.listening import StartError
 from stentor.server.offline import run_batch as run_batch_module
-from stentor.server.offline.llm import LLM, RequestRefused
+from stentor.server.offline.llm import LLM, Prompt, RequestRefused
 from stentor.server.offline.run_batch import run_batch
 from stentor.server.options.reading import read_config
 from stentor.tests.e2e.made_up import describe_talker
@@ -69,6 +69,24 @@ def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
     assert len(long.outputs[0].token_ids) == 8
     with pytest.raises(ValueError, match="2 sampling_params for 1 prompts"):
         llm.generate("a", [two, two])
+
+
+def test_prompts_may_be_dicts_and_each_may_have_its_own_priority(llm: LLM) -> None:
+    dicts: list[Prompt] = [{"prompt": "Once upon a time"}, {"prompt_token_ids": [504, 3426, 314], "prompt": None}]
+    first, second = llm.generate(dicts, GREEDY, priority=[1, 0])
+    assert (first.prompt, second.prompt_token_ids) == ("Once upon a time", [504, 3426, 314])
+    assert llm.generate(dicts[0], GREEDY, priority=[1])[0].outputs == first.outputs
+    with pytest.raises(ValueError, match="1 priority for 2 prompts"):
+        llm.generate(dicts, GREEDY, priority=[1])
+    with pytest.raises(RequestRefused, match="`multi_modal_data` of a prompt"):
+        llm.generate({"prompt": "a", "multi_modal_data": {"image": []}}, GREEDY)
+
+
+def test_default_parameters_can_be_changed_and_hold_the_form_of_the_text(llm: LLM) -> None:
+    params = llm.get_default_sampling_params()
+    params.structured_outputs = stentor.StructuredOutputsParams(choice=["yes", "no"])
+    (answer,) = llm.generate("Is the sea blue?", params)
+    assert answer.outputs[0].text in ("yes", "no")
 
 
 def test_words_that_are_bad_are_not_written(llm: LLM) -> None:
