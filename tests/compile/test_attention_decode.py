@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stentor.kernels.attention import AttentionBatch, paged_attention
 from stentor.kernels.attention.decode_tunables import candidates
 from stentor.kernels.attention.paged import Paged
 from stentor.kernels.attention.triton_decode import paged_decode
@@ -112,6 +113,23 @@ def test_several_new_tokens_and_large_heads_spill_nothing(
 @pytest.mark.parametrize(("heads", "query_len"), [(LLAMA_8B, 2), (LLAMA_8B, 8), (QWEN_32B, 8)])
 def test_rows_of_drafts_spill_nothing(heads: int, query_len: int, dtype: torch.dtype) -> None:
     check(compiled(heads, 64, 64, dtype, query_len=query_len, ragged=True, everything=True))
+
+
+def test_rows_with_drafts_take_one_launch_a_layer_after_the_plan_of_all() -> None:
+    tokens, rows = 11, 4
+
+    def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
+
+    with FakeTensorMode(), dry_run() as kernels:
+        k, v = (empty(rows * 64, 8, 64, 128, dtype=torch.bfloat16) for _ in "kv")
+        slots = empty(tokens, dtype=torch.int64)
+        lengths = empty(rows + 1), empty(rows), empty(rows, 64), slots
+        batch = AttentionBatch(*lengths, 4, 4096, decode_rows=rows, decode_query_len=4, ragged_tokens=tokens)
+        q = empty(tokens, LLAMA_8B, 128, dtype=torch.bfloat16)
+        for _ in range(2):
+            paged_attention(q, k.transpose(2, 3), v, batch, scale=128**-0.5, variant="triton")
+    assert [kernel.name for kernel in kernels] == ["split_kernel", "decode_kernel", "decode_kernel"]
 
 
 def test_a_program_copies_without_a_word_to_its_other_warps_and_is_one_for_all_sizes_of_batches() -> None:
