@@ -27,6 +27,7 @@ from stentor.tests.kernels.tile_library import calls_to
 
 pytestmark = [
     pytest.mark.proof,
+    pytest.mark.timeout(900),  # a library takes up to a minute of a core to compile, and others may want the cores
     pytest.mark.skipif(
         platform.machine() != "x86_64" or native_library() is None, reason="names x86 processors, and compiles for them"
     ),
