@@ -14,7 +14,7 @@ pytest.importorskip("aiortc", reason="the extra `webrtc` is not installed")
 from stentor.tests.server.realtime.rtc_client import RATE, Client, loopback
 
 __all__ = ["loopback"]
-pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("loopback")]
+pytestmark = pytest.mark.usefixtures("loopback")
 
 QUESTION = "What is the capital of France?"
 LOUD = 1000

@@ -22,8 +22,6 @@ from stentor.tests.e2e.processes import engine_of, eventually, worker_of
 from stentor.tests.support.metrics import metric_in
 from stentor.tests.wire.validate import check_object
 
-pytestmark = pytest.mark.timeout(180)
-
 TEXTS: Final = (
     "The cat sits outside.",
     "A feline rests in the garden.",

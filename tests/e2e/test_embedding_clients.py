@@ -11,8 +11,6 @@ import pytest
 from stentor.engine.loading.hub import DEMO_EMBEDDING_MODEL
 from stentor.loadtest.server_process import ServerProcess
 
-pytestmark = pytest.mark.timeout(180)
-
 NAME: Final = "text-embedding-3-small"
 TEXTS: Final = ("The cat sits outside.", "Stocks fell sharply on Tuesday.")
 DOCUMENTS: Final = ("Paris is the capital of France.", "Cats are small carnivorous animals.", "The sun is a star.")

@@ -28,7 +28,7 @@ from stentor.tests.server.audio.voices import tone
 from stentor.tests.support.whole_audio_models import FAMILIES, whole
 
 pytest.importorskip("mistral_common")
-pytestmark = [pytest.mark.timeout(120), pytest.mark.proof(each="served")]  # over a fake engine: server/asr
+pytestmark = pytest.mark.proof(each="served")  # over a fake engine: server/asr
 
 SECONDS = 2
 

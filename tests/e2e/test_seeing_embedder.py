@@ -17,7 +17,7 @@ from stentor.tests.server.pooling.test_media_http import theirs_of, user
 from stentor.tests.support.metrics import metric
 from stentor.tests.support.vision_models import qwen3_vl
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.proof]  # one process: server/pooling/test_media_http.py
+pytestmark = pytest.mark.proof  # one process: server/pooling/test_media_http.py
 
 NAME = "embeds"
 

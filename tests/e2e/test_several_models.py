@@ -15,8 +15,6 @@ from stentor.loadtest.voice.transcription import Normalizer, word_errors
 from stentor.tests.e2e.processes import engine_of, eventually, worker_of
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
-pytestmark = pytest.mark.timeout(120)
-
 TEXT = "The quick brown fox jumps over the lazy dog. It was a bright cold day in April."
 
 

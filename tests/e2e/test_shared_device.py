@@ -21,7 +21,7 @@ from stentor.server.config.model_registry import ModelRole
 from stentor.tests.e2e.made_up import describe
 from stentor.tests.e2e.processes import GUARD, below, locks_of, number_of
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 _LONG = SamplingParams(max_tokens=500, temperature=0.0)
 

@@ -21,7 +21,7 @@ from stentor.tests.engine.tiny_voxtral import speech, write_voxtral
 from stentor.tests.server.asr.tekken import write_tekken
 from stentor.tests.server.asr.test_http import wav
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.proof]  # within one process: server/asr/test_stream_engine.py
+pytestmark = pytest.mark.proof  # within one process: server/asr/test_stream_engine.py
 
 SPEECH = speech(50, 9)
 PIECE = 3200

@@ -24,8 +24,6 @@ from stentor.tests.wire.validate import check_event, check_object
 
 pytest.importorskip("piper", reason="the clips are spoken by a voice of the extra `speech`")
 soxr = pytest.importorskip("soxr")
-pytestmark = pytest.mark.timeout(180)
-
 NAME: Final = "whisper-1"
 RATE: Final = 16_000
 CLIPS: Final = 6

@@ -32,7 +32,6 @@ from stentor.tests.support.whole_audio import resample
 
 pytest.importorskip("piper", reason="the demo's voice needs the extra `speech`")
 pytestmark = [
-    pytest.mark.timeout(200),
     # the SDK opens its connection in a way that its library frowns upon
     pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning"),
 ]

@@ -10,8 +10,6 @@ from stentor.engine.sharing.lease import create_lease
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.test_lease import HOLDER, WAITS, Members, ended, line_of, write_word
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def members() -> Iterator[Members]:

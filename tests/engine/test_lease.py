@@ -14,8 +14,6 @@ from stentor.engine.sharing.lease import MAX_MEMBERS, LeaseError, Member, create
 from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.lease_child import CLOCK, HOLDS, NOTED
 
-pytestmark = pytest.mark.timeout(60)
-
 HOLDER, WAITS = 3, 9
 """Numbers of words of a lease: who has it, from 1, and whether the first member waits."""
 _WORD = struct.Struct("<Q")

@@ -15,11 +15,13 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.loading.gguf_families import write_family
 from stentor.tests.engine.loading.tiny_gguf import tiny_model, write_gguf
 from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.kernels.helpers import COMPILES
 from stentor.tests.kernels.tile_library import IS_X86, calls_to, emulated
 from stentor.tests.parity.test_gguf_families import made
 
 pytestmark = [
     pytest.mark.proof,
+    COMPILES,
     pytest.mark.skipif(not IS_X86 or native.library() is None, reason="tiles are x86's, and compiled for them"),
 ]
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -10,6 +11,11 @@ from stentor.kernels import native
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1.6e-2}
 """Relative to the largest magnitude of what is expected; bfloat16 allows two units in the last place."""
+
+
+COMPILES = pytest.mark.timeout(900)
+"""Of tests that compile native code: a library takes up to a minute of a core, and ten on a machine with much else to
+do."""
 
 
 @contextmanager

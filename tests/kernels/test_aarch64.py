@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from stentor.kernels.native.build import FLAGS, KERNELS, find_compiler, find_sources
+from stentor.tests.kernels.helpers import COMPILES
+
+pytestmark = COMPILES
 
 CROSS = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64"

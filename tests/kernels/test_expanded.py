@@ -16,7 +16,7 @@ from stentor.kernels.linear_packed.weight import PARTS
 from stentor.kernels.low_rank import AdapterRows
 from stentor.kernels.native.processor import TileForm, force_tiles, tile_form
 from stentor.tests.kernels.forward_shapes import SHAPES
-from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
+from stentor.tests.kernels.helpers import COMPILES, assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.packed_weights import KINDS, packed_weight
 from stentor.tests.kernels.programs import Sequences
 from stentor.tests.kernels.test_forward_adapters import HIDDEN, network
@@ -25,6 +25,7 @@ from stentor.tests.kernels.tile_library import IS_X86, calls_to, emulated
 
 pytestmark = [
     pytest.mark.proof,
+    COMPILES,
     pytest.mark.skipif(not IS_X86 or native.library() is None, reason="tiles are x86's, and compiled for them"),
 ]
 

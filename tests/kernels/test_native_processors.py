@@ -16,7 +16,7 @@ from stentor.kernels.native.build import build, find_sources
 from stentor.kernels.native.load import NativeFunction, NativeLibrary, load
 from stentor.tests.kernels import test_state_rows
 from stentor.tests.kernels.forward_shapes import SHAPES
-from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
+from stentor.tests.kernels.helpers import COMPILES, assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.mixers import Mixer
 from stentor.tests.kernels.packed_weights import KINDS, codes_and_scales, factors_of, packed_weight, spans_of, zeros_of
 from stentor.tests.kernels.programs import Sequences, shuffled, whole
@@ -27,6 +27,7 @@ from stentor.tests.kernels.tile_library import calls_to
 
 pytestmark = [
     pytest.mark.proof,
+    COMPILES,
     pytest.mark.skipif(
         platform.machine() != "x86_64" or native_library() is None, reason="names x86 processors, and compiles for them"
     ),

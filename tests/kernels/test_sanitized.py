@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from stentor.kernels.native.build import KERNELS, find_compiler, find_sources
+from stentor.tests.kernels.helpers import COMPILES
 from stentor.tests.kernels.test_aarch64 import EMULATOR, PROCESSORS, cross_compiler
 from stentor.tests.kernels.tile_library import IS_X86
 
-pytestmark = pytest.mark.timeout(900)  # units take some 100 s of a core to compile
+pytestmark = COMPILES
 
 SOURCES = ("linear_packed/", "low_rank/", "native/", *(f"attention/native_{of}" for of in ("bf16", "int8", "float8")))
 """What ``sanitized.cpp`` calls. Of attention, what has instructions of its own."""

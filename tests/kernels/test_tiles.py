@@ -24,7 +24,7 @@ from stentor.kernels.native.build import build, find_compiler, find_sources
 from stentor.kernels.native.processor import TileForm, describe_tiles, force_tiles, tile_form
 from stentor.tests.examples import examples
 from stentor.tests.kernels.forward_shapes import SHAPES
-from stentor.tests.kernels.helpers import assert_close, assert_same_bits, normal, thread_count
+from stentor.tests.kernels.helpers import COMPILES, assert_close, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.latents import make_latents
 from stentor.tests.kernels.packed_weights import KINDS, packed_weight
 from stentor.tests.kernels.paged_sequences import make_step
@@ -36,6 +36,7 @@ from stentor.tests.kernels.tile_library import IS_X86, calls_to, emulated
 
 pytestmark = [
     pytest.mark.proof,
+    COMPILES,
     pytest.mark.skipif(not IS_X86 or native.library() is None, reason="names x86 processors, and compiles for them"),
 ]
 

@@ -25,7 +25,7 @@ from stentor.tests.e2e.processes import eventually
 from stentor.tests.engine.mortal_worker import BLOCKS, latest, lives, mortal_config
 from stentor.tests.server.harness import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.anyio
 
 PROMPT = [1, 2, 3, 4, 5]
 LONG = SamplingParams(max_tokens=100)

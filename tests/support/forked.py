@@ -10,12 +10,14 @@ import os
 import select
 import signal
 import struct
+import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import pytest
+from _pytest._io import TerminalWriter
 
 from stentor.tests.support.tiers import unit_of
 
@@ -258,6 +260,8 @@ def _be_apart(config: pytest.Config, name: str) -> int:
     for each in ("terminalreporter", "terminalprogress"):
         if plugins.hasplugin(each):
             plugins.unregister(name=each)
+    # a test whose time is up tells its threads' stacks there, before it fails
+    vars(config)["get_terminal_writer"] = lambda: TerminalWriter(sys.stderr)
     capture: Any = plugins.getplugin("capturemanager")
     capture.stop_global_capturing()
     capture.start_global_capturing()

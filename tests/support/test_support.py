@@ -278,7 +278,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 RUN = """
-import os, signal
+import os, signal, threading
 import pytest
 
 @pytest.fixture(scope="session")
@@ -288,6 +288,10 @@ def shared():
 
 def test_first(shared, tmp_path): (tmp_path / "file").write_text(str(os.getpid()))
 def test_dies(shared): os.system("echo its last words >&2"); os.kill(os.getpid(), signal.SIGKILL)
+@pytest.mark.timeout(0.5)
+def test_hangs():
+    threading.Thread(target=threading.Event().wait, name="another thread", daemon=True).start()
+    threading.Event().wait()
 def test_prints(shared): print("said by the test"); assert False
 @pytest.mark.skip(reason="for a reason")
 def test_skipped(): pass
@@ -298,8 +302,9 @@ def test_last(shared, capfd): os.system("echo heard"); assert capfd.readouterr()
 def _forked(folder: Path, *options: str) -> str:
     """What pytest prints of three files in two processes."""
     (folder / "test_a.py").write_text(RUN)
+    harmless = RUN.replace("os.kill(os.getpid(), signal.SIGKILL)", "...").replace("@pytest.mark.timeout(0.5)\n", "")
     for name in "bc":
-        (folder / f"test_{name}.py").write_text(RUN.replace("os.kill(os.getpid(), signal.SIGKILL)", "..."))
+        (folder / f"test_{name}.py").write_text(harmless.replace("    threading.Event().wait()", "    ..."))
     command = [sys.executable, "-P", "-m", "pytest", "-p", "stentor.tests.support.forked", "--processes", "2", "-ra"]
     # in CI's runs pytest writes whole messages in its summary, as if they had failed twice
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
@@ -311,12 +316,14 @@ def _forked(folder: Path, *options: str) -> str:
     return ended.stdout
 
 
-def test_a_test_that_kills_its_process_fails_alone_and_what_came_after_it_is_run(tmp_path: Path) -> None:
+def test_a_test_that_kills_its_process_or_hangs_fails_alone_and_what_came_after_it_is_run(tmp_path: Path) -> None:
     printed = _forked(tmp_path)
-    assert "4 failed, 8 passed, 3 skipped in " in printed
+    assert "5 failed, 10 passed, 3 skipped in " in printed
     assert "FAILED test_a.py::test_dies - its process was killed: 9" in printed
     assert printed.count("\nits last words\n") == 1
     assert printed.count("said by the test") == 2 * 3  # as source, and as what was captured
+    assert "Failed: Timeout (>0.5s)" in printed
+    assert "Stack of another thread" in printed
     assert "for a reason" in printed
     # once in each process that ended by itself: of the three, one was killed
     assert len(set((tmp_path / "told").read_text().split("\n")[:-1])) == 2

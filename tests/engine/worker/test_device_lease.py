@@ -12,8 +12,6 @@ from stentor.engine.worker.device_lease import AloneOnDevice, SharedDevice
 from stentor.tests.engine.lease_child import STEPS, inside
 from stentor.tests.engine.test_lease import Members, ended, line_of
 
-pytestmark = pytest.mark.timeout(60)
-
 SLICE = 0.02
 
 

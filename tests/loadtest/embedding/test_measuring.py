@@ -21,7 +21,7 @@ from stentor.loadtest.tool import ToolError
 from stentor.server.main import commands
 from stentor.server.options.reading import read_config
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.proof]  # a server with both models
+pytestmark = pytest.mark.proof  # a server with both models
 
 
 @pytest.fixture(scope="module", autouse=True)
