@@ -85,6 +85,26 @@ def test_weights_that_come_during_a_sleep_are_loaded_by_the_worker_that_wakes(tm
         assert child.wait_blocking(SOON) == 0
 
 
+def test_after_two_reloads_in_a_sleep_that_fail_the_weights_of_the_last_worker_are_used(tmp_path: Path) -> None:
+    first = _folder(tmp_path / "first")
+    others = [_folder(tmp_path / name, "refuses") for name in ("second", "third")]
+    with engine_process() as (engine, child):
+        send(engine, StartEngine(mortal_config(first)))
+        received = Received(engine)
+        received.until_ready()
+        send(engine, Control(1, "sleep"))
+        received.until_done(1)
+        send(engine, *(Control(n, "reload", Weights(str(folder))) for n, folder in enumerate(others, 2)))
+        received.until_done(3)
+        send(engine, Control(4, "wake"))
+        received.until_done(4)
+        assert received.errors.keys() == {4}
+        assert "no such model" in received.errors[4]
+        assert [lives(folder) for folder in (first, *others)] == [2, 0, 1]
+        send(engine, Shutdown())
+        assert child.wait_blocking(SOON) == 0
+
+
 def _operator(in_flight: int = 0) -> tuple[Operator, SimpleNamespace, Owner]:
     scheduler, owner = SimpleNamespace(in_flight=in_flight), Owner()
     return Operator(cast(Scheduler, scheduler), owner), scheduler, owner
