@@ -22,7 +22,7 @@ from stentor.protocols.ipc.actors import (
     WorkerReady,
 )
 from stentor.protocols.ipc.codec import decode_client, decode_worker, encoder
-from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig
+from stentor.protocols.ipc.config import RecoveryConfig, SchedulerConfig, Weights
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import StepPlan
 from stentor.tests.engine.channel.harness import both_ends
@@ -98,6 +98,12 @@ class Followers:
 
     def discard_weights(self) -> None:
         raise AssertionError("no weights are kept here")
+
+    def use_weights(self, weights: Weights) -> None:
+        raise AssertionError("there are no others")
+
+    def revert_weights(self) -> None:
+        raise AssertionError("there are no others")
 
 
 async def _no_other(on_progress: OnProgress) -> tuple[WorkerGroup, WorkerReady]:
