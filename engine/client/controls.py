@@ -50,8 +50,8 @@ class Controls:
         self._use_weights = use_weights
         self.weights = weights
         """Those that the engine loads, or has loaded."""
-        self._former_weights = weights
-        """Those before the last reload."""
+        self._loaded_weights = weights
+        """The last ones that a worker has loaded."""
         self._next = 0
         self._asked: dict[int, asyncio.Future[ControlDone | None]] = {}
         """Operations that the present engine has not answered. The result is None if the engine is lost."""
@@ -109,8 +109,9 @@ class Controls:
             self._woken.set()
         done = await self._see_through("wake")
         if done is not None and done.error:
-            self._set_weights(self._former_weights)
+            self._set_weights(self._loaded_weights)
             raise ControlFailed(done.error, self.weights)
+        self._loaded_weights = self.weights
 
     async def reload(self, weights: Weights) -> None:
         """Have the next worker load other weights of the same architecture, and end the present one at once; returns
@@ -128,6 +129,8 @@ class Controls:
         if done.error:
             raise ControlFailed(done.error, self.weights)
         self._set_weights(weights)
+        if self._sleep is None:
+            self._loaded_weights = weights
 
     async def start_profile(self) -> None:
         """Trace the worker's steps. Raises :class:`ControlFailed`."""
@@ -217,7 +220,7 @@ class Controls:
                 answer.set_result(None)
 
     def _set_weights(self, weights: Weights) -> None:
-        self._former_weights, self.weights = self.weights, weights
+        self.weights = weights
         self._use_weights(weights)
 
     async def _insist(self, operation: ControlOperation) -> None:

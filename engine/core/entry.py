@@ -47,8 +47,8 @@ class WorkerKeeper:
     ) -> None:
         self._source = source
         self._config = config
-        self._former = config.weights
-        """Those before the last reload."""
+        self._loaded = config.weights
+        """Those of the last worker that was ready."""
         self._patience = patience
         self._clock = clock
         self._sleep = sleep
@@ -70,16 +70,16 @@ class WorkerKeeper:
                 raise
             self._give_graphs_up(str(lost))
             self._last, ready = await self._start(on_progress)
+        self._loaded = self._config.weights
         return self._last, ready
 
     def use_weights(self, weights: Weights) -> None:
         """The next worker loads these weights. To be called while there is no worker."""
-        self._former = self._config.weights
         self._config = self._config.with_weights(weights)
 
     def revert_weights(self) -> None:
-        """The next worker loads the weights from before the last :meth:`use_weights`."""
-        self.use_weights(self._former)
+        """The next worker loads the weights of the last one that was ready."""
+        self.use_weights(self._loaded)
 
     def discard_weights(self) -> None:
         """The next worker reads its weights from their files. To be called while there is no worker."""

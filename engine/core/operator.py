@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 ASLEEP: Final = "the engine was told to sleep"
 _RELOADS: Final = "the engine was told to load other weights"
+_LOADING: Final = ("reload", "wake")
+"""Operations after which a worker may load other weights."""
 _MOST_PROFILED_STEPS: Final = 2000
 """A trace takes memory for each step until it is written."""
 
@@ -65,7 +67,7 @@ class Operator:
         self._on_trial = False
         """Whether no worker with the latest weights has been ready."""
         self._failure = ""
-        """Why the latest weights are not in use; told once."""
+        """Why the latest weights are not in use, until that was told."""
         self._profile = _Profile(scheduler)
         self._unanswered: list[Control] = []
 
@@ -109,7 +111,10 @@ class Operator:
         while count < len(self._unanswered) and self._has_effect(self._unanswered[count], serving):
             count += 1
         done, self._unanswered = self._unanswered[:count], self._unanswered[count:]
-        return [ControlDone(control.number, self._error_of(control)) for control in done]
+        answers = [ControlDone(control.number, self._error_of(control)) for control in done]
+        if any(control.operation in _LOADING for control in done):
+            self._failure = ""
+        return answers
 
     def retire(self, worker: WorkerGroup) -> bool:
         """Kill a serving worker if none is to run, or one with other weights, and no step is in flight; returns whether
@@ -183,12 +188,9 @@ class Operator:
                 return True
 
     def _error_of(self, control: Control) -> str:
-        error = ""
-        if control.operation in ("reload", "wake"):
-            error, self._failure = self._failure, ""
-        elif control.operation in ("start_profile", "stop_profile"):
-            error = self._profile.error
-        return error
+        if control.operation in _LOADING:
+            return self._failure
+        return self._profile.error if control.operation in ("start_profile", "stop_profile") else ""
 
     def _wake(self) -> None:
         self.asleep = self._discards = False

@@ -222,7 +222,7 @@ def compose(
         batches=BatchRunner(store, config.store.max_batches, access.keys.owner, config.limits.request),
         responses=LiveResponses(config.store.max_background),
         gateway=McpGateway(config.mcp),
-        weights=WeightServices(control, admission, others, config.engine.worker),
+        weights=WeightServices(control, admission, others, config.engine.worker, metrics),
         transcription=transcription,
         transcriber=None if asking is None else ChatTranscriber(chat, asking),
     )

@@ -53,17 +53,6 @@ class ModelConfig(msgspec.Struct, frozen=True):
             name="model",
         ),
     ] = DEFAULT_MODEL
-    weights_folder: Annotated[
-        Path | None,
-        Flag(
-            "a folder from which /update_weights may read other weights of MODEL; nothing outside it is read",
-            kind="folder",
-            name="weights-folder",
-        ),
-    ] = None
-    weight_version: Annotated[
-        str, Flag("version of the weights, told to clients until an update of the weights names another")
-    ] = "default"
     served_as: Annotated[
         tuple[str, ...],
         Flag(
@@ -143,6 +132,17 @@ class ModelConfig(msgspec.Struct, frozen=True):
     trust_remote_code: Annotated[
         bool, Flag("refused: code from a model's repository never runs", kind="remote_code")
     ] = False
+    weights_folder: Annotated[
+        Path | None,
+        Flag(
+            "a folder from which /update_weights may read other weights of MODEL; nothing outside it is read",
+            kind="folder",
+            name="weights-folder",
+        ),
+    ] = None
+    weight_version: Annotated[
+        str, Flag("version of the weights, told to clients until an update of the weights names another")
+    ] = "default"
 
     @property
     def served_names(self) -> tuple[str, ...]:

@@ -107,6 +107,14 @@ class Metrics:
             get_args(SleepOperation),
             buckets=_RECOVERY,
         )
+        self.weight_update_seconds = made.each(
+            Histogram,
+            "rl_weight_update_operation_duration_seconds",
+            "Seconds that an update of the main model's weights took, also one that failed.",
+            "operation",
+            ("update",),
+            buckets=LONG,
+        )["update"]
         recovery = Histogram(
             "stentor:recovery_seconds",
             "Seconds from the crash of a worker or engine process to the first step of its replacement.",

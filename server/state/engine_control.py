@@ -68,8 +68,9 @@ class EngineControl:
         self._admission = admission
         self._controls = tuple(controls)
         self._main = main
-        self._version = self._former_version = _UNNAMED
         self.weight_version = version
+        self._loaded_version = version
+        """Of the last weights that a worker has loaded."""
         self.weight_updates = 0
         self._mode: PauseMode | None = None
         self._level: SleepLevel | None = None
@@ -90,7 +91,7 @@ class EngineControl:
 
     @weight_version.setter
     def weight_version(self, version: str) -> None:
-        self._former_version, self._version = self._version, version
+        self._version = version
         named = version.encode("latin-1", "replace")
         self._admission.weight_header = None if version == _UNNAMED else (b"x-weight-version", named)
 
@@ -196,6 +197,8 @@ class EngineControl:
     async def _reload(self, weights: Weights, version: str) -> None:
         await self._main.reload(weights)
         self.weight_version = version
+        if not self._level:
+            self._loaded_version = version
         self.weight_updates += 1
 
     async def start_profile(self) -> None:
@@ -251,7 +254,8 @@ class EngineControl:
                     await self._of_each(lambda engine: engine.wake())
                 except ControlFailed as failed:
                     failure = failed
-                    self.weight_version = self._former_version
+                    self.weight_version = self._loaded_version
+                self._loaded_version = self.weight_version
                 self._told_level = 0
                 logger.info("the engines are awake")
             if self._told_pause and not self._halts:

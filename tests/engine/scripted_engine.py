@@ -35,6 +35,7 @@ from stentor.protocols.ipc.actors import (
 )
 from stentor.protocols.ipc.adapters import WarmAdapter
 from stentor.protocols.ipc.codec import decode_engine, encoder
+from stentor.protocols.ipc.config import EngineConfig
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 NONSENSE = b"\xc1 no message"
@@ -99,6 +100,8 @@ class ScriptedEngine:
         """Set by the test: an undying one has been waited for long enough."""
         self.paused = False
         self.controls: list[str] = []
+        self.refuses_weights = ""
+        """Why it cannot load others."""
         self._inbox: list[bytes] = []
         self._outbox: list[bytes] = []
         self._changed = asyncio.Event()
@@ -159,7 +162,7 @@ class ScriptedEngine:
                     self.controls.append(operation)
                     if operation in ("pause", "resume"):
                         self.paused = operation == "pause"
-                    self.send_message(ControlDone(number))
+                    self.send_message(ControlDone(number, self.refuses_weights if operation == "reload" else ""))
                 case Shutdown() | WarmAdapter():
                     pass
                 case other:
@@ -264,10 +267,17 @@ class Engines:
         """How many of the next starts fail."""
         self.weights: list[int] = []
         """Memory files of prepared weights."""
+        self.models: list[str] = []
+        """What the workers of each engine but the first are to load."""
 
     @property
     def now(self) -> ScriptedEngine:
         return self.all[-1]
+
+    def _again(self, config: EngineConfig) -> EngineProcess:
+        process = self.launch()
+        self.models.append(config.worker.model)
+        return process
 
     def launch(self) -> EngineProcess:
         if self.refusals:
@@ -281,6 +291,6 @@ class Engines:
             child=engine,  # type: ignore[arg-type]
             arena=Arena(1 << 20),
             began=0.0,
-            again=lambda _config: self.launch(),
+            again=self._again,
             weights_fds=self.weights,
         )

@@ -7,6 +7,9 @@ from typing import cast
 
 import pytest
 
+from stentor.engine.client.client import EngineClient
+from stentor.engine.client.controls import ControlFailed
+from stentor.engine.client.replicas import ReplicaControls, Router
 from stentor.engine.core.operator import Operator
 from stentor.engine.core.scheduler import Scheduler
 from stentor.engine.core.worker_group import WorkerGroup
@@ -14,6 +17,7 @@ from stentor.protocols.ipc.actors import Control, ControlDone, Profile, Shutdown
 from stentor.protocols.ipc.config import Weights
 from stentor.tests.engine.engine_processes import SOON, engine_process, send
 from stentor.tests.engine.mortal_worker import lives, mortal_config
+from stentor.tests.engine.recovery_world import running, settle
 from stentor.tests.engine.test_sleep import Owner, Worker
 from stentor.tests.engine.test_worker_deaths import Received, submit
 
@@ -83,6 +87,101 @@ def test_weights_that_come_during_a_sleep_are_loaded_by_the_worker_that_wakes(tm
         assert (3 in received.errors) == (start == "refuses")
         send(engine, Shutdown())
         assert child.wait_blocking(SOON) == 0
+
+
+def test_after_two_reloads_in_a_sleep_that_fail_the_weights_of_the_last_worker_are_used(tmp_path: Path) -> None:
+    first = _folder(tmp_path / "first")
+    others = [_folder(tmp_path / name, "refuses") for name in ("second", "third")]
+    with engine_process() as (engine, child):
+        send(engine, StartEngine(mortal_config(first)))
+        received = Received(engine)
+        received.until_ready()
+        send(engine, Control(1, "sleep"))
+        received.until_done(1)
+        send(engine, *(Control(n, "reload", Weights(str(folder))) for n, folder in enumerate(others, 2)))
+        received.until_done(3)
+        send(engine, Control(4, "wake"))
+        received.until_done(4)
+        assert received.errors.keys() == {4}
+        assert "no such model" in received.errors[4]
+        assert [lives(folder) for folder in (first, *others)] == [2, 0, 1]
+        send(engine, Shutdown())
+        assert child.wait_blocking(SOON) == 0
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_is_lost_is_followed_by_one_with_the_weights_that_were_loaded_last() -> None:
+    async with running() as (world, tasks):
+        controls, failures = world.client.controls, []
+
+        async def reload(model: str) -> None:
+            try:
+                await controls.reload(Weights(model))
+            except ControlFailed as failed:
+                failures.append((str(failed), failed.weights))
+
+        first = controls.weights
+        world.engines.now.refuses_weights = "a tensor is missing"
+        tasks.start_soon(reload, "torn")
+        await world.step()
+        assert failures.pop() == ("a tensor is missing", first)
+        world.engines.now.refuses_weights = ""
+        tasks.start_soon(reload, "second")
+        await world.step()
+        assert (failures, controls.weights) == ([], Weights("second"))
+        tasks.start_soon(reload, "third")
+        await settle()
+        world.engines.now.die()  # before it has answered
+        await world.replaced(2)
+        ((why, weights),) = failures
+        assert ("away" in why, weights) == (True, Weights("second"))
+        assert world.engines.models == ["second"]
+        world.engines.now.get_ready()
+        await world.finish()
+
+
+@pytest.mark.anyio
+async def test_weights_for_an_engine_that_was_lost_asleep_are_those_of_its_successor() -> None:
+    async with running() as (world, tasks):
+        controls = world.client.controls
+        tasks.start_soon(controls.sleep)
+        await world.step()
+        world.engines.now.die()
+        await settle()
+        await controls.reload(Weights("second"))
+        tasks.start_soon(controls.wake)
+        await world.replaced(2)
+        assert world.engines.models == ["second"]
+        world.engines.now.get_ready()
+        await world.step()
+        await world.finish()
+
+
+@pytest.mark.anyio
+async def test_engines_that_could_load_weights_go_back_where_one_could_not() -> None:
+    engines = [_Engine(why) for why in ("", "a tensor is missing", "")]
+    controls = ReplicaControls(lambda: cast("list[EngineClient]", engines), Router(3))
+    with pytest.raises(ControlFailed, match="a tensor is missing"):
+        await controls.reload(Weights("second"))
+    assert [engine.told for engine in engines] == [["second", "first"], ["second"], ["second", "first"]]
+    assert {engine.weights.model for engine in engines} == {"first"}
+
+
+class _Engine:
+    """A client and its controls."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        """Why it cannot load others."""
+        self.controls = self
+        self.told: list[str] = []
+        self.weights = Weights("first")
+
+    async def reload(self, weights: Weights) -> None:
+        self.told.append(weights.model)
+        if self.why:
+            raise ControlFailed(self.why, self.weights)
+        self.weights = weights
 
 
 def _operator(in_flight: int = 0) -> tuple[Operator, SimpleNamespace, Owner]:

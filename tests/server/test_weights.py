@@ -77,6 +77,10 @@ async def test_the_engine_loads_the_weights_of_a_folder_and_answers_tell_their_v
         assert (await client.get("/weight_info")).json() == {"weight_version": "1"}
         assert b'stentor:weight_version_info{model_name="fake/model",version="1"} 1.0' in state.metrics.render()
         assert b'stentor:weight_updates_total{model_name="fake/model"} 1.0' in state.metrics.render()
+        seconds = (
+            b'stentor:rl_weight_update_operation_duration_seconds_count{model_name="fake/model",operation="update"} 1.0'
+        )
+        assert seconds in state.metrics.render()
         again = await client.post("/update_weights", json=update(str(step)))
         assert again.json()["weight_version"] == "2", "the next number, without a name"
         own = await client.post("/update_weights", json={"update_info": {}})

@@ -160,7 +160,7 @@ async def update_from_disk(services: WeightServices, request: Request) -> Respon
     mode: PauseMode = "abort" if body.abort_all_requests else "keep" if paused else "wait"
     waiting = admission.live_requests if mode == "keep" else 0
     try:
-        await services.control.update_weights(weights, version, mode, keep_pause=body.keep_pause)
+        await services.update(weights, version, mode, keep_pause=body.keep_pause)
     except ControlFailed as failure:
         message = f"The weights could not be loaded, and the former ones are in use: {failure}."
         refused = encode(UpdateOutcome(False, message, waiting))

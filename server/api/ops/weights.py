@@ -13,10 +13,11 @@ from starlette.routing import Route
 from stentor.engine.client.controls import ControlFailed
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.errors import BadRequest, wrong
-from stentor.protocols.ipc.config import WorkerConfig
+from stentor.protocols.ipc.config import Weights, WorkerConfig
 
 from ...common.keys import Keyring
 from ...middleware.auth import AdminRoute
+from ...observability.metrics import Metrics
 from ...state.admission_control import AdmissionControl
 from ...state.engine_control import EngineControl, PauseMode
 from ...state.other_weights import OtherWeights
@@ -109,6 +110,12 @@ class WeightServices:
     others: OtherWeights
     worker: WorkerConfig
     """How the main model's first worker was configured."""
+    metrics: Metrics
+
+    async def update(self, weights: Weights, version: str, mode: PauseMode, *, keep_pause: bool = False) -> None:
+        """See :meth:`.EngineControl.update_weights`."""
+        with self.metrics.weight_update_seconds.time():
+            await self.control.update_weights(weights, version, mode, keep_pause=keep_pause)
 
     def named(self, version: str | None, field: str) -> str:
         """This version, or without one the next. Raises BadRequest."""
@@ -138,7 +145,7 @@ async def update_weights(services: WeightServices, request: Request) -> Response
     version = services.named(info.weight_version, "update_info.weight_version")
     weights = await services.others.find(info.weights_path, None, "update_info.weights_path")
     try:
-        await services.control.update_weights(weights, version, mode)
+        await services.update(weights, version, mode)
     except ControlFailed as failure:
         message = f"The weights could not be loaded, and the former ones are in use: {failure}."
         raise BadRequest(message, "update_info.weights_path", "weights_not_usable") from failure
