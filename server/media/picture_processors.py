@@ -13,7 +13,7 @@ from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.deepseek_ocr import FIRST
 from stentor.engine.model_config.vision_fields import side_of
 
-from ..text.placeholders import INDEX, NUMBER
+from ..text.placeholders import AGAIN, INDEX, NUMBER, SPACE
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
 from .images.ovis import Ovis25Images
@@ -243,6 +243,26 @@ class DeepseekOcrProcessor(ProcessorMixin):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
+
+
+class Idefics2Processor(ProcessorMixin):
+    """A picture, or each of its parts, stands between marks; two pictures share one."""
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        image_seq_len: int = 64,
+        chat_template: str | None = None,
+    ) -> None:
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
+        self.image_token = getattr(tokenizer, "image_token", "<image>")
+        self._mark = getattr(tokenizer, "image_boundary_token", "<fake_token_around_image>")
+        self._tokens = image_seq_len
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        parts = image_inputs["pixel_values"].shape[1]
+        return self._mark + AGAIN + (self.image_token * self._tokens + self._mark) * parts + SPACE
 
 
 class GotOcrProcessor(transformers.GotOcr2Processor):  # type: ignore[misc]

@@ -1,0 +1,28 @@
+"""Pictures of MiniCPM-OCR: those of MiniCPM-V 4.6 with four times as many embeddings."""
+
+from typing import Any
+
+from transformers import MiniCPMV4_6ImageProcessorPil
+from transformers.processing_utils import ImagesKwargs
+
+
+class MiniCPMOcrArguments(ImagesKwargs, total=False):
+    max_slice_nums: int
+    scale_resolution: int
+    patch_size: int
+    slice_mode: bool
+    downsample_mode: str
+    use_image_id: bool
+    small_image_upsize: str
+
+
+class MiniCPMOcrImages(MiniCPMV4_6ImageProcessorPil):
+    valid_kwargs = MiniCPMOcrArguments  # type: ignore[assignment]
+    downsample_mode = "4x"
+    small_image_upsize = "always"
+
+    def __init__(self, **settings: Any) -> None:
+        """Raises ValueError for settings that look at glyphs."""
+        super().__init__(**settings)
+        if self.small_image_upsize != "always":
+            raise ValueError(f"small_image_upsize is {self.small_image_upsize!r}, expected 'always'")
