@@ -3,21 +3,15 @@
 from typing import Any
 
 from transformers import MiniCPMV4_6ImageProcessorPil
-from transformers.processing_utils import ImagesKwargs
+from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPilKwargs
 
 
-class MiniCPMOcrArguments(ImagesKwargs, total=False):
-    max_slice_nums: int
-    scale_resolution: int
-    patch_size: int
-    slice_mode: bool
-    downsample_mode: str
-    use_image_id: bool
+class MiniCPMOcrArguments(MiniCPMV4_6ImageProcessorPilKwargs, total=False):
     small_image_upsize: str
 
 
 class MiniCPMOcrImages(MiniCPMV4_6ImageProcessorPil):
-    valid_kwargs = MiniCPMOcrArguments  # type: ignore[assignment]
+    valid_kwargs = MiniCPMOcrArguments
     downsample_mode = "4x"
     small_image_upsize = "always"
 
