@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final, Literal
 
-from .config_fields import Fields
 from .deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
 from .thinker import thinker
 
@@ -67,7 +66,9 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
         case "ovis2_5", _:
             return _QWENS_PAD
         case "phi4_multimodal", _:
-            return Fields(Fields(config).table("vision_config") or {}).integer("image_token_id", _PHI4_PICTURE)
+            vision = config.get("vision_config")
+            token = vision.get("image_token_id") if isinstance(vision, Mapping) else None
+            return token if isinstance(token, int) else _PHI4_PICTURE
         case "internvl_chat", Mapping() as text:
             return _CONTEXTS.get(text.get("model_type"))
         case _:

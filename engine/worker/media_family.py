@@ -27,6 +27,7 @@ from ..model_config.attention_spec import AttentionSpec
 from ..model_config.config_fields import ConfigError
 from ..model_config.media_spec import MediaSpec, media_spec
 from ..model_config.model_spec import Backbone, ModelSpec
+from ..model_config.vision_hf import vision_spec_from_hf
 from ..model_config.vision_spec import VisionSpec
 from ..models.audio_tower import native_audio_tower
 from ..models.decoder import Decoder
@@ -49,6 +50,8 @@ _CONTEXTS: Final = 4
 _LEAST_CACHE: Final = GIB // 4
 _CACHE_SHARE: Final = 8
 """The encoder cache takes at most the KV cache's size divided by this, or on a host :data:`_LEAST_CACHE`."""
+_TEXT_BESIDE: Final = 512
+"""Tokens beside a picture in a prompt that is computed in one step."""
 _ROOM_SHARE: Final = 20
 """A device's memory divided by this, at most 1 GiB, is left for encoding, since the size of media is unknown."""
 
@@ -79,9 +82,21 @@ class MediaEncoder:
         """Bytes of a device left for encoding."""
 
     def limits(self, limits: StepLimits) -> StepLimits:
-        """The limits with those of encodings."""
+        """The limits with those of encodings, and with room for a prompt that is computed in one step."""
         most, mixed = ENCODINGS[self._device]
-        return msgspec.structs.replace(limits, max_encodings=most, max_mixed_encodings=mixed)
+        limits = msgspec.structs.replace(limits, max_encodings=most, max_mixed_encodings=mixed)
+        if not self._whole_prompts:
+            return limits
+        chunk = max(limits.max_prefill_chunk, self._positions() + _TEXT_BESIDE)
+        step = max(limits.max_num_batched_tokens, chunk + limits.max_num_seqs)
+        return msgspec.structs.replace(limits, max_prefill_chunk=chunk, max_num_batched_tokens=step)
+
+    def _positions(self) -> int:
+        """Embeddings of a picture; 0 if they follow from no description."""
+        try:
+            return vision_spec_from_hf(self._described, self._spec.output_size).max_position
+        except ConfigError:
+            return 0
 
     @property
     def layers(self) -> range:

@@ -38,6 +38,7 @@ from .images.cohere2 import Cohere2VisionImages
 from .images.kimi import KimiImages, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
 from .images.llama4 import Llama4Images
+from .images.minicpm import MiniCPMOcrImages
 from .images.phi4 import Phi4Images
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoInputs, VideoSettings, budgeted, paired, pooled, squared, tiles
@@ -47,6 +48,7 @@ from .picture_processors import (
     EagleProcessor,
     FrameProcessor,
     GotOcrProcessor,
+    Idefics2Processor,
     InternVLChatProcessor,
     KimiVLProcessor,
     LonePictures,
@@ -69,7 +71,7 @@ _OWN: Final[Mapping[str, Any]] = {
         each.__name__: each
         for each in (
             *(AudioFlamingo3Processor, ColModernVBertProcessor, FunAudioChatProcessor, GlmAsrProcessor),
-            *(GraniteSpeechProcessor, InternVLChatProcessor, KimiVLProcessor),
+            *(GraniteSpeechProcessor, Idefics2Processor, InternVLChatProcessor, KimiVLProcessor),
             *(Lfm2VlProcessor, NemotronVLProcessor, PixtralProcessor, Qwen3ASRProcessor, SmolVLMProcessor),
             *(UltravoxProcessor, VoxtralProcessor),
         )
@@ -78,7 +80,7 @@ _OWN: Final[Mapping[str, Any]] = {
     "DeepseekVLV2Processor": DeepseekOcrProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
     "GotOcr2Processor": GotOcrProcessor,
-    "MiniCPMV4_6Processor": MiniCPMVProcessor,
+    **dict.fromkeys(("MiniCPMOcrProcessor", "MiniCPMV4_6Processor"), MiniCPMVProcessor),
     "Ovis2_5Processor": Ovis25Processor,
     "Phi4MultimodalProcessor": Phi4Processor,
 }
@@ -89,6 +91,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Lfm2VlProcessor": Lfm2VlImages,
     "Llama4Processor": Llama4Images,
     "Phi4MultimodalProcessor": Phi4Images,
+    "MiniCPMOcrProcessor": MiniCPMOcrImages,
     "PaddleOCRVLProcessor": transformers.PaddleOCRVLImageProcessorPil,
 }
 """Image processors by the name of the processor, if transformers has none, or one for torchvision only, or files name

@@ -13,7 +13,7 @@ from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.deepseek_ocr import FIRST
 from stentor.engine.model_config.vision_fields import side_of
 
-from ..text.placeholders import INDEX, NUMBER
+from ..text.placeholders import AGAIN, INDEX, NUMBER, SPACE
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
 from .images.ovis import Ovis25Images
@@ -245,6 +245,27 @@ class DeepseekOcrProcessor(ProcessorMixin):
         return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
 
 
+class Idefics2Processor(ProcessorMixin):
+    """A picture, or each of its parts, stands between marks; two pictures share one."""
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        image_seq_len: int = 64,
+        chat_template: str | None = None,
+    ) -> None:
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
+        self.image_token = getattr(tokenizer, "image_token", "<image>")
+        self._mark = getattr(tokenizer, "image_boundary_token", "<fake_token_around_image>")
+        self._tokens = image_seq_len
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        parts = image_inputs["pixel_values"].shape[1]
+        found: str = self._mark + AGAIN + (self.image_token * self._tokens + self._mark) * parts + SPACE
+        return found
+
+
 class GotOcrProcessor(transformers.GotOcr2Processor):  # type: ignore[misc]
     """transformers' own looks for the options of a whole call where pictures alone are given."""
 
@@ -259,7 +280,7 @@ class GotOcrProcessor(transformers.GotOcr2Processor):  # type: ignore[misc]
         self.num_image_tokens = num_image_tokens
 
     def prepare_inputs_layout(self, images: Any = None, text: Any = None, **_: Any) -> Any:
-        return ProcessorMixin.prepare_inputs_layout(self, images=images, text=text)  # type: ignore[no-untyped-call]
+        return ProcessorMixin.prepare_inputs_layout(self, images=images, text=text)
 
     def _process_images(self, images: Any, **arguments: Any) -> Any:
         return super()._process_images(images, **{**arguments, "num_image_tokens": self.num_image_tokens})
@@ -269,7 +290,7 @@ class MiniCPMVProcessor(transformers.MiniCPMV4_6Processor):  # type: ignore[misc
     """Pictures are numbered, slices stand behind the whole. transformers' own needs torchvision for videos."""
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
-        ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
+        ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
         marks = [f"{part}_{side}_token" for part in ("image", "slice", "image_id") for side in ("start", "end")]
         for name in ("image_token", "video_token", *marks):
             setattr(self, name, getattr(tokenizer, name))
@@ -286,11 +307,13 @@ class MiniCPMVProcessor(transformers.MiniCPMV4_6Processor):  # type: ignore[misc
 class Phi4Processor(ProcessorMixin):
     """Pictures alone. transformers' own needs torchvision for them, and torch for sounds."""
 
-    unused_input_names = ("num_img_tokens",)
-
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None) -> None:
         super().__init__(image_processor, tokenizer, chat_template=chat_template)  # type: ignore[no-untyped-call]
         self.image_token = tokenizer.image_token
+
+    @property
+    def unused_input_names(self) -> list[str]:
+        return ["num_img_tokens"]
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         found: str = self.image_token * int(image_inputs["num_img_tokens"][image_idx])

@@ -16,6 +16,11 @@ NUMBER: Final = "{number}"
 """In the text for a piece of media: its number within its modality, from 1 on (Eagle 2.5)."""
 INDEX: Final = "{index}"
 """The same from 0 on (MiniCPM-V)."""
+AGAIN: Final = "{again}"
+"""In a replacement: what stands before it is left out directly behind another piece of media (Idefics2)."""
+SPACE: Final = "{space}"
+"""In a replacement: a space where a word follows it at once, otherwise nothing (Idefics2)."""
+_WORD: Final = re.compile(r"[^\s<]")
 
 
 class MediaText:
@@ -23,7 +28,7 @@ class MediaText:
 
     def __init__(self, written: Mapping[str, str], replacements: Mapping[str, Sequence[str]]) -> None:
         """By modality: the template's placeholder, and its replacements; both may contain :data:`NUMBER`, and
-        replacements :data:`INDEX`."""
+        replacements :data:`INDEX`, :data:`AGAIN` and :data:`SPACE`."""
         self.written = written
         self._replacements = replacements
         self.order: list[str] = []
@@ -55,11 +60,16 @@ class MediaText:
             for modality, given in self._replacements.items()
         }
         self.order = []
+        end = -1
 
         def replace(found: re.Match[str]) -> str:
+            nonlocal end
             modality = found.lastgroup or ""
             self.order.append(modality)
-            return next(following[modality])
+            before, again, rest = next(following[modality]).rpartition(AGAIN)
+            behind, end = found.start() == end, found.end()
+            space = " " if _WORD.match(text, end) else ""
+            return ("" if again and behind else before) + rest.replace(SPACE, space)
 
         known = "|".join(f"(?P<{modality}>{pattern})" for modality, pattern in patterns.items())
         return re.sub(known, replace, text)

@@ -117,7 +117,7 @@ class Engine:
             "is_pooling": bool(attention_scope),
             "host": HostSizes(host_blocks, 1000, host_states, 100),
         }
-        config = SchedulerConfig(prefix_cache, aging_seconds)
+        config = SchedulerConfig(prefix_cache, priority_aging_seconds=aging_seconds)
         self._new_scheduler = partial(
             Scheduler,
             max_model_len=max_model_len,

@@ -144,14 +144,15 @@ def test_each_engine_has_an_endpoint_of_its_own() -> None:
 def test_subscribers_get_numbered_batches_and_those_that_they_missed(tmp_path: Any) -> None:
     import zmq
 
-    where = {"endpoint": f"ipc://{tmp_path}/events", "replay_endpoint": f"ipc://{tmp_path}/replay"}
-    publisher = EventPublisher(KvEventsConfig(True, **where, buffer_steps=2, topic="kv"), 0)
+    told, asked = f"ipc://{tmp_path}/events", f"ipc://{tmp_path}/replay"
+    config = KvEventsConfig(True, endpoint=told, replay_endpoint=asked, buffer_steps=2, topic="kv")
+    publisher = EventPublisher(config, 0)
     context = zmq.Context()
     listener, asker = context.socket(zmq.SUB), context.socket(zmq.REQ)
     try:
         listener.subscribe("kv")
-        listener.connect(where["endpoint"])
-        asker.connect(where["replay_endpoint"])
+        listener.connect(told)
+        asker.connect(asked)
         got: list[list[bytes]] = []
         while not got:  # until it has subscribed
             publisher.publish([AllBlocksCleared()])

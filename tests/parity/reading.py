@@ -1,6 +1,7 @@
 """Tiny random models that see, most of them for documents, besides those of :mod:`.seeing`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -164,6 +165,46 @@ def _paligemma2() -> Any:
     return _paligemma(model_type="gemma2", sliding_window=12, query_pre_attn_scalar=16)
 
 
+def _idefics2() -> Any:
+    perceiver = {"hidden_size": 64, "resampler_n_latents": 4, "resampler_depth": 2, "resampler_n_heads": 2}
+    perceiver |= {"resampler_head_dim": 16, "num_key_value_heads": 1}
+    return transformers.Idefics2Config(
+        text_config={"model_type": "mistral", **TEXT, "head_dim": 16, "sliding_window": None},
+        vision_config={**SIZES, "image_size": 32, "patch_size": PATCH},
+        perceiver_config=perceiver,
+        image_token_id=token("<image>"),
+    )
+
+
+def _of_any_shape(random: torch.Generator, size: int) -> Picture:
+    """Between marks; for the second size two parts of different heights."""
+    rows = (4, 6)[: 1 + size]
+    pixels = torch.randn(1, len(rows), 3, PATCH * max(rows), SIDE, generator=random)
+    mask = torch.ones(1, len(rows), PATCH * max(rows), SIDE, dtype=torch.int64)
+    for number, count in enumerate(rows):
+        pixels[0, number, :, PATCH * count :] = 0
+        mask[0, number, PATCH * count :] = 0
+    mark = token("<fake_token_around_image>")
+    inside = [each for _ in rows for each in (*[token("<image>")] * 4, mark)]
+    return Picture({"pixel_values": pixels, "pixel_attention_mask": mask}, [mark, *inside])
+
+
+def _filled_up(parts: Sequence[Tensors]) -> dict[str, torch.Tensor]:
+    """All parts of pictures in one row, filled up with nothing to one shape."""
+    pixels = [part["pixel_values"] for part in parts]
+    masks = [
+        part.get("pixel_attention_mask", torch.ones(each.shape[0], each.shape[1], *each.shape[3:], dtype=torch.int64))
+        for part, each in zip(parts, pixels, strict=True)
+    ]
+    height, width = (max(each.shape[side] for each in pixels) for side in (3, 4))
+
+    def whole(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        pad = torch.nn.functional.pad
+        return torch.cat([pad(each, (0, width - each.shape[-1], 0, height - each.shape[-2])) for each in tensors], 1)
+
+    return {"pixel_values": whole(pixels), "pixel_attention_mask": whole(masks)}
+
+
 def _got_ocr2() -> Any:
     vision: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 64}
     vision |= {"output_channels": 16, "patch_size": PATCH, "window_size": 3, "mlp_dim": 64, "global_attn_indexes": [1]}
@@ -223,7 +264,7 @@ def _in_squares(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels}, [token("<img>"), *inside, token("</img>")])
 
 
-def _minicpmv4_6() -> Any:
+def _minicpm(kind: str = "MiniCPMV4_6") -> Any:
     rope = {**_PLAIN, "mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.5}
     text = {**TEXT, "model_type": "qwen3_5_text", "num_hidden_layers": 3, "head_dim": 16, "rope_parameters": rope}
     text |= {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
@@ -231,16 +272,17 @@ def _minicpmv4_6() -> Any:
     text |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
     vision = {**SIZES, "num_hidden_layers": 3, "image_size": 32, "patch_size": PATCH}
     tokens = {name: _QWEN[name] for name in ("image_token_id", "video_token_id")}
-    return transformers.MiniCPMV4_6Config(text_config=text, vision_config=vision, insert_layer_id=1, **tokens)
+    made = getattr(transformers, f"{kind}Config")
+    return made(text_config=text, vision_config=vision, insert_layer_id=1, tie_word_embeddings=False, **tokens)
 
 
-def _sliced(random: torch.Generator, size: int) -> Picture:
-    """A picture in its own shape, and for the second size two slices of it."""
+def _sliced(random: torch.Generator, size: int, merged: int = 16) -> Picture:
+    """A picture in its own shape, and for the second size two slices of it; ``merged``: patches of an embedding."""
     grids = [(4, 8), *[(8, 4)] * 2 * size]
     patches = sum(rows * columns for rows, columns in grids)
     pixels = torch.randn(1, 3, PATCH, PATCH * patches, generator=random)
     pad, begin, end = (token(f"<|{name}|>") for name in ("image_pad", "vision_start", "vision_end"))
-    tokens = [each for rows, columns in grids for each in (begin, *[pad] * (rows * columns // 16), end)]
+    tokens = [each for rows, columns in grids for each in (begin, *[pad] * (rows * columns // merged), end)]
     return Picture({"pixel_values": pixels, "target_sizes": torch.tensor(grids, dtype=torch.int32)}, tokens)
 
 
@@ -265,9 +307,11 @@ READING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "deepseek_ocr2": (_deepseek_ocr2, Kind(_ocr2_picture, _IMAGE, _one_by_one)),
     "deepseek_vl": (_deepseek_vl, Kind(square("<image>", 16), _IMAGE, cat())),
     "deepseek_vl_hybrid": (_deepseek_vl_hybrid, Kind(_in_two_sizes, _IMAGE, cat())),
+    "idefics2": (_idefics2, Kind(_of_any_shape, _IMAGE, _filled_up)),
     "got_ocr2": (_got_ocr2, Kind(_in_squares, _IMAGE, cat())),
     "phi4_multimodal": (_phi4, Kind(_on_a_canvas, _IMAGE, _with_most_tiles)),
-    "minicpmv4_6": (_minicpmv4_6, Kind(_sliced, _PAD, _along_patches)),
+    "minicpmv4_6": (_minicpm, Kind(_sliced, _PAD, _along_patches)),
+    "minicpm_ocr": (lambda: _minicpm("MiniCPMOcr"), Kind(partial(_sliced, merged=4), _PAD, _along_patches)),
     "paligemma": (
         lambda: _paligemma(model_type="gemma"),
         Kind(square("<image>", 16), _IMAGE, cat(), whole_prompts=True),

@@ -16,11 +16,13 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.models.transformers_tower import TransformersTower
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup import open_family, set_up
+from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.cache_groups import group_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.pictures import Kind, Picture, Prompt, greedy, prompt_of, reference
 from stentor.tests.parity.seeing import CONFIGS, KINDS, MAKERS
+from stentor.tests.parity.tiny_adapters import merged, save_adapter
 from stentor.tests.support.vision_models import FAMILIES, VOCAB
 
 CLOSE = 1e-3
@@ -183,6 +185,7 @@ def test_nothing_of_a_prompt_that_sees_itself_whole_is_found_by_another(whole: S
 
 def test_a_model_whose_prompts_see_themselves_whole_is_served_with_its_pictures_alone(whole: Seeing) -> None:
     config = whole.engine.config
+    assert open_family(config, "cpu").limits.max_prefill_chunk == 16 + 512, "a picture and a text"
     with pytest.raises(SetupError, match="PaliGemmaForConditionalGeneration is not served without its pictures"):
         open_family(msgspec.structs.replace(config, language_model_only=True), "cpu")
     with pytest.raises(CheckpointError, match="sees its prompts whole, of which no vectors are made"):
@@ -210,6 +213,23 @@ def test_workers_that_split_the_text_each_encode_its_pictures(name: str, tmp_pat
                 own.check(rid, prompt)
     finally:
         os.close(meeting)
+
+
+def test_an_adapter_changes_what_is_said_of_a_picture(tmp_path: Path) -> None:
+    """Of fused attention, as Phi-4-multimodal's own adapters are."""
+    folder, made = tmp_path / "adapter", tmp_path / "model"
+    model = Seeing("phi4_multimodal", made)
+    added = save_adapter(model.reference, folder, targets=("qkv_proj",))
+    config = model_config(made, max_model_len=256, kv_cache_memory=8 << 20, enable_lora=True, max_lora_rank=4)
+    model.engine = LocalEngine(config)
+    prompt = model.prompt(text(5), model.picture(1, 1), text(7))
+    answers = []
+    for ref, whole in ((None, model.reference), (AdapterRef(1, "vision", str(folder)), merged(model.reference, added))):
+        rid = model.engine.submit(prompt.tokens, model.params(), media=prompt.media, adapter=ref)
+        model.engine.run(check=True)
+        answers.append(model.engine.outcomes[rid, 0].tokens)
+        assert answers[-1] == greedy(whole, model.kind, prompt, ANSWER)
+    assert answers[0] != answers[1]
 
 
 def test_a_tower_that_wants_other_weights_in_the_decoder_is_refused() -> None:

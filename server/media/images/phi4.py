@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers.feature_extraction_utils import BatchFeature
 from transformers.processing_utils import ImagesKwargs
+from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
 from .base import OwnImages
 from .tiles import Pixels, Values, cut, normed, resized
@@ -26,14 +27,13 @@ class Phi4Arguments(ImagesKwargs, total=False):
 class Phi4Images(OwnImages):
     valid_kwargs = Phi4Arguments
     resample = 3  # bicubic
-    image_mean: ClassVar = [0.5, 0.5, 0.5]
-    image_std: ClassVar = [0.5, 0.5, 0.5]
+    image_mean = IMAGENET_STANDARD_MEAN
+    image_std = IMAGENET_STANDARD_STD
     size: ClassVar = {"height": 448, "width": 448}
     patch_size = 14
     dynamic_hd = 36
     """Tiles."""
     low_detail: ClassVar = {"dynamic_hd": 1}
-    model_input_names: ClassVar = ["image_pixel_values", "image_sizes", "image_attention_mask"]
 
     def _preprocess(  # type: ignore[override]
         self,
@@ -76,19 +76,20 @@ class _Seen(NamedTuple):
 def _seen(
     picture: Pixels, side: int, patch: int, most: int, norm: tuple[float, Sequence[float], Sequence[float]]
 ) -> _Seen:
-    rows, columns = canvas(*picture.shape[1:], side, most)
+    _, height, width = picture.shape
+    rows, columns = canvas(height, width, side, most)
     laid, mask = _laid(picture, rows * side, columns * side, patch)
     values = normed(laid, *norm)
     masks = cut(mask[None], rows, columns)[:, 0]
     kept = masks[:, ::2, ::2]  # an embedding is of four patches
     joined = kept.reshape(rows, columns, *kept.shape[1:]).transpose(0, 2, 1, 3)
-    height, width = (int(joined.any(axis=axes).sum()) for axes in ((2, 3), (0, 1)))
+    lines, row = (int(joined.any(axis=axes).sum()) for axes in ((2, 3), (0, 1)))
     whole = kept.shape[1]
     return _Seen(
         np.concatenate((_small(values, side)[None], cut(values, rows, columns))),
         np.concatenate((np.ones((1, *masks.shape[1:]), np.float32), masks)),
         (rows * side, columns * side),
-        height * (width + 1) + 1 + whole * (whole + 1),
+        lines * (row + 1) + 1 + whole * (whole + 1),
     )
 
 
@@ -131,9 +132,9 @@ def _small(values: Values, side: int) -> Values:
     """[channels, side, side] by a bicubic filter of four pixels a direction, however much smaller."""
     rows, by_row = _taps(values.shape[1], side)
     columns, by_column = _taps(values.shape[2], side)
-    lines = sum(values[:, rows[tap]] * by_row[tap][:, None] for tap in range(4))
-    found: Values = sum(lines[:, :, columns[tap]] * by_column[tap] for tap in range(4))
-    return found.astype(np.float32)
+    lines: Values = (values[:, rows] * by_row[:, :, None]).sum(axis=1)
+    found: Values = (lines[:, :, columns] * by_column).sum(axis=2)
+    return found
 
 
 def _taps(length: int, side: int) -> tuple[NDArray[np.int64], Values]:

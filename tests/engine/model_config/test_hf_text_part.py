@@ -84,6 +84,22 @@ def test_a_text_part_without_key_value_heads_has_as_many_as_it_has_heads() -> No
     assert found.layers[0].attention.kv_heads == 16
 
 
+@pytest.mark.parametrize(
+    ("text", "window", "softcap"),
+    [
+        ({"model_type": "gemma", "hidden_size": 2048}, 0, 0.0),
+        ({"model_type": "gemma2", "hidden_size": 2304, "num_hidden_layers": 26, "sliding_window": 4096}, 4096, 50.0),
+    ],
+)
+def test_a_published_paligemma_leaves_most_to_its_class(text: dict[str, Any], window: int, softcap: float) -> None:
+    text = {**text, "vocab_size": 257_216, "use_bidirectional_attention": True}
+    found = model_spec_from_hf({"model_type": "paligemma", "image_token_index": 257_152, "text_config": text})
+    mixer = found.layers[0].attention
+    assert (mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.window, mixer.softcap) == (8, 1, 256, window, softcap)
+    assert (found.max_position, found.tie_embeddings) == (8192, True)
+    assert (found.whole_prompts, mixer.whole_spans) == (True, True)
+
+
 def test_a_mistral3_is_read_as_its_text_part_says_it_is() -> None:
     table = {**tiny.SHAPE, "model_type": "ministral3", "rope_parameters": {"llama_4_scaling_beta": 0.1}}
     found = model_spec_from_hf({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": table})

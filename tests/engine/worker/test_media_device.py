@@ -36,7 +36,7 @@ def _answers(engine: LocalEngine, prompts: list[Prompt]) -> list[list[int]]:
 
 
 @pytest.mark.proof(each="name")
-@pytest.mark.parametrize("name", ["qwen3_vl", "gemma3", "qwen3_5"])
+@pytest.mark.parametrize("name", ["qwen3_vl", "gemma3", "paligemma2", "qwen3_5"])
 def test_a_device_answers_as_the_host_and_decodes_in_graphs(name: str, tmp_path: Path) -> None:
     {**FAMILIES, **MAKERS}[name](tmp_path)
     prompts = _prompts(KINDS[name])

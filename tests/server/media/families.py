@@ -13,11 +13,13 @@ from stentor.server.media.images.cohere2 import Cohere2VisionImages
 from stentor.server.media.images.kimi import KimiImages
 from stentor.server.media.images.lfm2_vl import Lfm2VlImages
 from stentor.server.media.images.llama4 import Llama4Images
+from stentor.server.media.images.minicpm import MiniCPMOcrImages
 from stentor.server.media.images.phi4 import Phi4Images
 from stentor.tests.parity.seeing import MAKERS
 from stentor.tests.support.vision_models import (
     CHATML,
     FAMILIES,
+    IDEFICS,
     LLAVA,
     PATCH,
     QWEN,
@@ -157,6 +159,14 @@ def _deepseek_ocr2() -> _Processor:
     return _Processor("DeepseekOcr2Processor", images, CHATML.replace("IMAGE", "<image>\n"))
 
 
+def _idefics2() -> _Processor:
+    images = transformers.Idefics2ImageProcessorPil(
+        size={"shortest_edge": 2 * PATCH, "longest_edge": 8 * PATCH}, do_image_splitting=True
+    )
+    names = {"image_token": "<image>", "image_boundary_token": "<fake_token_around_image>"}
+    return _Processor("Idefics2Processor", images, IDEFICS, names, settings={"image_seq_len": 4})
+
+
 def _got_ocr2() -> _Processor:
     images = transformers.GotOcr2ImageProcessorPil(size={"height": 64, "width": 64})
     spelled = {"<image>": "<imgpad>"}
@@ -178,13 +188,21 @@ def _paligemma() -> _Processor:
 
 def _minicpmv4_6() -> _Processor:
     images = transformers.MiniCPMV4_6ImageProcessorPil(patch_size=PATCH, scale_resolution=32, max_slice_nums=4)
+    return _minicpm("MiniCPMV4_6Processor", images)
+
+
+def _minicpm_ocr() -> _Processor:
+    return _minicpm("MiniCPMOcrProcessor", MiniCPMOcrImages(patch_size=PATCH, scale_resolution=32, max_slice_nums=4))
+
+
+def _minicpm(name: str, images: Any) -> _Processor:
     spelled = {"<img>": "<slice>", "</img>": "</slice>", "<row_1_col_1>": "<image_id>", "<row_1_col_2>": "</image_id>"}
     parts = ("vision", "<|vision_start|>", "<|vision_end|>"), ("slice", "<slice>", "</slice>")
     names = {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
     for part, start, end in (*parts, ("image_id", "<image_id>", "</image_id>")):
         part = part.replace("vision", "image")
         names |= {f"{part}_start_token": start, f"{part}_end_token": end}
-    return _Processor("MiniCPMV4_6Processor", images, CHATML.replace("IMAGE", "<|image_pad|>\n"), names, spelled)
+    return _Processor(name, images, CHATML.replace("IMAGE", "<|image_pad|>\n"), names, spelled)
 
 
 def _deepseek_vl() -> _Processor:
@@ -218,8 +236,10 @@ _PROCESSORS: Final = {
     "deepseek_vl_hybrid": _deepseek_vl_hybrid,
     "janus": _janus,
     "got_ocr2": _got_ocr2,
+    "idefics2": _idefics2,
     "phi4_multimodal": _phi4,
     "minicpmv4_6": _minicpmv4_6,
+    "minicpm_ocr": _minicpm_ocr,
     "paligemma": _paligemma,
     "exaone4_5": lambda: _qwen_like("Exaone4_5_Processor"),
     "hyperclovax_vision": lambda: _qwen_like("HyperCLOVAXVisionV2Processor"),
@@ -258,7 +278,7 @@ def _with_processor(name: str) -> Maker:
 
 
 LAID_OUT: Final[Mapping[str, Maker]] = {
-    name: _with_processor(name) for name in ("got_ocr2", "minicpmv4_6", "paligemma")
+    name: _with_processor(name) for name in ("got_ocr2", "idefics2", "minicpm_ocr", "minicpmv4_6", "paligemma")
 }
 """Those whose processors write more than pictures into a text, or number these."""
 PROCESSED: Final[Mapping[str, Maker]] = {

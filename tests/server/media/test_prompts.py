@@ -23,6 +23,7 @@ from stentor.server.media.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.decoded import DecodedLimits
 from stentor.server.media.document_reader import DocumentReader
 from stentor.server.media.fetcher import Fetcher
+from stentor.server.media.images.minicpm import MiniCPMOcrImages
 from stentor.server.media.loading import MediaLoader
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.model_processor import ModelProcessor
@@ -192,12 +193,31 @@ def test_a_prompt_of_got_ocr_is_the_one_that_its_processor_writes(family: Callab
     assert [span.length for span in placed.spans] == [16] * 3
 
 
-def test_pictures_of_minicpm_are_numbered_and_their_slices_stand_behind_them(family: Callable[[str], Family]) -> None:
-    one = family("minicpmv4_6")
-    whole = transformers.MiniCPMV4_6Processor
-    like = SimpleNamespace(slice_mode=True, downsample_mode="16x")
-    kind = type(whole.__name__, (whole,), {"check_argument_for_proper_class": lambda *_: None})
-    theirs = kind(one.processor._processor.image_processor, like, one.processor._processor.tokenizer)
+@pytest.mark.parametrize(
+    "text", ["[a]What is this?", "See [b]", "[a][b]Compare [c]them.", "[c] [a]\n[b]<x>", "[b]<|im_end|>a"]
+)
+def test_pictures_of_idefics2_share_marks_and_are_apart_from_words(text: str, family: Callable[[str], Family]) -> None:
+    one = family("idefics2")
+    messages, pictures = ours([("user", text)])
+    tokens, _ = one.prompt(messages, pictures)
+    written = "".join("<image>" if piece.startswith("[") else piece for piece in parts_of(text))
+    start = "<|im_start|>User:" + ("" if text.startswith("[") else " ")
+    theirs = transformers.Idefics2Processor(
+        one.processor._processor.image_processor, one.processor._processor.tokenizer, image_seq_len=4
+    )
+    found = theirs(pictures, f"{start}{written}<end_of_utterance>\nAssistant:", return_tensors="np")
+    assert tokens == found["input_ids"][0].tolist()
+
+
+@pytest.mark.parametrize(("name", "kind", "mode"), [("minicpmv4_6", "V4_6", "16x"), ("minicpm_ocr", "Ocr", "4x")])
+def test_pictures_of_minicpm_are_numbered_and_their_slices_stand_behind_them(
+    name: str, kind: str, mode: str, family: Callable[[str], Family]
+) -> None:
+    one = family(name)
+    whole = getattr(transformers, f"MiniCPM{kind}Processor")
+    like = SimpleNamespace(slice_mode=True, downsample_mode=mode)
+    made = type(whole.__name__, (whole,), {"check_argument_for_proper_class": lambda *_: None})
+    theirs = made(one.processor._processor.image_processor, like, one.processor._processor.tokenizer)
     messages, pictures = ours([("user", "[a][b]Compare [c]them.")])
     tokens, placed = one.prompt(messages, pictures)
     pad = "<|image_pad|>\n"
@@ -205,6 +225,11 @@ def test_pictures_of_minicpm_are_numbered_and_their_slices_stand_behind_them(fam
     assert tokens == theirs(pictures, text, return_tensors="np")["input_ids"][0].tolist()
     assert len(placed.spans) == 3
     assert placed.spans[1].length > placed.tokens["image"] / 3, "one has slices"
+
+
+def test_pictures_of_minicpm_that_are_enlarged_by_their_glyphs_are_refused() -> None:
+    with pytest.raises(ValueError, match="small_image_upsize is 'adaptive', expected 'always'"):
+        MiniCPMOcrImages(small_image_upsize="adaptive")
 
 
 def test_a_picture_of_mistrals_is_rows_that_end(family: Callable[[str], Family]) -> None:
