@@ -144,7 +144,7 @@ def test_each_engine_has_an_endpoint_of_its_own() -> None:
 def test_subscribers_get_numbered_batches_and_those_that_they_missed(tmp_path: Any) -> None:
     import zmq
 
-    where = {"endpoint": f"ipc://{tmp_path}/events", "replay_endpoint": f"ipc://{tmp_path}/replay"}
+    where: dict[str, Any] = {"endpoint": f"ipc://{tmp_path}/events", "replay_endpoint": f"ipc://{tmp_path}/replay"}
     publisher = EventPublisher(KvEventsConfig(True, **where, buffer_steps=2, topic="kv"), 0)
     context = zmq.Context()
     listener, asker = context.socket(zmq.SUB), context.socket(zmq.REQ)

@@ -69,7 +69,7 @@ async def test_what_a_websocket_asks_of_goes_to_the_engine_that_its_handshake_na
     engines = [_Engine(answer=says("hello")) for _ in range(3)]
     state = fake_state(cast(Any, EngineReplicas(cast("list[EngineClient]", engines))))
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
-    asked = [{"type": "response.create", "input": "hello"}]
+    asked: list[dict[str, Any]] = [{"type": "response.create", "input": "hello"}]
     if path != RESPONSES:
         asked = [{"type": "conversation.item.create", "item": item}, {"type": "response.create"}]
     async with serving(state) as host:
