@@ -77,7 +77,7 @@ def _cors(origins: Origins) -> dict[str, Any]:
         # cookies and client certificates are for origins that are named
         "allow_credentials": not origins.any,
         "allow_private_network": True,
-        "expose_headers": ("x-request-id", "request-id", "retry-after", "location"),
+        "expose_headers": ("x-request-id", "request-id", "retry-after", "location", "x-weight-version"),
     }
 
 

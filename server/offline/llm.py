@@ -1,8 +1,9 @@
 """``stentor.LLM``: a model in the program's process tree, with vLLM's API."""
 
 import itertools
+import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
@@ -12,11 +13,14 @@ from stentor.engine.loading.hub import DEFAULT_MODEL
 
 from ..batches.lines import InProcessResponse
 from ..config.config import ConfigError
+from ..options.elsewhere import harmless
 from ..options.option import OPTIONS
 from ..options.reading import nearest, read_config
 from . import pooling
 from .in_process_server import InProcessServer
 from .outputs import RequestOutput, from_chat, from_completion
+
+logger = logging.getLogger(__name__)
 
 
 class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -107,14 +111,7 @@ class LLM:
 
         Raises :class:`stentor.server.options.reading.ConfigError` for one that is unknown or wrong.
         """
-        known = {spelling.replace("-", "_"): spelling for option in OPTIONS for spelling in option.spellings}
-        flags: dict[str, object] = {}
-        for name, value in options.items():
-            if name not in known:
-                raise ConfigError(f"{name}: no such option{nearest(name, sorted(known))}")
-            if value is not None:
-                flags[known[name]] = _as_flag(value)
-        self._server = InProcessServer(read_config({"model": model, **flags}, {}))
+        self._server = InProcessServer(read_config({"model": model, **flags_of(options)}, {}))
         self._numbers = itertools.count()
         self._enqueued: dict[str, _Call[RequestOutput]] = {}
         self._ended = weakref.finalize(self, self._server.close)
@@ -303,6 +300,25 @@ def _params_of_each(given: SamplingParams | Sequence[SamplingParams] | None, cou
         return [given] * count
     _check_count("sampling_params", len(given), count)
     return list(given)
+
+
+def flags_of(options: Mapping[str, object]) -> dict[str, object]:
+    """Arguments of :class:`LLM` as options. Those of other servers that cannot change an answer are dropped, with a
+    warning.
+
+    Raises :class:`stentor.server.options.reading.ConfigError`.
+    """
+    known = {spelling.replace("-", "_"): spelling for option in OPTIONS for spelling in option.spellings}
+    flags: dict[str, object] = {}
+    for name, value in options.items():
+        if name in known:
+            if value is not None:
+                flags[known[name]] = _as_flag(value)
+        elif (why := harmless(name.replace("_", "-"))) is not None:
+            logger.warning("%s has no effect: %s", name, why)
+        else:
+            raise ConfigError(f"{name}: no such option{nearest(name, sorted(known))}")
+    return flags
 
 
 def _as_flag(value: object) -> object:

@@ -80,7 +80,8 @@ def test_live_requests_go_on_with_other_weights_and_those_that_cannot_be_loaded_
 ) -> None:
     before = _tokens(client, 100)
     update = {"update_info": {"weights_path": "whole", "weight_version": "1"}}
-    drawn, updated = [], None
+    drawn: list[int] = []
+    updated: httpx.Response | None = None
     with client.stream("POST", "/v1/completions", json=_body(stream=True, max_tokens=TOKENS)) as stream:
         for line in stream.iter_lines():
             if line.startswith("data: {"):

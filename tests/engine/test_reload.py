@@ -112,7 +112,8 @@ def test_after_two_reloads_in_a_sleep_that_fail_the_weights_of_the_last_worker_a
 @pytest.mark.anyio
 async def test_an_engine_that_is_lost_is_followed_by_one_with_the_weights_that_were_loaded_last() -> None:
     async with running() as (world, tasks):
-        controls, failures = world.client.controls, []
+        controls = world.client.controls
+        failures: list[tuple[str, Weights | None]] = []
 
         async def reload(model: str) -> None:
             try:

@@ -14,7 +14,7 @@ from stentor.server.common.exit_codes import DONE, FAILED
 from stentor.server.config.config import ConfigError
 from stentor.server.http.listening import StartError
 from stentor.server.offline import run_batch as run_batch_module
-from stentor.server.offline.llm import LLM, Prompt, RequestRefused
+from stentor.server.offline.llm import LLM, Prompt, RequestRefused, flags_of
 from stentor.server.offline.run_batch import run_batch
 from stentor.server.options.reading import read_config
 from stentor.tests.e2e.made_up import describe_talker
@@ -136,10 +136,19 @@ def test_options_are_those_of_the_server() -> None:
         stentor.LLM(MODEL, gpu_memory_utilization=2)
     with pytest.raises(ConfigError, match="--no-enable-prefix-caching: expected"):
         stentor.LLM(MODEL, no_enable_prefix_caching="perhaps")
-    with pytest.raises(ConfigError, match="enforce_eager: no such option: here it is --no-cuda-graphs"):
-        stentor.LLM(MODEL, enforce_eager=True)
+    with pytest.raises(ConfigError, match="hf_overrides: no such option: there is no such thing here"):
+        stentor.LLM(MODEL, hf_overrides={})
     with pytest.raises(ConfigError, match=r"--override-generation-config: .*`\$.top_p`"):
         stentor.LLM(MODEL, override_generation_config={"top_p": 7})
+
+
+def test_arguments_of_vllm_that_change_no_answer_are_dropped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"enforce_eager": True, "enable_chunked_prefill": True, "distributed_executor_backend": "mp"}
+    assert flags_of({**given, "max_model_len": 64, "seed": None}) == {"enforce-eager": True, "max-model-len": "64"}
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "enable_chunked_prefill has no effect",
+        "distributed_executor_backend has no effect",
+    ]
 
 
 @pytest.mark.proof  # an engine in a new process
