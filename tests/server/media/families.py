@@ -38,9 +38,8 @@ _GLM: Final = CHATML.replace("IMAGE", "<|begin_of_image|><|image_pad|><|end_of_i
 )
 
 
-PALIGEMMA, GOT_OCR = re.findall(
-    r"```jinja\n(.*?)```", (Path(stentor.__file__).parent / "docs/guides/models.md").read_text(), re.DOTALL
-)
+_GUIDE: Final = (Path(stentor.__file__).parent / "docs/guides/models.md").read_text()
+PALIGEMMA, GOT_OCR = re.findall(r"```jinja\n(.*?)```", _GUIDE, re.DOTALL)[:2]
 """The templates of the guide."""
 
 
