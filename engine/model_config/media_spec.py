@@ -20,6 +20,9 @@ _KEYS: Final[Mapping[Modality, tuple[str, ...]]] = {
 
 _BY_TIMM: Final = ("gemma3n",)
 """Model types whose pictures transformers encodes by timm."""
+_TAPPED: Final = ("qwen3_vl", "qwen3_omni_moe")
+"""Beginnings of model types whose towers are tapped, at :data:`_TAPS` by default."""
+_TAPS: Final = (8, 16, 24)
 _QWENS_PAD: Final = 151_655
 """``<|image_pad|>`` of Qwen2 and 3."""
 _PHI4_PICTURE: Final = 200_010
@@ -82,8 +85,10 @@ def lacks_timm(config: Mapping[str, object]) -> bool:
 
 def tapped_layers(config: Mapping[str, object]) -> Sequence[int]:
     """Layers of the vision tower with an output for the first decoder layers."""
-    vision = thinker(config).get("vision_config")
-    taps = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
+    config = thinker(config)
+    vision = config.get("vision_config")
+    default = _TAPS if str(config.get("model_type")).startswith(_TAPPED) else ()
+    taps = vision.get("deepstack_visual_indexes", default) if isinstance(vision, Mapping) else None
     return taps if isinstance(taps, Sequence) else ()
 
 

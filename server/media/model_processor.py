@@ -255,6 +255,8 @@ class ModelProcessor:
         except (ValueError, ZeroDivisionError) as error:
             raise _refused("sound", error) from None
         tensors = _tensors(found, processor.unused_input_names)
+        if any(0 in values.shape for values in tensors.values()):
+            raise _refused("sound", ValueError("it is too short"))
         return ModelInputs(_payload(tensors, "audio"), replacement.join(self._around_sounds), None)
 
     def _arguments(self, options: Mapping[str, object]) -> dict[str, Any]:

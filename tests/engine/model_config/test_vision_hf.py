@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import transformers as untyped_transformers
 
+from stentor.engine.model_config.media_spec import tapped_layers
 from stentor.engine.model_config.vision_hf import vision_spec_from_hf
 
 transformers: Any = untyped_transformers
@@ -23,3 +24,9 @@ def test_fields_that_a_tower_s_part_omits_are_those_of_its_class(kind: str) -> N
     part = {"model_type": made().vision_config.model_type}
     says = made.from_dict({"vision_config": dict(part)}).to_dict()
     assert vision_spec_from_hf({**says, "vision_config": part}, HIDDEN) == vision_spec_from_hf(says, HIDDEN)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("qwen3_vl", 3), ("qwen3_vl_moe", 3), ("qwen3_5", 0), ("qwen2_5_vl", 0)])
+def test_a_decoder_takes_as_many_outputs_of_tapped_layers_as_its_tower_makes(kind: str, most: int) -> None:
+    config = {"model_type": kind, "vision_config": {"depth": 27}}
+    assert len(tapped_layers(config)) == len(vision_spec_from_hf(config, HIDDEN).deepstack) == most

@@ -87,6 +87,12 @@ def test_gemma3n_hears_half_a_minute_and_says_why_it_sees_nothing(tmp_path: Path
         processor.audio(np.zeros(16_000 * 30 + 1, np.float32))
 
 
+def test_a_sound_that_is_shorter_than_a_frame_is_refused(tmp_path: Path) -> None:
+    audio_models.gemma3n(tmp_path)
+    with pytest.raises(Refusal, match="refuses the sound: it is too short"):
+        ModelProcessor(tmp_path).audio(samples(0.01))
+
+
 def test_granite_speech_hears_what_torchaudio_would_make(tmp_path: Path) -> None:
     audio_models.granite_speech(tmp_path)
     heard = ModelProcessor(tmp_path).audio(samples(1.234))
